@@ -1,0 +1,26 @@
+"""refsim: run every parallel scheme of a diffusion transformer on CPU, one process per mesh device.
+
+Public names are loaded on first use, so that ``refsim --help`` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["get_mesh", "parse_parallel", "run", "simulate_attention"]
+
+_HOME = {
+    "run": "refsim.api",
+    "simulate_attention": "refsim.api",
+    "get_mesh": "refsim.mesh",
+    "parse_parallel": "refsim.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'refsim' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,40 @@
+"""One step of a collective: post the receives, post the sends, wait for all of them, in chunks."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from refsim.runtime.device import Device
+from refsim.runtime.group import Group
+
+CHUNK_BYTES = 1 << 20
+"""Transfers are cut into pieces of this size; the last one is whatever is left."""
+
+
+def split_chunks(tensor: Tensor, chunk_bytes: int) -> list[Tensor]:
+    """A contiguous tensor as flat views of at most ``chunk_bytes``; the last one may be shorter."""
+    return list(tensor.view(-1).split(max(1, chunk_bytes // tensor.element_size())))
+
+
+def exchange(
+    device: Device,
+    group: Group,
+    step: int,
+    *,
+    sends: list[tuple[Tensor, int]],
+    recvs: list[tuple[Tensor, int]],
+    chunk_bytes: int = CHUNK_BYTES,
+) -> None:
+    """Run one step: ``sends`` and ``recvs`` are (contiguous tensor, member index) pairs."""
+    posted = [
+        device.irecv(chunk, group, source, step=step)
+        for tensor, source in recvs
+        for chunk in split_chunks(tensor, chunk_bytes)
+    ]
+    posted += [
+        device.isend(chunk, group, to, step=step)
+        for tensor, to in sends
+        for chunk in split_chunks(tensor, chunk_bytes)
+    ]
+    for transfer in posted:
+        transfer.wait()

@@ -1,0 +1,270 @@
+"""Which parallel scheme runs on which mesh axis: ``DiTParallelConfig`` and its parser.
+
+The submesh rule
+    ``cfg`` cuts one mesh axis into groups; what is left of the mesh is the submesh of one group.
+    ``tp`` takes one whole axis of the submesh, ``sp`` takes the other one (or, for USP, both axes).
+    ``ring x ulysses`` factor the attention group of size ``sp``: ``sp = ring * ulysses``, the sequence being
+    cut over ring first, ulysses second (shard index = ring_index * ulysses + ulysses_index).
+    Together the factors use every device of the mesh.
+
+The axis rule, where no axis is given: sp on axis 0 and tp on axis 1 if that fits, else the other way round;
+cfg on the axis that makes it fit (axis 1 is tried first). With an ``@`` (``sp2@0_tp4@1``) the axis is taken as given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec
+
+ATTENTIONS = ("ring", "ulysses", "usp")
+Attention = Literal["ring", "ulysses", "usp"]
+
+
+@dataclass(frozen=True)
+class ParallelFactor:
+    """How many parts, along which mesh axis; ``(0, 1)`` where the parts cover both axes of the submesh."""
+
+    factor: int
+    mesh_axis: int | tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise UserError(f"a parallel factor is 1 or more, not {self.factor}.")
+
+
+@dataclass(frozen=True)
+class DiTParallelConfig:
+    """One validated parallel configuration; build it with :func:`parse_parallel`.
+
+    ``ring_parallel.factor * ulysses_parallel.factor == sequence_parallel.factor`` always holds.
+    """
+
+    cfg_parallel: ParallelFactor
+    tensor_parallel: ParallelFactor
+    sequence_parallel: ParallelFactor
+    ring_parallel: ParallelFactor
+    ulysses_parallel: ParallelFactor
+
+    def __post_init__(self) -> None:
+        ring, ulysses, sp = self.ring, self.ulysses, self.sp
+        if self.cfg > 2:
+            raise UserError(f"cfg is 1 or 2 (the negative and the positive prompt), not {self.cfg}.")
+        if ring * ulysses != sp:
+            raise UserError(
+                f"ring {ring} x ulysses {ulysses} = {ring * ulysses} must equal the attention group sp{sp}; "
+                f"{_ring_ulysses_choices(sp)} would work."
+            )
+        tp_axis, sp_axis = self.tensor_parallel.mesh_axis, self.sequence_parallel.mesh_axis
+        if self.tp > 1 and sp > 1 and tp_axis == sp_axis:
+            raise UserError(
+                f"sp{sp} and tp{self.tp} cannot share mesh axis {tp_axis}; give them different axes, "
+                f"such as sp{sp}@0_tp{self.tp}@1."
+            )
+
+    @property
+    def cfg(self) -> int:
+        return self.cfg_parallel.factor
+
+    @property
+    def tp(self) -> int:
+        return self.tensor_parallel.factor
+
+    @property
+    def sp(self) -> int:
+        return self.sequence_parallel.factor
+
+    @property
+    def ring(self) -> int:
+        return self.ring_parallel.factor
+
+    @property
+    def ulysses(self) -> int:
+        return self.ulysses_parallel.factor
+
+    @property
+    def attention(self) -> Attention:
+        if self.ulysses == 1:
+            return "ring"
+        return "ulysses" if self.ring == 1 else "usp"
+
+    @property
+    def num_devices(self) -> int:
+        return self.cfg * self.sp * self.tp
+
+    def __str__(self) -> str:
+        parts = [f"{n}{f}" for n, f in (("cfg", self.cfg), ("sp", self.sp), ("tp", self.tp)) if f > 1]
+        return "_".join(parts) or "sp1"
+
+
+_TOKEN = re.compile(r"(cfg|sp|tp|ring|ulysses)([1-9][0-9]{0,3})(?:@([01]))?")
+
+
+def parse_parallel(
+    text: str,
+    mesh: MeshSpec,
+    *,
+    attention: str = "ring",
+    ring: int | None = None,
+    ulysses: int | None = None,
+) -> DiTParallelConfig:
+    """Parse ``cfg2_sp2_tp2`` (or ``sp2@0_tp4@1``, or ``ring2_ulysses4``) for a mesh.
+
+    Args:
+        text: factors joined by ``_``; an omitted factor is 1; ``@axis`` fixes the mesh axis.
+        attention: ``ring`` (ring = sp), ``ulysses`` (ulysses = sp) or ``usp`` (give ring and/or ulysses).
+        ring, ulysses: factors of the attention group.
+
+    Raises:
+        UserError: one sentence that names what does not fit and what would.
+    """
+    if attention not in ATTENTIONS:
+        raise UserError(f"attention '{attention}' does not exist; choose one of {', '.join(ATTENTIONS)}.")
+    factors: dict[str, int] = {}
+    axes: dict[str, int] = {}
+    for token in text.split("_"):
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise UserError(
+                f"'{token}' in --parallel '{text}' is no parallel factor; write factors such as "
+                "cfg2_sp2_tp2, each one of cfg, sp, tp, ring, ulysses, a number and optionally @axis (0 or 1)."
+            )
+        name, factor, axis = match.groups()
+        if name in factors:
+            raise UserError(f"--parallel '{text}' gives {name} twice; give each factor once.")
+        factors[name] = int(factor)
+        if axis is not None:
+            axes[name] = int(axis)
+    for name, value in (("ring", ring), ("ulysses", ulysses)):
+        if value is None:
+            continue
+        if value < 1:
+            raise UserError(f"--{name} is 1 or more, not {value}.")
+        if factors.get(name, value) != value:
+            raise UserError(f"--{name} {value} contradicts {name}{factors[name]} in --parallel '{text}'.")
+        factors[name] = value
+
+    sp, ring, ulysses = _attention_group(factors, attention)
+    return _place(mesh, factors.get("cfg", 1), sp, factors.get("tp", 1), ring, ulysses, axes)
+
+
+def _attention_group(factors: dict[str, int], attention: str) -> tuple[int, int, int]:
+    """(sp, ring, ulysses) with the omitted ones filled in."""
+    sp, ring, ulysses = factors.get("sp"), factors.get("ring"), factors.get("ulysses")
+    if sp is None:
+        sp = (ring or 1) * (ulysses or 1)
+    if attention == "ring" and ring is None and ulysses is None:
+        ring, ulysses = sp, 1
+    elif attention == "ulysses" and ring is None and ulysses is None:
+        ring, ulysses = 1, sp
+    elif ring is None and ulysses is None:
+        raise UserError(
+            f"attention usp over sp{sp} needs --ring and --ulysses; {_ring_ulysses_choices(sp)} would work."
+        )
+    elif ring is None:
+        ring = max(sp // ulysses, 1)
+    elif ulysses is None:
+        ulysses = max(sp // ring, 1)
+    if ring * ulysses == sp:
+        if attention == "ring" and ulysses > 1:
+            raise UserError(f"attention ring takes no ulysses factor ({ulysses}); use --attention usp.")
+        if attention == "ulysses" and ring > 1:
+            raise UserError(f"attention ulysses takes no ring factor ({ring}); use --attention usp.")
+    return sp, ring, ulysses
+
+
+def _ring_ulysses_choices(sp: int) -> str:
+    pairs = [f"--ring {r} --ulysses {sp // r}" for r in range(1, sp + 1) if sp % r == 0]
+    return " or ".join(pairs[1:4] if len(pairs) > 2 else pairs)
+
+
+def _place(
+    mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]
+) -> DiTParallelConfig:
+    """Choose the mesh axes by the axis rule, or say in one sentence why none fits."""
+    if ring * ulysses == sp and cfg * sp * tp == mesh.num_devices:
+        for sp_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
+            tp_axis = 1 - sp_axis
+            if _contradicts(axes, cfg=cfg_axis, sp=sp_axis, tp=tp_axis, factors=(cfg, sp, tp)):
+                continue
+            sub = _submesh(mesh, cfg, cfg_axis)
+            if sub is not None and sub[sp_axis] == sp and sub[tp_axis] == tp:
+                return DiTParallelConfig(
+                    ParallelFactor(cfg, cfg_axis),
+                    ParallelFactor(tp, tp_axis),
+                    ParallelFactor(sp, sp_axis),
+                    ParallelFactor(ring, sp_axis),
+                    ParallelFactor(ulysses, sp_axis),
+                )
+        for ring_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
+            sub = _submesh(mesh, cfg, cfg_axis)
+            if tp != 1 or sub is None or ring == 1 or ulysses == 1:
+                continue
+            if _contradicts(axes, cfg=cfg_axis, ring=ring_axis, ulysses=1 - ring_axis, factors=(cfg, sp, tp)):
+                continue
+            if sub[ring_axis] == ring and sub[1 - ring_axis] == ulysses:
+                return DiTParallelConfig(
+                    ParallelFactor(cfg, cfg_axis),
+                    ParallelFactor(1, ring_axis),
+                    ParallelFactor(sp, (0, 1)),
+                    ParallelFactor(ring, ring_axis),
+                    ParallelFactor(ulysses, 1 - ring_axis),
+                )
+    raise UserError(_why_not(mesh, cfg, sp, tp, ring, ulysses, axes))
+
+
+def _submesh(mesh: MeshSpec, cfg: int, cfg_axis: int) -> tuple[int, int] | None:
+    if mesh.shape[cfg_axis] % cfg:
+        return None
+    sub = list(mesh.shape)
+    sub[cfg_axis] //= cfg
+    return sub[0], sub[1]
+
+
+def _contradicts(axes: dict[str, int], *, factors: tuple[int, int, int], **chosen: int) -> bool:
+    cfg, sp, tp = factors
+    idle = {"cfg": cfg == 1, "sp": sp == 1, "tp": tp == 1}
+    return any(not idle.get(name, False) and axes.get(name, axis) != axis for name, axis in chosen.items())
+
+
+def valid_configs(mesh: MeshSpec) -> list[str]:
+    """Every ``cfg, sp, tp`` that fits the mesh with ring (or Ulysses) attention, as text."""
+    found = []
+    for cfg in (1, 2):
+        for sub in {_submesh(mesh, cfg, 0), _submesh(mesh, cfg, 1)} - {None}:
+            for sp, tp in (sub, sub[::-1]):
+                parts = [f"{n}{f}" for n, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1]
+                found.append("_".join(parts) or "sp1")
+    return sorted(set(found), key=lambda t: (t.count("_") * -1, t))
+
+
+def _why_not(
+    mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]
+) -> str:
+    if ring * ulysses != sp:
+        return (
+            f"ring {ring} x ulysses {ulysses} = {ring * ulysses} must equal the attention group sp{sp}; "
+            f"{_ring_ulysses_choices(sp)} would work."
+        )
+    n = cfg * sp * tp
+    works = ", ".join(valid_configs(mesh))
+    asked = "_".join(f"{k}{f}" for k, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1) or "sp1"
+    if n != mesh.num_devices:
+        return (
+            f"{asked} uses {n} device{'s' * (n > 1)} but mesh {mesh} has {mesh.num_devices}; "
+            f"on this mesh these would work: {works}."
+        )
+    if axes:
+        given = ", ".join(f"{k} on axis {a}" for k, a in axes.items())
+        return f"{asked} with {given} does not fit mesh {mesh}; these factors would work: {works}."
+    if tp == 1 and sp > max(mesh.shape):
+        other = f"--attention usp --ring {mesh.shape[0]} --ulysses {mesh.shape[1]}" if cfg == 1 else works
+        return (
+            f"{asked} needs one mesh axis of {sp} devices for this attention and mesh {mesh} has none; "
+            f"{other} would work, or a 1x{sp} mesh."
+        )
+    return f"{asked} does not fit the axes of mesh {mesh}; these would work: {works}."

@@ -1,0 +1,125 @@
+"""Run a program on every device of a mesh: ranks of our own, or the ranks torchrun started.
+
+Embedded: the first call warms up a zygote, ranks are forked from it and kept for the next call.
+Under torchrun (single or many hosts) each process is a rank already: it joins the group torchrun describes, runs the
+same program, and only rank 0 gets the answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from refsim.config import DiTParallelConfig
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+@dataclass
+class Result:
+    """The answer of a program.
+
+    Attributes:
+        value: rank 0's JSON value.
+        tensors: rank 0's tensors.
+        bytes_by_collective: bytes sent, summed over ranks, keyed ``collective@group``.
+        bytes_per_rank: the same for each rank.
+        trace: events of all ranks, empty unless asked for.
+        wall_s: seconds from handing out the job to the last rank's reply.
+    """
+
+    value: dict[str, Any]
+    tensors: dict[str, Tensor]
+    bytes_by_collective: dict[str, int]
+    bytes_per_rank: list[dict[str, int]]
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    wall_s: float = 0.0
+
+
+def under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+
+
+def warm_up() -> None:
+    """Start importing torch in the zygote now, while this process does something else."""
+    if not under_torchrun():
+        from refsim.runtime.pool import Zygote
+
+        Zygote.get()
+
+
+def is_main() -> bool:
+    """Whether this process reports to the user (always, but for torchrun's ranks above 0)."""
+    return not under_torchrun() or int(os.environ["RANK"]) == 0
+
+
+def execute(
+    program: str,
+    mesh: MeshSpec,
+    config: DiTParallelConfig,
+    arguments: dict[str, Any],
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    keep_trace: bool = False,
+    delay: tuple[int, float] | None = None,
+) -> Result | None:
+    """Run ``program`` (``module:function``) on every device of ``mesh``; None on torchrun's ranks above 0.
+
+    Args:
+        arguments: JSON values handed to the program on every rank.
+        timeout_s: bound on every wait for a peer, and on the time without any sign of life.
+        delay: (seed, longest pause in seconds) before every send.
+    """
+    from refsim.runtime.worker import make_job
+
+    job = make_job(program, mesh, config, arguments, timeout_s=timeout_s, keep_trace=keep_trace, delay=delay)
+    started = time.monotonic()
+    if under_torchrun():
+        header, tensors = _as_torchrun_rank(job, mesh)
+        if not is_main():
+            return None
+    else:
+        import safetensors.torch
+
+        from refsim.runtime.pool import pool
+
+        answer = pool(mesh.num_devices).run(job)
+        header = answer.header
+        tensors = safetensors.torch.load(answer.payload) if answer.payload else {}
+    return Result(
+        value=header["result"],
+        tensors=tensors,
+        bytes_by_collective=header["bytes"],
+        bytes_per_rank=header["bytes_per_rank"],
+        trace=header["trace"],
+        wall_s=time.monotonic() - started,
+    )
+
+
+def _as_torchrun_rank(job: dict[str, Any], mesh: MeshSpec) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    import torch
+    import torch.distributed as dist
+
+    from refsim.runtime.worker import run_job
+
+    world_size = int(os.environ["WORLD_SIZE"])
+    if world_size != mesh.num_devices:
+        raise UserError(
+            f"torchrun started {world_size} ranks but mesh {mesh} has {mesh.num_devices} devices; "
+            f"use --nproc-per-node {mesh.num_devices} (or that many over all hosts)."
+        )
+    if not dist.is_initialized():
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cpus // int(os.environ.get("LOCAL_WORLD_SIZE", world_size))))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        atexit.register(dist.destroy_process_group)
+    return run_job(job, None)

@@ -1,0 +1,28 @@
+"""How far heads, features and tokens are padded so that every shard is the same and tile-aligned.
+
+    heads     38 over tp 8         -> 40          5 per device, heads 38 and 39 have zero weights
+    features  2432 over tp 8       -> 2560        320 per device = 10 tiles
+    tokens    240 over sp 8        -> 256         32 per device, the last 16 rows are never valid keys
+
+A shard of one (factor 1) is not padded: TTNN pads tiles inside a tensor by itself.
+"""
+
+from __future__ import annotations
+
+TILE = 32
+
+
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def padded_heads(heads: int, factor: int) -> int:
+    return round_up(heads, factor)
+
+
+def padded_features(features: int, factor: int) -> int:
+    return features if factor == 1 else round_up(features, TILE * factor)
+
+
+def padded_tokens(tokens: int, factor: int) -> int:
+    return tokens if factor == 1 else round_up(tokens, TILE * factor)

@@ -1,0 +1,65 @@
+"""Sequence parallel: every member of the sp group holds a run of consecutive tokens.
+
+    tokens   0 ........ n | n ........ 2n | 2n ...... logical_n xxxx padded_n
+             member 0       member 1        member 2            ^^^^ padding: no valid key, query rows discarded
+
+The prompt is either replicated (every member holds all of it) or split the same way. What is computed per token
+(linears, norms, modulation, feed-forward) needs no communication; tables that depend on the position (positional
+embedding, RoPE) are cut to the member's tokens. Only attention communicates.
+
+Bytes: cutting none; ``gather_tokens`` one all_gather of the local tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.ccl import all_gather
+from refsim.parallel.padding import padded_tokens
+from refsim.runtime.device import Device
+from refsim.runtime.group import Group
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TokenShards:
+    """How ``logical_n`` tokens are cut into ``factor`` shards of ``local_n`` rows each."""
+
+    logical_n: int
+    factor: int
+    local_n: int
+
+    @classmethod
+    def of(cls, logical_n: int, factor: int) -> TokenShards:
+        return cls(logical_n, factor, padded_tokens(logical_n, factor) // factor)
+
+    @property
+    def padded_n(self) -> int:
+        return self.local_n * self.factor
+
+    def tokens(self, shard: int) -> Range:
+        """Global range of the real tokens in a shard; empty (a == b) for a shard of padding only."""
+        start = min(shard * self.local_n, self.logical_n)
+        return start, min(start + self.local_n, self.logical_n)
+
+    def valid(self, shard: int) -> list[Range]:
+        """Local row ranges of a shard that are keys; the rest is padding."""
+        start, stop = self.tokens(shard)
+        return [(0, stop - start)] if stop > start else []
+
+    def cut(self, x: Tensor, shard: int, *, dim: int) -> Tensor:
+        """Rows of ``shard`` of a full tensor with ``logical_n`` rows in ``dim``, zero-padded to ``local_n``."""
+        start, stop = self.tokens(shard)
+        local = x.narrow(dim, start, stop - start)
+        missing = self.local_n - (stop - start)
+        dim %= x.ndim
+        return F.pad(local, (0, 0) * (x.ndim - 1 - dim) + (0, missing)) if missing else local
+
+
+def gather_tokens(device: Device, x: Tensor, group: Group, shards: TokenShards, *, dim: int) -> Tensor:
+    """All real tokens of all members, the padding dropped."""
+    return all_gather(device, x.contiguous(), group, dim=dim).narrow(dim, 0, shards.logical_n)

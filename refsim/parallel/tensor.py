@@ -1,0 +1,89 @@
+"""Tensor parallel after Megatron: column, then row, one reduction per pair.
+
+    x (all features)          x (all features)
+          |                         |
+    W1[rows of 0]             W1[rows of 1]        column-parallel: out features cut, no communication
+          |                         |
+       activation                activation
+          |                         |
+    W2[:, cols of 0]          W2[:, cols of 1]     row-parallel: in features cut, result is Partial("sum")
+          |_______ reduce_scatter __|              features cut again, bias added after the sum, once
+          |                         |
+    residual, D of 0          residual, D of 1     the residual stream lives cut: tp=Shard(-1)
+          |_______ all_gather ______|              before the next column-parallel linear
+
+Fused QKV: one column-parallel linear whose out features are reshuffled so that each device's share is
+``[q of its heads | k of its heads | v of its heads]``:
+
+    full     q0 q1 q2 q3  k0 k1 k2 k3  v0 v1 v2 v3        (heads)
+    device 0 q0 q1 k0 k1 v0 v1      device 1 q2 q3 k2 k3 v2 v3
+
+Padding (38 heads -> 40, 2432 features -> 2560): padded out features have zero weight rows and zero bias, padded in
+features zero weight columns, so whatever stands in a padded lane of x adds nothing, and padded lanes of the result
+are zero.
+
+Bytes sent per member and pair, B = bytes of x with all (padded) features: reduce_scatter ``(n-1)/n * B`` plus
+all_gather's formula with ``B/n``.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.ccl import all_gather, reduce_scatter
+from refsim.runtime.device import Device
+from refsim.runtime.group import Group
+from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard
+
+
+def shard_range(padded: int, group: Group) -> tuple[int, int]:
+    """The lanes [start, stop) of a padded feature dim that this member of the group holds."""
+    size = padded // group.size
+    return group.index * size, (group.index + 1) * size
+
+
+def column_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None) -> MeshTensor:
+    """x tp=Replicate, weight (out/tp, in) -> tp=Shard(-1)."""
+    x.require("column_linear", tp=Replicate())
+    return x.with_local(_linear(device, x.local, weight, bias), **_cut(device, x.local))
+
+
+def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None) -> MeshTensor:
+    """x tp=Shard(-1), weight (out, in/tp), bias (out/tp,) -> tp=Shard(-1) through Partial("sum")."""
+    if device.groups["tp"].size > 1:
+        x.require("row_linear", tp=Shard(x.local.ndim - 1))
+    partial = x.with_local(_linear(device, x.local, weight, None), tp=Partial("sum"))
+    result = reduce_scatter_features(device, partial)
+    return result if bias is None else result.map("bias", bias.add)
+
+
+def reduce_scatter_features(device: Device, x: MeshTensor) -> MeshTensor:
+    """tp=Partial("sum") -> tp=Shard(-1)."""
+    x.require("reduce_scatter", tp=Partial("sum"))
+    dim = x.local.ndim - 1
+    local = reduce_scatter(device, x.local, device.groups["tp"], dim=dim)
+    return x.with_local(local, **_cut(device, local))
+
+
+def gather_features(device: Device, x: MeshTensor) -> MeshTensor:
+    """tp=Shard(-1) -> tp=Replicate, padded lanes included."""
+    dim = x.local.ndim - 1
+    if device.groups["tp"].size > 1:
+        x.require("all_gather", tp=Shard(dim))
+    return x.with_local(all_gather(device, x.local, device.groups["tp"], dim=dim), tp=Replicate())
+
+
+def shuffle_qkv(qkv: Tensor, devices: int) -> Tensor:
+    """Reshuffle out features (3 * H * E, ...) so that equal cuts give each device its own q, k and v heads."""
+    rest = qkv.shape[1:]
+    return qkv.reshape(3, devices, -1, *rest).transpose(0, 1).reshape(-1, *rest)
+
+
+def _cut(device: Device, x: Tensor) -> dict:
+    return {"tp": Shard(x.ndim - 1) if device.groups["tp"].size > 1 else Replicate()}
+
+
+def _linear(device: Device, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    with device.compute("linear", x, weight):
+        return F.linear(x, weight, bias)

@@ -1,0 +1,80 @@
+"""The program behind ``refsim.simulate_attention``: one joint attention of full tensors, cut over the mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from refsim.ccl import all_gather
+from refsim.parallel.padding import padded_heads
+from refsim.parallel.sdpa import SDPAProgramConfig
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.tensor import shard_range
+from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.runtime.device import Device
+
+
+def program(
+    device: Device,
+    *,
+    inputs: str,
+    dtype: str,
+    logical_n: int,
+    split_prompt: bool,
+    schedule: str,
+    pad_heads: bool,
+    chunks: tuple[int, int],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Cut q, k, v (and the prompt's) by head over tp and by token over sp, attend, put the result together.
+
+    ``inputs`` is a safetensors file with ``q``, ``k``, ``v`` (B, H, N, E) and optionally ``joint_q``, ``joint_k``,
+    ``joint_v`` (B, H, L, E). Rows from ``logical_n`` on are handed in as they are, as padding.
+    """
+    tp, sp = device.groups["tp"], device.groups["sp"]
+    with safe_open(inputs, "pt") as file:
+        names = set(file.keys())
+        b, heads, n, e = file.get_slice("q").get_shape()
+        lanes = shard_range(padded_heads(heads, tp.size), tp)
+        rows = TokenShards.of(n, sp.size)
+        tokens = TokenShards(logical_n, sp.size, rows.local_n)
+        joint = "joint_k" in names
+        prompt_rows = file.get_slice("joint_k").get_shape()[2] if joint else 0
+        prompt_tokens = TokenShards.of(prompt_rows, sp.size) if joint and split_prompt else None
+
+        def local(name: str, cut: TokenShards | None) -> Tensor:
+            x = file.get_slice(name)[:, lanes[0] : min(lanes[1], heads)].to(getattr(torch, dtype))
+            missing = lanes[1] - lanes[0] - x.shape[1]
+            x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
+            return (cut.cut(x, sp.index, dim=2) if cut else x).contiguous()
+
+        spatial = tuple(local(name, rows) for name in ("q", "k", "v"))
+        prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in ("q", "k", "v")) if joint else None
+    out, prompt_out, lse = joint_attention(
+        device,
+        spatial,
+        prompt,
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        options=AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks)),
+        with_lse=True,
+    )
+
+    def whole(x: Tensor, cut: TokenShards | None) -> Tensor:
+        if cut is not None:
+            x = all_gather(device, x.contiguous(), sp, dim=2)[:, :, : cut.logical_n]
+        return all_gather(device, x.contiguous(), tp, dim=1)[:, :heads].contiguous()
+
+    with device.collective("read_back", sp):
+        n_local = rows.local_n
+        lses = [whole(lse[:, :, :n_local].unsqueeze(-1), rows)]
+        result = {"out": whole(out, rows)}
+        if prompt_out is not None:
+            result["joint_out"] = whole(prompt_out, prompt_tokens)
+            lses.append(
+                whole(lse[:, :, n_local : n_local + prompt_out.shape[2]].unsqueeze(-1), prompt_tokens)
+            )
+    result["lse"] = torch.cat(lses, 2).squeeze(-1)
+    return {}, result

@@ -1,0 +1,139 @@
+"""One rank as a program sees it: its groups, its buffers, its transfers, its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from refsim.config import DiTParallelConfig
+from refsim.mesh import MeshSpec
+from refsim.runtime.buffers import BufferPool, DeviceBuffer
+from refsim.runtime.group import Group, parallel_groups
+from refsim.runtime.status import StatusBoard
+from refsim.runtime.trace import Trace
+from refsim.runtime.transport import Transfer, Transport
+
+
+class Device:
+    """One mesh device, played by one process.
+
+    Without a transport it can still be asked for its groups and load its weights as meta tensors; that is how the
+    launching process validates a checkpoint before it starts any rank.
+    """
+
+    def __init__(
+        self,
+        mesh: MeshSpec,
+        config: DiTParallelConfig,
+        rank: int,
+        transport: Transport | None = None,
+        *,
+        keep_trace: bool = False,
+        board: StatusBoard | None = None,
+    ) -> None:
+        self.mesh, self.config, self.rank = mesh, config, rank
+        self.groups: dict[str, Group] = parallel_groups(mesh, config, rank)
+        self.buffers = BufferPool()
+        self.trace = Trace(rank, keep=keep_trace)
+        self._transport = transport
+        self._board = board
+        self._collectives: list[str] = []
+
+    @contextmanager
+    def collective(self, name: str, group: Group) -> Iterator[None]:
+        """Everything sent inside belongs to collective ``name``; collectives may nest."""
+        self._collectives.append(name)
+        self.status(f"{self._path()} over {group.name} (axis {group.axis})")
+        try:
+            yield
+        finally:
+            self._collectives.pop()
+            self.status(f"after {name} over {group.name} (axis {group.axis})")
+
+    @contextmanager
+    def compute(self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-") -> Iterator[None]:
+        """Trace one compute step on ``tensors``."""
+        event = self.trace.begin(
+            op,
+            step=step,
+            shapes=[list(t.shape) for t in tensors],
+            dtype=_name(tensors[0].dtype),
+            bytes=0,
+            buffer=buffer,
+            collective=self._path(),
+        )
+        yield
+        self.trace.end(event)
+
+    def isend(
+        self, tensor: Tensor, group: Group, to: int, *, step: int, buffer: DeviceBuffer | None = None
+    ) -> Transfer:
+        """Post a send to member ``to`` of ``group``; ``buffer`` counts as read until the transfer is waited for."""
+        return _Posted(self, "send", tensor, group, group.ranks[to], step, buffer)
+
+    def irecv(
+        self, tensor: Tensor, group: Group, source: int, *, step: int, buffer: DeviceBuffer | None = None
+    ) -> Transfer:
+        """Post a receive from member ``source``; ``buffer`` counts as written until the transfer is waited for."""
+        return _Posted(self, "recv", tensor, group, group.ranks[source], step, buffer)
+
+    def status(self, text: str) -> None:
+        """Say what this rank is doing; read by the launcher when the rank dies or hangs."""
+        if self._board is not None:
+            self._board.set(self.rank, text)
+
+    def _path(self) -> str:
+        return "/".join(self._collectives)
+
+
+class _Posted:
+    """A transfer under way: owns its buffer and its trace event until it is waited for."""
+
+    def __init__(
+        self,
+        device: Device,
+        op: str,
+        tensor: Tensor,
+        group: Group,
+        peer: int,
+        step: int,
+        buffer: DeviceBuffer | None,
+    ) -> None:
+        self._device, self._op, self._peer, self._buffer = device, op, peer, buffer
+        self._who = (
+            f"{op} of step {step} of {device._path()} ({'to' if op == 'send' else 'from'} rank {peer})"
+        )
+        if buffer is not None:
+            (buffer.begin_read if op == "send" else buffer.begin_write)(self._who)
+        self._event = device.trace.begin(
+            op,
+            step=step,
+            shapes=[list(tensor.shape)],
+            dtype=_name(tensor.dtype),
+            bytes=tensor.numel() * tensor.element_size(),
+            buffer=buffer.id if buffer else "-",
+            collective=device._path(),
+            group=group.name,
+            axis=group.axis,
+            topology=group.topology.value if group.topology else None,
+            peer=peer,
+        )
+        device.status(f"posting {self._who}")
+        transport = device._transport
+        if transport is None:
+            raise RuntimeError("this device has no transport; it can only describe itself")
+        self._transfer = (transport.isend if op == "send" else transport.irecv)(tensor, peer)
+
+    def wait(self) -> None:
+        self._device.status(f"waiting for {self._who}")
+        self._transfer.wait()
+        self._device.trace.end(self._event)
+        if self._buffer is not None:
+            (self._buffer.end_read if self._op == "send" else self._buffer.end_write)(self._who)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

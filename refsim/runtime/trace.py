@@ -1,0 +1,79 @@
+"""The event trace: one record per transfer and per compute step, with start and end on a clock all ranks share."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Event:
+    """One operation of one rank.
+
+    Attributes:
+        op: ``send``, ``recv``, or the name of a compute step such as ``sdpa`` or ``linear``.
+        collective: path of the collective the event belongs to, outermost first (``all_reduce/all_gather``).
+        step: step of that collective or scheme; -1 where there are no steps.
+        shapes, dtype: of the tensors involved.
+        bytes: moved by a send or recv; 0 for compute.
+        buffer: id of the device buffer touched, ``-`` if it is not a named one.
+        group, axis, topology, peer: where a transfer goes; ``peer`` is a global rank.
+        start, end: seconds of the machine's monotonic clock; a transfer runs from post to completed wait.
+    """
+
+    rank: int
+    step: int
+    op: str
+    shapes: list[list[int]]
+    dtype: str
+    bytes: int
+    buffer: str
+    start: float
+    end: float = 0.0
+    collective: str = ""
+    group: str = ""
+    axis: Any = None
+    dim: int | None = None
+    topology: str | None = None
+    peer: int | None = None
+
+
+@dataclass
+class Trace:
+    """Events of one rank. Transfers are always counted; the events are kept only if ``keep``."""
+
+    rank: int
+    keep: bool = False
+    events: list[Event] = field(default_factory=list)
+    sent: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+
+    def begin(self, op: str, **fields: Any) -> Event:
+        event = Event(rank=self.rank, op=op, start=time.monotonic(), **fields)
+        if op == "send":
+            self.sent[event.collective, event.group] += event.bytes
+        if self.keep:
+            self.events.append(event)
+        return event
+
+    @staticmethod
+    def end(event: Event) -> None:
+        event.end = time.monotonic()
+
+    def bytes_by_collective(self) -> dict[str, int]:
+        """Bytes this rank sent, keyed ``collective@group``."""
+        return {f"{name}@{group}": n for (name, group), n in self.sent.items()}
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [vars(e) for e in self.events]
+
+
+def write_jsonl(events: Iterable[dict[str, Any]], path: Path) -> None:
+    """Events of all ranks, one JSON object a line, ordered by start."""
+    with path.open("w", encoding="utf-8") as f:
+        for event in sorted(events, key=lambda e: (e["start"], e["rank"])):
+            f.write(json.dumps(event) + "\n")

@@ -1,0 +1,89 @@
+"""Moving bytes between ranks: a small interface, so that gloo can be joined by other transports.
+
+Only point-to-point transfers are asked for; every collective is built from them in ``refsim.ccl``.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import timedelta
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from refsim.errors import CommError
+
+
+class Transfer(Protocol):
+    def wait(self) -> None:
+        """Block until the transfer is complete; ``CommError`` names the peer if it is not within the timeout."""
+
+
+class Transport(Protocol):
+    """Point-to-point transfers of contiguous CPU tensors, in order per pair of ranks."""
+
+    rank: int
+    world_size: int
+
+    def isend(self, tensor: Tensor, dst: int) -> Transfer: ...
+
+    def irecv(self, tensor: Tensor, src: int) -> Transfer: ...
+
+
+class _GlooTransfer:
+    def __init__(self, work: dist.Work, tensor: Tensor, peer: int, what: str, timeout_s: float) -> None:
+        self._work, self._tensor, self._peer, self._what = work, tensor, peer, what
+        self._timeout_s = timeout_s
+
+    def wait(self) -> None:
+        try:
+            self._work.wait(timedelta(seconds=self._timeout_s))
+        except RuntimeError as e:
+            reason = "timed out" if "imed out" in str(e) else "lost the connection"
+            raise CommError(
+                f"{self._what} rank {self._peer} {reason} (bound {self._timeout_s:g} s)", peer=self._peer
+            ) from e
+
+
+class GlooTransport:
+    """gloo send / receive on the default process group; one tag counter per ordered pair of ranks."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self._timeout_s = timeout_s
+        self._sent = [0] * self.world_size
+        self._received = [0] * self.world_size
+
+    def isend(self, tensor: Tensor, dst: int) -> Transfer:
+        return self._post(dist.isend, tensor, dst, self._sent, "send to")
+
+    def irecv(self, tensor: Tensor, src: int) -> Transfer:
+        return self._post(dist.irecv, tensor, src, self._received, "receive from")
+
+    def _post(self, call, tensor: Tensor, peer: int, counters: list[int], what: str) -> Transfer:
+        if not tensor.is_contiguous():
+            raise ValueError(f"{what} rank {peer}: the tensor must be contiguous")
+        tag, counters[peer] = counters[peer], (counters[peer] + 1) % (1 << 24)
+        try:
+            work = call(tensor, peer, tag=tag)
+        except RuntimeError as e:
+            raise CommError(f"{what} rank {peer} lost the connection", peer=peer) from e
+        return _GlooTransfer(work, tensor, peer, what, self._timeout_s)
+
+
+class DelayedTransport:
+    """Another transport with a random pause before every send, to shake the order of events."""
+
+    def __init__(self, inner: Transport, *, seed: int, max_delay_s: float) -> None:
+        self.rank, self.world_size = inner.rank, inner.world_size
+        self._inner, self._max_delay_s = inner, max_delay_s
+        self._random = random.Random(seed * 1_000_003 + inner.rank)
+
+    def isend(self, tensor: Tensor, dst: int) -> Transfer:
+        time.sleep(self._random.random() * self._max_delay_s)
+        return self._inner.isend(tensor, dst)
+
+    def irecv(self, tensor: Tensor, src: int) -> Transfer:
+        return self._inner.irecv(tensor, src)

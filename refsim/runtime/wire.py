@@ -1,0 +1,54 @@
+"""Messages between the launching process, the zygote and the ranks: length, JSON header, optional raw bytes.
+
+No pickle: a header is JSON, tensors travel as safetensors bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+_HEAD = struct.Struct("!QQ")
+_MAX_FDS = 200
+
+
+def send(
+    sock: socket.socket, header: dict[str, Any], payload: bytes = b"", fds: list[int] | None = None
+) -> None:
+    text = json.dumps(header).encode()
+    head = _HEAD.pack(len(text), len(payload))
+    if fds:
+        socket.send_fds(sock, [head], fds)
+    else:
+        sock.sendall(head)
+    sock.sendall(text)
+    if payload:
+        sock.sendall(payload)
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
+    """One message and the file descriptors that came with it; ``EOFError`` when the other side is gone."""
+    head, fds, _, _ = socket.recv_fds(sock, _HEAD.size, _MAX_FDS)
+    head += _exactly(sock, _HEAD.size - len(head)) if head else b""
+    if len(head) < _HEAD.size:
+        raise EOFError("the other side closed the connection")
+    text_size, payload_size = _HEAD.unpack(head)
+    return json.loads(_exactly(sock, text_size)), _exactly(sock, payload_size), list(fds)
+
+
+def fd_batches(fds: list[int]) -> list[list[int]]:
+    """File descriptors in portions that one message may carry."""
+    return [fds[i : i + _MAX_FDS] for i in range(0, len(fds), _MAX_FDS)]
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view, got = memoryview(data), 0
+    while got < size:
+        n = sock.recv_into(view[got:])
+        if n == 0:
+            raise EOFError("the other side closed the connection")
+        got += n
+    return bytes(data)

@@ -1,0 +1,145 @@
+"""The program side of a rank: build its device, run the program, hand rank 0's answer back.
+
+A *program* is a function ``program(device, **arguments) -> (json, tensors)`` named ``module:function``; every rank
+of the mesh runs it, and what rank 0 returns is the answer. The same code serves ranks forked here and torchrun.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import socket
+import sys
+import traceback
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from refsim.config import DiTParallelConfig, ParallelFactor
+from refsim.errors import CommError, RefsimError, UserError
+from refsim.mesh import MeshSpec
+from refsim.runtime import wire
+from refsim.runtime.device import Device
+from refsim.runtime.status import StatusBoard
+from refsim.runtime.transport import DelayedTransport, GlooTransport, Transport
+
+Job = dict[str, Any]
+
+
+def make_job(
+    program: str,
+    mesh: MeshSpec,
+    config: DiTParallelConfig,
+    arguments: dict[str, Any],
+    *,
+    timeout_s: float,
+    keep_trace: bool,
+    delay: tuple[int, float] | None,
+) -> Job:
+    """A job as plain JSON values; ``delay`` is (seed, longest pause in seconds before a send)."""
+    return {
+        "program": program,
+        "mesh": [mesh.name, mesh.system, mesh.arch, mesh.shape, mesh.links, mesh.torus],
+        "config": {k: [f.factor, f.mesh_axis] for k, f in vars(config).items()},
+        "arguments": arguments,
+        "timeout_s": timeout_s,
+        "keep_trace": keep_trace,
+        "delay": delay,
+    }
+
+
+def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run a job on this rank; rank 0 returns the answer, with trace and byte counts of all ranks added."""
+    name, system, arch, *pairs = job["mesh"]
+    mesh = MeshSpec(name, system, arch, *(tuple(p) for p in pairs))
+    factors = {k: (f, tuple(a) if isinstance(a, list) else a) for k, (f, a) in job["config"].items()}
+    config = DiTParallelConfig(**{k: ParallelFactor(f, a) for k, (f, a) in factors.items()})
+    transport: Transport = GlooTransport(job["timeout_s"])
+    if job["delay"]:
+        seed, max_delay_s = job["delay"]
+        transport = DelayedTransport(transport, seed=seed, max_delay_s=max_delay_s)
+    device = Device(mesh, config, transport.rank, transport, keep_trace=job["keep_trace"], board=board)
+    module, _, function = job["program"].partition(":")
+    device.status("starting the program")
+    with torch.inference_mode():
+        result, tensors = getattr(importlib.import_module(module), function)(device, **job["arguments"])
+    device.status("handing in its trace")
+    mine = {"bytes": device.trace.bytes_by_collective(), "trace": device.trace.as_json()}
+    every = _to_rank_0(transport, mine)
+    total: Counter[str] = Counter()
+    for one in every:
+        total.update(one["bytes"])
+    answer = {
+        "result": result,
+        "bytes": dict(total),
+        "bytes_per_rank": [one["bytes"] for one in every],
+        "trace": [event for one in every for event in one["trace"]],
+    }
+    return answer, tensors
+
+
+def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
+    """Gather a JSON value of every rank on rank 0; the others get an empty list."""
+    if transport.rank == 0:
+        values = [value]
+        for source in range(1, transport.world_size):
+            size = torch.empty(1, dtype=torch.int64)
+            transport.irecv(size, source).wait()
+            text = torch.empty(int(size), dtype=torch.uint8)
+            transport.irecv(text, source).wait()
+            values.append(json.loads(text.numpy().tobytes()))
+        return values
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    transport.isend(torch.tensor([text.numel()]), 0).wait()
+    transport.isend(text, 0).wait()
+    return []
+
+
+def serve(
+    sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int
+) -> None:
+    """Main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
+    torch.set_num_threads(threads)
+    board.set(rank, "joining the process group")
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(store, world_size),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=60),
+    )
+    wire.send(sock, {"ok": True})
+    while True:
+        board.set(rank, "idle")
+        try:
+            job, _, _ = wire.receive(sock)
+        except EOFError:
+            return
+        sys.path[:] = job["sys_path"]
+        try:
+            answer, tensors = run_job(job, board)
+        except BaseException as e:
+            wire.send(sock, _failure(e))
+            continue
+        wire.send(
+            sock,
+            {"ok": True, "answer": answer if rank == 0 else {}},
+            safetensors.torch.save(tensors) if rank == 0 and tensors else b"",
+        )
+
+
+def _failure(e: BaseException) -> dict[str, Any]:
+    kind = "comm" if isinstance(e, CommError) else "user" if isinstance(e, UserError) else "error"
+    said = str(e) if isinstance(e, RefsimError) else f"{type(e).__name__}: {e}"
+    return {
+        "ok": False,
+        "kind": kind,
+        "message": said,
+        "peer": getattr(e, "peer", None),
+        "traceback": "".join(traceback.format_exception(e)),
+    }

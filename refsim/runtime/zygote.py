@@ -1,0 +1,115 @@
+"""The warm, single-threaded process that ranks are forked from.
+
+Forking is only safe from a process with one thread, and the launching process (a notebook, pytest, an oracle at
+work) seldom is one. So the launcher starts this process once; it imports torch, then forks ranks on demand. It owns
+their lives: when the launcher goes away, for whatever reason, every rank is killed and the run folder removed.
+
+    launcher ==control socket==> zygote --fork--> rank 0 .. n-1
+        `======================= one socket per rank ========'
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import traceback
+
+from refsim.runtime import wire
+
+PRELOAD = ("refsim.runtime.worker", "refsim.pipelines.attention")
+_PR_SET_PDEATHSIG = 1
+
+
+def main(control_fd: int, run_dir: str) -> None:
+    control = socket.socket(fileno=control_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pools: dict[int, list[int]] = {}
+    try:
+        for module in PRELOAD:
+            importlib.import_module(module)
+        gc.freeze()
+        while True:
+            message, _, fds = wire.receive(control)
+            if message["command"] == "start":
+                while len(fds) < message["world_size"] + 1:
+                    fds += wire.receive(control)[2]
+                pools[message["pool"]] = _fork_ranks(message, fds, control)
+                wire.send(control, {"threads": _threads()})
+            elif message["command"] == "kill":
+                statuses = _kill(pools.pop(message["pool"], []))
+                wire.send(control, {"statuses": statuses})
+    except (EOFError, ConnectionError):
+        pass
+    finally:
+        for pids in pools.values():
+            _kill(pids)
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _threads() -> int:
+    import threading
+
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
+
+
+def _fork_ranks(message: dict, fds: list[int], control: socket.socket) -> list[int]:
+    board_fd, *rank_fds = fds
+    zygote = os.getpid()
+    pids = []
+    for rank, fd in enumerate(rank_fds):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                control.close()
+                for other in rank_fds:
+                    if other != fd:
+                        os.close(other)
+                _die_with(zygote)
+                _rank_main(message, rank, fd, board_fd)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    for fd in fds:
+        os.close(fd)
+    return pids
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the closed socket ends it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _rank_main(message: dict, rank: int, fd: int, board_fd: int) -> None:
+    from refsim.runtime.status import StatusBoard
+    from refsim.runtime.worker import serve
+
+    board = StatusBoard(board_fd, message["world_size"])
+    sock = socket.socket(fileno=fd)
+    serve(sock, board, rank, message["world_size"], message["store"], message["threads"])
+
+
+def _kill(pids: list[int]) -> list[int]:
+    """Kill and reap; the wait statuses. A rank that had ended before keeps the status it ended with."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return [os.waitpid(pid, 0)[1] for pid in pids]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
