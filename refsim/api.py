@@ -180,9 +180,7 @@ def _check_attention_shapes(tensors: dict[str, Tensor]) -> None:
         shape, like = tensors[name].shape, tensors["joint_q"].shape
         if shape != like or (shape[0], shape[1], shape[3]) != (q.shape[0], q.shape[1], q.shape[3]):
             wanted = f"({q.shape[0]}, {q.shape[1]}, tokens, {q.shape[3]})"
-            raise UserError(
-                f"{name} {tuple(shape)} must be {wanted}, the same for joint_q, joint_k and joint_v."
-            )
+            raise UserError(f"{name} {tuple(shape)} must be {wanted}, the same for joint_q, joint_k and joint_v.")
 
 
 def check_finite(name: str, tensor: Tensor) -> None:

@@ -242,9 +242,7 @@ def valid_configs(mesh: MeshSpec) -> list[str]:
     return sorted(set(found), key=lambda t: (t.count("_") * -1, t))
 
 
-def _why_not(
-    mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]
-) -> str:
+def _why_not(mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]) -> str:
     if ring * ulysses != sp:
         return (
             f"ring {ring} x ulysses {ulysses} = {ring * ulysses} must equal the attention group sp{sp}; "

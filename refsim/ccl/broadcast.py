@@ -17,9 +17,7 @@ from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 
 
-def broadcast(
-    device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes: int = CHUNK_BYTES
-) -> Tensor:
+def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
     """The root's ``x`` on every member; the others pass a tensor of the same shape and dtype, which is only read
     for those.
 

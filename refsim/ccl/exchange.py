@@ -32,9 +32,7 @@ def exchange(
         for chunk in split_chunks(tensor, chunk_bytes)
     ]
     posted += [
-        device.isend(chunk, group, to, step=step)
-        for tensor, to in sends
-        for chunk in split_chunks(tensor, chunk_bytes)
+        device.isend(chunk, group, to, step=step) for tensor, to in sends for chunk in split_chunks(tensor, chunk_bytes)
     ]
     for transfer in posted:
         transfer.wait()

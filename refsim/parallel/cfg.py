@@ -31,9 +31,7 @@ def batch_range(device: Device, batch: int) -> tuple[int, int]:
 
 def check_batch(batch: int, cfg: int) -> None:
     if batch % cfg:
-        raise UserError(
-            f"cfg{cfg} cannot split a batch of {batch}; give the negative and the positive sample."
-        )
+        raise UserError(f"cfg{cfg} cannot split a batch of {batch}; give the negative and the positive sample.")
 
 
 def gather_batch(device: Device, x: Tensor) -> Tensor:
@@ -44,8 +42,6 @@ def gather_batch(device: Device, x: Tensor) -> Tensor:
 def guide(sample: Tensor, scale: float) -> Tensor:
     """``uncond + scale * (cond - uncond)`` of a batch [uncond ..., cond ...]."""
     if sample.shape[0] % 2:
-        raise UserError(
-            f"guidance needs a batch of negative and positive samples, not {sample.shape[0]} samples."
-        )
+        raise UserError(f"guidance needs a batch of negative and positive samples, not {sample.shape[0]} samples.")
     uncond, cond = sample.chunk(2)
     return uncond + scale * (cond - uncond)

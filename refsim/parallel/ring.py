@@ -180,9 +180,7 @@ def _gather_then_compute(
 ) -> int:
     gathered: list[DeviceBuffer] = []
     for name, shard in (("k", k), ("v", v)):
-        buffer = device.buffers.persistent(
-            f"{group.name}.{name}.gathered", (group.size, blocks.numel), k.dtype
-        )
+        buffer = device.buffers.persistent(f"{group.name}.{name}.gathered", (group.size, blocks.numel), k.dtype)
         mine = torch.empty(blocks.numel, dtype=k.dtype)
         blocks.pack(shard, mine)
         with buffer.writing("all_gather"):
@@ -194,9 +192,7 @@ def _gather_then_compute(
             for block in range(len(blocks)):
                 for shard in (stream.shard(s) for stream in arrived):
                     ranges = valid(shard)
-                    blocks.attend(
-                        state, k_all[shard], v_all[shard], ranges, block, step=s, buffer=gathered[0].id
-                    )
+                    blocks.attend(state, k_all[shard], v_all[shard], ranges, block, step=s, buffer=gathered[0].id)
     return len(steps) - 1
 
 
@@ -257,9 +253,7 @@ def _overlapped(
                         arrived_now[stream.name].wait(2 * (index + 1))
                     if stream.passes_on(s):
                         sends += [
-                            device.isend(
-                                piece(slot, index), group, stream.to, step=s + 1, buffer=slot.part(index)
-                            )
+                            device.isend(piece(slot, index), group, stream.to, step=s + 1, buffer=slot.part(index))
                             for slot in slots(stream, s)
                         ]
             for stream in arrived:

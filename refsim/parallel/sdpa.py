@@ -51,9 +51,7 @@ class OnlineSoftmax:
             k, v = k_BHNE.to(self._q.dtype), v_BHNE.to(self._q.dtype)
             for start in range(0, self._q.shape[2], self._program.q_chunk_size):
                 rows = slice(start, start + self._program.q_chunk_size)
-                out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                    self._q[:, :, rows], k, v
-                )
+                out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(self._q[:, :, rows], k, v)
                 self._merge(rows, out.float(), lse.float())
         self._started = True
 

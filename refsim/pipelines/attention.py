@@ -73,8 +73,6 @@ def program(
         result = {"out": whole(out, rows)}
         if prompt_out is not None:
             result["joint_out"] = whole(prompt_out, prompt_tokens)
-            lses.append(
-                whole(lse[:, :, n_local : n_local + prompt_out.shape[2]].unsqueeze(-1), prompt_tokens)
-            )
+            lses.append(whole(lse[:, :, n_local : n_local + prompt_out.shape[2]].unsqueeze(-1), prompt_tokens))
     result["lse"] = torch.cat(lses, 2).squeeze(-1)
     return {}, result

@@ -95,9 +95,7 @@ class BufferPool:
         return self._buffers[key]
 
     def ping_pong(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> PingPong:
-        return PingPong(
-            (self.persistent(f"{name}[0]", shape, dtype), self.persistent(f"{name}[1]", shape, dtype))
-        )
+        return PingPong((self.persistent(f"{name}[0]", shape, dtype), self.persistent(f"{name}[1]", shape, dtype)))
 
 
 class Semaphore:

@@ -103,9 +103,7 @@ class _Posted:
         buffer: DeviceBuffer | None,
     ) -> None:
         self._device, self._op, self._peer, self._buffer = device, op, peer, buffer
-        self._who = (
-            f"{op} of step {step} of {device._path()} ({'to' if op == 'send' else 'from'} rank {peer})"
-        )
+        self._who = f"{op} of step {step} of {device._path()} ({'to' if op == 'send' else 'from'} rank {peer})"
         if buffer is not None:
             (buffer.begin_read if op == "send" else buffer.begin_write)(self._who)
         self._event = device.trace.begin(

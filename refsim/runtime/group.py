@@ -95,7 +95,5 @@ def parallel_groups(mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> dic
     ulysses_ranks = sp_ranks[ring_index * ulysses : (ring_index + 1) * ulysses]
     groups["ring"] = make("ring", ring_axis, ring_ranks, topology_of(ring_axis, ring, True))
     ulysses_whole = isinstance(sp_axis, tuple) or ring == 1
-    groups["ulysses"] = make(
-        "ulysses", ulysses_axis, ulysses_ranks, topology_of(ulysses_axis, ulysses, ulysses_whole)
-    )
+    groups["ulysses"] = make("ulysses", ulysses_axis, ulysses_ranks, topology_of(ulysses_axis, ulysses, ulysses_whole))
     return groups

@@ -39,9 +39,7 @@ class MeshTensor:
         """Raise ``PlacementError`` unless this tensor is laid out as ``op`` needs it."""
         for group, placement in wanted.items():
             if self.placement(group) != placement:
-                raise PlacementError(
-                    f"{op} needs {group}={placement} but was given {group}={self.placement(group)}"
-                )
+                raise PlacementError(f"{op} needs {group}={placement} but was given {group}={self.placement(group)}")
 
     def require_no_partial(self, op: str) -> None:
         for group, placement in self.placements.items():
@@ -70,9 +68,7 @@ class MeshTensor:
             side.require_no_partial(op)
         for group in self.placements.keys() | other.placements.keys():
             mine, theirs = self.placement(group), other.placement(group)
-            broadcast = (
-                isinstance(mine, Shard) and isinstance(theirs, Replicate) and other.local.shape[mine.dim] == 1
-            )
+            broadcast = isinstance(mine, Shard) and isinstance(theirs, Replicate) and other.local.shape[mine.dim] == 1
             if mine != theirs and not broadcast:
                 raise PlacementError(f"{op} needs equal placements but was given {group}={mine} and {theirs}")
         return self.with_local(fn(other.local))

@@ -14,9 +14,7 @@ _HEAD = struct.Struct("!QQ")
 _MAX_FDS = 200
 
 
-def send(
-    sock: socket.socket, header: dict[str, Any], payload: bytes = b"", fds: list[int] | None = None
-) -> None:
+def send(sock: socket.socket, header: dict[str, Any], payload: bytes = b"", fds: list[int] | None = None) -> None:
     text = json.dumps(header).encode()
     head = _HEAD.pack(len(text), len(payload))
     if fds:

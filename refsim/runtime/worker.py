@@ -100,9 +100,7 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
     return []
 
 
-def serve(
-    sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int
-) -> None:
+def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int) -> None:
     """Main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
     board.set(rank, "joining the process group")
