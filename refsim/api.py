@@ -16,6 +16,7 @@ from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import UserError
 from refsim.launch import DEFAULT_TIMEOUT_S, Result
 from refsim.mesh import MeshSpec, get_mesh
+from refsim.validate import check_attention_tensors, check_options, check_run, refuse_uneven_heads
 
 DTYPES = {
     "fp32": torch.float32,
@@ -106,11 +107,8 @@ def attention_result(
     """
     spec = get_mesh(mesh)
     storage = _dtype(dtype if dtype is not None else tensors["q"].dtype)
-    _check_attention_shapes(tensors)
-    if prompt not in ("replicated", "split"):
-        raise UserError(f"prompt '{prompt}' does not exist; choose replicated or split.")
-    if min(q_chunk_size, k_chunk_size) < 1:
-        raise UserError(f"chunk sizes are 1 or more, not {q_chunk_size} and {k_chunk_size}.")
+    check_attention_tensors(tensors)
+    check_options(prompt, schedule, q_chunk_size, k_chunk_size, timeout_s)
     n = tensors["q"].shape[2]
     rows = n if logical_n is None else logical_n
     if not 1 <= rows <= n:
@@ -118,9 +116,7 @@ def attention_result(
     config = _attention_config(spec, scheme, parallel, ring, ulysses)
     heads = tensors["q"].shape[1]
     if not pad_heads:
-        _refuse_uneven_heads(heads, config)
-    for name, tensor in tensors.items():
-        check_finite(name, tensor)
+        refuse_uneven_heads(heads, config)
     with _as_file({k: t.to(storage) for k, t in tensors.items()}) as path:
         result = launch.execute(
             "refsim.pipelines.attention:program",
@@ -156,45 +152,6 @@ def _attention_config(
     return parse_parallel(parallel, mesh, attention=scheme, ring=ring, ulysses=ulysses)
 
 
-def _refuse_uneven_heads(heads: int, config: DiTParallelConfig) -> None:
-    from refsim.parallel.ulysses import cannot_split_heads
-
-    if heads % config.tp:
-        raise UserError(f"tp{config.tp} cannot split {heads} heads evenly; allow padding with --pad-heads.")
-    if heads // config.tp % config.ulysses:
-        raise UserError(cannot_split_heads(heads // config.tp, config.ulysses))
-
-
-def _check_attention_shapes(tensors: dict[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.ndim != 4 or 0 in tensor.shape:
-            raise UserError(f"{name} must be (batch, heads, tokens, features), not {tuple(tensor.shape)}.")
-    q = tensors["q"]
-    for name in ("k", "v"):
-        if tensors[name].shape != q.shape:
-            raise UserError(f"{name} {tuple(tensors[name].shape)} must have the shape of q {tuple(q.shape)}.")
-    joint = [name for name in ("joint_q", "joint_k", "joint_v") if name in tensors]
-    if joint and len(joint) < 3:
-        raise UserError(f"a prompt needs joint_q, joint_k and joint_v, not only {' and '.join(joint)}.")
-    for name in joint:
-        shape, like = tensors[name].shape, tensors["joint_q"].shape
-        if shape != like or (shape[0], shape[1], shape[3]) != (q.shape[0], q.shape[1], q.shape[3]):
-            wanted = f"({q.shape[0]}, {q.shape[1]}, tokens, {q.shape[3]})"
-            raise UserError(f"{name} {tuple(shape)} must be {wanted}, the same for joint_q, joint_k and joint_v.")
-
-
-def check_finite(name: str, tensor: Tensor) -> None:
-    """``UserError`` that counts and locates what is not finite."""
-    if not tensor.is_floating_point():
-        return
-    bad = ~torch.isfinite(tensor)
-    if bad.any():
-        first = tuple(bad.nonzero()[0].tolist())
-        raise UserError(
-            f"input {name} holds {int(bad.sum())} non-finite value(s), the first at {first}; inputs must be finite."
-        )
-
-
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if found not in (torch.float32, torch.bfloat16):
@@ -209,3 +166,86 @@ def _as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
         path = Path(folder) / "inputs.safetensors"
         safetensors.torch.save_file({k: t.detach().contiguous() for k, t in tensors.items()}, path)
         yield path
+
+
+def run(
+    checkpoint: str | Path,
+    *,
+    inputs: str | Path | dict[str, Tensor],
+    mesh: str | MeshSpec,
+    parallel: str = "sp1",
+    attention: str = "ring",
+    ring: int | None = None,
+    ulysses: int | None = None,
+    guidance: float | None = None,
+    dtype: str | torch.dtype = "fp32",
+    prompt: str = "replicated",
+    schedule: str = "step",
+    pad_heads: bool = True,
+    q_chunk_size: int = 256,
+    k_chunk_size: int = 512,
+    out: str | Path | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    trace: bool = False,
+    delay: tuple[int, float] | None = None,
+) -> Result | None:
+    """One forward of a diffusers checkpoint folder on a mesh.
+
+    Args:
+        checkpoint: folder with config.json and safetensors; its ``_class_name`` picks the model.
+        inputs: safetensors file, or dict, with the names of the diffusers ``forward`` arguments. With cfg
+            parallelism the batch is split over the groups, negative first.
+        mesh, parallel, attention, ring, ulysses: see :func:`refsim.config.parse_parallel`.
+        guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
+        dtype: storage of weights and activations, ``fp32`` or ``bf16``.
+        prompt: ``replicated`` on every member of sp, or ``split`` over it.
+        schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s, trace, delay: see :func:`attention_result`.
+        out: safetensors file to write ``sample`` (and ``guided``) to.
+
+    Returns:
+        Result with tensors ``sample`` (the whole batch, as the diffusers forward returns it) and ``guided``, and
+        ``value["digests"]``, one per rank; None on torchrun's ranks above 0.
+
+    Raises:
+        UserError: anything that does not fit, found before a rank is started where possible.
+        RankFailure: a rank died, raised or hung.
+    """
+    spec = get_mesh(mesh)
+    config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
+    storage = _dtype(dtype)
+    check_options(prompt, schedule, q_chunk_size, k_chunk_size, timeout_s)
+    with contextlib.ExitStack() as stack:
+        if isinstance(inputs, dict):
+            inputs = stack.enter_context(_as_file(inputs))
+        check_run(
+            checkpoint,
+            Path(inputs),
+            spec,
+            config,
+            split_prompt=prompt == "split",
+            pad_heads=pad_heads,
+            guidance=guidance,
+        )
+        result = launch.execute(
+            "refsim.pipelines.transformer:program",
+            spec,
+            config,
+            {
+                "checkpoint": str(checkpoint),
+                "inputs": str(inputs),
+                "dtype": str(storage).removeprefix("torch."),
+                "guidance": guidance,
+                "split_prompt": prompt == "split",
+                "schedule": schedule,
+                "pad_heads": pad_heads,
+                "chunks": (q_chunk_size, k_chunk_size),
+            },
+            timeout_s=timeout_s,
+            keep_trace=trace,
+            delay=delay,
+        )
+    if result is not None:
+        result.value["digests"] = [value["digest"] for value in result.values]
+    if result is not None and out is not None:
+        safetensors.torch.save_file(result.tensors, Path(out))
+    return result

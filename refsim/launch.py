@@ -29,7 +29,7 @@ class Result:
     """The answer of a program.
 
     Attributes:
-        value: rank 0's JSON value.
+        values: the JSON value of every rank; ``value`` is rank 0's.
         tensors: rank 0's tensors.
         bytes_by_collective: bytes sent, summed over ranks, keyed ``collective@group``.
         bytes_per_rank: the same for each rank.
@@ -37,12 +37,16 @@ class Result:
         wall_s: seconds from handing out the job to the last rank's reply.
     """
 
-    value: dict[str, Any]
+    values: list[dict[str, Any]]
     tensors: dict[str, Tensor]
     bytes_by_collective: dict[str, int]
     bytes_per_rank: list[dict[str, int]]
     trace: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return self.values[0]
 
 
 def under_torchrun() -> bool:
@@ -96,7 +100,7 @@ def execute(
         header = answer.header
         tensors = safetensors.torch.load(answer.payload) if answer.payload else {}
     return Result(
-        value=header["result"],
+        values=header["results"],
         tensors=tensors,
         bytes_by_collective=header["bytes"],
         bytes_per_rank=header["bytes_per_rank"],

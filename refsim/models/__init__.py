@@ -1,0 +1,1 @@
+"""The models: one folder each, named as the device wing names it; found by a checkpoint's ``_class_name``."""

@@ -1,7 +1,7 @@
 """The program side of a rank: build its device, run the program, hand rank 0's answer back.
 
 A *program* is a function ``program(device, **arguments) -> (json, tensors)`` named ``module:function``; every rank
-of the mesh runs it, and what rank 0 returns is the answer. The same code serves ranks forked here and torchrun.
+of the mesh runs it. The answer is rank 0's tensors and the JSON values of all ranks. The same code serves ranks forked here and torchrun.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
     with torch.inference_mode():
         result, tensors = getattr(importlib.import_module(module), function)(device, **job["arguments"])
     device.status("handing in its trace")
-    mine = {"bytes": device.trace.bytes_by_collective(), "trace": device.trace.as_json()}
+    mine = {"result": result, "bytes": device.trace.bytes_by_collective(), "trace": device.trace.as_json()}
     every = _to_rank_0(transport, mine)
     total: Counter[str] = Counter()
     for one in every:
         total.update(one["bytes"])
     answer = {
-        "result": result,
+        "results": [one["result"] for one in every],
         "bytes": dict(total),
         "bytes_per_rank": [one["bytes"] for one in every],
         "trace": [event for one in every for event in one["trace"]],

@@ -22,7 +22,7 @@ import traceback
 
 from refsim.runtime import wire
 
-PRELOAD = ("refsim.runtime.worker", "refsim.pipelines.attention")
+PRELOAD = ("refsim.runtime.worker", "refsim.pipelines.attention", "refsim.pipelines.transformer")
 _PR_SET_PDEATHSIG = 1
 
 

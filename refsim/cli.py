@@ -1,0 +1,237 @@
+"""The command line: ``refsim meshes``, ``refsim run``, ``refsim parity``.
+
+Exit codes: 0 done, 1 a check failed or a rank did, 2 the user's mistake (one sentence on stderr), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Optional
+
+import click
+import typer
+
+from refsim.errors import RankFailure, RefsimError, UserError
+
+app = typer.Typer(
+    name="refsim",
+    help="Run parallel diffusion-transformer inference on CPU, one process per mesh device, and judge it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+BACKENDS = ("cpu",)
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, those of failing ranks too.")] = False,
+) -> None:
+    if debug:
+        os.environ["REFSIM_DEBUG"] = "1"
+
+
+@app.command()
+def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+    """The named meshes: architecture, shape, links, wrap-around and topology per axis."""
+    from refsim.mesh import MESHES
+
+    rows = [
+        {
+            "name": m.name,
+            "system": m.system,
+            "arch": m.arch,
+            "shape": list(m.shape),
+            "devices": m.num_devices,
+            "links": list(m.links),
+            "wrap_around": [topology == "Ring" for topology in _topologies(m)],
+            "topology": _topologies(m),
+        }
+        for m in MESHES.values()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Meshes (axis 0 = rows, axis 1 = columns)")
+    for heading in ("name", "system", "arch", "shape", "devices", "links/axis", "wrap/axis", "topology/axis"):
+        table.add_column(heading, justify="right" if heading == "devices" else "left")
+    for r in rows:
+        table.add_row(
+            r["name"],
+            r["system"],
+            r["arch"],
+            f"{r['shape'][0]}x{r['shape'][1]}",
+            str(r["devices"]),
+            " / ".join(map(str, r["links"])),
+            " / ".join("yes" if w else "no" for w in r["wrap_around"]),
+            " / ".join(t or "none" for t in r["topology"]),
+        )
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _topologies(mesh) -> list[str | None]:
+    return [t.value if t else None for t in (mesh.topology(0), mesh.topology(1))]
+
+
+@app.command()
+def run(
+    checkpoint_dir: Annotated[Path, typer.Argument(help="Folder saved by diffusers (config.json + safetensors).")],
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    inputs: Annotated[Path, typer.Option(help="safetensors with the diffusers forward arguments.")],
+    out: Annotated[Path, typer.Option(help="safetensors to write `sample` (and `guided`) to.")],
+    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    ring: Annotated[Optional[int], typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
+    ulysses: Annotated[
+        Optional[int], typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")
+    ] = None,
+    guidance: Annotated[Optional[float], typer.Option(help="Also write guided = uncond + S (cond - uncond).")] = None,
+    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "fp32",
+    prompt: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
+    schedule: Annotated[str, typer.Option(help="Ring schedule: gather, step or block.")] = "step",
+    pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
+    q_chunk_size: Annotated[int, typer.Option(help="Query rows per attention chunk.")] = 256,
+    k_chunk_size: Annotated[int, typer.Option(help="Key rows per attention chunk.")] = 512,
+    backend: Annotated[str, typer.Option(help="Who computes: cpu.")] = "cpu",
+    timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
+    trace: Annotated[Optional[Path], typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """One forward of a checkpoint on real inputs, every mesh device a process of its own."""
+    from refsim import launch
+    from refsim.config import parse_parallel
+    from refsim.mesh import get_mesh
+
+    if backend not in BACKENDS:
+        raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
+    spec = get_mesh(mesh)
+    config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
+    for path, option in ((out, "--out"), (trace, "--trace")):
+        if path is not None and (not path.absolute().parent.is_dir() or path.is_dir()):
+            raise UserError(f"{option} '{path}' is not a file in an existing folder; create the folder first.")
+    launch.warm_up()
+    with _progress(f"{checkpoint_dir.name} on {spec}, {config}, {config.attention}", quiet=as_json):
+        from refsim.api import run as run_checkpoint
+
+        result = run_checkpoint(
+            checkpoint_dir,
+            inputs=inputs,
+            mesh=spec,
+            parallel=parallel,
+            attention=attention,
+            ring=ring,
+            ulysses=ulysses,
+            guidance=guidance,
+            dtype=dtype,
+            prompt=prompt,
+            schedule=schedule,
+            pad_heads=pad_heads,
+            q_chunk_size=q_chunk_size,
+            k_chunk_size=k_chunk_size,
+            out=out,
+            timeout_s=timeout,
+            trace=trace is not None,
+        )
+    if result is None:
+        return
+    if trace is not None:
+        from refsim.runtime.trace import write_jsonl
+
+        write_jsonl(result.trace, trace)
+    summary = {
+        "mesh": spec.name,
+        "parallel": str(config),
+        "factors": {k: dataclasses.asdict(v) for k, v in vars(config).items()},
+        "attention": config.attention,
+        "dtype": dtype,
+        "backend": backend,
+        "ranks": spec.num_devices,
+        "replicas_equal": len(set(result.value["digests"])) == 1,
+        "outputs": {name: list(t.shape) for name, t in result.tensors.items()},
+        "out": str(out),
+        "trace": str(trace) if trace else None,
+        "bytes_by_collective": result.bytes_by_collective,
+        "wall_s": round(result.wall_s, 3),
+    }
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+    else:
+        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+        sent = sum(result.bytes_by_collective.values()) / 1e6
+        same = "all ranks agree" if summary["replicas_equal"] else "RANKS DISAGREE"
+        typer.echo(f"{shapes} -> {out}  ({spec.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s)")
+        if trace is not None:
+            typer.echo(f"trace of {len(result.trace)} events -> {trace}")
+    if not summary["replicas_equal"]:
+        raise typer.Exit(1)
+
+
+class _progress:
+    """A spinner on a terminal while ranks work; nothing elsewhere."""
+
+    def __init__(self, text: str, *, quiet: bool) -> None:
+        from rich.console import Console
+
+        self._status = None
+        if not quiet and sys.stderr.isatty():
+            self._status = Console(stderr=True).status(text)
+
+    def __enter__(self) -> None:
+        if self._status:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+
+def _mount_parity() -> None:
+    from parity.cli import app as parity_app
+
+    app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the console script; never returns."""
+    sys.exit(_main(argv))
+
+
+def _main(argv: list[str] | None) -> int:
+    _mount_parity()
+    try:
+        code = app(args=argv, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        return _report("interrupted.", 130)
+    except click.ClickException as e:
+        return _report(e.format_message(), 2)
+    except RankFailure as e:
+        if "REFSIM_DEBUG" in os.environ and e.traceback:
+            sys.stderr.write(e.traceback)
+        return _report(str(e), e.exit_code)
+    except RefsimError as e:
+        if "REFSIM_DEBUG" in os.environ:
+            traceback.print_exc()
+        return _report(str(e), e.exit_code)
+
+
+def _report(sentence: str, code: int) -> int:
+    from refsim.launch import is_main
+
+    if is_main():
+        sys.stderr.write(f"refsim: {sentence}\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

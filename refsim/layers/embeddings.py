@@ -1,0 +1,130 @@
+"""Embeddings: sinusoidal time step, pooled text, and image patches with the cropped positional table."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.errors import UserError
+from refsim.layers.linear import ColParallelLinear, Linear
+from refsim.parallel.padding import padded_features
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.tensor import shard_range
+from refsim.runtime.checkpoint import Weights
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Shard
+
+
+def timestep_embedding(timestep_B: Tensor, features: int) -> Tensor:
+    """(B,) in 0..1000 -> (B, features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
+    half = features // 2
+    exponent = -math.log(10000) * torch.arange(half, dtype=torch.float32) / half
+    angles = timestep_B.float()[:, None] * torch.exp(exponent)[None]
+    return torch.cat([angles.cos(), angles.sin()], -1)
+
+
+class TimeTextEmbedding:
+    """Time step and pooled text, each through Linear, SiLU, Linear, then summed; replicated on every device."""
+
+    TIME_FEATURES = 256
+
+    def __init__(self, weights: Weights, name: str, *, features: int, pooled_features: int) -> None:
+        def pair(part: str, in_features: int) -> tuple[Linear, Linear]:
+            first = Linear(weights, f"{name}.{part}.linear_1", in_features=in_features, out_features=features)
+            return first, Linear(weights, f"{name}.{part}.linear_2", in_features=features, out_features=features)
+
+        self._time = pair("timestep_embedder", self.TIME_FEATURES)
+        self._text = pair("text_embedder", pooled_features)
+
+    def __call__(self, timestep_B: Tensor, pooled_BP: Tensor) -> Tensor:
+        time = timestep_embedding(timestep_B, self.TIME_FEATURES).to(pooled_BP.dtype)
+        return self._mlp(self._time, time) + self._mlp(self._text, pooled_BP)
+
+    @staticmethod
+    def _mlp(pair: tuple[Linear, Linear], x: Tensor) -> Tensor:
+        return pair[1](F.silu(pair[0](x)))
+
+
+class PatchEmbed:
+    """Patches of a latent -> tokens, plus the positional table cropped around its centre.
+
+    A device embeds its own tokens only: latent rows are cut into patches on the host, the table is cut to the same
+    tokens (and, over tp, to the same features).
+
+        table (S, S) --centre crop--> (h, w) --row-major--> token t = row * w + column
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        patch: int,
+        in_channels: int,
+        features: int,
+        table_size: int,
+    ) -> None:
+        self._device, self._weights, self._name = device, weights, name
+        self._patch, self._features, self._table_size = patch, features, table_size
+        self._proj = ColParallelLinear(
+            weights,
+            device,
+            f"{name}.proj",
+            in_features=in_channels * patch * patch,
+            out_features=features,
+            gathered_input=False,
+            unflatten=(in_channels, patch, patch),
+        )
+        self._table_rows([(0, 0)])  # declares the table as used, reads nothing
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Patches (rows, columns) of a latent; ``UserError`` if it does not fit the patch or the table."""
+        p, s = self._patch, self._table_size
+        if height % p or width % p:
+            raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
+        rows, columns = height // p, width // p
+        if max(rows, columns) > s:
+            raise UserError(
+                f"a latent of {height}x{width} needs a positional table of {max(rows, columns)} but the checkpoint "
+                f"has pos_embed_max_size {s}; use at most {s * p}x{s * p}."
+            )
+        return rows, columns
+
+    def patchify(self, latent_BCHW: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N, C * p * p), tokens row-major."""
+        rows, columns = self.grid(*latent_BCHW.shape[2:])
+        p = self._patch
+        x = latent_BCHW.unflatten(2, (rows, p)).unflatten(4, (columns, p))
+        return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+    def __call__(self, latent_BCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
+        """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
+        patches = tokens.cut(self.patchify(latent_BCHW), shard, dim=1)
+        rows, columns = self.grid(*latent_BCHW.shape[2:])
+        placements = {"sp": Shard(1)} if self._device.groups["sp"].size > 1 else {}
+        x = self._proj(MeshTensor(patches, placements))
+        table = self._position(rows, columns, tokens.tokens(shard))
+        return x.map("positional table", F.pad(table, (0, 0, 0, x.local.shape[1] - table.shape[0])).add)
+
+    def _position(self, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
+        """Positional rows (tokens of ``span``, local D)."""
+        s = self._table_size
+        top, left = (s - rows) // 2, (s - columns) // 2
+        spans, (start, stop) = [], span
+        while start < stop:
+            row, column = divmod(start, columns)
+            length = min(columns - column, stop - start)
+            first = (top + row) * s + left + column
+            spans.append((first, first + length))
+            start += length
+        return torch.cat(self._table_rows(spans or [(0, 0)]))
+
+    def _table_rows(self, spans: list[tuple[int, int]]) -> list[Tensor]:
+        tp = self._device.groups["tp"]
+        lanes = shard_range(padded_features(self._features, tp.size), tp)
+        shape = (1, self._table_size**2, self._features)
+        return [self._weights.take(f"{self._name}.pos_embed", shape, None, span, lanes)[0] for span in spans]

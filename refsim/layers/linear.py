@@ -1,0 +1,117 @@
+"""Linear layers: replicated, column-parallel, row-parallel and the fused, reshuffled QKV."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.parallel.padding import padded_features, padded_heads
+from refsim.parallel.tensor import column_linear, row_linear, shard_range
+from refsim.runtime.checkpoint import Weights
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
+
+
+class Linear:
+    """The whole linear on every device, for what is small or comes after the last gather."""
+
+    def __init__(self, weights: Weights, name: str, *, in_features: int, out_features: int) -> None:
+        self.weight = weights.take(f"{name}.weight", (out_features, in_features))
+        self.bias = weights.take(f"{name}.bias", (out_features,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class ColParallelLinear:
+    """Out features cut over tp. Input tp=Replicate (padded lanes allowed), output tp=Shard(-1), padded to tiles.
+
+    Args:
+        gathered_input: the input comes from ``gather_features`` and so has the padded number of lanes.
+        unflatten: the checkpoint's shape of the weight, where it is a convolution used as a linear.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        in_features: int,
+        out_features: int,
+        gathered_input: bool,
+        unflatten: tuple[int, ...] | None = None,
+    ) -> None:
+        self._device = device
+        tp = device.groups["tp"]
+        rows = shard_range(padded_features(out_features, tp.size), tp)
+        lanes = (0, padded_features(in_features, tp.size) if gathered_input else in_features)
+        if unflatten is None:
+            self.weight = weights.take(f"{name}.weight", (out_features, in_features), rows, lanes)
+        else:
+            self.weight = weights.take(f"{name}.weight", (out_features, *unflatten), rows).flatten(1)
+        self.bias = weights.take(f"{name}.bias", (out_features,), rows)
+
+    def __call__(self, x: MeshTensor) -> MeshTensor:
+        return column_linear(self._device, x, self.weight, self.bias)
+
+
+class RowParallelLinear:
+    """In features cut over tp. Input tp=Shard(-1), output tp=Shard(-1) after reduce_scatter, padded to tiles.
+
+    Args:
+        in_padded: number of lanes of the whole input, padding included (heads are padded to whole heads, hidden
+            features to tiles).
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        in_features: int,
+        out_features: int,
+        in_padded: int,
+    ) -> None:
+        self._device = device
+        tp = device.groups["tp"]
+        padded = padded_features(out_features, tp.size)
+        shape = (out_features, in_features)
+        self.weight = weights.take(f"{name}.weight", shape, (0, padded), shard_range(in_padded, tp))
+        self.bias = weights.take(f"{name}.bias", (out_features,), shard_range(padded, tp))
+
+    def __call__(self, x: MeshTensor) -> MeshTensor:
+        return row_linear(self._device, x, self.weight, self.bias)
+
+
+class ColParallelQKV:
+    """q, k, v as one column-parallel linear with out features in the order of ``shuffle_qkv``.
+
+    Input tp=Replicate, output three (B, local heads, rows, E) with tp=Shard(1); heads beyond the real ones have
+    zero weights.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        names: tuple[str, str, str],
+        *,
+        in_features: int,
+        num_heads: int,
+        head_dim: int,
+    ) -> None:
+        self._device, self._head_dim = device, head_dim
+        tp = device.groups["tp"]
+        inner = num_heads * head_dim
+        rows = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
+        lanes = (0, padded_features(in_features, tp.size))
+        self.weight = torch.cat([weights.take(f"{n}.weight", (inner, in_features), rows, lanes) for n in names])
+        self.bias = torch.cat([weights.take(f"{n}.bias", (inner,), rows) for n in names])
+
+    def __call__(self, x: MeshTensor) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = column_linear(self._device, x, self.weight, self.bias).local
+        q, k, v = (t.unflatten(-1, (-1, self._head_dim)).transpose(1, 2) for t in qkv.chunk(3, -1))
+        return q, k, v

@@ -1,0 +1,45 @@
+"""AdaLN-Zero: shift, scale and gate chunks from the time embedding, each cut over tp like the residual stream."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.parallel.padding import padded_features
+from refsim.parallel.tensor import shard_range
+from refsim.runtime.checkpoint import Weights
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+
+
+class Modulation:
+    """One linear D -> chunks * D whose chunks are cut one by one, so that a device gets its lanes of every chunk.
+
+    The time embedding is replicated, so no communication is needed. Padded lanes are zero.
+    """
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, features: int, chunks: int) -> None:
+        tp = device.groups["tp"]
+        self._split = tp.size > 1
+        start, stop = shard_range(padded_features(features, tp.size), tp)
+        # a chunk's padding must not reach into the next chunk, so the real lanes are taken and padded one by one
+        self._padding = max(0, stop - max(features, start))
+        stop = min(stop, features)
+        shape = (chunks * features, features)
+        rows = [(c * features + min(start, stop), c * features + stop) for c in range(chunks)]
+        self._weights = [weights.take(f"{name}.weight", shape, r) for r in rows]
+        self._biases = [weights.take(f"{name}.bias", shape[:1], r) for r in rows]
+
+    def __call__(self, time_BD: Tensor) -> list[MeshTensor]:
+        """``time_BD`` with silu applied, tp=Replicate -> per chunk (B, 1, local D), tp=Shard(-1)."""
+        placement = {"tp": Shard(2) if self._split else Replicate()}
+        chunks = []
+        for weight, bias in zip(self._weights, self._biases, strict=True):
+            lanes = F.pad(F.linear(time_BD, weight, bias), (0, self._padding))
+            chunks.append(MeshTensor(lanes.unsqueeze(1), placement))
+        return chunks
+
+
+def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
+    """``x * (1 + scale) + shift``."""
+    return x * scale.map("1 + scale", lambda s: 1 + s) + shift

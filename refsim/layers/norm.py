@@ -1,0 +1,93 @@
+"""Norms, with statistics in fp32: per head, over gathered features, and over features cut over tp."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.ccl import all_gather
+from refsim.parallel.padding import padded_features
+from refsim.parallel.tensor import shard_range
+from refsim.runtime.checkpoint import Weights
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Shard
+
+
+class RMSNorm:
+    """Root-mean-square norm over the last dim, which is whole on every device (the features of one head)."""
+
+    def __init__(self, weights: Weights, name: str, *, features: int, eps: float) -> None:
+        self.weight = weights.take(f"{name}.weight", (features,))
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = x.float()
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self._eps)
+        return (y.to(x.dtype) * self.weight).to(x.dtype)
+
+
+class LayerNorm:
+    """LayerNorm without affine over the real lanes of a gathered tensor; the padded ones are dropped."""
+
+    def __init__(self, *, features: int, eps: float) -> None:
+        self._features, self._eps = features, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        real = x[..., : self._features]
+        return F.layer_norm(real.float(), (self._features,), eps=self._eps).to(x.dtype)
+
+
+class DistributedLayerNorm:
+    """LayerNorm without affine over features cut over tp, exact also with padded lanes.
+
+        local lanes --> (mean_d, M2_d) per token --all_gather over tp--> merged over the real lanes of all members
+                                                                     --> (x - mean) / sqrt(M2 / D + eps)
+
+    Each member counts its real lanes only, the merge is Chan's, and padded lanes stay zero. Dividing the padded sum
+    by the padded count instead is a silent error of several percent.
+
+    Input and output tp=Shard(-1). Bytes: one all_gather of two fp32 per token.
+    """
+
+    def __init__(self, device: Device, *, features: int, eps: float) -> None:
+        self._device, self._features, self._eps = device, features, eps
+        tp = device.groups["tp"]
+        size = padded_features(features, tp.size) // tp.size
+        self._counts = [max(0, min(features - member * size, size)) for member in range(tp.size)]
+        start, _ = shard_range(size * tp.size, tp)
+        self._real = max(0, min(features - start, size))
+
+    def __call__(self, x: MeshTensor) -> MeshTensor:
+        tp = self._device.groups["tp"]
+        if tp.size == 1:
+            return x.map("layer_norm", LayerNorm(features=self._features, eps=self._eps))
+        x.require("distributed_layer_norm", tp=Shard(x.local.ndim - 1))
+        real = x.local[..., : self._real].float()
+        if self._real:
+            mean = real.mean(-1, keepdim=True)
+            m2 = (real - mean).square().sum(-1, keepdim=True)
+        else:
+            mean = m2 = torch.zeros(*real.shape[:-1], 1)
+        stats = all_gather(self._device, torch.cat([mean, m2], -1), tp, dim=-1)
+        mean, m2 = self._merge(stats)
+        y = (real - mean) * torch.rsqrt(m2 / self._features + self._eps)
+        padding = x.local.shape[-1] - self._real
+        return x.with_local(F.pad(y.to(x.local.dtype), (0, padding)))
+
+    def _merge(self, stats: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean, M2) over all members from theirs, (..., 2 * tp)."""
+        count, mean, m2 = 0, stats[..., :1], stats[..., 1:2]
+        for member, n in enumerate(self._counts):
+            if n == 0:
+                continue
+            mean_d, m2_d = stats[..., 2 * member : 2 * member + 1], stats[..., 2 * member + 1 : 2 * member + 2]
+            if count == 0:
+                count, mean, m2 = n, mean_d, m2_d
+                continue
+            total = count + n
+            delta = mean_d - mean
+            mean = mean + delta * (n / total)
+            m2 = m2 + m2_d + delta.square() * (count * n / total)
+            count = total
+        return mean, m2

@@ -1,0 +1,30 @@
+"""Which model a checkpoint folder holds."""
+
+from __future__ import annotations
+
+from refsim.errors import UserError
+from refsim.models.sd35.config import SD35Config
+from refsim.models.sd35.transformer import SD35Transformer
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.checkpoint import Checkpoint, Weights
+from refsim.runtime.device import Device
+
+_MODELS = {SD35Transformer.CLASS_NAME: (SD35Transformer, SD35Config)}
+
+
+def find_model(checkpoint: Checkpoint):
+    """(model class, its config) for the folder's ``_class_name``."""
+    if checkpoint.class_name not in _MODELS:
+        raise UserError(
+            f"checkpoint '{checkpoint.folder}' is a {checkpoint.class_name}; supported: {', '.join(_MODELS)}."
+        )
+    model, config = _MODELS[checkpoint.class_name]
+    return model, config.from_dict(checkpoint.config)
+
+
+def load_model(
+    checkpoint: Checkpoint, weights: Weights, device: Device, *, options: AttentionOptions, split_prompt: bool
+):
+    """The model of a checkpoint folder with this device's weights; strict about every key."""
+    model, config = find_model(checkpoint)
+    return model(weights, device, config, options=options, split_prompt=split_prompt)

@@ -1,0 +1,102 @@
+"""One MMDiT block: image and prompt streams, modulated by the time step, meeting in joint attention.
+
+    spatial --LN--mod--all_gather--+--> joint attention --reduce_scatter--gate--+--LN--mod--all_gather--FF--gate--+-->
+    prompt  --LN--mod--all_gather--'         (same, its own weights)            '
+
+The residual streams live cut over tp (features) and sp (tokens; the prompt replicated or cut). Medium's first blocks
+have a second attention of the image alone, on the same norm; the last block drops the prompt after attention.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from refsim.layers.attention import JointAttention
+from refsim.layers.feedforward import ParallelFeedForward
+from refsim.layers.modulation import Modulation, modulate
+from refsim.layers.norm import DistributedLayerNorm
+from refsim.models.sd35.config import SD35Config
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.checkpoint import Weights
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
+
+_EPS = 1e-6
+
+
+class SD35Block:
+    """``transformer_blocks.{index}`` of diffusers' SD3Transformer2DModel."""
+
+    def __init__(
+        self, weights: Weights, device: Device, config: SD35Config, index: int, options: AttentionOptions
+    ) -> None:
+        self._device = device
+        d, prefix = config.features, f"transformer_blocks.{index}"
+        self._dual = index in config.dual_attention_layers
+        self._context_pre_only = index == config.num_layers - 1
+        attention = {
+            "features": d,
+            "num_heads": config.num_attention_heads,
+            "head_dim": config.attention_head_dim,
+            "options": options,
+            "qk_norm": config.qk_norm is not None,
+        }
+        self._norm = DistributedLayerNorm(device, features=d, eps=_EPS)
+        self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
+        self._mod_prompt = Modulation(
+            weights,
+            device,
+            f"{prefix}.norm1_context.linear",
+            features=d,
+            chunks=2 if self._context_pre_only else 6,
+        )
+        self._attn = JointAttention(
+            weights, device, f"{prefix}.attn", prompt=True, prompt_out=not self._context_pre_only, **attention
+        )
+        self._ff = ParallelFeedForward(weights, device, f"{prefix}.ff", features=d, hidden=4 * d)
+        if self._dual:
+            self._attn2 = JointAttention(
+                weights, device, f"{prefix}.attn2", prompt=False, prompt_out=False, **attention
+            )
+        if not self._context_pre_only:
+            self._ff_prompt = ParallelFeedForward(weights, device, f"{prefix}.ff_context", features=d, hidden=4 * d)
+
+    def __call__(
+        self,
+        spatial: MeshTensor,
+        prompt: MeshTensor,
+        time_BD: Tensor,
+        *,
+        tokens: TokenShards,
+        prompt_tokens: TokenShards | None,
+    ) -> tuple[MeshTensor, MeshTensor | None]:
+        """(B, local N, local D) and (B, local L, local D), ``time_BD`` with silu applied; the prompt is None after
+        the last block."""
+        cut = {"tokens": tokens, "prompt_tokens": prompt_tokens}
+        shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
+        normed = self._norm(spatial)
+        attn_in = self._gather(modulate(normed, shift, scale))
+        if self._context_pre_only:
+            scale_p, shift_p = self._mod_prompt(time_BD)
+        else:
+            shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
+        prompt_in = self._gather(modulate(self._norm(prompt), shift_p, scale_p))
+
+        attn, attn_prompt = self._attn(attn_in, prompt_in, **cut)
+        spatial = spatial + attn * gate
+        if self._dual:
+            shift2, scale2, gate2 = dual
+            attn2, _ = self._attn2(self._gather(modulate(normed, shift2, scale2)), None, **cut)
+            spatial = spatial + attn2 * gate2
+        spatial = spatial + self._ff(self._gather(modulate(self._norm(spatial), shift_ff, scale_ff))) * gate_ff
+
+        if self._context_pre_only:
+            return spatial, None
+        prompt = prompt + attn_prompt * gate_p
+        ff_prompt = self._ff_prompt(self._gather(modulate(self._norm(prompt), shift_ff_p, scale_ff_p)))
+        return spatial, prompt + ff_prompt * gate_ff_p
+
+    def _gather(self, x: MeshTensor) -> MeshTensor:
+        return gather_features(self._device, x)

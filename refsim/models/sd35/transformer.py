@@ -1,0 +1,117 @@
+"""The SD3.5 transformer: latent, prompt and time step in, velocity out.
+
+    latent --patches--> tokens of this device --+--> blocks --> norm, proj --all_gather over sp--> unpatchify
+    prompt --linear---> replicated or cut ------'
+
+Counterpart: diffusers' ``SD3Transformer2DModel``.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.layers.embeddings import PatchEmbed, TimeTextEmbedding
+from refsim.layers.linear import ColParallelLinear, Linear
+from refsim.layers.norm import LayerNorm
+from refsim.models.sd35.block import SD35Block
+from refsim.models.sd35.config import CLASS_NAME, SD35Config
+from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.checkpoint import Weights
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Shard
+
+_EPS = 1e-6
+
+
+class SD35Transformer:
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed.
+
+    Args:
+        options: how attention runs.
+        split_prompt: cut the prompt's tokens over sp instead of holding them all on every device.
+    """
+
+    CLASS_NAME = CLASS_NAME
+
+    def __init__(
+        self, weights: Weights, device: Device, config: SD35Config, *, options: AttentionOptions, split_prompt: bool
+    ) -> None:
+        self._device, self._config = device, config
+        self._split_prompt = split_prompt and device.groups["sp"].size > 1
+        d, p = config.features, config.patch_size
+        self._patch_embed = PatchEmbed(
+            weights,
+            device,
+            "pos_embed",
+            patch=p,
+            in_channels=config.in_channels,
+            features=d,
+            table_size=config.pos_embed_max_size,
+        )
+        self._time_text = TimeTextEmbedding(
+            weights, "time_text_embed", features=d, pooled_features=config.pooled_projection_dim
+        )
+        self._context_embedder = ColParallelLinear(
+            weights,
+            device,
+            "context_embedder",
+            in_features=config.joint_attention_dim,
+            out_features=d,
+            gathered_input=False,
+        )
+        self._blocks = [SD35Block(weights, device, config, i, options) for i in range(config.num_layers)]
+        self._norm_out = LayerNorm(features=d, eps=_EPS)
+        self._mod_out = Linear(weights, "norm_out.linear", in_features=d, out_features=2 * d)
+        self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=p * p * config.out_channels)
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: SD35Config) -> dict[str, tuple[int | None, ...]]:
+        """Names and shapes of the diffusers ``forward`` arguments; None where any size will do."""
+        return {
+            "hidden_states": (None, config.in_channels, None, None),
+            "encoder_hidden_states": (None, None, config.joint_attention_dim),
+            "pooled_projections": (None, config.pooled_projection_dim),
+            "timestep": (None,),
+        }
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """``UserError`` if the latent does not fit the patches or the positional table."""
+        self._patch_embed.grid(*shapes["hidden_states"][2:])
+
+    def __call__(
+        self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, pooled_projections: Tensor, timestep: Tensor
+    ) -> Tensor:
+        """(B, C, H, W), (B, L, joint), (B, pooled), (B,) on every device -> velocity (B, C, H, W), replicated over
+        sp and tp."""
+        sp = self._device.groups["sp"]
+        rows, columns = self._patch_embed.grid(*hidden_states.shape[2:])
+        tokens = TokenShards.of(rows * columns, sp.size)
+        prompt_tokens = TokenShards.of(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
+
+        time = self._time_text(timestep, pooled_projections)
+        silu_time = F.silu(time)
+        spatial = self._patch_embed(hidden_states, tokens, sp.index)
+        if prompt_tokens is None:
+            prompt = MeshTensor(encoder_hidden_states)
+        else:
+            prompt = MeshTensor(prompt_tokens.cut(encoder_hidden_states, sp.index, dim=1), {"sp": Shard(1)})
+        prompt = self._context_embedder(prompt)
+
+        for index, block in enumerate(self._blocks):
+            self._device.status(f"running block {index}")
+            spatial, prompt = block(spatial, prompt, silu_time, tokens=tokens, prompt_tokens=prompt_tokens)
+
+        scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
+        gathered = gather_features(self._device, spatial).local
+        out_BNP = self._proj_out(self._norm_out(gathered) * (1 + scale) + shift)
+        return self._unpatchify(gather_tokens(self._device, out_BNP, sp, tokens, dim=1), rows, columns)
+
+    def _unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
+        """(B, N, p * p * C) with the channel innermost -> (B, C, H, W)."""
+        p, c = self._config.patch_size, self._config.out_channels
+        x = out_BNP.unflatten(1, (rows, columns)).unflatten(3, (p, p, c))
+        return x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3).contiguous()

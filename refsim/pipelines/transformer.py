@@ -1,0 +1,61 @@
+"""The program behind ``refsim run``: one forward of a checkpoint's transformer on real inputs, with guidance."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from refsim.models.registry import find_model, load_model
+from refsim.parallel.cfg import batch_range, gather_batch, guide
+from refsim.parallel.sdpa import SDPAProgramConfig
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.checkpoint import Checkpoint, Weights
+from refsim.runtime.device import Device
+
+
+def program(
+    device: Device,
+    *,
+    checkpoint: str,
+    inputs: str,
+    dtype: str,
+    guidance: float | None,
+    split_prompt: bool,
+    schedule: str,
+    pad_heads: bool,
+    chunks: tuple[int, int],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run this device's part; rank 0 returns ``sample`` (the whole batch) and, with guidance, ``guided``.
+
+    ``inputs`` is a safetensors file with the names of the diffusers ``forward`` arguments. The digests of ``sample``
+    on every rank come along: all ranks must end with the same bits.
+    """
+    folder = Checkpoint(checkpoint)
+    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
+    storage = getattr(torch, dtype)
+    device.status("loading its weights")
+    weights = Weights(folder, storage)
+    model = load_model(folder, weights, device, options=options, split_prompt=split_prompt)
+    model_class, config = find_model(folder)
+    with safe_open(inputs, "pt") as file:
+        arguments = {}
+        for name in model_class.input_shapes(config):
+            lazy = file.get_slice(name)
+            start, stop = batch_range(device, lazy.get_shape()[0])
+            x = lazy[start:stop]
+            # a time step is an exact number; rounding it to bf16 would be another time step
+            arguments[name] = x.to(storage) if x.is_floating_point() and x.ndim > 1 else x
+    device.status("running the transformer")
+    sample = gather_batch(device, model(**arguments))
+    result = {"sample": sample}
+    if guidance is not None:
+        result["guided"] = guide(sample, guidance)
+    return {"digest": _digest(sample)}, result
+
+
+def _digest(x: Tensor) -> str:
+    return hashlib.blake2b(x.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()

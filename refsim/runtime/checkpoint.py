@@ -1,0 +1,138 @@
+"""A diffusers checkpoint folder, read lazily and strictly.
+
+The folder holds ``config.json`` and safetensors, in one file or many with an index. Files are memory-mapped and only
+the asked-for slice is touched, so ranks on one host share one copy in the page cache. Nothing is unpickled, and no
+file outside the folder is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from refsim.errors import UserError
+
+_STEM = "diffusion_pytorch_model"
+Range = tuple[int, int]
+
+
+class Checkpoint:
+    """Names, shapes and lazily opened files of one folder.
+
+    Raises:
+        UserError: the folder, its config, its index or one of its files is missing or malformed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise UserError(f"checkpoint '{self.folder}' is not a folder; give one saved by diffusers.")
+        self.config: dict[str, Any] = _read_json(self.folder / "config.json")
+        self._files: dict[str, Any] = {}
+        self._where: dict[str, str] = {}
+        index = self.folder / f"{_STEM}.safetensors.index.json"
+        if index.exists():
+            weight_map = _read_json(index).get("weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+                raise UserError(f"'{index}' has no weight_map from tensor names to file names.")
+            for file in sorted(set(weight_map.values())):
+                self._open(file)
+            for name, file in weight_map.items():
+                if name not in self._files[file].keys():
+                    raise UserError(f"'{index}' says that {file} holds '{name}', but it does not.")
+            self._where = weight_map
+        else:
+            file = f"{_STEM}.safetensors"
+            self._open(file)
+            self._where = dict.fromkeys(self._files[file].keys(), file)
+
+    @property
+    def class_name(self) -> str:
+        return str(self.config.get("_class_name"))
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._where)
+
+    def slice(self, name: str):
+        """safetensors' lazy slice of a tensor."""
+        return self._files[self._where[name]].get_slice(name)
+
+    def _open(self, file: str) -> None:
+        path = self.folder / file
+        if Path(file).name != file or not path.resolve().is_relative_to(self.folder.resolve()):
+            raise UserError(f"checkpoint '{self.folder}' names '{file}', which is not a file inside the folder.")
+        if not path.is_file():
+            raise UserError(f"checkpoint '{self.folder}' lacks the file '{file}'.")
+        try:
+            self._files[file] = safe_open(path, "pt")
+        except (SafetensorError, OSError, ValueError) as e:
+            raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
+
+
+class Weights:
+    """The checkpoint as a model consumes it: by name, by shape, by slice; what is left over is an error.
+
+    Args:
+        dtype: floating-point tensors are converted to it.
+        meta: hand out meta tensors of the right shape and read nothing; used to validate a folder.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, *, meta: bool = False) -> None:
+        self._checkpoint, self._dtype, self._meta = checkpoint, dtype, meta
+        self._used: set[str] = set()
+
+    def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> Tensor:
+        """A slice of the tensor ``name``, which must have ``shape``.
+
+        Args:
+            ranges: (start, stop) per leading dim, None for all of it; lanes beyond the shape are zeros (padding).
+
+        Raises:
+            UserError: the tensor is missing or has another shape.
+        """
+        if name not in self._checkpoint.names:
+            raise UserError(f"checkpoint '{self._checkpoint.folder}' lacks '{name}', which its config asks for.")
+        lazy = self._checkpoint.slice(name)
+        found = tuple(lazy.get_shape())
+        if found != shape:
+            raise UserError(f"'{name}' in checkpoint '{self._checkpoint.folder}' has shape {found}, not {shape}.")
+        self._used.add(name)
+        whole = [(0, size) for size in shape]
+        wanted = [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
+        if self._meta:
+            return torch.empty([b - a for a, b in wanted], dtype=self._dtype, device="meta")
+        real = [(min(a, size), min(b, size)) for (a, b), size in zip(wanted, shape, strict=True)]
+        tensor = lazy[tuple(slice(a, b) for a, b in real)].to(self._dtype)
+        missing = [(b - a) - (rb - ra) for (a, b), (ra, rb) in zip(wanted, real, strict=True)]
+        if any(missing):
+            tensor = F.pad(tensor, [n for lanes in reversed(missing) for n in (0, lanes)])
+        return tensor
+
+    def finish(self, model: str) -> None:
+        """Raise ``UserError`` if the checkpoint holds tensors that the model did not consume."""
+        unused = sorted(self._checkpoint.names - self._used)
+        if unused:
+            more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+            raise UserError(
+                f"checkpoint '{self._checkpoint.folder}' holds '{unused[0]}'{more}, which {model} with this "
+                "config.json does not use."
+            )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(f"checkpoint folder '{path.parent}' lacks '{path.name}'.")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise UserError(f"'{path}' is not valid JSON ({e}).") from e
+    if not isinstance(value, dict):
+        raise UserError(f"'{path}' does not hold a JSON object.")
+    return value

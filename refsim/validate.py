@@ -1,0 +1,139 @@
+"""What the launching process checks before it starts any rank: every mistake is one sentence, exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from refsim.config import DiTParallelConfig
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec
+from refsim.models.registry import find_model, load_model
+from refsim.parallel.cfg import check_batch
+from refsim.parallel.ring import SCHEDULES
+from refsim.parallel.ulysses import cannot_split_heads
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.checkpoint import Checkpoint, Weights
+from refsim.runtime.device import Device
+
+PROMPTS = ("replicated", "split")
+
+
+def check_options(prompt: str, schedule: str, q_chunk_size: int, k_chunk_size: int, timeout_s: float) -> None:
+    if prompt not in PROMPTS:
+        raise UserError(f"prompt '{prompt}' does not exist; choose one of {', '.join(PROMPTS)}.")
+    if schedule not in SCHEDULES:
+        raise UserError(f"schedule '{schedule}' does not exist; choose one of {', '.join(SCHEDULES)}.")
+    if min(q_chunk_size, k_chunk_size) < 1:
+        raise UserError(f"chunk sizes are 1 or more, not {q_chunk_size} and {k_chunk_size}.")
+    if not 0 < timeout_s < 1e6:
+        raise UserError(f"the timeout is a number of seconds above 0, not {timeout_s:g}.")
+
+
+def refuse_uneven_heads(heads: int, config: DiTParallelConfig) -> None:
+    if heads % config.tp:
+        raise UserError(f"tp{config.tp} cannot split {heads} heads evenly; allow padding with --pad-heads.")
+    if heads // config.tp % config.ulysses:
+        raise UserError(cannot_split_heads(heads // config.tp, config.ulysses))
+
+
+def check_attention_tensors(tensors: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.ndim != 4 or 0 in tensor.shape:
+            raise UserError(f"{name} must be (batch, heads, tokens, features), not {tuple(tensor.shape)}.")
+    q = tensors["q"]
+    for name in ("k", "v"):
+        if tensors[name].shape != q.shape:
+            raise UserError(f"{name} {tuple(tensors[name].shape)} must have the shape of q {tuple(q.shape)}.")
+    joint = [name for name in ("joint_q", "joint_k", "joint_v") if name in tensors]
+    if joint and len(joint) < 3:
+        raise UserError(f"a prompt needs joint_q, joint_k and joint_v, not only {' and '.join(joint)}.")
+    for name in joint:
+        shape, like = tensors[name].shape, tensors["joint_q"].shape
+        if shape != like or (shape[0], shape[1], shape[3]) != (q.shape[0], q.shape[1], q.shape[3]):
+            wanted = f"({q.shape[0]}, {q.shape[1]}, tokens, {q.shape[3]})"
+            raise UserError(f"{name} {tuple(shape)} must be {wanted}, the same for joint_q, joint_k and joint_v.")
+    for name, tensor in tensors.items():
+        check_finite(name, tensor)
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    """``UserError`` that counts and locates what is not finite."""
+    if not tensor.is_floating_point():
+        return
+    bad = ~torch.isfinite(tensor)
+    if bad.any():
+        first = tuple(bad.nonzero()[0].tolist())
+        raise UserError(
+            f"input {name} holds {int(bad.sum())} non-finite value(s), the first at {first}; inputs must be finite."
+        )
+
+
+def check_run(
+    checkpoint: str | Path,
+    inputs: Path,
+    mesh: MeshSpec,
+    config: DiTParallelConfig,
+    *,
+    split_prompt: bool,
+    pad_heads: bool,
+    guidance: float | None,
+) -> None:
+    """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
+    folder = Checkpoint(checkpoint)
+    model_class, model_config = find_model(folder)
+    if not pad_heads:
+        refuse_uneven_heads(model_config.num_attention_heads, config)
+    model = load_model(
+        folder,
+        Weights(folder, torch.float32, meta=True),
+        Device(mesh, config, 0),
+        options=AttentionOptions(pad_heads=pad_heads),
+        split_prompt=split_prompt,
+    )
+    shapes = _check_inputs(inputs, model_class.input_shapes(model_config))
+    model.check_inputs(shapes)
+    batch = next(iter(shapes.values()))[0]
+    check_batch(batch, config.cfg)
+    if guidance is not None and batch % 2:
+        raise UserError(f"--guidance needs a batch of negative and positive samples, not {batch} sample(s).")
+
+
+def _check_inputs(path: Path, wanted: dict[str, tuple[int | None, ...]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the inputs file, after checking names, shapes, dtypes and values."""
+    if not path.is_file():
+        raise UserError(f"inputs file '{path}' does not exist; give a safetensors file with {', '.join(wanted)}.")
+    shapes = {}
+    try:
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+            for name in [*wanted, *sorted(names - wanted.keys())]:
+                if name not in names or name not in wanted:
+                    said = "lacks" if name in wanted else "holds"
+                    raise UserError(
+                        f"inputs file '{path}' {said} '{name}'; the model takes exactly {', '.join(wanted)}."
+                    )
+                tensor = file.get_tensor(name)
+                shapes[name] = _check_input(name, tensor, wanted[name])
+    except (SafetensorError, OSError, ValueError) as e:
+        raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
+    batches = {name: shape[0] for name, shape in shapes.items()}
+    if len(set(batches.values())) > 1:
+        said = ", ".join(f"{name} {size}" for name, size in batches.items())
+        raise UserError(f"the inputs disagree about the batch ({said}); give every tensor the same first dim.")
+    return shapes
+
+
+def _check_input(name: str, tensor: Tensor, wanted: tuple[int | None, ...]) -> tuple[int, ...]:
+    shape = tuple(tensor.shape)
+    fits = len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True))
+    if not fits or 0 in shape:
+        text = ", ".join("any" if w is None else str(w) for w in wanted)
+        raise UserError(f"input {name} has shape {shape} but the checkpoint needs ({text}).")
+    if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64) and len(wanted) > 1:
+        raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be floating point.")
+    check_finite(name, tensor)
+    return shape
