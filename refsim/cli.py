@@ -11,9 +11,8 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
-import click
 import typer
 
 from refsim.errors import RankFailure, RefsimError, UserError
@@ -26,6 +25,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 BACKENDS = ("cpu",)
+# Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
+# the one subclass that every version exports.
+_CommandLineError = typer.BadParameter.__mro__[2]
 
 
 @app.callback()
@@ -89,11 +91,9 @@ def run(
     out: Annotated[Path, typer.Option(help="safetensors to write `sample` (and `guided`) to.")],
     parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
     attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
-    ring: Annotated[Optional[int], typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
-    ulysses: Annotated[
-        Optional[int], typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")
-    ] = None,
-    guidance: Annotated[Optional[float], typer.Option(help="Also write guided = uncond + S (cond - uncond).")] = None,
+    ring: Annotated[int | None, typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
+    ulysses: Annotated[int | None, typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")] = None,
+    guidance: Annotated[float | None, typer.Option(help="Also write guided = uncond + S (cond - uncond).")] = None,
     dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "fp32",
     prompt: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
     schedule: Annotated[str, typer.Option(help="Ring schedule: gather, step or block.")] = "step",
@@ -102,7 +102,7 @@ def run(
     k_chunk_size: Annotated[int, typer.Option(help="Key rows per attention chunk.")] = 512,
     backend: Annotated[str, typer.Option(help="Who computes: cpu.")] = "cpu",
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
-    trace: Annotated[Optional[Path], typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """One forward of a checkpoint on real inputs, every mesh device a process of its own."""
@@ -209,12 +209,12 @@ def _main(argv: list[str] | None) -> int:
     try:
         code = app(args=argv, standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.Exit as e:
+    except typer.Exit as e:
         return e.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _report("interrupted.", 130)
-    except click.ClickException as e:
-        return _report(e.format_message(), 2)
+    except _CommandLineError as e:
+        return _report(f"{e.format_message().rstrip('.')}; see --help.", 2)
     except RankFailure as e:
         if "REFSIM_DEBUG" in os.environ and e.traceback:
             sys.stderr.write(e.traceback)

@@ -58,7 +58,7 @@ def ring_attention(
     valid: KeyRanges,
     rear: tuple[Tensor, Tensor] | None = None,
     schedule: Schedule = "step",
-    program: SDPAProgramConfig = SDPAProgramConfig(),
+    program: SDPAProgramConfig,
 ) -> tuple[Tensor, Tensor]:
     """Attention of the local queries over the keys of all members, then over ``rear``.
 

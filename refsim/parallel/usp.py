@@ -21,7 +21,7 @@ Source: USP (arXiv 2405.07719).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class AttentionOptions:
 
     schedule: Schedule = "step"
     pad_heads: bool = True
-    program: SDPAProgramConfig = SDPAProgramConfig()
+    program: SDPAProgramConfig = field(default_factory=SDPAProgramConfig)
 
 
 def joint_attention(
@@ -49,7 +49,7 @@ def joint_attention(
     *,
     tokens: TokenShards,
     prompt_tokens: TokenShards | None = None,
-    options: AttentionOptions = AttentionOptions(),
+    options: AttentionOptions,
     with_lse: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Attention of image and prompt queries over image and prompt keys, over the device's sp group.

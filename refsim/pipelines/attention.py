@@ -36,7 +36,7 @@ def program(
     tp, sp = device.groups["tp"], device.groups["sp"]
     with safe_open(inputs, "pt") as file:
         names = set(file.keys())
-        b, heads, n, e = file.get_slice("q").get_shape()
+        _, heads, n, _ = file.get_slice("q").get_shape()
         lanes = shard_range(padded_heads(heads, tp.size), tp)
         rows = TokenShards.of(n, sp.size)
         tokens = TokenShards(logical_n, sp.size, rows.local_n)

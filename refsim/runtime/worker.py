@@ -1,7 +1,8 @@
 """The program side of a rank: build its device, run the program, hand rank 0's answer back.
 
 A *program* is a function ``program(device, **arguments) -> (json, tensors)`` named ``module:function``; every rank
-of the mesh runs it. The answer is rank 0's tensors and the JSON values of all ranks. The same code serves ranks forked here and torchrun.
+of the mesh runs it. The answer is rank 0's tensors and the JSON values of all ranks. The same code serves ranks forked
+here and those torchrun started.
 """
 
 from __future__ import annotations
