@@ -48,7 +48,8 @@ def simulate_attention(
         q, k, v: (B, H, N, E), equal shapes; cut into sp shards of equal rows (padded to tiles).
         mesh: name or MeshSpec.
         scheme: ``ring``, ``ulysses`` or ``usp``; the devices that sp = ring x ulysses leaves over split the heads (tp).
-        ring, ulysses: factors; by default ring (or Ulysses) takes the whole of a 1-D mesh and axis 0 of a 2-D one.
+        ring, ulysses: factors; by default ring (or Ulysses) takes the whole of a 1-D mesh and axis 0 of a 2-D one,
+            and usp puts ring on axis 0 and ulysses on axis 1.
         joint_q, joint_k, joint_v: prompt (B, H, L, E), attended by and attending to everything.
         logical_n: number of real rows; keys from there on are masked. Default N.
         dtype: ``fp32`` or ``bf16`` storage; default that of q.
@@ -144,11 +145,15 @@ def _attention_config(
     mesh: MeshSpec, scheme: str, parallel: str | None, ring: int | None, ulysses: int | None
 ) -> DiTParallelConfig:
     if parallel is None:
-        sp = (ring or 1) * (ulysses or 1)
-        if ring is None and ulysses is None:
+        if scheme == "usp" and ring is None and ulysses is None:
+            ring, ulysses = mesh.shape
+        if scheme == "usp" and (ring is None or ulysses is None):
+            sp = mesh.num_devices
+        elif ring is None and ulysses is None:
             sp = mesh.num_devices if mesh.is_1d else mesh.shape[0]
-        tp = max(mesh.num_devices // sp, 1)
-        parallel = f"sp{sp}_tp{tp}"
+        else:
+            sp = (ring or 1) * (ulysses or 1)
+        parallel = f"sp{sp}_tp{max(mesh.num_devices // sp, 1)}"
     return parse_parallel(parallel, mesh, attention=scheme, ring=ring, ulysses=ulysses)
 
 
@@ -162,7 +167,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
 @contextlib.contextmanager
 def _as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
     """Tensors where every rank can map them; removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="refsim-inputs-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="inputs-", dir=launch.scratch_dir(), ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "inputs.safetensors"
         safetensors.torch.save_file({k: t.detach().contiguous() for k, t in tensors.items()}, path)
         yield path

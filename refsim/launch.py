@@ -12,6 +12,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim.config import DiTParallelConfig
@@ -59,6 +60,15 @@ def warm_up() -> None:
         from refsim.runtime.pool import Zygote
 
         Zygote.get()
+
+
+def scratch_dir() -> Path | None:
+    """A folder that goes away with this process, however it ends; None (the system's) under torchrun."""
+    if under_torchrun():
+        return None
+    from refsim.runtime.pool import Zygote
+
+    return Zygote.get().run_dir
 
 
 def is_main() -> bool:

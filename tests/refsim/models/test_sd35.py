@@ -1,0 +1,105 @@
+"""The SD3.5 transformer against diffusers, its padding, and what it reads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import refsim
+from refsim.config import parse_parallel
+from refsim.launch import execute
+from refsim.mesh import get_mesh
+from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """(folder, inputs, diffusers' answer)."""
+    model, inputs = make_model(), make_inputs()
+    with torch.no_grad():
+        expected = model(**inputs, return_dict=False)[0]
+    return save(model, tmp_path_factory.mktemp("tiny")), inputs, expected
+
+
+@pytest.mark.parametrize(
+    ("mesh", "parallel", "options"),
+    [
+        ("n150", "sp1", {}),
+        ("n300", "tp2", {}),
+        ("n300", "cfg2", {}),
+        ("t3k", "cfg2_sp2_tp2", {}),
+        ("t3k", "cfg2_sp2_tp2", {"attention": "ulysses", "prompt": "split"}),
+        ("t3k-1x8", "tp8", {}),
+        ("t3k-1x8", "sp8", {"schedule": "block", "k_chunk_size": 16}),
+        ("t3k", "sp8", {"attention": "usp", "ring": 4, "ulysses": 2}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_equals_diffusers(tiny, mesh, parallel, options):
+    folder, inputs, expected = tiny
+    result = refsim.run(folder, inputs=inputs, mesh=mesh, parallel=parallel, **options)
+    assert result.tensors["sample"].shape == expected.shape
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
+    assert len(set(result.value["digests"])) == 1
+
+
+def test_cfg_parallel_equals_cfg_fusion(tiny):
+    folder, inputs, expected = tiny
+    answers = [
+        refsim.run(folder, inputs=inputs, mesh="n300", parallel=p, guidance=3.5).tensors["guided"]
+        for p in ("cfg2", "sp2")
+    ]
+    uncond, cond = expected.chunk(2)
+    for answer in answers:
+        assert relative_rmse(answer, uncond + 3.5 * (cond - uncond)) <= 5e-6
+
+
+def test_without_qk_norm_and_dual_attention(tmp_path):
+    model, inputs = make_model(qk_norm=None, dual_attention_layers=()), make_inputs(batch=1)
+    with torch.no_grad():
+        expected = model(**inputs, return_dict=False)[0]
+    result = refsim.run(save(model, tmp_path), inputs=inputs, mesh="n300", parallel="tp2")
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
+
+
+def test_bf16_is_as_good_as_diffusers_own(tiny):
+    folder, inputs, _ = tiny
+    model = make_model().to(torch.bfloat16)
+    low = {name: x.bfloat16() if x.ndim > 1 else x for name, x in inputs.items()}
+    with torch.no_grad():
+        own = model(**low, return_dict=False)[0]
+        exact = model.float()(**{n: x.float() for n, x in low.items()}, return_dict=False)[0]
+    ours = refsim.run(folder, inputs=inputs, mesh="t3k", parallel="cfg2_sp2_tp2", dtype="bf16").tensors["sample"]
+    assert ours.dtype == torch.bfloat16
+    assert relative_rmse(ours, exact) <= 2 * relative_rmse(own, exact)
+
+
+def _execute(program: str, folder, mesh: str, parallel: str):
+    spec = get_mesh(mesh)
+    name = f"tests.refsim.models.programs:{program}"
+    return execute(name, spec, parse_parallel(parallel, spec), {"checkpoint": str(folder)})
+
+
+@pytest.mark.parametrize(("mesh", "parallel"), [("n300", "tp2"), ("t3k-1x8", "tp8")])
+def test_padded_lanes_are_inert(tiny, mesh, parallel):
+    for answer in _execute("padded_lanes", tiny[0], mesh, parallel).values:
+        assert answer["padded_features"] > 0
+        assert answer["padded_heads"] > 0
+        assert answer["linear_equal"]
+        assert answer["norm_equal"]
+        for lanes in ("norm_padding", "modulation_padding", "padded_values", "residual_padding"):
+            assert answer[lanes] == 0.0, lanes
+
+
+def test_fused_qkv_is_the_reshuffled_weight(tmp_path):
+    folder = save(make_model(num_attention_heads=4, caption_projection_dim=64), tmp_path)
+    for answer in _execute("fused_qkv", folder, "t3k", "sp2_tp4").values:
+        assert answer["equal"]
+
+
+def test_a_rank_reads_its_share_only(tiny):
+    whole = sum(t.numel() for t in make_model().state_dict().values())
+    (serial,) = (v["elements"] for v in _execute("elements_read", tiny[0], "n150", "sp1").values)
+    assert serial < whole  # the positional table is read row by row, later
+    for answer in _execute("elements_read", tiny[0], "n300", "tp2").values:
+        assert answer["elements"] < 0.75 * serial

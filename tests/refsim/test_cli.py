@@ -1,0 +1,164 @@
+"""The command line as a person or a CI system meets it: real processes, exit codes, one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    model, inputs = make_model(), make_inputs()
+    save(model, folder / "checkpoint")
+    save_file(inputs, folder / "in.safetensors")
+    with torch.no_grad():
+        save_file({"sample": model(**inputs, return_dict=False)[0]}, folder / "expected.safetensors")
+    return folder
+
+
+def refsim(*words: object, launcher: tuple[str, ...] = (), cwd=None) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", *launcher, "refsim", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+
+
+def run_words(files, *words: object) -> list[object]:
+    return [
+        "run",
+        files / "checkpoint",
+        "--inputs",
+        files / "in.safetensors",
+        "--out",
+        files / "out.safetensors",
+        *words,
+    ]
+
+
+def test_meshes():
+    rows = json.loads(refsim("meshes", "--json").stdout)
+    assert {"n150", "n300", "t3k", "t3k-1x8", "tg", "galaxy", "bh-galaxy"} <= {r["name"] for r in rows}
+    table = refsim("meshes")
+    assert table.returncode == 0
+    assert all(r["name"] in table.stdout for r in rows)
+
+
+def test_run_writes_sample_guided_and_trace(files):
+    done = refsim(
+        *run_words(files, "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--guidance", 4.5),
+        *("--trace", files / "trace.jsonl", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["replicas_equal"] and summary["ranks"] == 8
+    out, expected = load_file(files / "out.safetensors"), load_file(files / "expected.safetensors")["sample"]
+    assert relative_rmse(out["sample"], expected) <= 5e-6
+    uncond, cond = expected.chunk(2)
+    assert relative_rmse(out["guided"], uncond + 4.5 * (cond - uncond)) <= 5e-6
+    events = [json.loads(line) for line in (files / "trace.jsonl").read_text().splitlines()]
+    wanted = {"rank", "step", "op", "shapes", "dtype", "bytes", "buffer", "start", "end"}
+    assert all(wanted <= e.keys() for e in events)
+    assert {e["rank"] for e in events} == set(range(8))
+    assert sum(e["bytes"] for e in events if e["op"] == "send") == sum(summary["bytes_by_collective"].values())
+
+
+def test_torchrun_gives_the_same_bits(files):
+    launcher = ("torch.distributed.run", "--nproc-per-node", "2", "-m")
+    words = ["--mesh", "n300", "--parallel", "tp2"]
+    assert refsim(*run_words(files, *words)).returncode == 0
+    mine = load_file(files / "out.safetensors")["sample"]
+    done = refsim(*run_words(files, *words), launcher=launcher)
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(load_file(files / "out.safetensors")["sample"], mine)
+    wrong = refsim(*run_words(files, "--mesh", "t3k", "--parallel", "sp2_tp4"), launcher=launcher)
+    assert wrong.returncode != 0
+    assert "torchrun started 2 ranks but mesh t3k (2x4) has 8" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--mesh", "t3k", "--parallel", "sp3_tp2"], "these would work"),
+        (["--mesh", "moon"], "mesh 'moon' does not exist"),
+        (["--mesh", "t3k", "--parallel", "sp2x"], "no parallel factor"),
+        (["--mesh", "t3k-1x8", "--parallel", "sp8", "--attention", "ulysses", "--no-pad-heads"], "cannot split"),
+        (["--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--backend", "abacus"], "backend 'abacus'"),
+        (["--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--dtype", "fp8"], "fp8"),
+        (["--mesh", "n150", "--inputs", "nowhere.safetensors"], "does not exist"),
+        (["--mesh", "n150", "--out", "nowhere/out.safetensors"], "create the folder"),
+        (["--mesh", "n150", "--ring", "0"], "1 or more"),
+        (["--mesh"], "--mesh"),
+        (["--colour", "red"], "--colour"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else None,
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(files, words, sentence):
+    done = refsim(*run_words(files, *words))
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_interrupt_leaves_nothing_running(files):
+    """Ctrl-C while ranks work: exit code 130 and no process of the run left."""
+    code = (
+        "import sys; from refsim import cli, launch; real = launch.execute\n"
+        "launch.execute = lambda *a, **k: real(*a, **{**k, 'delay': (0, 2.0)})\n"
+        "cli.main(sys.argv[1:])"
+    )
+    words = map(str, run_words(files, "--mesh", "n300", "--parallel", "tp2"))
+    with subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True) as process:
+        ranks = _wait_for(lambda: _grandchildren(process.pid))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=15) == 130
+        assert "interrupted" in process.stderr.read()
+    assert _wait_for(lambda: not any(_alive(pid) for pid in ranks))
+
+
+def _wait_for(condition, timeout_s: float = 30.0):
+    """Poll until ``condition`` gives something true."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("timed out")
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as f:
+                    parent = int(f.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if parent == pid:
+                found.append(int(entry))
+    return found
+
+
+def _grandchildren(pid: int) -> list[int]:
+    """Both ranks, once the zygote has forked them."""
+    ranks = [rank for child in _children(pid) for rank in _children(child)]
+    return ranks if len(ranks) == 2 else []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
