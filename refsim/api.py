@@ -169,7 +169,8 @@ def _as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
     """Tensors where every rank can map them; removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="inputs-", dir=launch.scratch_dir(), ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "inputs.safetensors"
-        safetensors.torch.save_file({k: t.detach().contiguous() for k, t in tensors.items()}, path)
+        copies = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in tensors.items()}
+        safetensors.torch.save_file(copies, path)
         yield path
 
 
