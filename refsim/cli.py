@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 BACKENDS = ("cpu",)
+_INTERRUPTED = 130
 # Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
 # the one subclass that every version exports.
 _CommandLineError = typer.BadParameter.__mro__[2]
@@ -208,11 +209,11 @@ def _main(argv: list[str] | None) -> int:
     _mount_parity()
     try:
         code = app(args=argv, standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        return _finish(code if isinstance(code, int) else 0)
     except typer.Exit as e:
-        return e.exit_code
+        return _finish(e.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _report("interrupted.", 130)
+        return _finish(_INTERRUPTED)
     except _CommandLineError as e:
         return _report(f"{e.format_message().rstrip('.')}; see --help.", 2)
     except RankFailure as e:
@@ -223,6 +224,11 @@ def _main(argv: list[str] | None) -> int:
         if "REFSIM_DEBUG" in os.environ:
             traceback.print_exc()
         return _report(str(e), e.exit_code)
+
+
+def _finish(code: int) -> int:
+    """Typer turns Ctrl-C into an exit code without a word."""
+    return _report("interrupted.", code) if code == _INTERRUPTED else code
 
 
 def _report(sentence: str, code: int) -> int:
