@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from refsim.checkpoint import Checkpoint, Weights
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec
@@ -16,7 +17,6 @@ from refsim.parallel.cfg import check_batch
 from refsim.parallel.ring import SCHEDULES
 from refsim.parallel.ulysses import cannot_split_heads
 from refsim.parallel.usp import AttentionOptions
-from refsim.runtime.checkpoint import Checkpoint, Weights
 from refsim.runtime.device import Device
 
 PROMPTS = ("replicated", "split")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from refsim.checkpoint import Weights
 from refsim.layers.linear import ColParallelQKV, RowParallelLinear
 from refsim.layers.norm import RMSNorm
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import AttentionOptions, joint_attention
-from refsim.runtime.checkpoint import Weights
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 

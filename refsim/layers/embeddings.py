@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.checkpoint import Weights
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Shard
 

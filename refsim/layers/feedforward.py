@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
+from refsim.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, RowParallelLinear
 from refsim.parallel.padding import padded_features
-from refsim.runtime.checkpoint import Weights
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 

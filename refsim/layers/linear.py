@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import column_linear, row_linear, shard_range
-from refsim.runtime.checkpoint import Weights
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.checkpoint import Weights
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.checkpoint import Weights
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 

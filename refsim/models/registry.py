@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer
 from refsim.parallel.usp import AttentionOptions
-from refsim.runtime.checkpoint import Checkpoint, Weights
 from refsim.runtime.device import Device
 
 _MODELS = {SD35Transformer.CLASS_NAME: (SD35Transformer, SD35Config)}

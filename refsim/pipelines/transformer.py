@@ -9,11 +9,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from refsim.checkpoint import Checkpoint, Weights
 from refsim.models.registry import find_model, load_model
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.usp import AttentionOptions
-from refsim.runtime.checkpoint import Checkpoint, Weights
 from refsim.runtime.device import Device
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from refsim.checkpoint import Weights
 from refsim.layers.attention import JointAttention
 from refsim.layers.feedforward import ParallelFeedForward
 from refsim.layers.modulation import Modulation, modulate
@@ -19,7 +20,6 @@ from refsim.models.sd35.config import SD35Config
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.usp import AttentionOptions
-from refsim.runtime.checkpoint import Weights
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 

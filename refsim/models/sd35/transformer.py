@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.checkpoint import Weights
 from refsim.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.norm import LayerNorm
@@ -19,7 +20,6 @@ from refsim.models.sd35.config import CLASS_NAME, SD35Config
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.usp import AttentionOptions
-from refsim.runtime.checkpoint import Weights
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Shard
 

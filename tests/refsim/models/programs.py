@@ -16,7 +16,7 @@ from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import shuffle_qkv
 from refsim.parallel.usp import AttentionOptions
-from refsim.runtime.checkpoint import Checkpoint, Weights
+from refsim.checkpoint import Checkpoint, Weights
 from refsim.runtime.tensor import MeshTensor, Shard
 
 
