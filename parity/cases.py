@@ -1,0 +1,165 @@
+"""What a case is, and how its id spells its configuration.
+
+    sd35_large-t3k-cfg2_sp2_tp2-ring-bf16
+    attention-t3k_1x8-sp8-ring-fp32-outlier_text
+    model-mesh-factors-scheme-[variants]-dtype-[family]
+
+The id joins test, result record and report row, and is what ``-k`` selects by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from refsim.errors import UserError
+
+SUITES = ("smoke", "full")
+FAMILIES = ("normal", "large_logits", "fa_rand", "outlier_text", "constant_rows")
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Full shapes of one attention: image rows ``n`` (of which ``logical_n`` are real), ``text`` prompt rows."""
+
+    heads: int = 8
+    n: int = 240
+    text: int = 77
+    logical_n: int | None = None
+    batch: int = 1
+    head_dim: int = 64
+
+    @property
+    def rows(self) -> int:
+        """Real image rows."""
+        return self.n if self.logical_n is None else self.logical_n
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Latent (height, width), prompt tokens and batch; a batch of 2 is [negative, positive]."""
+
+    latent: tuple[int, int] = (24, 40)
+    text: int = 77
+    batch: int = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where and how a case runs: everything that must not change the answer.
+
+    Attributes:
+        mesh: name of the mesh.
+        parallel: factors such as ``cfg2_sp2_tp2``.
+        attention: ``ring``, ``ulysses`` or ``usp``; ``ring`` and ``ulysses`` are the factors of usp.
+        prompt: ``replicated`` or ``split``.
+        schedule: of the ring: ``gather``, ``step`` or ``block``.
+        chunks: rows of q and of k handled at a time, attention cases only.
+    """
+
+    mesh: str
+    parallel: str
+    attention: str = "ring"
+    ring: int | None = None
+    ulysses: int | None = None
+    prompt: str = "replicated"
+    schedule: str = "step"
+    chunks: tuple[int, int] = (256, 512)
+
+    @property
+    def scheme(self) -> str:
+        """``ring``, ``ulysses`` or such as ``usp_r2u4``."""
+        return f"usp_r{self.ring}u{self.ulysses}" if self.attention == "usp" else self.attention
+
+
+@dataclass(frozen=True)
+class Case:
+    """One judged run.
+
+    Attributes:
+        id: unique, see the top of this file.
+        kind: ``attention`` (no model, float64 oracle) or ``model`` (checkpoint, diffusers oracle).
+        model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
+        dtype: storage, ``fp32`` or ``bf16``.
+        suite: ``smoke`` cases are part of ``full``.
+        family: of the inputs, see ``parity.inputs``.
+        guidance: model cases: also judge ``uncond + guidance * (cond - uncond)``.
+        twin: a second layout that must give the same answer to the same inputs.
+        seed: added to the seed of the run.
+        needs_gb: memory without which the case is skipped rather than driven into the ground.
+    """
+
+    id: str
+    kind: str
+    model: str
+    layout: Layout
+    shape: AttentionShape | ModelShape
+    dtype: str = "fp32"
+    suite: str = "smoke"
+    family: str = "normal"
+    guidance: float | None = None
+    twin: Layout | None = None
+    seed: int = 0
+    needs_gb: float = 0.0
+
+    @property
+    def mesh(self) -> str:
+        return self.layout.mesh
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration as JSON values, the first half of a record."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "model": self.model,
+            "mesh": self.mesh,
+            "parallel": self.layout.parallel,
+            "scheme": self.layout.scheme,
+            "prompt": self.layout.prompt if self.shape.text else "none",
+            "schedule": self.layout.schedule,
+            "dtype": self.dtype,
+            "family": self.family,
+            "shape": asdict(self.shape),
+            "guidance": self.guidance,
+            "twin": self.twin and f"{self.twin.mesh}-{self.twin.parallel}-{self.twin.scheme}",
+            "suite": self.suite,
+        }
+
+
+def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "", **more: Any) -> Case:
+    """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
+    case = Case("", kind, model, layout, shape, **more)
+    words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis"), layout.scheme]
+    if not shape.text:
+        words.append("no_prompt")
+    elif layout.prompt != "replicated":
+        words.append(f"{layout.prompt}_prompt")
+    if layout.schedule != "step":
+        words.append(layout.schedule)
+    words.append(case.dtype)
+    if kind == "attention" or case.family != "normal":
+        words.append(case.family)
+    if tag:
+        words.append(tag)
+    return replace(case, id="-".join(words))
+
+
+@dataclass
+class Registry:
+    """Cases in the order they run, ids unique."""
+
+    cases: list[Case] = field(default_factory=list)
+
+    def add(self, case: Case) -> None:
+        if any(known.id == case.id for known in self.cases):
+            raise ValueError(f"two cases have the id {case.id}")
+        self.cases.append(case)
+
+
+def suite_cases(suite: str) -> list[Case]:
+    """The cases of a suite, in the order they run (the heavy ones last); ``UserError`` if there is none such."""
+    if suite not in SUITES:
+        raise UserError(f"suite '{suite}' does not exist; choose one of {', '.join(SUITES)}.")
+    from parity.suites import registry
+
+    return [case for case in registry().cases if suite == "full" or case.suite == suite]

@@ -1,0 +1,146 @@
+"""Checkpoint folders with random weights in exact architectures, built once per (model, seed) and removed at the end.
+
+Every parameter is random: norm weights and biases (which start as 1 and 0) and modulation too, so that no path
+through the model is inert. Matrices have spread 1/sqrt(inputs), which keeps activations of order 1 at any width.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parity.inputs import generator
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Configuration of ``diffusers.SD3Transformer2DModel`` and how its folder is written.
+
+    ``float64_noise``: whether fp32's own noise is measured by a float64 forward, which at real widths would cost
+    more than everything else together.
+    """
+
+    config: dict[str, Any]
+    max_shard_size: str = "10GB"
+    float64_noise: bool = False
+
+
+def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
+    return {
+        "sample_size": 128,
+        "patch_size": 2,
+        "in_channels": 16,
+        "out_channels": 16,
+        "num_layers": layers,
+        "attention_head_dim": head_dim,
+        "num_attention_heads": heads,
+        "caption_projection_dim": heads * head_dim,
+        "dual_attention_layers": dual,
+        "qk_norm": "rms_norm",
+        "joint_attention_dim": 4096,
+        "pooled_projection_dim": 2048,
+        "pos_embed_max_size": 96,
+        **more,
+    }
+
+
+_TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
+
+MODELS: dict[str, ModelSpec] = {
+    # Three heads divide by nothing, dual attention in blocks 0 and 1, ordinary block 2, context_pre_only block 3;
+    # written in several files, so that the index is read as well.
+    "sd35_tiny": ModelSpec(_sd35(3, 16, 4, (0, 1), **_TINY), max_shard_size="400KB", float64_noise=True),
+    # Real widths, two blocks: the first one as in the real model, the last one as the real model's last.
+    # A smaller positional table than the real 384 and 192, cropped by the same rule.
+    "sd35_medium": ModelSpec(_sd35(24, 64, 2, (0,)), max_shard_size="400MB"),
+    "sd35_large": ModelSpec(_sd35(38, 64, 2, ())),
+}
+
+
+def build(spec: ModelSpec, seed: int, folder: Path) -> None:
+    """Write a checkpoint folder through ``save_pretrained``; the same seed gives the same bits."""
+    import torch
+    from diffusers import SD3Transformer2DModel
+    from diffusers.models.embeddings import get_2d_sincos_pos_embed
+
+    with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
+        model = SD3Transformer2DModel(**spec.config)
+    g = generator(seed, "weights")
+    state = {name: _random(name, p.shape, g) for name, p in model.named_parameters()}
+    state["pos_embed.pos_embed"] = (
+        get_2d_sincos_pos_embed(
+            spec.config["caption_projection_dim"],
+            spec.config["pos_embed_max_size"],
+            base_size=spec.config["sample_size"] // spec.config["patch_size"],
+            output_type="pt",
+        )
+        .float()
+        .unsqueeze(0)
+    )
+    model.load_state_dict(state, strict=True, assign=True)
+    model.save_pretrained(folder, max_shard_size=spec.max_shard_size)
+
+
+def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> Any:
+    """The diffusers model of a folder in ``dtype``; ``rounded``: with weights that bf16 can hold."""
+    import torch
+    from diffusers import SD3Transformer2DModel
+    from safetensors.torch import load_file
+
+    with torch.device("meta"):
+        model = SD3Transformer2DModel.from_config(SD3Transformer2DModel.load_config(folder))
+    state: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        state |= load_file(path)
+    for name, x in state.items():
+        state[name] = (x.bfloat16() if rounded else x).to(dtype)
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.eval()
+
+
+def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
+    import torch
+
+    if len(shape) == 1:
+        x = torch.randn(shape, generator=g).mul_(0.2)
+        return x.add_(1.0) if name.endswith("weight") else x
+    fan_in = shape[1:].numel()
+    return torch.empty(shape).uniform_(-1.0, 1.0, generator=g).mul_((3.0 / fan_in) ** 0.5)
+
+
+@dataclass
+class CheckpointStore:
+    """Folders in one temporary directory; use it as a context manager."""
+
+    _root: Path | None = None
+    _known: dict[tuple[str, int], Path] = field(default_factory=dict)
+
+    def __enter__(self) -> CheckpointStore:
+        self._root = Path(tempfile.mkdtemp(prefix="refsim-parity-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._root is not None:
+            shutil.rmtree(self._root, ignore_errors=True)
+        self._known.clear()
+
+    def folder(self, model: str, seed: int) -> Path:
+        """The folder of a model, built on first use."""
+        if (model, seed) not in self._known:
+            path = self._root / f"{model}-{seed}"
+            build(MODELS[model], seed, path)
+            self._known[model, seed] = path
+        return self._known[model, seed]
+
+    def drop(self, model: str, seed: int) -> None:
+        """Remove a folder that no later case needs."""
+        path = self._known.pop((model, seed), None)
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,133 @@
+"""``refsim parity list`` and ``refsim parity run``; everything heavy is imported when a command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from parity.cases import Case
+    from parity.gate import Record, SuiteRun
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+Suite = Annotated[str, typer.Option(help="smoke or full (smoke and more seeds, families, sizes).")]
+Expr = Annotated[
+    str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not and parentheses.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+
+
+@app.command("list")
+def list_cases(suite: Suite = "smoke", expr: Expr = None, as_json: AsJson = False) -> None:
+    """The ids of the cases, in the order they run."""
+    from parity.gate import select
+
+    cases = select(suite, expr)
+    if as_json:
+        typer.echo(json.dumps([case.describe() for case in cases], indent=2))
+        return
+    for case in cases:
+        typer.echo(case.id)
+    typer.echo(f"{len(cases)} cases", err=True)
+
+
+@app.command()
+def run(
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    backend: Annotated[str, typer.Option(help="Who computes: cpu.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
+    as_json: AsJson = False,
+) -> None:
+    """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
+    from parity.gate import run_suite, select
+    from refsim import launch
+
+    select(suite, expr)  # a mistake should not have to wait for torch
+    launch.warm_up()
+    with _Lines() as lines:
+        done = run_suite(suite, expr, backend, seed, out, lines)
+    if as_json:
+        from parity.report import results_json
+
+        sys.stdout.write(results_json(done))
+    else:
+        _print(done, out)
+    if done.exit_code:
+        raise typer.Exit(done.exit_code)
+
+
+class _Lines:
+    """One line per finished case on stderr, and on a terminal the one that is running below them."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Any = None
+
+    def __enter__(self) -> _Lines:
+        if self._console.is_terminal:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, index: int, total: int, case: Case, record: Record | None) -> None:
+        if self._bar is not None:
+            done = index - (record is None)
+            self._bar.update(self._task, total=total, completed=done, description=case.id)
+        if record is not None:
+            line = f"[{index:{len(str(total))}}/{total}] {record['verdict']:7} {case.id} {record['wall_s']:.1f} s"
+            reason = f": {record['reason']}" if record["reason"] else ""
+            self._console.print(line + reason, markup=False, soft_wrap=True)
+
+
+def _print(done: SuiteRun, out: Path) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from parity.report import FILES, number
+
+    colours = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+    title = f"Parity, suite {done.suite}, backend {done.backend}, seed {done.seed}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left")
+    table.add_column("case", overflow="fold")  # on a narrow terminal the id is folded, never a number
+    table.add_column("verdict", no_wrap=True, min_width=7)
+    for heading in ("RMSE/std", "1-PCC", "shard", "seam", "noise"):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=8 if heading == "RMSE/std" else 7)
+    table.add_column("s", justify="right", no_wrap=True, min_width=4)
+    for r in done.records:
+        metrics = (r["metrics"].get(m) for m in _COLUMNS)
+        table.add_row(
+            r["id"],
+            r["verdict"],
+            *map(number, metrics),
+            number(r["noise"].get("rel_rmse")),
+            f"{r['wall_s']:.1f}",
+            style=None if r["verdict"] == "passed" else colours[r["verdict"]],
+        )
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    console.print(table)
+    for r in done.records:
+        if r["verdict"] != "passed":
+            console.print(f"{r['verdict']}: {r['id']}: {r['reason']}", markup=False, soft_wrap=True)
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in done.counts.items())
+    console.print(f"{counts} in {done.wall_s:.0f} s; {', '.join(FILES)} in {out}", markup=False, soft_wrap=True)
+
+
+_COLUMNS = ("rel_rmse", "one_minus_pcc", "one_minus_pcc_shard", "one_minus_pcc_seam")

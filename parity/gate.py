@@ -1,0 +1,231 @@
+"""Run a suite case by case and judge every case; one that fails, however it fails, never costs the others' results."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from parity.cases import Case, suite_cases
+from parity.selection import compile_expression
+from parity.thresholds import judge, thresholds_for
+from refsim.errors import RankFailure, RefsimError, UserError
+
+BACKENDS = ("cpu",)
+Record = dict[str, Any]
+Progress = Callable[[int, int, Case, "Record | None"], None]
+"""Called with (index from 1, total, case, None) before a case and with its record after it."""
+
+
+class Runner(Protocol):
+    """What runs cases on a backend; a context manager that holds what cases share."""
+
+    def __enter__(self) -> Runner: ...
+    def __exit__(self, *error: object) -> None: ...
+    def run(self, case: Case, seed: int) -> Any: ...
+    def drop(self, case: Case, seed: int) -> None: ...
+
+
+@dataclass
+class SuiteRun:
+    """The records of one run and what they were made with."""
+
+    suite: str
+    expr: str | None
+    backend: str
+    seed: int
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    started: str
+    wall_s: float = 0.0
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Cases by verdict; always all three."""
+        found = Counter(record["verdict"] for record in self.records)
+        return {verdict: found[verdict] for verdict in ("passed", "failed", "skipped")}
+
+    @property
+    def exit_code(self) -> int:
+        """0 if something passed and nothing failed, else 1: a run that skipped everything proves nothing."""
+        return 0 if self.counts["passed"] and not self.counts["failed"] else 1
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "counts": self.counts, "exit_code": self.exit_code}
+
+
+def select(suite: str, expr: str | None) -> list[Case]:
+    """The cases of a suite whose id matches ``-k``.
+
+    Raises:
+        UserError: no such suite, a malformed expression, or nothing matches.
+    """
+    match = compile_expression(expr)
+    cases = [case for case in suite_cases(suite) if match(case.id)]
+    if not cases:
+        raise UserError(f"no case of suite '{suite}' matches -k '{expr}'; `refsim parity list` prints the ids.")
+    return cases
+
+
+def run_suite(
+    suite: str = "smoke",
+    expr: str | None = None,
+    backend: str = "cpu",
+    seed: int = 0,
+    out_dir: str | Path | None = None,
+    progress: Progress | None = None,
+    *,
+    cases: Sequence[Case] | None = None,
+    runner: Runner | None = None,
+) -> SuiteRun:
+    """Run and judge the cases of a suite one after the other; writes results.json, junit.xml, parity.md.
+
+    Args:
+        expr: ``-k`` expression on case ids.
+        seed: of weights and inputs; a case adds its own.
+        out_dir: folder for the reports, made if need be; None writes nothing.
+        cases, runner: instead of the registered ones, for tests of the gate itself.
+
+    Raises:
+        UserError: unknown suite or backend, ``-k`` that matches nothing, missing oracle, unusable ``out_dir``.
+    """
+    if backend not in BACKENDS:
+        raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
+    chosen = list(cases) if cases is not None else select(suite, expr)
+    if runner is None:
+        _check_environment(chosen)
+        from parity.runners import CpuRunner
+
+        runner = CpuRunner()
+    folder = _make_folder(out_dir)
+    run = SuiteRun(
+        suite, expr, backend, seed, _versions(), _machine(), datetime.now(timezone.utc).isoformat(timespec="seconds")
+    )
+    begun = time.monotonic()
+    last_use = {(case.kind, case.model, seed + case.seed): case.id for case in chosen}
+    with runner:
+        for index, case in enumerate(chosen, 1):
+            if progress:
+                progress(index, len(chosen), case, None)
+            record = run_case(runner, case, backend, seed + case.seed)
+            run.records.append(record)
+            if last_use[case.kind, case.model, seed + case.seed] == case.id:
+                runner.drop(case, seed + case.seed)
+            if progress:
+                progress(index, len(chosen), case, record)
+    run.wall_s = time.monotonic() - begun
+    if folder is not None:
+        from parity.report import write_all
+
+        write_all(run, folder)
+    return run
+
+
+def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
+    """The record of one case: its configuration, what was measured, and the verdict with its reason."""
+    thresholds = thresholds_for(case.kind, case.dtype)
+    record: Record = {
+        **case.describe(),
+        "backend": backend,
+        "seed": seed,
+        "verdict": "failed",
+        "reason": "",
+        "error": "",
+        "metrics": {},
+        "thresholds": {t.metric: t.limit for t in thresholds},
+        "noise": {},
+        "bytes_by_collective": {},
+        "sim_s": 0.0,
+        "oracle_s": 0.0,
+        "wall_s": 0.0,
+    }
+    started = time.monotonic()
+    missing = _missing_memory(case)
+    if missing:
+        return record | {"verdict": "skipped", "reason": missing}
+    try:
+        measured = runner.run(case, seed)
+    except Exception as e:
+        said = str(e) if isinstance(e, RefsimError) else f"{type(e).__name__}: {e}"
+        record["reason"] = said
+        record["error"] = (isinstance(e, RankFailure) and e.traceback) or traceback.format_exc()
+    else:
+        failures = judge(measured.metrics, thresholds)
+        record |= {
+            "verdict": "failed" if failures else "passed",
+            "reason": "; ".join(failures),
+            "metrics": measured.metrics,
+            "noise": measured.noise,
+            "bytes_by_collective": measured.bytes_by_collective,
+            "sim_s": measured.sim_s,
+            "oracle_s": measured.oracle_s,
+        }
+    record["wall_s"] = time.monotonic() - started
+    return record
+
+
+def _missing_memory(case: Case) -> str:
+    """A sentence if the machine has less memory free than the case needs, where that can be told."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as f:
+            free = next(int(line.split()[1]) for line in f if line.startswith("MemAvailable")) / 2**20
+    except (OSError, StopIteration, ValueError):
+        return ""
+    if free >= case.needs_gb:
+        return ""
+    return f"needs {case.needs_gb:g} GiB of free memory and the machine has {free:.1f}"
+
+
+def _check_environment(cases: Sequence[Case]) -> None:
+    from refsim.launch import under_torchrun
+
+    if under_torchrun():
+        raise UserError("refsim parity starts its own ranks; run it without torchrun.")
+    if any(case.kind == "model" for case in cases):
+        try:
+            import diffusers  # noqa: F401
+        except ImportError as e:
+            raise UserError(
+                "model cases are judged against diffusers, which is not installed; "
+                "pip install 'refsim[oracle]' or choose -k attention."
+            ) from e
+
+
+def _make_folder(out_dir: str | Path | None) -> Path | None:
+    if out_dir is None:
+        return None
+    folder = Path(out_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"--out '{out_dir}' cannot be made a folder ({e.strerror}); choose another path.") from e
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--out '{out_dir}' is not writable; choose another folder.")
+    return folder
+
+
+def _versions() -> dict[str, str]:
+    """Of what computed the answers and what judged them; ``-`` for what is not installed."""
+    from importlib import metadata
+
+    def version(name: str) -> str:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return "-"
+
+    names = ("refsim", "torch", "diffusers", "transformers", "safetensors")
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+def _machine() -> dict[str, Any]:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"system": platform.system(), "arch": platform.machine(), "cpus": cpus}

@@ -1,0 +1,146 @@
+"""How far an answer is from its reference, on float64, in ways that do not hide each other's blind spots.
+
+Legend: G groups judged on their own (batch x heads, or batch), N tokens, F features.
+
+What each metric misses, and which other one sees it:
+    PCC          a factor or an offset on everything                        -> relative RMSE
+    whole tensor one bad shard out of many                                  -> worst PCC over groups and shards
+    per shard    a few wrong rows where shards meet (masks, rear, merge)    -> PCC of the seam rows
+    all of them  NaN, which compares as false with every bound              -> every value here becomes NaN, and
+                                                                               ``thresholds.judge`` fails on NaN
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+Range = tuple[int, int]
+
+SEAM_WIDTH = 2
+"""Rows on either side of a border that count as seam: one is the border, two also shows an error of one row's shift."""
+
+_CONSTANT = 1e-6
+"""A reference whose spread is below this part of its size is constant as far as fp32 can tell."""
+
+
+def rel_rmse(out: Tensor, ref: Tensor) -> float:
+    """RMS of the error over the standard deviation of the reference; over its RMS where the reference is constant.
+
+    Args: two tensors of one shape. Returns NaN if either holds anything non-finite, inf for an error against zeros.
+    """
+    out, ref = _pair(out, ref)
+    return _ratio(_rms(out - ref), _spread(ref)) if _is_finite(out, ref) else math.nan
+
+
+def one_minus_pcc(out: Tensor, ref: Tensor) -> float:
+    """1 - Pearson correlation, without cancellation: half the squared distance of the two normalised vectors.
+
+    ``1 - corrcoef`` has no digit left below 1e-16 and few above; this has full relative accuracy. Where the reference
+    is constant a correlation says nothing; there it is half the squared :func:`rel_rmse`, which is what 1 - PCC tends
+    to for small unbiased errors, at most 1. A constant answer to a reference that is not constant counts as 1.
+    """
+    out, ref = _pair(out, ref)
+    if not _is_finite(out, ref):
+        return math.nan
+    if _is_constant(ref):
+        return min(1.0, 0.5 * _ratio(_rms(out - ref), _spread(ref)) ** 2)
+    centred = [x - x.mean() for x in (out, ref)]
+    norms = [float(x.norm()) for x in centred]
+    if norms[0] == 0.0:
+        return 1.0
+    a, b = (x / n for x, n in zip(centred, norms, strict=True))
+    return 0.5 * float((a - b).square().sum())
+
+
+def max_abs(out: Tensor, ref: Tensor) -> float:
+    """Largest absolute difference; NaN if either holds anything non-finite."""
+    out, ref = _pair(out, ref)
+    return float((out - ref).abs().max()) if _is_finite(out, ref) else math.nan
+
+
+def rel_max(out: Tensor, ref: Tensor) -> float:
+    """Largest absolute difference over the largest absolute reference (at least 1): the bound of a log-sum-exp."""
+    out, ref = _pair(out, ref)
+    return max_abs(out, ref) / max(1.0, float(ref.abs().max()))
+
+
+def non_finite(out: Tensor) -> int:
+    """Number of NaN and infinite values."""
+    return int((~torch.isfinite(out)).sum())
+
+
+def worst_shard(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
+    """Largest 1 - PCC over every group and every token range [start, stop); empty shards are left out."""
+    _pair(out_GNF, ref_GNF)
+    return worst(
+        one_minus_pcc(out_GNF[g, a:b], ref_GNF[g, a:b]) for g in range(out_GNF.shape[0]) for a, b in shards if a < b
+    )
+
+
+def seam_rows(shards: Sequence[Range], width: int = SEAM_WIDTH) -> list[int]:
+    """Tokens within ``width`` of a border between two neighbouring non-empty shards, ascending."""
+    real = [s for s in shards if s[0] < s[1]]
+    rows: set[int] = set()
+    for (_, border), (start, _) in itertools.pairwise(real):
+        if border == start:
+            rows.update(range(max(border - width, real[0][0]), min(border + width, real[-1][1])))
+    return sorted(rows)
+
+
+def seam(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width: int = SEAM_WIDTH) -> float | None:
+    """1 - PCC over the seam rows of all groups; None where there is no border."""
+    rows = seam_rows(shards, width)
+    return one_minus_pcc(out_GNF[:, rows], ref_GNF[:, rows]) if rows else None
+
+
+def compare(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[str, float | int | None]:
+    """All metrics of one answer, by the names that thresholds and records use."""
+    return {
+        "rel_rmse": rel_rmse(out_GNF, ref_GNF),
+        "one_minus_pcc": one_minus_pcc(out_GNF, ref_GNF),
+        "one_minus_pcc_shard": worst_shard(out_GNF, ref_GNF, shards),
+        "one_minus_pcc_seam": seam(out_GNF, ref_GNF, shards),
+        "max_abs": max_abs(out_GNF, ref_GNF),
+        "non_finite": non_finite(out_GNF),
+    }
+
+
+def worst(values: Iterable[float]) -> float:
+    """The largest, NaN if any is NaN (``max`` would depend on the order); NaN of nothing, which then fails."""
+    found = list(values)
+    return math.nan if not found or any(math.isnan(v) for v in found) else max(found)
+
+
+def _pair(out: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
+    if out.shape != ref.shape:
+        raise ValueError(f"the answer has shape {tuple(out.shape)} and its reference {tuple(ref.shape)}")
+    if out.numel() == 0:
+        raise ValueError("there is nothing to compare in tensors without elements")
+    return out.double(), ref.double()
+
+
+def _is_finite(*tensors: Tensor) -> bool:
+    return all(bool(torch.isfinite(x).all()) for x in tensors)
+
+
+def _rms(x: Tensor) -> float:
+    return math.sqrt(float(x.square().mean()))
+
+
+def _is_constant(ref: Tensor) -> bool:
+    return float(ref.std(correction=0)) <= _CONSTANT * _rms(ref)
+
+
+def _spread(ref: Tensor) -> float:
+    return _rms(ref) if _is_constant(ref) else float(ref.std(correction=0))
+
+
+def _ratio(error: float, size: float) -> float:
+    if error == 0.0:
+        return 0.0
+    return error / size if size > 0.0 else math.inf

@@ -1,0 +1,106 @@
+"""The answers to compare with, computed in this process by code that is not ours.
+
+    attention   torch.nn.functional.scaled_dot_product_attention on float64, the plain math kernel (the simulator's
+                blocks use the fused one); log-sum-exp by torch.logsumexp on float64 scores
+    model       diffusers.SD3Transformer2DModel in fp32, same folder, same inputs
+    noise       the same oracle in the storage dtype, judged like an answer: what rounding alone costs
+
+Where storage is bf16, the reference gets the same bf16 values (weights and inputs) but computes on float64 or fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from parity.cases import AttentionShape, Case
+from parity.checkpoints import MODELS, CheckpointStore, load_oracle
+from parity.inputs import model_inputs, rounded
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_SCORES_BYTES = 256 * 2**20
+"""Scores held at a time; more of them are computed by blocks of queries."""
+
+
+def joint_rows(tensors: dict[str, Tensor], name: str, rows: int) -> Tensor:
+    """The real image rows with the prompt's behind them: (B, H, rows + L, E)."""
+    image = tensors[name][:, :, :rows]
+    return torch.cat([image, tensors[f"joint_{name}"]], 2) if f"joint_{name}" in tensors else image
+
+
+def attention_float64(tensors: dict[str, Tensor], shape: AttentionShape) -> tuple[Tensor, Tensor]:
+    """(out (B, H, rows + L, E), lse (B, H, rows + L)) in float64 over all real keys."""
+    q, k, v = (joint_rows(tensors, name, shape.rows).double() for name in ("q", "k", "v"))
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float64)
+    block = max(1, _SCORES_BYTES // (8 * k.shape[2]))
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            for start in range(0, q.shape[2], block):
+                at = (slice(b, b + 1), slice(h, h + 1))
+                rows = (*at, slice(start, start + block))
+                with sdpa_kernel(SDPBackend.MATH):
+                    out[rows] = F.scaled_dot_product_attention(q[rows], k[at], v[at])
+                lse[rows] = torch.logsumexp(q[rows] @ k[at].transpose(-1, -2) * q.shape[-1] ** -0.5, -1)
+    return out, lse
+
+
+def attention_noise(tensors: dict[str, Tensor], shape: AttentionShape, dtype: str) -> Tensor:
+    """One call of torch's attention in the storage dtype, (B, H, rows + L, E)."""
+    q, k, v = (joint_rows(tensors, name, shape.rows).to(DTYPES[dtype]) for name in ("q", "k", "v"))
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+@dataclass
+class ModelOracle:
+    """Samples of the diffusers model, each computed once per checkpoint, inputs and arithmetic."""
+
+    store: CheckpointStore
+    _samples: dict[tuple, Tensor] = field(default_factory=dict)
+
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        """The case's inputs, holding only values of its storage dtype."""
+        config = MODELS[case.model].config
+        tensors = model_inputs(
+            case.shape, config["joint_attention_dim"], config["pooled_projection_dim"], case.family, seed
+        )
+        return rounded(tensors, case.dtype)
+
+    def reference(self, case: Case, seed: int) -> Tensor:
+        """The fp32 sample (B, 16, H, W) of the weights as storage holds them."""
+        return self._sample(case, seed, torch.float32)
+
+    def noise(self, case: Case, seed: int) -> Tensor | None:
+        """The same sample computed in bf16; for fp32 in float64, whose distance is fp32's noise, or None (too slow)."""
+        if case.dtype == "bf16":
+            return self._sample(case, seed, torch.bfloat16)
+        return self._sample(case, seed, torch.float64) if MODELS[case.model].float64_noise else None
+
+    def drop(self, model: str, seed: int) -> None:
+        """Forget the samples of one checkpoint."""
+        self._samples = {key: x for key, x in self._samples.items() if (key[0], key[3]) != (model, seed)}
+
+    def _sample(self, case: Case, seed: int, arithmetic: torch.dtype) -> Tensor:
+        key = (case.model, case.shape, case.family, seed, case.dtype, arithmetic)
+        if key not in self._samples:
+            model = load_oracle(self.store.folder(case.model, seed), arithmetic, rounded=case.dtype == "bf16")
+            tensors = {n: x.to(arithmetic) if x.ndim > 1 else x for n, x in self.inputs(case, seed).items()}
+            with torch.inference_mode():
+                self._samples[key] = model(**tensors, return_dict=False)[0]
+        return self._samples[key]
+
+
+def guided(sample: Tensor, scale: float) -> Tensor:
+    """``uncond + scale * (cond - uncond)`` in float64 of a sample whose first half is the negative one."""
+    uncond, cond = sample.double().chunk(2)
+    return uncond + scale * (cond - uncond)
+
+
+def tokens_of(sample: Tensor, patch: int = 2) -> Tensor:
+    """(B, C, H, W) -> (B, H/p * W/p, p * p * C): one row per image token, row-major as the model orders them."""
+    b, c, height, width = sample.shape
+    x = sample.reshape(b, c, height // patch, patch, width // patch, patch)
+    return x.permute(0, 2, 4, 3, 5, 1).reshape(b, -1, patch * patch * c)

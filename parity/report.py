@@ -1,0 +1,143 @@
+"""Writers: results.json (the records), junit.xml (for CI systems) and parity.md; every number comes from a record."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+from parity.gate import Record, SuiteRun
+from parity.thresholds import TABLE
+
+FILES = ("results.json", "junit.xml", "parity.md")
+
+_MARKDOWN = """\
+# Parity, suite {{ run.suite }}
+
+{{ run.counts.passed }} passed, {{ run.counts.failed }} failed, {{ run.counts.skipped }} skipped
+of {{ run.records | length }} cases{% if run.expr %} that match `-k '{{ run.expr }}'`{% endif %} in \
+{{ "%.0f" | format(run.wall_s) }} s.
+
+Measured on backend `{{ run.backend }}`, seed {{ run.seed }}, started {{ run.started }}, on {{ run.machine.cpus }} \
+{{ run.machine.arch }} cores ({{ run.machine.system }}) with \
+{% for name, version in run.versions.items() %}{{ name }} {{ version }}{{ ", " if not loop.last }}{% endfor %}.
+
+Attention is judged against float64 `torch.nn.functional.scaled_dot_product_attention`, models against
+`diffusers.SD3Transformer2DModel` in fp32 with the same folder and inputs (for bf16: rounded to bf16). *Shard* is the
+worst 1 - PCC over every shard of every sample (and head), *seam* that of the rows next to a shard border, *noise* the
+relative RMSE of the oracle itself when it computes in the storage dtype (for fp32 models: its distance from float64).
+Seconds are those of the whole case.
+
+| case | verdict | rel RMSE | 1 - PCC | shard | seam | noise | MB sent | s |
+|---|---|---|---|---|---|---|---|---|
+{% for r in run.records -%}
+| {{ r.id }} | {{ r.verdict }} | {{ r.metrics.rel_rmse | num }} | {{ r.metrics.one_minus_pcc | num }} \
+| {{ r.metrics.one_minus_pcc_shard | num }} | {{ r.metrics.one_minus_pcc_seam | num }} | {{ r.noise.rel_rmse | num }} \
+| {{ "%.1f" | format(r.bytes_by_collective.values() | sum / 1e6) }} | {{ "%.1f" | format(r.wall_s) }} |
+{% endfor %}
+{% if not_passed -%}
+## Not passed
+
+{% for r in not_passed -%}
+- `{{ r.id }}` {{ r.verdict }}: {{ r.reason }}
+{% endfor %}
+{% endif -%}
+## Thresholds
+
+| kind | dtype | metric | at most | because |
+|---|---|---|---|---|
+{% for (kind, dtype), thresholds in table.items() if (kind, dtype) in used -%}
+{% for t in thresholds -%}
+| {{ kind }} | {{ dtype }} | {{ t.metric }} | {{ "%g" | format(t.limit) }} | {{ t.reason }} |
+{% endfor -%}
+{% endfor %}"""
+
+
+def write_all(run: SuiteRun, folder: Path) -> None:
+    """Write all three files into an existing folder."""
+    (folder / "results.json").write_text(results_json(run), encoding="utf-8")
+    (folder / "junit.xml").write_bytes(junit_xml(run))
+    (folder / "parity.md").write_text(markdown(run), encoding="utf-8")
+
+
+def results_json(run: SuiteRun) -> str:
+    """Strict JSON: what is not finite becomes the string ``nan``, ``inf`` or ``-inf``."""
+    return json.dumps(_plain(run.as_json()), indent=2, allow_nan=False) + "\n"
+
+
+def junit_xml(run: SuiteRun) -> bytes:
+    """One test case per record: ``failure`` for a bound exceeded, ``error`` for an exception, ``skipped``."""
+    failed = [r for r in run.records if r["verdict"] == "failed"]
+    errors = sum(bool(r["error"]) for r in failed)
+    totals = {
+        "name": f"parity.{run.suite}",
+        "tests": str(len(run.records)),
+        "failures": str(len(failed) - errors),
+        "errors": str(errors),
+        "skipped": str(run.counts["skipped"]),
+        "time": f"{run.wall_s:.3f}",
+    }
+    root = ET.Element("testsuites", totals)
+    suite = ET.SubElement(root, "testsuite", {**totals, "timestamp": run.started[:19]})
+    properties = ET.SubElement(suite, "properties")
+    for name, value in {"backend": run.backend, "seed": run.seed, **run.versions}.items():
+        ET.SubElement(properties, "property", {"name": name, "value": str(value)})
+    for r in run.records:
+        attributes = {"classname": f"parity.{run.suite}", "name": r["id"], "time": f"{r['wall_s']:.3f}"}
+        element = ET.SubElement(suite, "testcase", attributes)
+        message = {"message": _xml_text(r["reason"])}
+        if r["verdict"] == "skipped":
+            ET.SubElement(element, "skipped", message)
+        elif r["verdict"] == "failed":
+            child = ET.SubElement(element, "error" if r["error"] else "failure", message)
+            child.text = _xml_text(r["error"] or r["reason"])
+        ET.SubElement(element, "system-out").text = _xml_text(json.dumps(_plain({"metrics": r["metrics"]})))
+    ET.indent(root)
+    return ET.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def markdown(run: SuiteRun) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(undefined=jinja2.ChainableUndefined, autoescape=False, keep_trailing_newline=True)
+    environment.filters["num"] = number
+    return environment.from_string(_MARKDOWN).render(
+        run=run,
+        not_passed=[r for r in run.records if r["verdict"] != "passed"],
+        table=TABLE,
+        used={(r["kind"], r["dtype"]) for r in run.records},
+    )
+
+
+def number(value: Any) -> str:
+    """A metric in a table cell: two digits, ``-`` where there is none."""
+    return f"{value:.1e}" if isinstance(value, (int, float)) else "-"
+
+
+def worst_records(records: list[Record], metric: str, count: int = 5) -> list[Record]:
+    """The records with the largest value of a metric, NaN first."""
+    measured = [r for r in records if r["metrics"].get(metric) is not None]
+
+    def key(r: Record) -> float:
+        value = r["metrics"][metric]
+        return math.inf if math.isnan(value) else value
+
+    return sorted(measured, key=key, reverse=True)[:count]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _xml_text(text: str) -> str:
+    """Without the control characters that XML cannot hold."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)

@@ -1,0 +1,191 @@
+"""One case, run and measured: inputs, simulator, oracle, metrics. Judging is left to ``gate.py``."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity import metrics as m
+from parity import oracles
+from parity.cases import Case, Layout
+from parity.checkpoints import CheckpointStore
+from parity.inputs import attention_inputs, rounded
+from refsim import api
+from refsim.config import parse_parallel
+from refsim.launch import Result
+from refsim.mesh import get_mesh
+from refsim.parallel.sequence import TokenShards
+
+
+@dataclass
+class Measured:
+    """What a run gave.
+
+    Attributes:
+        metrics: of the answer against the oracle; None where there is nothing to measure.
+        noise: rel_rmse and one_minus_pcc of the oracle itself in the storage dtype.
+        bytes_by_collective: sent by all ranks, keyed ``collective@group``.
+        sim_s, oracle_s: seconds of the simulator, and of everything that is not.
+    """
+
+    metrics: dict[str, Any]
+    noise: dict[str, float]
+    bytes_by_collective: dict[str, int] = field(default_factory=dict)
+    sim_s: float = 0.0
+    oracle_s: float = 0.0
+
+
+class CpuRunner:
+    """Runs cases on forked CPU ranks; holds checkpoints and oracle answers over the cases of one suite."""
+
+    def __init__(self) -> None:
+        self._store = CheckpointStore()
+        self._oracle = oracles.ModelOracle(self._store)
+        self._threads = torch.get_num_threads()
+
+    def __enter__(self) -> CpuRunner:
+        self._store.__enter__()
+        # ranks idle while the oracle computes, so it may have every core
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_num_threads(self._threads)
+        self._store.__exit__(*error)
+
+    def run(self, case: Case, seed: int) -> Measured:
+        """Run one case with ``seed``; whatever goes wrong is raised."""
+        started = time.monotonic()
+        measured = (self._attention if case.kind == "attention" else self._model)(case, seed)
+        measured.oracle_s = time.monotonic() - started - measured.sim_s
+        return measured
+
+    def drop(self, case: Case, seed: int) -> None:
+        """Forget what only this case's checkpoint needs; called after the last case that uses it."""
+        if case.kind == "model":
+            self._store.drop(case.model, seed)
+            self._oracle.drop(case.model, seed)
+
+    def _attention(self, case: Case, seed: int) -> Measured:
+        tensors = rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
+        rows = case.shape.rows
+        result = _simulate_attention(case, case.layout, tensors)
+        ref, lse_ref = oracles.attention_float64(tensors, case.shape)
+        out, lse = _joint(result, rows), _lse_rows(result.tensors["lse"], case.shape.n, rows)
+        shards = _shards(case.layout, case.shape.n, rows)
+        if case.shape.text:
+            split = case.layout.prompt == "split"
+            prompt = _shards(case.layout, case.shape.text, case.shape.text) if split else [(0, case.shape.text)]
+            shards += [(rows + a, rows + b) for a, b in prompt]
+        found = m.compare(_per_head(out), _per_head(ref), shards)
+        found["lse_rel_max"] = m.rel_max(lse, lse_ref)
+        found["non_finite"] += m.non_finite(lse)
+        sim_s = result.wall_s
+        if case.twin is not None:
+            twin = _simulate_attention(case, case.twin, tensors)
+            sim_s += twin.wall_s
+            found["twin_max_abs"] = m.max_abs(_joint(twin, rows), out)
+        noise = oracles.attention_noise(tensors, case.shape, case.dtype)
+        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s)
+
+    def _model(self, case: Case, seed: int) -> Measured:
+        tensors = self._oracle.inputs(case, seed)
+        folder = self._store.folder(case.model, seed)
+        result = _simulate_model(case, case.layout, folder, tensors)
+        ref = self._oracle.reference(case, seed)
+        sample = result.tensors["sample"]
+        out_tokens, ref_tokens = oracles.tokens_of(sample), oracles.tokens_of(ref)
+        n = ref_tokens.shape[1]
+        found = m.compare(out_tokens, ref_tokens, _shards(case.layout, n, n))
+        digests = result.value["digests"]
+        ranks = get_mesh(case.mesh).num_devices
+        found["distinct_replicas"] = len(set(digests)) if len(digests) == ranks else math.nan
+        sim_s = result.wall_s
+        if case.guidance is not None:
+            guided_ref = oracles.guided(ref, case.guidance)
+            found["guided_rel_rmse"] = m.rel_rmse(result.tensors["guided"], guided_ref)
+            found["guided_one_minus_pcc"] = m.one_minus_pcc(result.tensors["guided"], guided_ref)
+            found["non_finite"] += m.non_finite(result.tensors["guided"])
+        if case.twin is not None:
+            twin = _simulate_model(case, case.twin, folder, tensors)
+            sim_s += twin.wall_s
+            found["twin_rel_rmse"] = m.rel_rmse(twin.tensors["sample"], sample)
+            if case.guidance is not None:
+                guided = m.rel_rmse(twin.tensors["guided"], result.tensors["guided"])
+                found["twin_rel_rmse"] = m.worst([found["twin_rel_rmse"], guided])
+        noise = self._oracle.noise(case, seed)
+        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s)
+
+
+def _simulate_attention(case: Case, layout: Layout, tensors: dict[str, Tensor]) -> Result:
+    return api.attention_result(
+        tensors,
+        mesh=layout.mesh,
+        scheme=layout.attention,
+        parallel=layout.parallel,
+        ring=layout.ring,
+        ulysses=layout.ulysses,
+        logical_n=case.shape.logical_n,
+        dtype=case.dtype,
+        prompt=layout.prompt,
+        schedule=layout.schedule,
+        q_chunk_size=layout.chunks[0],
+        k_chunk_size=layout.chunks[1],
+    )
+
+
+def _simulate_model(case: Case, layout: Layout, folder: Any, tensors: dict[str, Tensor]) -> Result:
+    return api.run(
+        folder,
+        inputs=tensors,
+        mesh=layout.mesh,
+        parallel=layout.parallel,
+        attention=layout.attention,
+        ring=layout.ring,
+        ulysses=layout.ulysses,
+        guidance=case.guidance,
+        dtype=case.dtype,
+        prompt=layout.prompt,
+        schedule=layout.schedule,
+    )
+
+
+def _shards(layout: Layout, n: int, rows: int) -> list[m.Range]:
+    """Token ranges of the members of the sp group when ``n`` tokens are cut of which ``rows`` are real."""
+    config = parse_parallel(
+        layout.parallel,
+        get_mesh(layout.mesh),
+        attention=layout.attention,
+        ring=layout.ring,
+        ulysses=layout.ulysses,
+    )
+    cut = TokenShards(rows, config.sp, TokenShards.of(n, config.sp).local_n)
+    return [cut.tokens(shard) for shard in range(config.sp)]
+
+
+def _joint(result: Result, rows: int) -> Tensor:
+    """Real image rows and prompt rows of the simulator's answer, (B, H, rows + L, E)."""
+    image = result.tensors["out"][:, :, :rows]
+    return torch.cat([image, result.tensors["joint_out"]], 2) if "joint_out" in result.tensors else image
+
+
+def _lse_rows(lse: Tensor, n: int, rows: int) -> Tensor:
+    """(B, H, n + L) without the padding rows."""
+    return torch.cat([lse[:, :, :rows], lse[:, :, n:]], 2)
+
+
+def _per_head(x: Tensor) -> Tensor:
+    """(B, H, N, E) -> (B * H, N, E)."""
+    return x.flatten(0, 1)
+
+
+def _noise(noise: Tensor | None, ref: Tensor) -> dict[str, float]:
+    if noise is None:
+        return {}
+    return {"rel_rmse": m.rel_rmse(noise, ref), "one_minus_pcc": m.one_minus_pcc(noise, ref)}

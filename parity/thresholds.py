@@ -1,0 +1,137 @@
+"""What is allowed, each bound with its reason; and the judge that applies them.
+
+No bound here was chosen to let a case pass. Measured noise stands beside every record, so that a reader can see how
+far a bound is from the rounding it has to leave room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Metrics = Mapping[str, "float | int | None"]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """``metric <= limit``; a metric of None (nothing to measure) is allowed only where ``optional``."""
+
+    metric: str
+    limit: float
+    reason: str
+    optional: bool = False
+
+
+_FINITE = Threshold("non_finite", 0, "inputs are finite and softmax is bounded, so every output is finite")
+_REPLICAS = Threshold(
+    "distinct_replicas",
+    1,
+    "every rank ends with the whole sample; two different ones mean that a copy went stale or was summed in "
+    "another order",
+)
+
+
+def _pcc(limit: float, reason: str) -> tuple[Threshold, ...]:
+    return (
+        Threshold("one_minus_pcc", limit, reason),
+        Threshold("one_minus_pcc_shard", limit, f"{reason}; on the worst shard, which an average over shards hides"),
+        Threshold(
+            "one_minus_pcc_seam",
+            limit,
+            f"{reason}; on the rows next to a shard border, where masks and merges go wrong first",
+            optional=True,
+        ),
+    )
+
+
+_ATTENTION_FP32 = (
+    Threshold(
+        "rel_rmse",
+        1e-6,
+        "fp32 holds 6e-8 per rounding and a merge rounds a handful of times; an equal-weight merge, which scores "
+        "PCC 0.9991, is off by 4e-2",
+    ),
+    *_pcc(1e-10, "a relative error of 1e-6 leaves 5e-13, a log-sum-exp kept in bf16 leaves 8e-5"),
+    Threshold(
+        "lse_rel_max",
+        1e-6,
+        "fp32 log-sum-exp, rounded by half an ulp (6e-8 of its size) on each of some 16 merges; one key too many "
+        "among 4096 moves it by 3e-5",
+    ),
+    Threshold(
+        "twin_max_abs",
+        2e-6,
+        "schemes differ only in the order of fp32 merges on outputs of order 1",
+        optional=True,
+    ),
+    _FINITE,
+)
+
+_BF16 = (
+    *_pcc(5e-4, "PCC 0.9995: bf16 keeps 8 bits, an operation rounds by 2e-3 and a block chains tens of them"),
+    Threshold(
+        "rel_rmse",
+        3.2e-2,
+        "the error that PCC 0.9995 stands for, sqrt(2 * 5e-4), so that a factor or an offset, which PCC cannot see, "
+        "gets no more room than noise",
+    ),
+    Threshold("twin_rel_rmse", 3.2e-2, "as rel_rmse, between two parallel configurations", optional=True),
+    _FINITE,
+)
+
+TABLE: dict[tuple[str, str], tuple[Threshold, ...]] = {
+    ("attention", "fp32"): _ATTENTION_FP32,
+    ("attention", "bf16"): (
+        *_BF16,
+        Threshold(
+            "lse_rel_max",
+            1e-5,
+            "storage is bf16 but scores and log-sum-exp are fp32: 64 products per score round by at most 64 * 6e-8 "
+            "of their size; a log-sum-exp kept in bf16 would be off by 2e-3",
+        ),
+    ),
+    ("model", "fp32"): (
+        Threshold(
+            "rel_rmse",
+            5e-6,
+            "the same fp32 arithmetic in another order: 6e-8 per rounding, growing with the root of the sums' length "
+            "and with depth; the oracle's own distance from float64 is a tenth of this bound",
+        ),
+        *_pcc(1.25e-11, "half the square of the relative RMSE allowed, 5e-6"),
+        Threshold("guided_rel_rmse", 5e-6, "guidance is judged like the sample it is made of", optional=True),
+        Threshold("twin_rel_rmse", 5e-6, "both must equal the same oracle, so they equal each other", optional=True),
+        _REPLICAS,
+        _FINITE,
+    ),
+    ("model", "bf16"): (
+        *_BF16,
+        Threshold(
+            "guided_one_minus_pcc",
+            5e-4,
+            "guidance is judged like the sample it is made of",
+            optional=True,
+        ),
+        _REPLICAS,
+    ),
+}
+
+
+def thresholds_for(kind: str, dtype: str) -> tuple[Threshold, ...]:
+    """The bounds of a kind of case (``attention``, ``model``) in a storage dtype (``fp32``, ``bf16``)."""
+    return TABLE[kind, dtype]
+
+
+def judge(metrics: Metrics, thresholds: tuple[Threshold, ...]) -> list[str]:
+    """What was exceeded, one sentence part each; empty if nothing was.
+
+    A NaN fails (``not nan <= limit``), and so does a metric that should have been measured and was not.
+    """
+    failures = []
+    for t in thresholds:
+        value = metrics.get(t.metric)
+        if value is None:
+            if not t.optional:
+                failures.append(f"{t.metric} was not measured")
+        elif not value <= t.limit:
+            failures.append(f"{t.metric} {value:.3g} is above {t.limit:.3g}")
+    return failures

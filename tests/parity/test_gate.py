@@ -1,0 +1,202 @@
+"""The gate: verdicts, reports, exit codes; a case that fails never costs the others' results."""
+
+import dataclasses
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from parity import gate
+from parity.cases import AttentionShape, Layout, make_case
+from parity.cli import app
+from refsim.errors import RankFailure, UserError
+
+GOOD = {
+    "rel_rmse": 1e-7,
+    "one_minus_pcc": 1e-14,
+    "one_minus_pcc_shard": 1e-14,
+    "one_minus_pcc_seam": None,
+    "lse_rel_max": 1e-7,
+    "max_abs": 1e-6,
+    "non_finite": 0,
+}
+
+
+def case(tag, **more):
+    return make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape(), tag=tag, **more)
+
+
+@dataclasses.dataclass
+class Measured:
+    metrics: dict
+    noise: dict = dataclasses.field(default_factory=lambda: {"rel_rmse": 1e-7})
+    bytes_by_collective: dict = dataclasses.field(default_factory=lambda: {"ring@ring": 1000})
+    sim_s: float = 0.25
+    oracle_s: float = 0.5
+
+
+class FakeRunner:
+    def __init__(self, answers):
+        self.answers, self.ran, self.dropped, self.open = answers, [], [], False
+
+    def __enter__(self):
+        self.open = True
+        return self
+
+    def __exit__(self, *error):
+        self.open = False
+
+    def run(self, case, seed):
+        self.ran.append((case.id, seed))
+        answer = next(a for tag, a in self.answers.items() if case.id.endswith(tag))
+        if isinstance(answer, Exception):
+            raise answer
+        return Measured(answer)
+
+    def drop(self, case, seed):
+        self.dropped.append(case.id)
+
+
+def run(answers, tmp_path=None, seed=0, **more):
+    runner = FakeRunner(answers)
+    cases = [case(tag, **more) for tag in answers]
+    done = gate.run_suite("smoke", seed=seed, out_dir=tmp_path, cases=cases, runner=runner)
+    assert not runner.open
+    return done, runner
+
+
+def test_verdicts_and_reasons(tmp_path):
+    done, _ = run(
+        {
+            "good": GOOD,
+            "over": GOOD | {"one_minus_pcc_shard": 1e-6},
+            "nan": GOOD | {"rel_rmse": float("nan")},
+            "unmeasured": {k: v for k, v in GOOD.items() if k != "lse_rel_max"},
+            "raises": ValueError("odd \x00 shape"),
+            "dies": RankFailure("rank 3 was killed by SIGKILL.", rank=3, traceback="in ring step 2"),
+        },
+        tmp_path,
+    )
+    by_tag = {r["id"].rsplit("-", 1)[1]: r for r in done.records}
+    assert {tag: r["verdict"] for tag, r in by_tag.items()} == {
+        tag: "passed" if tag == "good" else "failed" for tag in by_tag
+    }
+    assert by_tag["over"]["reason"] == "one_minus_pcc_shard 1e-06 is above 1e-10"
+    assert by_tag["nan"]["reason"] == "rel_rmse nan is above 1e-06"
+    assert by_tag["unmeasured"]["reason"] == "lse_rel_max was not measured"
+    assert by_tag["raises"]["reason"] == "ValueError: odd \x00 shape"
+    assert by_tag["dies"]["reason"] == "rank 3 was killed by SIGKILL." and by_tag["dies"]["error"] == "in ring step 2"
+    assert done.counts == {"passed": 1, "failed": 5, "skipped": 0} and done.exit_code == 1
+
+
+def test_reports_are_written_and_readable(tmp_path):
+    done, _ = run(
+        {"good": GOOD, "nan": GOOD | {"rel_rmse": float("nan")}, "raises": ValueError("odd \x00 shape")},
+        tmp_path / "a" / "b",
+        seed=7,
+    )
+    folder = tmp_path / "a" / "b"
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    data = json.loads((folder / "results.json").read_text(), parse_constant=refuse)
+    assert data["counts"] == done.counts and data["seed"] == 7 and data["exit_code"] == 1
+    wanted = {
+        *("id", "model", "mesh", "parallel", "scheme", "backend", "dtype", "metrics", "thresholds", "noise"),
+        *("verdict", "reason", "seed", "wall_s", "bytes_by_collective"),
+    }
+    assert all(wanted <= record.keys() for record in data["records"])
+    assert data["records"][1]["metrics"]["rel_rmse"] == "nan"
+
+    suite = ET.parse(folder / "junit.xml").getroot().find("testsuite")
+    assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "3",
+        "failures": "1",
+        "errors": "1",
+        "skipped": "0",
+    }
+    kinds = {
+        element.get("name").rsplit("-", 1)[1]: [child.tag for child in element] for element in suite.iter("testcase")
+    }
+    assert kinds == {"good": ["system-out"], "nan": ["failure", "system-out"], "raises": ["error", "system-out"]}
+
+    text = (folder / "parity.md").read_text()
+    assert "1 passed, 2 failed, 0 skipped" in text and "torch 2" in text and "seed 7" in text
+    assert text.count("| attention-n300-sp2-ring-fp32-normal-") == 3
+    assert "rel_rmse nan is above" in text
+
+
+def test_all_passed_is_exit_code_0():
+    assert run({"a": GOOD, "b": GOOD})[0].exit_code == 0
+
+
+def test_a_case_without_the_memory_it_needs_is_skipped_and_skipping_everything_is_no_success():
+    done, runner = run({"a": GOOD}, needs_gb=1e6)
+    assert done.records[0]["verdict"] == "skipped" and "1e+06 GiB" in done.records[0]["reason"]
+    assert not runner.ran and done.exit_code == 1
+
+
+def test_seeds_add_up_and_shared_state_is_dropped_after_its_last_use():
+    runner = FakeRunner({"a": GOOD, "b": GOOD, "c": GOOD})
+    cases = [case("a"), case("b", seed=2), case("c")]
+    gate.run_suite(seed=10, cases=cases, runner=runner)
+    assert [seed for _, seed in runner.ran] == [10, 12, 10]
+    assert [i.rsplit("-", 1)[1] for i in runner.dropped] == ["b", "c"]
+
+
+def test_progress_is_told_before_and_after_each_case():
+    told = []
+    cases = [case("a"), case("b")]
+    gate.run_suite(cases=cases, runner=FakeRunner({"a": GOOD, "b": GOOD}), progress=lambda *x: told.append(x))
+    assert [(i, n, c.id[-1], r and r["verdict"]) for i, n, c, r in told] == [
+        (1, 2, "a", None),
+        (1, 2, "a", "passed"),
+        (2, 2, "b", None),
+        (2, 2, "b", "passed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"suite": "nightly"}, "choose one of smoke, full"),
+        ({"backend": "tpu"}, "choose one of cpu"),
+        ({"expr": "flux"}, "no case of suite 'smoke' matches -k 'flux'"),
+        ({"expr": "ring and"}, "a word is missing"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, says):
+    with pytest.raises(UserError, match=says) as e:
+        gate.run_suite(**arguments)
+    assert e.value.exit_code == 2 and "\n" not in str(e.value)
+
+
+def test_out_that_is_a_file_is_found_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    runner = FakeRunner({"a": GOOD})
+    with pytest.raises(UserError, match="cannot be made a folder"):
+        gate.run_suite(cases=[case("a")], runner=runner, out_dir=tmp_path / "file")
+    assert not runner.ran
+
+
+def test_command_line_lists():
+    result = CliRunner().invoke(app, ["list", "-k", "large and tg", "--json"])
+    assert result.exit_code == 0
+    (only,) = json.loads(result.stdout)
+    assert only["id"] == "sd35_large-tg-cfg2_sp4_tp4-ring-fp32" and only["parallel"] == "cfg2_sp4_tp4"
+
+
+@pytest.mark.parametrize("metrics, code", [(GOOD, 0), (GOOD | {"rel_rmse": 1.0}, 1)])
+def test_command_line_runs(monkeypatch, tmp_path, metrics, code):
+    fake = FakeRunner({"normal": metrics})
+    monkeypatch.setattr("parity.runners.CpuRunner", lambda: fake)
+    monkeypatch.setattr("refsim.launch.warm_up", lambda: None)
+    arguments = ["run", "-k", "attention and n300 and tp2", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    assert f"{1 - code} passed, {code} failed, 0 skipped" in result.output
+    assert {p.name for p in tmp_path.iterdir()} == {"results.json", "junit.xml", "parity.md"}
+    as_json = CliRunner().invoke(app, [*arguments, "--json"])
+    assert json.loads(as_json.stdout)["exit_code"] == code

@@ -1,0 +1,134 @@
+"""Each metric sees what it is there for, and nothing lets NaN through."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parity import metrics as m
+from parity.thresholds import judge, thresholds_for
+
+SHARDS = [(0, 32), (32, 64), (64, 96), (96, 120)]
+FP32 = thresholds_for("attention", "fp32")
+BF16 = thresholds_for("attention", "bf16")
+
+
+@pytest.fixture
+def ref():
+    """(G, N, F) = (2, 120, 16)."""
+    return torch.randn(2, 120, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def failures(out, ref, thresholds=FP32):
+    return judge(m.compare(out, ref, SHARDS) | {"lse_rel_max": 0.0}, thresholds)
+
+
+def test_equal_tensors_are_at_distance_zero(ref):
+    found = m.compare(ref.clone(), ref, SHARDS)
+    assert set(found.values()) == {0.0}
+    assert failures(ref.clone(), ref) == []
+
+
+def test_fp32_rounding_passes(ref):
+    assert failures(ref.float(), ref) == []
+
+
+@pytest.mark.parametrize("spoil", [lambda x: x * 1.01, lambda x: x + 0.01], ids=["scale", "shift"])
+def test_relative_rmse_sees_what_correlation_cannot(ref, spoil):
+    out = spoil(ref)
+    assert m.one_minus_pcc(out, ref) < 1e-15
+    assert [f.split()[0] for f in failures(out, ref)] == ["rel_rmse"]
+    assert m.rel_rmse(out, ref) == pytest.approx(0.01, rel=0.1)
+
+
+def test_bf16_bounds_a_factor_too(ref):
+    assert failures(ref * 1.05, ref, BF16)
+
+
+def test_one_bad_shard_is_seen_where_the_whole_hides_it(ref):
+    out = ref.clone()
+    out[1, 96:120] += 0.15 * torch.randn(24, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = m.compare(out, ref, SHARDS)
+    assert found["one_minus_pcc"] < found["one_minus_pcc_shard"] / 5
+    assert found["one_minus_pcc_shard"] == pytest.approx(0.5 * 0.15**2, rel=0.3)
+    assert m.worst_shard(out, ref, SHARDS[:3]) < 1e-15
+
+
+def test_an_error_at_the_seam_only_is_loudest_there(ref):
+    out = ref.clone()
+    out[:, 63:65] *= -1.0
+    found = m.compare(out, ref, SHARDS)
+    assert found["one_minus_pcc_seam"] > 3 * found["one_minus_pcc_shard"] > 3 * found["one_minus_pcc"]
+
+
+def test_seam_rows_are_those_next_to_a_border():
+    assert m.seam_rows([(0, 8), (8, 16)]) == [6, 7, 8, 9]
+    assert m.seam_rows([(0, 1), (1, 16)], width=2) == [0, 1, 2]
+    assert m.seam_rows([(0, 8), (8, 8), (8, 8)]) == []
+    assert m.seam_rows([(0, 8), (9, 16)]) == []
+    assert m.seam(torch.ones(1, 8, 2), torch.ones(1, 8, 2), [(0, 8)]) is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_anything_non_finite_fails_every_metric(ref, bad):
+    out = ref.clone()
+    out[0, 31, 3] = bad
+    found = m.compare(out, ref, SHARDS)
+    assert found.pop("non_finite") == 1
+    assert all(math.isnan(value) for value in found.values())
+    assert len(failures(out, ref)) == 5
+    assert failures(ref, out), "a reference with NaN must not pass either"
+
+
+def test_nan_anywhere_is_the_worst_in_any_order():
+    assert math.isnan(m.worst([0.0, math.nan, 1.0])) and math.isnan(m.worst([math.nan, 1.0]))
+    assert math.isnan(m.worst([])), "nothing measured must not pass"
+
+
+def test_correlation_has_no_cancellation():
+    g = torch.Generator().manual_seed(2)
+    ref = torch.randn(100_000, dtype=torch.float64, generator=g)
+    out = ref + 1e-9 * torch.randn(100_000, dtype=torch.float64, generator=g)
+    assert m.one_minus_pcc(out, ref) == pytest.approx(0.5e-18, rel=0.02)
+
+
+def test_correlation_is_that_of_the_textbook(ref):
+    out = ref + torch.randn(ref.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    textbook = torch.corrcoef(torch.stack([out.flatten(), ref.flatten()]))[0, 1]
+    assert m.one_minus_pcc(out, ref) == pytest.approx(1 - float(textbook), rel=1e-9)
+
+
+def test_constants():
+    ones = torch.ones(64, dtype=torch.float64)
+    noisy = ones + 1e-7 * torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    assert m.one_minus_pcc(ones, ones) == 0.0 and m.rel_rmse(ones, ones) == 0.0
+    assert m.one_minus_pcc(noisy, ones) < 1e-13, "rounding of a constant is no lack of correlation"
+    assert m.one_minus_pcc(1.1 * ones, ones) == pytest.approx(0.005)
+    assert m.one_minus_pcc(ones, torch.arange(64.0)) == 1.0, "a constant answer to a varying reference"
+    assert m.one_minus_pcc(torch.zeros(4), torch.zeros(4)) == 0.0
+    assert m.one_minus_pcc(ones[:4], torch.zeros(4)) == 1.0 and m.rel_rmse(ones[:4], torch.zeros(4)) == math.inf
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ValueError, match="shape"):
+        m.compare(torch.ones(1, 4, 2), torch.ones(1, 5, 2), [(0, 4)])
+    with pytest.raises(ValueError, match="nothing to compare"):
+        m.rel_rmse(torch.ones(0), torch.ones(0))
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50),
+    st.floats(0.1, 10.0),
+    st.floats(-100.0, 100.0),
+)
+@settings(deadline=None, max_examples=60)
+def test_correlation_is_bounded_and_its_range_is_used(values, factor, offset):
+    ref = torch.tensor(values, dtype=torch.float64)
+    assert 0.0 <= m.one_minus_pcc(factor * ref + offset, ref) <= 2.0 + 1e-9
+    assert m.one_minus_pcc(ref, ref) == 0.0
+
+
+def test_a_metric_that_was_not_measured_fails():
+    assert judge({}, FP32) and any("not measured" in f for f in judge({"rel_rmse": None}, FP32))

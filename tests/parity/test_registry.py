@@ -1,0 +1,90 @@
+"""The registry holds what the suites promise, and every case fits its mesh."""
+
+from collections import Counter
+
+import pytest
+
+from parity.cases import FAMILIES, Layout, suite_cases
+from parity.thresholds import thresholds_for
+from refsim.config import parse_parallel
+from refsim.errors import UserError
+from refsim.mesh import get_mesh
+
+SMOKE, FULL = suite_cases("smoke"), suite_cases("full")
+
+
+def fits(layout: Layout):
+    return parse_parallel(
+        layout.parallel,
+        get_mesh(layout.mesh),
+        attention=layout.attention,
+        ring=layout.ring,
+        ulysses=layout.ulysses,
+    )
+
+
+def test_smoke_is_large_enough_and_part_of_full():
+    assert len(SMOKE) >= 40
+    assert {c.id for c in SMOKE} < {c.id for c in FULL}
+
+
+def test_ids_are_unique_and_usable_in_an_expression():
+    assert not [i for i, n in Counter(c.id for c in FULL).items() if n > 1]
+    assert all(set(c.id) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-") for c in FULL)
+
+
+def test_ids_spell_the_configuration():
+    assert {"sd35_large-t3k-cfg2_sp2_tp2-ring-bf16", "attention-t3k_1x8-sp8-ring-fp32-outlier_text"} <= {
+        c.id for c in SMOKE
+    }
+
+
+@pytest.mark.parametrize("kind", ["attention", "model"])
+def test_every_mesh_scheme_and_dtype_is_in_smoke(kind):
+    cases = [c for c in SMOKE if c.kind == kind]
+    assert {c.mesh for c in cases} >= {"n300", "t3k-1x8", "t3k", "tg"}
+    assert {c.layout.attention for c in cases} == {"ring", "ulysses", "usp"}
+    assert {c.dtype for c in cases} == {"fp32", "bf16"}
+    assert {c.layout.schedule for c in cases} == {"gather", "step", "block"}
+    assert {c.layout.prompt for c in cases} == {"replicated", "split"}
+    configs = [fits(c.layout) for c in cases]
+    assert any(c.tp > 1 and c.sp > 1 for c in configs) and any(c.tp > 1 and c.sp == 1 for c in configs)
+    assert {c.ring_parallel.mesh_axis for c in configs if isinstance(c.sequence_parallel.mesh_axis, tuple)} == {0, 1}
+
+
+def test_every_family_goes_through_every_scheme_in_fp32():
+    found = {(c.family, c.layout.attention) for c in SMOKE if c.kind == "attention" and c.dtype == "fp32"}
+    assert found == {(f, s) for f in FAMILIES for s in ("ring", "ulysses", "usp")}
+
+
+def test_cfg_parallel_stands_beside_cfg_fusion():
+    pairs = [c for c in SMOKE if c.twin and c.kind == "model"]
+    assert any(fits(c.layout).cfg == 2 and fits(c.twin).cfg == 1 and c.guidance for c in pairs)
+
+
+def test_real_widths_and_the_full_size_are_in_smoke():
+    for model in ("sd35_medium", "sd35_large"):
+        where = {(c.mesh, c.layout.parallel, c.layout.scheme) for c in SMOKE if c.model == model and c.dtype == "fp32"}
+        assert where == {
+            ("t3k", "cfg2_sp2_tp2", "ring"),
+            ("t3k-1x8", "sp8", "ring"),
+            ("t3k", "sp8", "usp_r2u4"),
+            ("tg", "cfg2_sp4_tp4", "ring"),
+        }
+    full_size = [c for c in SMOKE if c.model == "sd35_large" and c.shape.latent == (128, 128) and c.shape.text == 333]
+    assert [(c.mesh, c.dtype) for c in full_size] == [("t3k", "bf16")]
+
+
+@pytest.mark.parametrize("case", FULL, ids=lambda c: c.id)
+def test_case_fits_its_mesh_and_has_thresholds(case):
+    for layout in (case.layout, case.twin):
+        if layout is not None:
+            config = fits(layout)
+            assert config.num_devices == get_mesh(layout.mesh).num_devices
+            assert config.attention == layout.attention or config.sp == 1
+    assert all(t.reason for t in thresholds_for(case.kind, case.dtype))
+
+
+def test_unknown_suite():
+    with pytest.raises(UserError, match="smoke, full"):
+        suite_cases("nightly")

@@ -1,0 +1,83 @@
+"""The -k expression selects as its words say, and a malformed one is one sentence."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parity.selection import compile_expression
+from refsim.errors import UserError
+
+ID = "sd35_large-t3k_1x8-sp8-ring-bf16"
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (None, True),
+        ("  ", True),
+        ("ring", True),
+        ("RING", True),
+        ("ulysses", False),
+        ("t3k_1x8-sp8", True),
+        ("not ulysses", True),
+        ("not not ring", True),
+        ("ring and bf16", True),
+        ("ring and fp32", False),
+        ("fp32 or bf16", True),
+        ("fp32 or ulysses and ring", False),
+        ("bf16 or ulysses and fp32", True),
+        ("(bf16 or ulysses) and fp32", False),
+        ("not (ulysses or fp32)", True),
+        ("not ulysses and not ring", False),
+        ("((ring))", True),
+        ("ring and(bf16)", True),
+    ],
+)
+def test_selects(expression, expected):
+    assert compile_expression(expression)(ID) is expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["and", "ring and", "or ring", "not", "(ring", "ring)", "()", "ring bf16", "ring not bf16", "(" * 2000, "(" * 60],
+)
+def test_malformed_is_the_users_mistake_in_one_sentence(expression):
+    with pytest.raises(UserError) as e:
+        compile_expression(expression)
+    assert e.value.exit_code == 2
+    assert "\n" not in str(e.value) and str(e.value).endswith(".")
+
+
+words = st.sampled_from(["ring", "bf16", "fp32", "t3k", "sp8", "usp", "LARGE"])
+trees = st.recursive(
+    words.map(lambda w: (w, w.lower() in ID)),
+    lambda sub: st.one_of(
+        sub.map(lambda x: (f"not ({x[0]})", not x[1])),
+        st.tuples(sub, sub).map(lambda p: (f"({p[0][0]}) and ({p[1][0]})", p[0][1] and p[1][1])),
+        st.tuples(sub, sub).map(lambda p: (f"({p[0][0]}) or ({p[1][0]})", p[0][1] or p[1][1])),
+    ),
+    max_leaves=12,
+)
+
+
+@given(trees)
+@settings(deadline=None)
+def test_agrees_with_boolean_logic(tree):
+    text, expected = tree
+    assert compile_expression(text)(ID) is expected
+
+
+@given(st.text(alphabet="ab ()\nnotrd", max_size=40))
+@settings(deadline=None)
+def test_any_text_is_a_predicate_or_one_sentence(text):
+    try:
+        assert compile_expression(text)(ID) in (True, False)
+    except UserError as e:
+        assert str(e)
+
+
+@given(words, words, words)
+@settings(deadline=None)
+def test_and_binds_closer_than_or(a, b, c):
+    plain = compile_expression(f"{a} or {b} and {c}")
+    assert plain(ID) == compile_expression(f"{a} or ({b} and {c})")(ID)

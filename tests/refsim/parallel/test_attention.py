@@ -1,0 +1,167 @@
+"""Every attention scheme against one float64 call on the concatenated tokens.
+
+The bounds for fp32 are absolute; for bf16 the bound is the error of rounding the exact answer to bf16 once.
+"""
+
+import pytest
+import torch
+
+import refsim
+from refsim.errors import UserError
+from tests.refsim.helpers import (
+    LSE_BOUND,
+    assert_matches,
+    assert_one_sentence,
+    attention_inputs,
+    lse_error,
+    relative_rmse,
+    serial_attention,
+)
+from tests.refsim.parallel.schemes import RINGS, SCHEMES, SOME, ULYSSES, answer, assert_same_bits
+
+PROMPTS = {"no_prompt": (0, "replicated"), "replicated": (21, "replicated"), "split": (21, "split")}
+FEW_CHUNKS = {"q_chunk_size": 24, "k_chunk_size": 20}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_scheme_matches_the_serial_answer(scheme, prompt):
+    rows, layout = PROMPTS[prompt]
+    tensors = attention_inputs(heads=8, n=256, prompt=rows, batch=2)
+    assert_matches(answer(tensors, scheme, prompt=layout), serial_attention(tensors))
+
+
+@pytest.mark.parametrize("prompt", ["replicated", "split"])
+@pytest.mark.parametrize(
+    ("n", "logical_n"),
+    [(256, 250), (256, 96), (256, 33), (256, 1), (40, 40), (40, 37), (300, 257)],
+    ids=["end", "whole_shards", "not_a_tile", "one_row", "40_rows", "37_of_40_rows", "not_aligned"],
+)
+@pytest.mark.parametrize("scheme", SOME)
+def test_padding_is_no_key(scheme, n, logical_n, prompt):
+    """Fewer valid tokens than rows, whole shards of padding, and rows that the harness has to pad itself."""
+    rows, layout = PROMPTS[prompt]
+    tensors = attention_inputs(heads=8, n=n, prompt=rows)
+    got = answer(tensors, scheme, prompt=layout, logical_n=logical_n, **FEW_CHUNKS)
+    assert_matches(got, serial_attention(tensors, logical_n))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("scheme", SOME)
+def test_garbage_in_the_padding_changes_no_bit(scheme, prompt):
+    rows, layout = PROMPTS[prompt]
+    clean = attention_inputs(heads=8, n=256, prompt=rows)
+    dirty = {name: x.clone() for name, x in clean.items()}
+    for name in ("q", "k", "v"):
+        clean[name][:, :, 75:] = 0
+        dirty[name][:, :, 75:] = 1e4
+    options = {"prompt": layout, "logical_n": 75, **FEW_CHUNKS}
+    assert_same_bits(answer(dirty, scheme, **options), answer(clean, scheme, **options))
+
+
+@pytest.mark.parametrize(
+    ("heads", "prompt"), [(1, "replicated"), (5, "split"), (6, "replicated"), (6, "no_prompt"), (10, "split")]
+)
+@pytest.mark.parametrize("scheme", ULYSSES)
+def test_uneven_heads_are_padded(scheme, heads, prompt):
+    rows, layout = PROMPTS[prompt]
+    tensors = attention_inputs(heads=heads, n=64, prompt=rows)
+    assert_matches(answer(tensors, scheme, prompt=layout), serial_attention(tensors))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "heads", "what", "works"),
+    [
+        ("t3k_1x8-ulysses8", 6, "ulysses 8 cannot split 6 heads", "padded to 8"),
+        ("t3k-sp4tp2-ulysses", 4, "ulysses 4 cannot split 2 heads", "(1, 2)"),
+        ("t3k-usp_ring2@0_ulysses4@1", 38, "ulysses 4 cannot split 38 heads", "(1, 2, 19, 38)"),
+        ("t3k-sp2tp4-ring", 38, "tp4 cannot split 38 heads", "--pad-heads"),
+    ],
+)
+def test_uneven_heads_are_refused_without_padding(scheme, heads, what, works):
+    with pytest.raises(UserError) as caught:
+        answer(attention_inputs(heads=heads, n=64), scheme, pad_heads=False)
+    assert_one_sentence(str(caught.value))
+    assert what in str(caught.value)
+    assert works in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", [name for name in SOME if name != "t3k-sp4tp2-ring_line"])
+def test_even_heads_need_no_padding(scheme):
+    tensors = attention_inputs(heads=8, n=64)
+    assert_same_bits(answer(tensors, scheme, pad_heads=False), answer(tensors, scheme, pad_heads=True))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("scheme", RINGS)
+def test_schedules_give_the_same_bits(scheme, prompt):
+    rows, layout = PROMPTS[prompt]
+    tensors = attention_inputs(heads=8, n=256, prompt=rows)
+    gather, step, block = (
+        answer(tensors, scheme, prompt=layout, schedule=schedule, logical_n=230, **FEW_CHUNKS)
+        for schedule in ("gather", "step", "block")
+    )
+    assert_same_bits(step, gather)
+    assert_same_bits(block, gather)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("scheme", SOME)
+def test_bf16_is_rounded_once(scheme, prompt):
+    """Against the exact answer for the rounded inputs: no more error than rounding that answer to bf16."""
+    rows, layout = PROMPTS[prompt]
+    tensors = attention_inputs(heads=8, n=256, prompt=rows, dtype=torch.bfloat16)
+    got, want = answer(tensors, scheme, prompt=layout, **FEW_CHUNKS), serial_attention(tensors)
+    for name in got.keys() - {"lse"}:
+        assert got[name].dtype == torch.bfloat16
+        floor = relative_rmse(want[name].bfloat16(), want[name])
+        assert relative_rmse(got[name], want[name]) <= 1.05 * floor
+    assert got["lse"].dtype == torch.float32
+    assert lse_error(got["lse"], want["lse"]) <= LSE_BOUND
+
+
+@pytest.mark.parametrize("size", [1, 16, 257], ids=lambda size: f"chunk{size}")
+@pytest.mark.parametrize("scheme", ["t3k-sp4tp2-ring_line", "t3k-usp_ring4@1_ulysses2@0"])
+def test_chunk_sizes_only_move_roundings(scheme, size):
+    tensors = attention_inputs(heads=8, n=128, prompt=5, features=8)
+    got = answer(tensors, scheme, q_chunk_size=size, k_chunk_size=size)
+    assert_matches(got, serial_attention(tensors))
+
+
+@pytest.mark.parametrize("schedule", ["gather", "step", "block"])
+@pytest.mark.parametrize("scheme", SOME)
+def test_delays_change_no_bit(scheme, schedule):
+    tensors = attention_inputs(heads=8, n=256, prompt=21)
+    quiet = answer(tensors, scheme, schedule=schedule, k_chunk_size=20)
+    for seed in (1, 2):
+        assert_same_bits(answer(tensors, scheme, schedule=schedule, k_chunk_size=20, delay=(seed, 0.01)), quiet)
+
+
+def test_large_scores_do_not_overflow():
+    """Scores far beyond what exp can hold in fp32."""
+    tensors = attention_inputs(heads=8, n=256, prompt=21)
+    tensors = {name: x * 7 if name.endswith(("q", "k")) else x for name, x in tensors.items()}
+    want = serial_attention(tensors)
+    assert want["lse"].max() > 150
+    assert_matches(answer(tensors, "t3k_1x8-ring8"), want)
+
+
+def test_simulate_attention_returns_out_joint_out_and_lse():
+    tensors = attention_inputs(heads=4, n=64, prompt=5)
+    want = serial_attention(tensors)
+    out, joint_out, lse = refsim.simulate_attention(
+        tensors["q"],
+        tensors["k"],
+        tensors["v"],
+        joint_q=tensors["joint_q"],
+        joint_k=tensors["joint_k"],
+        joint_v=tensors["joint_v"],
+        mesh="n300",
+        scheme="ring",
+    )
+    assert_matches({"out": out, "joint_out": joint_out, "lse": lse}, want)
+    out, joint_out, lse = refsim.simulate_attention(
+        tensors["q"], tensors["k"], tensors["v"], mesh="n300", scheme="ulysses", dtype="bf16"
+    )
+    assert joint_out is None
+    assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)

@@ -1,0 +1,201 @@
+"""Ranks that die, hang or are left alone: the run ends within seconds, says who it was, and leaves nothing behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from refsim.errors import RankFailure, UserError
+from tests.refsim.helpers import run
+
+ROOT = Path(__file__).resolve().parents[3]
+MESH, PARALLEL, SIZE = "bh-qb-1x4", "sp4", 4
+SHORT_S = 1.0  # bound of a wait where the test lets it run out
+SECONDS = 8.0  # what "within seconds" means on a busy machine
+
+
+def pids() -> list[int]:
+    return [value["pid"] for value in run("pids", MESH, PARALLEL).values]
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def failure(program: str, **arguments) -> RankFailure:
+    """Run a program that fails; checks that it ends soon, that no rank is left, and that the next job works."""
+    before = pids()
+    assert all(exists(pid) for pid in before)
+    started = time.monotonic()
+    with pytest.raises(RankFailure) as caught:
+        run(program, MESH, PARALLEL, arguments, timeout_s=SHORT_S)
+    assert time.monotonic() - started < SECONDS
+    assert [pid for pid in before if exists(pid)] == []
+    assert run("gathered_ranks", MESH, PARALLEL).value == {"ranks": [0, 1, 2, 3]}
+    assert not set(before) & set(pids())
+    return caught.value
+
+
+HOW = {
+    "raise": "failed",
+    "exit": "exited with code 3",
+    "sigkill": "was killed by SIGKILL",
+    "hang": "made no progress",
+}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("how", HOW)
+def test_a_failing_rank_is_named(how, rank):
+    error = failure("one_fails", rank=rank, how=how)
+    assert error.rank == rank
+    assert error.exit_code == 1
+    assert f"rank {rank} {HOW[how]}" in str(error)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_failing_rank_says_in_which_collective_and_step_it_was(how):
+    message = str(failure("one_fails", rank=2, how=how, inside=True))
+    assert f"rank 2 {HOW[how]}" in message
+    assert "step 3" in message
+    assert "demo" in message
+
+
+def test_an_exception_keeps_its_text_and_traceback():
+    error = failure("one_fails", rank=1, how="raise")
+    assert "ValueError: planted" in str(error)
+    assert 'raise ValueError("planted")' in error.traceback
+
+
+def test_ranks_that_wait_for_each_other_time_out():
+    message = str(failure("wait_in_a_circle"))
+    assert "timed out" in message
+    assert "receive from rank" in message
+
+
+def test_a_rank_that_waits_for_nothing_ends_the_run():
+    failure("wait_for_nothing")
+
+
+@pytest.mark.parametrize("op", ["send", "recv"])
+def test_a_transfer_left_behind_does_not_reach_the_next_job(op):
+    try:
+        run("leave_behind", MESH, PARALLEL, {"op": op}, timeout_s=SHORT_S)
+    except RankFailure:
+        pass  # refusing the job that forgot it is as good as cleaning up behind it
+    assert run("gathered_ranks", MESH, PARALLEL, timeout_s=SHORT_S).value == {"ranks": [0, 1, 2, 3]}
+
+
+def test_a_users_mistake_found_on_a_rank_stays_a_users_mistake():
+    before = pids()
+    with pytest.raises(
+        UserError, match=r"reduce_scatter cannot cut dim 0 of size 6 into 4 equal slices; pad it to 8\."
+    ):
+        arguments = {"collective": "reduce_scatter", "group": "sp", "dtype": "float32", "shape": [6], "dim": 0}
+        run("one_collective", MESH, PARALLEL, arguments)
+    assert [pid for pid in before if exists(pid)] == []
+    assert run("gathered_ranks", MESH, PARALLEL).value == {"ranks": [0, 1, 2, 3]}
+
+
+def test_ranks_are_kept_for_the_next_job_and_pools_live_side_by_side():
+    four = pids()
+    two = [value["pid"] for value in run("pids", "n300", "sp2").values]
+    assert len(set(four + two)) == 6
+    assert pids() == four
+
+
+def test_failures_leave_no_file_descriptor_behind():
+    def descriptors():
+        failure("one_fails", rank=0, how="exit")
+        gc.collect()  # the traceback of the failure holds on to the pool
+        return len(os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd"))
+
+    assert descriptors() == descriptors() == descriptors()
+
+
+# The launching process itself is ended --------------------------------------------------------------------------------
+
+PREAMBLE = """
+import sys
+from refsim.config import parse_parallel
+from refsim.launch import execute, warm_up
+from refsim.mesh import get_mesh
+
+def job(program):
+    mesh = get_mesh("n300")
+    return execute("tests.refsim.programs:" + program, mesh, parse_parallel("sp2", mesh), {})
+"""
+SCRIPTS = {
+    "idle": 'job("pids"); print("ready", flush=True); sys.stdin.read()',
+    "busy": 'job("hang_aloud")',
+    "warming": 'warm_up(); print("ready", flush=True); sys.stdin.read()',
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "sent"),
+    [
+        ("idle", "SIGKILL"),
+        ("busy", "SIGKILL"),
+        ("warming", "SIGKILL"),
+        ("busy", "SIGINT"),
+        ("busy", "SIGTERM"),
+        ("idle", "end"),
+    ],
+)
+def test_nothing_outlives_the_launcher(state, sent, tmp_path):
+    """Zygote and ranks inherit the script's stdout, so it is closed only when the last one of them is gone."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + SCRIPTS[state]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    with launcher:
+        assert launcher.stdout.readline().strip() in ("ready", "hanging")
+        assert list(tmp_path.glob("refsim-*"))
+        if sent != "end":
+            launcher.send_signal(signal.Signals[sent])
+            # (a warming zygote still has to finish its imports)
+        _, stderr = launcher.communicate(timeout=5 if state != "warming" else 20)
+        assert list(tmp_path.iterdir()) == []
+        assert "zygote" not in stderr
+
+
+ATTENTION = """
+import torch
+import refsim
+q, k, v = torch.randn(3, 1, 8, 256, 16)
+print("ready", flush=True)
+for seed in range(10_000):
+    refsim.simulate_attention(q.clone(), k.clone(), v.clone(), mesh="t3k-1x8", scheme="ring", delay=(seed, 0.05))
+"""
+
+
+def test_a_killed_launcher_leaves_no_inputs_behind(tmp_path):
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", ATTENTION],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+    )
+    with launcher:
+        launcher.stdout.readline()
+        while not list(tmp_path.glob("**/inputs.safetensors")):
+            assert launcher.poll() is None
+            time.sleep(0.01)
+        launcher.kill()
+        launcher.communicate(timeout=20)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,56 @@
+"""The trace counts every transfer, keeps events only when asked, and keeps all ranks on one clock."""
+
+import json
+
+import pytest
+
+from refsim.runtime.trace import Trace, write_jsonl
+from tests.refsim.helpers import run
+
+
+def record(trace: Trace, op: str, **fields):
+    common = {"step": 0, "shapes": [[2]], "dtype": "float32", "buffer": "-", "collective": "shift", "group": "sp"}
+    event = trace.begin(op, **{**common, "bytes": 8, **fields})
+    trace.end(event)
+    return event
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["counting", "keeping"])
+def test_sends_are_counted_and_receives_are_not(keep):
+    trace = Trace(rank=3, keep=keep)
+    for op in ("send", "send", "recv", "sdpa"):
+        record(trace, op)
+    record(trace, "send", group="tp", collective="all_reduce/all_gather", bytes=5)
+    assert trace.bytes_by_collective() == {"shift@sp": 16, "all_reduce/all_gather@tp": 5}
+    assert len(trace.as_json()) == (5 if keep else 0)
+
+
+def test_jsonl_is_ordered_by_start(tmp_path):
+    events = [record(Trace(rank, keep=True), "send", step=rank) for rank in (2, 0, 1)]
+    lines = (tmp_path / "trace.jsonl", [vars(event) for event in reversed(events)])
+    write_jsonl(lines[1], lines[0])
+    written = [json.loads(line) for line in lines[0].read_text().splitlines()]
+    assert [event["step"] for event in written] == [2, 0, 1]
+    assert written == [vars(event) for event in events]
+
+
+def test_trace_of_all_ranks_is_kept_only_when_asked():
+    arguments = {"collective": "shift", "group": "sp", "dtype": "float32", "shape": [6]}
+    assert run("one_collective", "t3k-1x8", "sp8", arguments).trace == []
+    trace = run("one_collective", "t3k-1x8", "sp8", arguments, keep_trace=True).trace
+    assert sorted((e["rank"], e["op"], e["peer"]) for e in trace) == sorted(
+        [(r, "send", (r + 1) % 8) for r in range(8)] + [(r, "recv", (r - 1) % 8) for r in range(8)]
+    )
+    for event in trace:
+        assert (event["collective"], event["group"], event["axis"]) == ("shift", "sp", 1)
+        assert (event["topology"], event["dtype"], event["shapes"], event["bytes"]) == ("Ring", "float32", [[6]], 24)
+
+
+def test_a_transfer_cannot_arrive_before_it_is_sent():
+    """Start and end of both sides are on one clock: every receive ends after its send was posted."""
+    arguments = {"collective": "shift", "group": "sp", "dtype": "float32", "shape": [6]}
+    trace = run("one_collective", "t3k-1x8", "sp8", arguments, keep_trace=True, delay=(1, 0.02)).trace
+    sends = {(e["rank"], e["peer"]): e for e in trace if e["op"] == "send"}
+    for recv in (e for e in trace if e["op"] == "recv"):
+        assert recv["start"] <= recv["end"]
+        assert sends[recv["peer"], recv["rank"]]["start"] <= recv["end"]

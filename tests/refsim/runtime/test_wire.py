@@ -1,0 +1,73 @@
+"""Messages between launcher, zygote and ranks: JSON, raw bytes and file descriptors, or a clean end."""
+
+import os
+import socket
+import threading
+
+import pytest
+
+from refsim.runtime import wire
+from refsim.runtime.status import StatusBoard
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.mark.parametrize("size", [0, 1, 3_000_000], ids=["no_payload", "a_byte", "more_than_a_socket_holds"])
+def test_round_trip(pair, size):
+    header, payload = {"text": "é", "list": [1, None, 2.5]}, os.urandom(size)
+    sender = threading.Thread(target=wire.send, args=(pair[0], header, payload))
+    sender.start()
+    assert wire.receive(pair[1]) == (header, payload, [])
+    sender.join()
+
+
+def test_messages_do_not_run_into_each_other(pair):
+    for i in range(3):
+        wire.send(pair[0], {"i": i}, bytes([i] * i))
+    assert [wire.receive(pair[1])[:2] for _ in range(3)] == [({"i": i}, bytes([i] * i)) for i in range(3)]
+
+
+def test_file_descriptors_travel_in_batches(pair, tmp_path):
+    files = [(tmp_path / str(i)).open("w+") for i in range(3)]
+    wire.send(pair[0], {}, fds=[f.fileno() for f in files])
+    arrived = wire.receive(pair[1])[2]
+    for i, fd in enumerate(arrived):
+        os.write(fd, str(i).encode())
+        os.close(fd)
+    assert [(tmp_path / str(i)).read_text() for i in range(3)] == ["0", "1", "2"]
+    for file in files:
+        file.close()
+    batches = wire.fd_batches(list(range(500)))
+    assert [fd for batch in batches for fd in batch] == list(range(500))
+    assert max(map(len, batches)) <= 253  # SCM_MAX_FD of Linux
+
+
+@pytest.mark.parametrize("cut", [0, 5, 20], ids=["before", "in_the_head", "in_the_text"])
+def test_a_closed_connection_is_the_end(pair, cut):
+    whole, read_back = socket.socketpair()
+    with whole, read_back:
+        wire.send(whole, {"some": "header"}, b"payload")
+        pair[0].sendall(read_back.recv(1000)[:cut])
+    pair[0].close()
+    with pytest.raises(EOFError):
+        wire.receive(pair[1])
+
+
+def test_status_board_is_shared_and_keeps_ranks_apart(tmp_path):
+    with (tmp_path / "board").open("w+b") as file:
+        file.truncate(StatusBoard.size(3))
+        ours, theirs = StatusBoard(file.fileno(), 3), StatusBoard(file.fileno(), 3)
+    theirs.set(1, "first")
+    before = ours.get(1)
+    theirs.set(1, "x" * 1000)
+    theirs.set(2, "waiting")
+    assert before[1] == "first"
+    assert ours.get(0) == (0.0, "")
+    assert set(ours.get(1)[1]) == {"x"}
+    assert ours.get(2)[1] == "waiting"
+    assert ours.get(1)[0] >= before[0] > 0

@@ -1,0 +1,101 @@
+"""Mistakes in a call of the Python interface are one sentence, found before any rank is started."""
+
+import pytest
+import torch
+
+import refsim
+from refsim.errors import UserError
+from refsim.runtime.pool import Pool
+from tests.refsim.helpers import assert_one_sentence, attention_inputs, relative_rmse, serial_attention
+
+GOOD = attention_inputs(heads=4, n=64, prompt=3)
+
+
+def changed(**tensors):
+    return {**GOOD, **tensors}
+
+
+def without(*names):
+    return {name: x for name, x in GOOD.items() if name not in names}
+
+
+def poked(name, value):
+    x = GOOD[name].clone()
+    x[0, 1, 2, 3] = value
+    return changed(**{name: x})
+
+
+@pytest.fixture
+def no_rank_starts(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("ranks were asked for")
+
+    monkeypatch.setattr(Pool, "__init__", refuse)
+    monkeypatch.setattr(Pool, "run", refuse)
+
+
+@pytest.mark.usefixtures("no_rank_starts")
+@pytest.mark.parametrize(
+    ("tensors", "options", "says"),
+    [
+        (GOOD, {"mesh": "t9k"}, "n150, n300"),
+        (GOOD, {"scheme": "flash"}, "ring, ulysses, usp"),
+        (GOOD, {"scheme": "usp", "mesh": "t3k-1x8", "ring": 3}, "--ring 2 --ulysses 4"),
+        (GOOD, {"ring": 3}, "sp2"),
+        (GOOD, {"logical_n": 0}, "between 1 and the 64 rows"),
+        (GOOD, {"logical_n": 65}, "between 1 and the 64 rows"),
+        (GOOD, {"dtype": "fp8"}, "fp32 or bf16"),
+        (GOOD, {"dtype": torch.float64}, "fp32 or bf16"),
+        (GOOD, {"prompt": "rotated"}, "replicated, split"),
+        (GOOD, {"schedule": "eager"}, "gather, step, block"),
+        (GOOD, {"q_chunk_size": 0}, "1 or more"),
+        (GOOD, {"k_chunk_size": -1}, "1 or more"),
+        (GOOD, {"timeout_s": 0}, "above 0"),
+        (GOOD, {"parallel": "sp4"}, "tp2"),
+        (changed(q=torch.zeros(4, 64, 16)), {}, "(batch, heads, tokens, features)"),
+        (changed(k=torch.zeros(1, 4, 32, 16)), {}, "(1, 4, 64, 16)"),
+        (changed(v=torch.zeros(1, 4, 64, 8)), {}, "(1, 4, 64, 16)"),
+        (changed(joint_k=torch.zeros(1, 4, 5, 16)), {}, "(1, 4, tokens, 16)"),
+        (changed(joint_v=torch.zeros(1, 2, 3, 16)), {}, "(1, 4, tokens, 16)"),
+        (without("joint_v"), {}, "joint_q, joint_k and joint_v"),
+        (poked("q", torch.nan), {}, "input q holds 1 non-finite value(s), the first at (0, 1, 2, 3)"),
+        (poked("joint_v", -torch.inf), {}, "input joint_v holds 1 non-finite"),
+    ],
+    ids=lambda value: (
+        "-".join(f"{k}_{v}" for k, v in value.items()) if isinstance(value, dict) and "q" not in value else ""
+    ),
+)
+def test_a_mistake_is_one_sentence(tensors, options, says):
+    with pytest.raises(UserError) as caught:
+        refsim.simulate_attention(**{"mesh": "n300", "scheme": "ring", **tensors, **options})
+    assert_one_sentence(str(caught.value))
+    assert caught.value.exit_code == 2
+    assert says in str(caught.value)
+
+
+def test_one_tensor_may_be_query_key_and_value():
+    x = torch.randn(1, 4, 64, 16)
+    out, _, _ = refsim.simulate_attention(x, x, x, mesh="n300", scheme="ring")
+    assert relative_rmse(out, serial_attention({"q": x, "k": x, "v": x})["out"]) <= 1e-6
+
+
+def test_views_of_a_fused_projection_are_taken_as_they_are():
+    qkv = torch.randn(1, 64, 3, 4, 16)
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    out, _, _ = refsim.simulate_attention(q, k, v, mesh="n300", scheme="ring")
+    assert relative_rmse(out, serial_attention({"q": q, "k": k, "v": v})["out"]) <= 1e-6
+
+
+def test_inputs_that_need_gradients_are_taken_and_left_alone():
+    x = torch.randn(1, 4, 64, 16, requires_grad=True)
+    before = x.detach().clone()
+    out, _, _ = refsim.simulate_attention(x, x * 2, x + 1, mesh="n300", scheme="ring")
+    assert not out.requires_grad
+    assert torch.equal(x, before)
+
+
+def test_public_names_are_loaded_on_use():
+    assert refsim.get_mesh("n150").num_devices == 1
+    assert {getattr(refsim, name).__name__ for name in refsim.__all__} == set(refsim.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = refsim.nothing
