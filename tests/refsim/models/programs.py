@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from refsim.checkpoint import Checkpoint, Weights
 from refsim.layers.attention import _Projection
 from refsim.layers.linear import ColParallelLinear, ColParallelQKV
 from refsim.layers.modulation import Modulation
@@ -16,7 +17,6 @@ from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import shuffle_qkv
 from refsim.parallel.usp import AttentionOptions
-from refsim.checkpoint import Checkpoint, Weights
 from refsim.runtime.tensor import MeshTensor, Shard
 
 
