@@ -57,7 +57,7 @@ class DiTParallelConfig:
         if ring * ulysses != sp:
             raise UserError(
                 f"ring {ring} x ulysses {ulysses} = {ring * ulysses} must equal the attention group sp{sp}; "
-                f"{_ring_ulysses_choices(sp)} would work."
+                f"{_options([(r, sp // r) for r in range(1, sp + 1) if sp % r == 0])} would work."
             )
         tp_axis, sp_axis = self.tensor_parallel.mesh_axis, self.sequence_parallel.mesh_axis
         if self.tp > 1 and sp > 1 and tp_axis == sp_axis:
@@ -148,73 +148,74 @@ def parse_parallel(
             raise UserError(f"--{name} {value} contradicts {name}{factors[name]} in --parallel '{text}'.")
         factors[name] = value
 
+    return _place(mesh, factors, axes, attention)
+
+
+def _place(mesh: MeshSpec, factors: dict[str, int], axes: dict[str, int], attention: str) -> DiTParallelConfig:
+    """Fill in the attention group, choose the mesh axes by the axis rule, or say in one sentence why none fits."""
+    cfg, tp = factors.get("cfg", 1), factors.get("tp", 1)
     sp, ring, ulysses = _attention_group(factors, attention)
-    return _place(mesh, factors.get("cfg", 1), sp, factors.get("tp", 1), ring, ulysses, axes)
+    if ring * ulysses == sp:
+        found = _fit(mesh, cfg, sp, tp, ring, ulysses, axes)
+        if found is not None:
+            return found
+    raise UserError(_why_not(mesh, cfg, sp, tp, ring, ulysses, axes))
 
 
 def _attention_group(factors: dict[str, int], attention: str) -> tuple[int, int, int]:
-    """(sp, ring, ulysses) with the omitted ones filled in."""
+    """(sp, ring, ulysses) with the omitted ones filled in; ring and ulysses are 0 where usp leaves both open."""
     sp, ring, ulysses = factors.get("sp"), factors.get("ring"), factors.get("ulysses")
     if sp is None:
         sp = (ring or 1) * (ulysses or 1)
-    if attention == "ring" and ring is None and ulysses is None:
-        ring, ulysses = sp, 1
-    elif attention == "ulysses" and ring is None and ulysses is None:
-        ring, ulysses = 1, sp
-    elif ring is None and ulysses is None:
-        raise UserError(
-            f"attention usp over sp{sp} needs --ring and --ulysses; {_ring_ulysses_choices(sp)} would work."
-        )
+    if ring is None and ulysses is None:
+        ring, ulysses = {"ring": (sp, 1), "ulysses": (1, sp), "usp": (0, 0)}[attention]
     elif ring is None:
         ring = max(sp // ulysses, 1)
     elif ulysses is None:
         ulysses = max(sp // ring, 1)
-    if ring * ulysses == sp:
-        if attention == "ring" and ulysses > 1:
-            raise UserError(f"attention ring takes no ulysses factor ({ulysses}); use --attention usp.")
-        if attention == "ulysses" and ring > 1:
-            raise UserError(f"attention ulysses takes no ring factor ({ring}); use --attention usp.")
+    if ring * ulysses == sp and attention != "usp":
+        other, size = ("ulysses", ulysses) if attention == "ring" else ("ring", ring)
+        if size > 1:
+            raise UserError(f"attention {attention} takes no {other} factor ({size}); use --attention usp.")
     return sp, ring, ulysses
 
 
-def _ring_ulysses_choices(sp: int) -> str:
-    pairs = [f"--ring {r} --ulysses {sp // r}" for r in range(1, sp + 1) if sp % r == 0]
-    return " or ".join(pairs[1:4] if len(pairs) > 2 else pairs)
-
-
-def _place(
+def _fit(
     mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]
-) -> DiTParallelConfig:
-    """Choose the mesh axes by the axis rule, or say in one sentence why none fits."""
-    if ring * ulysses == sp and cfg * sp * tp == mesh.num_devices:
-        for sp_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
-            tp_axis = 1 - sp_axis
-            if _contradicts(axes, cfg=cfg_axis, sp=sp_axis, tp=tp_axis, factors=(cfg, sp, tp)):
-                continue
-            sub = _submesh(mesh, cfg, cfg_axis)
-            if sub is not None and sub[sp_axis] == sp and sub[tp_axis] == tp:
-                return DiTParallelConfig(
-                    ParallelFactor(cfg, cfg_axis),
-                    ParallelFactor(tp, tp_axis),
-                    ParallelFactor(sp, sp_axis),
-                    ParallelFactor(ring, sp_axis),
-                    ParallelFactor(ulysses, sp_axis),
-                )
-        for ring_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
-            sub = _submesh(mesh, cfg, cfg_axis)
-            if tp != 1 or sub is None or ring == 1 or ulysses == 1:
-                continue
-            if _contradicts(axes, cfg=cfg_axis, ring=ring_axis, ulysses=1 - ring_axis, factors=(cfg, sp, tp)):
-                continue
-            if sub[ring_axis] == ring and sub[1 - ring_axis] == ulysses:
-                return DiTParallelConfig(
-                    ParallelFactor(cfg, cfg_axis),
-                    ParallelFactor(1, ring_axis),
-                    ParallelFactor(sp, (0, 1)),
-                    ParallelFactor(ring, ring_axis),
-                    ParallelFactor(ulysses, 1 - ring_axis),
-                )
-    raise UserError(_why_not(mesh, cfg, sp, tp, ring, ulysses, axes))
+) -> DiTParallelConfig | None:
+    """The first placement of the axis rule that fits the mesh and the axes given."""
+    if cfg * sp * tp != mesh.num_devices:
+        return None
+    sizes = {"cfg": cfg, "sp": sp, "tp": tp, "ring": ring, "ulysses": ulysses}
+
+    def allowed(**chosen: int | tuple[int, int]) -> bool:
+        return all(sizes[name] == 1 or axes.get(name, axis) == axis for name, axis in chosen.items())
+
+    for sp_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
+        tp_axis, sub = 1 - sp_axis, _submesh(mesh, cfg, cfg_axis)
+        wanted = allowed(cfg=cfg_axis, sp=sp_axis, tp=tp_axis, ring=sp_axis, ulysses=sp_axis)
+        if wanted and sub is not None and (sub[sp_axis], sub[tp_axis]) == (sp, tp):
+            return DiTParallelConfig(
+                ParallelFactor(cfg, cfg_axis),
+                ParallelFactor(tp, tp_axis),
+                ParallelFactor(sp, sp_axis),
+                ParallelFactor(ring, sp_axis),
+                ParallelFactor(ulysses, sp_axis),
+            )
+    for ring_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
+        ulysses_axis, sub = 1 - ring_axis, _submesh(mesh, cfg, cfg_axis)
+        wanted = allowed(cfg=cfg_axis, sp=(0, 1), ring=ring_axis, ulysses=ulysses_axis)
+        if tp > 1 or min(ring, ulysses) == 1 or not wanted or sub is None:
+            continue
+        if (sub[ring_axis], sub[ulysses_axis]) == (ring, ulysses):
+            return DiTParallelConfig(
+                ParallelFactor(cfg, cfg_axis),
+                ParallelFactor(1, ring_axis),
+                ParallelFactor(sp, (0, 1)),
+                ParallelFactor(ring, ring_axis),
+                ParallelFactor(ulysses, ulysses_axis),
+            )
+    return None
 
 
 def _submesh(mesh: MeshSpec, cfg: int, cfg_axis: int) -> tuple[int, int] | None:
@@ -223,12 +224,6 @@ def _submesh(mesh: MeshSpec, cfg: int, cfg_axis: int) -> tuple[int, int] | None:
     sub = list(mesh.shape)
     sub[cfg_axis] //= cfg
     return sub[0], sub[1]
-
-
-def _contradicts(axes: dict[str, int], *, factors: tuple[int, int, int], **chosen: int) -> bool:
-    cfg, sp, tp = factors
-    idle = {"cfg": cfg == 1, "sp": sp == 1, "tp": tp == 1}
-    return any(not idle.get(name, False) and axes.get(name, axis) != axis for name, axis in chosen.items())
 
 
 def valid_configs(mesh: MeshSpec) -> list[str]:
@@ -243,26 +238,28 @@ def valid_configs(mesh: MeshSpec) -> list[str]:
 
 
 def _why_not(mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]) -> str:
-    if ring * ulysses != sp:
-        return (
-            f"ring {ring} x ulysses {ulysses} = {ring * ulysses} must equal the attention group sp{sp}; "
-            f"{_ring_ulysses_choices(sp)} would work."
-        )
-    n = cfg * sp * tp
-    works = ", ".join(valid_configs(mesh))
     asked = "_".join(f"{k}{f}" for k, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1) or "sp1"
+    works = f"on mesh {mesh} these would work: {', '.join(valid_configs(mesh))}."
+    pairs = [(r, sp // r) for r in range(1, sp + 1) if sp % r == 0]
+    fitting = [(r, u) for r, u in pairs if _fit(mesh, cfg, sp, tp, r, u, axes) is not None]
+    advice = f"{_options([p for p in fitting if 1 not in p] or fitting)} would work." if fitting else works
+    if ring * ulysses == 0:
+        return f"attention usp over sp{sp} needs --ring and --ulysses; {advice}"
+    if ring * ulysses != sp:
+        return f"ring {ring} x ulysses {ulysses} = {ring * ulysses} must equal the attention group sp{sp}; {advice}"
+    n = cfg * sp * tp
     if n != mesh.num_devices:
-        return (
-            f"{asked} uses {n} device{'s' * (n > 1)} but mesh {mesh} has {mesh.num_devices}; "
-            f"on this mesh these would work: {works}."
-        )
+        return f"{asked} uses {n} device{'s' * (n > 1)} but mesh {mesh} has {mesh.num_devices}; {works}"
     if axes:
         given = ", ".join(f"{k} on axis {a}" for k, a in axes.items())
-        return f"{asked} with {given} does not fit mesh {mesh}; these factors would work: {works}."
-    if tp == 1 and sp > max(mesh.shape):
-        other = f"--attention usp --ring {mesh.shape[0]} --ulysses {mesh.shape[1]}" if cfg == 1 else works
-        return (
-            f"{asked} needs one mesh axis of {sp} devices for this attention and mesh {mesh} has none; "
-            f"{other} would work, or a 1x{sp} mesh."
-        )
-    return f"{asked} does not fit the axes of mesh {mesh}; these would work: {works}."
+        return f"{asked} with {given} does not fit mesh {mesh}; {works}"
+    if fitting:
+        need = f"one mesh axis of {sp} devices for this attention"
+        if 1 not in (ring, ulysses):
+            need = f"mesh axes of {ring} and {ulysses} devices for ring {ring} x ulysses {ulysses}"
+        return f"{asked} needs {need} and mesh {mesh} has none; --attention usp {advice}"
+    return f"{asked} does not fit the axes of mesh {mesh}; {works}"
+
+
+def _options(pairs: list[tuple[int, int]]) -> str:
+    return " or ".join(f"--ring {r} --ulysses {u}" for r, u in pairs[:3])

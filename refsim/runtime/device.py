@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from refsim.config import DiTParallelConfig
+from refsim.errors import HazardError
 from refsim.mesh import MeshSpec
 from refsim.runtime.buffers import BufferPool, DeviceBuffer
 from refsim.runtime.group import Group, parallel_groups
@@ -41,6 +42,7 @@ class Device:
         self._transport = transport
         self._board = board
         self._collectives: list[str] = []
+        self._under_way: dict[_Posted, None] = {}
 
     @contextmanager
     def collective(self, name: str, group: Group) -> Iterator[None]:
@@ -51,7 +53,7 @@ class Device:
             yield
         finally:
             self._collectives.pop()
-            self.status(f"after {name} over {group.name} (axis {group.axis})")
+        self.status(f"continuing after {name} over {group.name} (axis {group.axis})")
 
     @contextmanager
     def compute(self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-") -> Iterator[None]:
@@ -79,6 +81,12 @@ class Device:
     ) -> Transfer:
         """Post a receive from member ``source``; ``buffer`` counts as written until the transfer is waited for."""
         return _Posted(self, "recv", tensor, group, group.ranks[source], step, buffer)
+
+    def finish(self) -> None:
+        """Raise ``HazardError`` if the program forgot a transfer, which would disturb whatever runs next."""
+        if self._under_way:
+            first = next(iter(self._under_way))
+            raise HazardError(f"the program ended without waiting for {len(self._under_way)} transfer(s), as {first}")
 
     def status(self, text: str) -> None:
         """Say what this rank is doing; read by the launcher when the rank dies or hangs."""
@@ -124,10 +132,15 @@ class _Posted:
         if transport is None:
             raise RuntimeError("this device has no transport; it can only describe itself")
         self._transfer = (transport.isend if op == "send" else transport.irecv)(tensor, peer)
+        device._under_way[self] = None
+
+    def __str__(self) -> str:
+        return self._who
 
     def wait(self) -> None:
         self._device.status(f"waiting for {self._who}")
         self._transfer.wait()
+        self._device._under_way.pop(self, None)
         self._device.trace.end(self._event)
         if self._buffer is not None:
             (self._buffer.end_read if self._op == "send" else self._buffer.end_write)(self._who)

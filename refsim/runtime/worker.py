@@ -69,6 +69,7 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
     device.status("starting the program")
     with torch.inference_mode():
         result, tensors = getattr(importlib.import_module(module), function)(device, **job["arguments"])
+    device.finish()
     device.status("handing in its trace")
     mine = {"result": result, "bytes": device.trace.bytes_by_collective(), "trace": device.trace.as_json()}
     every = _to_rank_0(transport, mine)
@@ -113,8 +114,8 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
         timeout=timedelta(seconds=60),
     )
     wire.send(sock, {"ok": True})
+    board.set(rank, "idle")
     while True:
-        board.set(rank, "idle")
         try:
             job, _, _ = wire.receive(sock)
         except EOFError:
@@ -130,6 +131,7 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
             {"ok": True, "answer": answer if rank == 0 else {}},
             safetensors.torch.save(tensors) if rank == 0 and tensors else b"",
         )
+        board.set(rank, "idle")
 
 
 def _failure(e: BaseException) -> dict[str, Any]:
