@@ -1,4 +1,4 @@
-"""Attention at the size of a 1024 px image of SD3.5 large: the same bits every time, the same answer in every scheme."""
+"""Attention at the size of a 1024 px image of SD3.5 large: the same bits every time, one answer in every scheme."""
 
 from __future__ import annotations
 
