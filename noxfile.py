@@ -1,11 +1,12 @@
-"""Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint."""
+"""Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint,
+``nox -s ttnn`` the device wing on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an error)."""
 
 import nox
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "parity", "tests"]
+nox.options.sessions = ["lint", "parity", "tests", "ttnn"]
 
 
 @nox.session
@@ -28,3 +29,11 @@ def lint(session: nox.Session) -> None:
     session.install("ruff")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
+
+
+@nox.session(python="3.12")
+def ttnn(session: nox.Session) -> None:
+    """The device wing: real ttnn on meshes without hardware, judged against the reference wing."""
+    session.install("-e", ".[ttnn,dev]")
+    session.run("pytest", "-n", "2", "tests/tt_impl", *session.posargs)
+    session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")

@@ -78,7 +78,8 @@ class Case:
 
     Attributes:
         id: unique, see the top of this file.
-        kind: ``attention`` (no model, float64 oracle) or ``model`` (checkpoint, diffusers oracle).
+        kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle) or ``wing``
+            (checkpoint, the device wing against refsim).
         model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
         dtype: storage, ``fp32`` or ``bf16``.
         suite: ``smoke`` cases are part of ``full``.
@@ -156,10 +157,15 @@ class Registry:
         self.cases.append(case)
 
 
-def suite_cases(suite: str) -> list[Case]:
-    """The cases of a suite, in the order they run (the heavy ones last); ``UserError`` if there is none such."""
+def suite_cases(suite: str, backend: str = "cpu") -> list[Case]:
+    """The cases of a suite on a backend, in the order they run (the heavy ones last).
+
+    Raises:
+        UserError: there is no such suite.
+    """
     if suite not in SUITES:
         raise UserError(f"suite '{suite}' does not exist; choose one of {', '.join(SUITES)}.")
-    from parity.suites import registry
+    from parity.suites import registry, wing_registry
 
-    return [case for case in registry().cases if suite == "full" or case.suite == suite]
+    cases = registry().cases if backend == "cpu" else wing_registry().cases
+    return [case for case in cases if suite == "full" or case.suite == suite]

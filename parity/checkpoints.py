@@ -57,6 +57,8 @@ MODELS: dict[str, ModelSpec] = {
     # Three heads divide by nothing, dual attention in blocks 0 and 1, ordinary block 2, context_pre_only block 3;
     # written in several files, so that the index is read as well.
     "sd35_tiny": ModelSpec(_sd35(3, 16, 4, (0, 1), **_TINY), max_shard_size="400KB", float64_noise=True),
+    # The same with whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
+    "sd35_tiny64": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY)),
     # Real widths, two blocks: the first one as in the real model, the last one as the real model's last.
     # A smaller positional table than the real 384 and 192, cropped by the same rule.
     "sd35_medium": ModelSpec(_sd35(24, 64, 2, (0,)), max_shard_size="400MB"),

@@ -19,15 +19,16 @@ Suite = Annotated[str, typer.Option(help="smoke or full (smoke and more seeds, f
 Expr = Annotated[
     str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not and parentheses.")
 ]
+Backend = Annotated[str, typer.Option(help="Who computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
 @app.command("list")
-def list_cases(suite: Suite = "smoke", expr: Expr = None, as_json: AsJson = False) -> None:
+def list_cases(suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", as_json: AsJson = False) -> None:
     """The ids of the cases, in the order they run."""
     from parity.gate import select
 
-    cases = select(suite, expr)
+    cases = select(suite, expr, backend)
     if as_json:
         typer.echo(json.dumps([case.describe() for case in cases], indent=2))
         return
@@ -40,7 +41,7 @@ def list_cases(suite: Suite = "smoke", expr: Expr = None, as_json: AsJson = Fals
 def run(
     suite: Suite = "smoke",
     expr: Expr = None,
-    backend: Annotated[str, typer.Option(help="Who computes: cpu.")] = "cpu",
+    backend: Backend = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
     as_json: AsJson = False,
@@ -49,7 +50,7 @@ def run(
     from parity.gate import run_suite, select
     from refsim import launch
 
-    select(suite, expr)  # a mistake should not have to wait for torch
+    select(suite, expr, backend)  # a mistake should not have to wait for torch
     launch.warm_up()
     with _Lines() as lines:
         done = run_suite(suite, expr, backend, seed, out, lines)

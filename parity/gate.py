@@ -18,7 +18,7 @@ from parity.selection import compile_expression
 from parity.thresholds import judge, thresholds_for
 from refsim.errors import RankFailure, RefsimError, UserError
 
-BACKENDS = ("cpu",)
+BACKENDS = ("cpu", "ttnn-mock", "ttnn-sim", "ttnn-device")
 Record = dict[str, Any]
 Progress = Callable[[int, int, Case, "Record | None"], None]
 """Called with (index from 1, total, case, None) before a case and with its record after it."""
@@ -62,14 +62,16 @@ class SuiteRun:
         return {**vars(self), "counts": self.counts, "exit_code": self.exit_code}
 
 
-def select(suite: str, expr: str | None) -> list[Case]:
-    """The cases of a suite whose id matches ``-k``.
+def select(suite: str, expr: str | None, backend: str = "cpu") -> list[Case]:
+    """The cases of a suite on a backend whose id matches ``-k``.
 
     Raises:
-        UserError: no such suite, a malformed expression, or nothing matches.
+        UserError: no such suite or backend, a malformed expression, or nothing matches.
     """
+    if backend not in BACKENDS:
+        raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
     match = compile_expression(expr)
-    cases = [case for case in suite_cases(suite) if match(case.id)]
+    cases = [case for case in suite_cases(suite, backend) if match(case.id)]
     if not cases:
         raise UserError(f"no case of suite '{suite}' matches -k '{expr}'; `refsim parity list` prints the ids.")
     return cases
@@ -99,12 +101,10 @@ def run_suite(
     """
     if backend not in BACKENDS:
         raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
-    chosen = list(cases) if cases is not None else select(suite, expr)
+    chosen = list(cases) if cases is not None else select(suite, expr, backend)
     if runner is None:
         _check_environment(chosen)
-        from parity.runners import CpuRunner
-
-        runner = CpuRunner()
+        runner = _make_runner(backend)
     folder = _make_folder(out_dir)
     run = SuiteRun(
         suite, expr, backend, seed, _versions(), _machine(), datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -167,9 +167,27 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
             "bytes_by_collective": measured.bytes_by_collective,
             "sim_s": measured.sim_s,
             "oracle_s": measured.oracle_s,
+            **measured.extra,
         }
     record["wall_s"] = time.monotonic() - started
     return record
+
+
+def _make_runner(backend: str) -> Runner:
+    if backend == "cpu":
+        from parity.runners import CpuRunner
+
+        return CpuRunner()
+    import importlib.util
+
+    if importlib.util.find_spec("ttnn") is None:
+        raise UserError(
+            f"backend {backend} needs ttnn, which is not installed in this Python; "
+            "pip install 'refsim[ttnn]' in Python 3.10 or 3.12."
+        )
+    from parity.wing_runner import WingRunner
+
+    return WingRunner(backend)
 
 
 def _missing_memory(case: Case) -> str:
@@ -189,7 +207,7 @@ def _check_environment(cases: Sequence[Case]) -> None:
 
     if under_torchrun():
         raise UserError("refsim parity starts its own ranks; run it without torchrun.")
-    if any(case.kind == "model" for case in cases):
+    if any(case.kind != "attention" for case in cases):
         try:
             import diffusers  # noqa: F401
         except ImportError as e:
@@ -222,7 +240,7 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             return "-"
 
-    names = ("refsim", "torch", "diffusers", "transformers", "safetensors")
+    names = ("refsim", "torch", "ttnn", "diffusers", "transformers", "safetensors")
     return {"python": platform.python_version()} | {name: version(name) for name in names}
 
 

@@ -32,6 +32,7 @@ class Measured:
         noise: rel_rmse and one_minus_pcc of the oracle itself in the storage dtype.
         bytes_by_collective: sent by all ranks, keyed ``collective@group``.
         sim_s, oracle_s: seconds of the simulator, and of everything that is not.
+        extra: what a backend has to say beyond that.
     """
 
     metrics: dict[str, Any]
@@ -39,6 +40,7 @@ class Measured:
     bytes_by_collective: dict[str, int] = field(default_factory=dict)
     sim_s: float = 0.0
     oracle_s: float = 0.0
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class CpuRunner:
@@ -78,10 +80,10 @@ class CpuRunner:
         result = _simulate_attention(case, case.layout, tensors)
         ref, lse_ref = oracles.attention_float64(tensors, case.shape)
         out, lse = _joint(result, rows), _lse_rows(result.tensors["lse"], case.shape.n, rows)
-        shards = _shards(case.layout, case.shape.n, rows)
+        shards = token_shards(case.layout, case.shape.n, rows)
         if case.shape.text:
             split = case.layout.prompt == "split"
-            prompt = _shards(case.layout, case.shape.text, case.shape.text) if split else [(0, case.shape.text)]
+            prompt = token_shards(case.layout, case.shape.text, case.shape.text) if split else [(0, case.shape.text)]
             shards += [(rows + a, rows + b) for a, b in prompt]
         found = m.compare(_per_head(out), _per_head(ref), shards)
         found["lse_rel_max"] = m.rel_max(lse, lse_ref)
@@ -102,7 +104,7 @@ class CpuRunner:
         sample = result.tensors["sample"]
         out_tokens, ref_tokens = oracles.tokens_of(sample), oracles.tokens_of(ref)
         n = ref_tokens.shape[1]
-        found = m.compare(out_tokens, ref_tokens, _shards(case.layout, n, n))
+        found = m.compare(out_tokens, ref_tokens, token_shards(case.layout, n, n))
         digests = result.value["digests"]
         ranks = get_mesh(case.mesh).num_devices
         found["distinct_replicas"] = len(set(digests)) if len(digests) == ranks else math.nan
@@ -156,7 +158,7 @@ def _simulate_model(case: Case, layout: Layout, folder: Any, tensors: dict[str, 
     )
 
 
-def _shards(layout: Layout, n: int, rows: int) -> list[m.Range]:
+def token_shards(layout: Layout, n: int, rows: int) -> list[m.Range]:
     """Token ranges of the members of the sp group when ``n`` tokens are cut of which ``rows`` are real."""
     config = parse_parallel(
         layout.parallel,

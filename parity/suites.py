@@ -192,3 +192,44 @@ def _full_size(found: Registry) -> None:
     _model(found, "sd35_large", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **full)
     _model(found, "sd35_large", USP24, dtype="bf16", batch=1, **full)
     _model(found, "sd35_medium", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, **full)
+
+
+@cache
+def wing_registry() -> Registry:
+    """The device wing's cases: where the TTNN program runs, judged against refsim in bf16."""
+    found = Registry()
+    small = {"text": 29}
+    for layout, guidance in (
+        (Layout("n300", "tp2"), None),
+        (Layout("n300", "cfg2"), 4.5),
+        (Layout("t3k", "cfg2_sp2_tp2"), 4.5),
+        (Layout("t3k", "sp2_tp4"), None),
+        (Layout("t3k", "sp4_tp2", "ulysses"), None),
+        (USP24, None),
+        (USP42, None),
+        (RING8, None),
+        (Layout("t3k-1x8", "tp8"), None),
+        (Layout("tg", "cfg2_sp4_tp4"), 4.5),
+        (Layout("galaxy", "cfg2_sp4_tp4"), 4.5),
+        (Layout("bh-qb", "sp2_tp2"), None),
+        (Layout("bh-qb-1x4", "tp4"), None),
+        (Layout("bh-loudbox", "sp2_tp4"), None),
+    ):
+        _wing(found, "sd35_tiny64", layout, guidance=guidance, **small)
+    for model in ("sd35_medium", "sd35_large"):
+        for layout, guidance in (
+            (Layout("n300", "tp2"), None),
+            (Layout("t3k", "cfg2_sp2_tp2"), 4.5),
+            (Layout("t3k", "sp2_tp4"), None),
+            (Layout("t3k-1x8", "tp8"), None),
+            (Layout("galaxy", "cfg2_sp4_tp4"), 4.5),
+            (Layout("bh-qb-1x4", "tp4"), None),
+            (Layout("bh-loudbox", "sp2_tp4"), None),
+        ):
+            _wing(found, model, layout, guidance=guidance, batch=1 if guidance is None else 2, needs_gb=8)
+    return found
+
+
+def _wing(found: Registry, model: str, layout: Layout, **more: Any) -> None:
+    shape = ModelShape(**{k: more.pop(k) for k in list(more) if k in ModelShape.__dataclass_fields__})
+    found.add(make_case("wing", model, layout, shape, dtype="bf16", **more))

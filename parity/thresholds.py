@@ -115,6 +115,15 @@ TABLE: dict[tuple[str, str], tuple[Threshold, ...]] = {
     ),
 }
 
+_WING = "PCC 0.999 between two bf16 programs that round in different places; either alone stays above 0.9999 of fp32"
+TABLE["wing", "bf16"] = (
+    *_pcc(1e-3, _WING),
+    Threshold("rel_rmse", 4.5e-2, "the error that PCC 0.999 stands for, sqrt(2 * 1e-3), so that scale and shift count"),
+    Threshold("guided_one_minus_pcc", 1e-3, "guidance is judged like the sample it is made of", optional=True),
+    Threshold("comm_unexplained", 0, "the same collectives in the same order, on the same axis, with the same bytes"),
+    _FINITE,
+)
+
 
 def thresholds_for(kind: str, dtype: str) -> tuple[Threshold, ...]:
     """The bounds of a kind of case (``attention``, ``model``) in a storage dtype (``fp32``, ``bf16``)."""

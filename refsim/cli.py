@@ -11,11 +11,15 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refsim.errors import RankFailure, RefsimError, UserError
+
+if TYPE_CHECKING:
+    from refsim.config import DiTParallelConfig
+    from refsim.mesh import MeshSpec
 
 app = typer.Typer(
     name="refsim",
@@ -24,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-BACKENDS = ("cpu",)
+BACKENDS = ("cpu", "ttnn-mock", "ttnn-sim", "ttnn-device")
 _INTERRUPTED = 130
 # Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
 # the one subclass that every version exports.
@@ -95,13 +99,15 @@ def run(
     ring: Annotated[int | None, typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
     ulysses: Annotated[int | None, typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")] = None,
     guidance: Annotated[float | None, typer.Option(help="Also write guided = uncond + S (cond - uncond).")] = None,
-    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "fp32",
+    dtype: Annotated[
+        str | None, typer.Option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
+    ] = None,
     prompt: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
     schedule: Annotated[str, typer.Option(help="Ring schedule: gather, step or block.")] = "step",
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     q_chunk_size: Annotated[int, typer.Option(help="Query rows per attention chunk.")] = 256,
     k_chunk_size: Annotated[int, typer.Option(help="Key rows per attention chunk.")] = 512,
-    backend: Annotated[str, typer.Option(help="Who computes: cpu.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="Who computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
     trace: Annotated[Path | None, typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -118,6 +124,14 @@ def run(
     for path, option in ((out, "--out"), (trace, "--trace")):
         if path is not None and (not path.absolute().parent.is_dir() or path.is_dir()):
             raise UserError(f"{option} '{path}' is not a file in an existing folder; create the folder first.")
+    if backend != "cpu":
+        if dtype not in (None, "bf16", "bfloat16"):
+            raise UserError(f"backend {backend} stores bf16, not {dtype}; leave --dtype out or say bf16.")
+        if prompt != "replicated":
+            raise UserError(f"backend {backend} holds the prompt on every device; leave out --prompt {prompt}.")
+        _run_ttnn(checkpoint_dir, inputs, spec, config, backend, guidance, out, timeout, trace, as_json, pad_heads)
+        return
+    dtype = dtype or "fp32"
     launch.warm_up()
     with _progress(f"{checkpoint_dir.name} on {spec}, {config}, {config.attention}", quiet=as_json):
         from refsim.api import run as run_checkpoint
@@ -173,6 +187,65 @@ def run(
             typer.echo(f"trace of {len(result.trace)} events -> {trace}")
     if not summary["replicas_equal"]:
         raise typer.Exit(1)
+
+
+def _run_ttnn(
+    checkpoint_dir: Path,
+    inputs: Path,
+    spec: MeshSpec,
+    config: DiTParallelConfig,
+    backend: str,
+    guidance: float | None,
+    out: Path,
+    timeout: float,
+    trace: Path | None,
+    as_json: bool,
+    pad_heads: bool,
+) -> None:
+    """``refsim run`` on a ttnn backend: the device wing, in a process of its own."""
+    import time
+
+    from tt_impl.api import run as run_wing
+
+    started = time.monotonic()
+    with _progress(f"{checkpoint_dir.name} on {backend} {spec}, {config}, {config.attention}", quiet=as_json):
+        from refsim.validate import check_run
+
+        check_run(checkpoint_dir, inputs, spec, config, split_prompt=False, pad_heads=pad_heads, guidance=guidance)
+        outcome = run_wing(
+            checkpoint_dir,
+            inputs=inputs,
+            mesh=spec,
+            config=config,
+            backend=backend,
+            guidance=guidance,
+            out=out,
+            timeout_s=timeout,
+        )
+    if trace is not None:
+        trace.write_text("".join(json.dumps(op) + "\n" for op in outcome.ops), encoding="utf-8")
+    summary = {
+        "mesh": spec.name,
+        "parallel": str(config),
+        "factors": {k: dataclasses.asdict(v) for k, v in vars(config).items()},
+        "attention": config.attention,
+        "dtype": "bf16",
+        "backend": backend,
+        "ran": outcome.ran,
+        "outputs": {name: list(t.shape) for name, t in outcome.tensors.items()},
+        "out": str(out),
+        "trace": str(trace) if trace else None,
+        "operations": len(outcome.ops),
+        "collectives": outcome.collectives,
+        "wall_s": round(time.monotonic() - started, 3),
+    }
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+    values = "golden values, kernels not run" if backend == "ttnn-mock" else "computed by the device's kernels"
+    typer.echo(f"{shapes} -> {out}  ({len(outcome.ops)} operations, {summary['wall_s']:.2f} s)")
+    typer.echo(f"ran on {outcome.ran} ({values})")
 
 
 class _progress:

@@ -34,6 +34,7 @@ class Result:
         tensors: rank 0's tensors.
         bytes_by_collective: bytes sent, summed over ranks, keyed ``collective@group``.
         bytes_per_rank: the same for each rank.
+        collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
         trace: events of all ranks, empty unless asked for.
         wall_s: seconds from handing out the job to the last rank's reply.
     """
@@ -42,6 +43,7 @@ class Result:
     tensors: dict[str, Tensor]
     bytes_by_collective: dict[str, int]
     bytes_per_rank: list[dict[str, int]]
+    collectives: list[dict[str, Any]] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
 
@@ -114,6 +116,7 @@ def execute(
         tensors=tensors,
         bytes_by_collective=header["bytes"],
         bytes_per_rank=header["bytes_per_rank"],
+        collectives=header["collectives"],
         trace=header["trace"],
         wall_s=time.monotonic() - started,
     )

@@ -42,7 +42,7 @@ def all_gather(
         return x
     stage = torch.empty((n, *x.shape), dtype=x.dtype) if out is None else out
     stage[i].copy_(x)
-    with device.collective("all_gather", group):
+    with device.collective("all_gather", group, x):
         for s in range(n - 1):
             if group.topology is Topology.RING:
                 sends = [(stage[(i - s) % n], (i + 1) % n)]

@@ -48,7 +48,7 @@ def all_to_all(
     pieces = [p.contiguous() for p in x.chunk(n, split_dim)]
     arrived = [torch.empty_like(p) for p in pieces]
     arrived[i] = pieces[i]
-    with device.collective("all_to_all", group):
+    with device.collective("all_to_all", group, x):
         for d in range(1, n):
             if group.topology is Topology.RING:
                 to, source = [(i + d) % n], [(i - d) % n]

@@ -41,7 +41,7 @@ def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes
     else:
         left = n - right if ring else -right
         source, to = (i + 1) % n, [(i - 1) % n] * (left < reach_left)
-    with device.collective("broadcast", group):
+    with device.collective("broadcast", group, x):
         chunks = split_chunks(value, chunk_bytes)
         arrivals = [device.irecv(c, group, source, step=k) for k, c in enumerate(chunks)] if i != root else []
         sends = []

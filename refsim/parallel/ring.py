@@ -75,7 +75,8 @@ def ring_attention(
         raise UserError(f"schedule '{schedule}' does not exist; choose one of {', '.join(SCHEDULES)}.")
     state = OnlineSoftmax(device, q_BHNE, program)
     blocks = _Blocks(k_BHNE.shape, program.k_chunk_size)
-    with device.collective("ring_attention", group):
+    moved = (k_BHNE, v_BHNE) if group.size > 1 else ()
+    with device.collective("ring_attention", group, *moved):
         if schedule == "gather" and group.size > 1:
             last = _gather_then_compute(device, state, blocks, k_BHNE, v_BHNE, group, valid)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,18 +42,30 @@ class Device:
         self.trace = Trace(rank, keep=keep_trace)
         self._transport = transport
         self._board = board
+        self.collectives: list[dict[str, Any]] = []
         self._collectives: list[str] = []
+        self._noted = 0
         self._under_way: dict[_Posted, None] = {}
 
     @contextmanager
-    def collective(self, name: str, group: Group) -> Iterator[None]:
-        """Everything sent inside belongs to collective ``name``; collectives may nest."""
+    def collective(self, name: str, group: Group, *moved: Tensor) -> Iterator[None]:
+        """Everything sent inside belongs to collective ``name``; collectives may nest.
+
+        With ``moved``, what this rank brings to it, it is noted in ``collectives``: one entry for each that is not
+        part of another noted one.
+        """
+        noted = bool(moved) and not self._noted
+        if noted:
+            size = sum(t.numel() * t.element_size() for t in moved)
+            self.collectives.append({"collective": name, "axis": group.axis, "bytes": size, "group": group.name})
+        self._noted += noted
         self._collectives.append(name)
         self.status(f"{self._path()} over {group.name} (axis {group.axis})")
         try:
             yield
         finally:
             self._collectives.pop()
+            self._noted -= noted
         self.status(f"continuing after {name} over {group.name} (axis {group.axis})")
 
     @contextmanager

@@ -80,6 +80,7 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
         "results": [one["result"] for one in every],
         "bytes": dict(total),
         "bytes_per_rank": [one["bytes"] for one in every],
+        "collectives": device.collectives,
         "trace": [event for one in every for event in one["trace"]],
     }
     return answer, tensors

@@ -1,0 +1,41 @@
+"""The two wings mirror each other file by file; a file without a twin has its reason here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MIRRORED = ("layers", "parallel", "models", "pipelines")
+ALONE = {
+    "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
+    "(tt_impl/pipelines/transformer.py)",
+    "refsim/parallel/sequence.py": "ttnn's mesh mapper cuts the tokens, and its ops mask from logical_n",
+    "refsim/models/registry.py": "one model so far; the device wing's pipelines name it",
+    "refsim/models/sd35/config.py": "the configuration is shared",
+    "refsim/pipelines/attention.py": "attention alone is judged through the block in the device wing",
+    "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
+    "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
+    "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
+}
+
+
+def files(wing: str) -> set[str]:
+    return {
+        str(path.relative_to(ROOT / wing))
+        for folder in MIRRORED
+        for path in (ROOT / wing / folder).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+
+def test_every_file_has_its_twin_or_a_reason():
+    refsim, device = files("refsim"), files("tt_impl")
+    alone = {f"refsim/{name}" for name in refsim - device} | {f"tt_impl/{name}" for name in device - refsim}
+    assert not alone - ALONE.keys(), "no twin and no reason"
+    assert not {name for name in ALONE if not (ROOT / name).exists()}, "a reason for a file that is gone"
+    assert not ALONE.keys() - alone, "a reason for a file that has a twin"
+
+
+def test_a_missing_twin_is_noticed():
+    assert "parallel/ring.py" in files("refsim") & files("tt_impl")
+    assert "parallel/never.py" not in files("refsim")

@@ -1,0 +1,172 @@
+"""Heads, rotary embeddings and attention against torch on the whole sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.tt_impl.cases.norm import _rope, _rotated
+from tests.tt_impl.env import Env, collect, raises
+
+sdpa = F.scaled_dot_product_attention
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.reshape(x.shape[0], -1, heads, x.shape[-1] // heads).transpose(1, 2)
+
+
+def _three(t: Env, outputs: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
+    for out, wanted in zip(outputs, (q, k, v), strict=True):
+        t.check(out, wanted)
+
+
+def create_heads(t: Env) -> None:
+    ttnn, x, y = t.ttnn, t.rand(2, 1, 64, 768), t.rand(2, 1, 64, 512)
+    create = ttnn.experimental.nlp_create_qkv_heads
+    q, k, v = (_split(part, 4) for part in x.chunk(3, -1))
+    _three(t, create(t.put(x), num_heads=4, transpose_k_heads=False), q, k, v)
+    _three(t, create(t.put(x), num_heads=4), q, k.mT, v)
+    alone = t.rand(2, 1, 64, 256)
+    outputs = create(t.put(alone), t.put(y), num_heads=4, num_kv_heads=4, transpose_k_heads=False)
+    _three(t, outputs, _split(alone, 4), *(_split(part, 4) for part in y.chunk(2, -1)))
+
+
+def split_heads(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(2, 64, 768)
+    split = ttnn.transformer.split_query_key_value_and_split_heads
+    q, k, v = (_split(part, 4) for part in x.chunk(3, -1))
+    _three(t, split(t.put(x), num_heads=4), q, k.mT, v)
+    _three(t, split(t.put(x), num_heads=4, transpose_key=False), q, k, v)
+    grouped = t.rand(2, 64, 512)
+    q, k, v = grouped.split([256, 128, 128], -1)
+    outputs = split(t.put(grouped), num_heads=4, num_kv_heads=2, transpose_key=False)
+    _three(t, outputs, _split(q, 4), _split(k, 2), _split(v, 2))
+
+
+def join_heads(t: Env) -> None:
+    x = t.rand(2, 4, 64, 64)
+    joined = torch.cat([x[:, head] for head in range(4)], -1)
+    t.check(t.ttnn.transformer.concatenate_heads(t.put(x)), joined)
+    t.check(t.ttnn.experimental.nlp_concat_heads(t.put(x)), joined.unsqueeze(1))
+
+
+def rotary(t: Env) -> None:
+    x = t.rand(1, 4, 64, 64)
+    cos, sin, turn = _rope(t, 64, 64)
+    out = t.ttnn.experimental.rotary_embedding_llama(t.put(x), t.put(cos), t.put(sin), t.put(turn))
+    t.check(out, _rotated(x, cos, sin), ulps=2)
+
+
+def rotary_halves(t: Env) -> None:
+    x, angle = t.rand(1, 4, 64, 64), torch.rand(1, 1, 64, 32, generator=t.random)
+    cos, sin = angle.cos().bfloat16().float(), angle.sin().bfloat16().float()
+    first, second = x.chunk(2, -1)
+    wanted = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    caches = [t.put(torch.cat([c, c], -1)) for c in (cos, sin)]
+    t.check(t.ttnn.experimental.rotary_embedding(t.put(x), *caches), wanted, ulps=2)
+
+
+def plain(t: Env) -> None:
+    """Heads cut over axis 1; causal unless told otherwise."""
+    q, k, v = (t.rand(2, 8, 64, 64) for _ in range(3))
+    on_mesh = [t.put(x, (None, 1)) for x in (q, k, v)]
+    attend = t.ttnn.transformer.scaled_dot_product_attention
+    t.check(attend(*on_mesh, is_causal=False), t.shards(sdpa(q, k, v), (None, 1)))
+    t.check(attend(*on_mesh), t.shards(sdpa(q, k, v, is_causal=True), (None, 1)))
+    t.check(attend(*on_mesh, is_causal=False, scale=0.3), t.shards(sdpa(q, k, v, scale=0.3), (None, 1)))
+    mask = t.rand(2, 1, 64, 64)
+    out = attend(*on_mesh, is_causal=False, attn_mask=t.put(mask))
+    t.check(out, t.shards(sdpa(q, k, v, mask), (None, 1)))
+
+
+def shared_heads_and_cross(t: Env) -> None:
+    q, k, v = t.rand(1, 8, 64, 64), t.rand(1, 2, 128, 64), t.rand(1, 2, 128, 64)
+    attend = t.ttnn.transformer.scaled_dot_product_attention
+    wanted = sdpa(q, k, v, enable_gqa=True)
+    t.check(attend(t.put(q), t.put(k), t.put(v), is_causal=False), wanted)
+    merged = attend(t.put(q), t.put(k), t.put(v), is_causal=False, output_concat_heads=True)
+    t.check(merged, torch.cat([wanted[:, head] for head in range(8)], -1).unsqueeze(1))
+
+
+def _config(t: Env, rows: int = 0) -> Any:
+    x, y = t.mesh.grid
+    return t.ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=(x, y - rows), q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
+    )
+
+
+def joint(t: Env) -> None:
+    spatial, prompt = [t.rand(1, 4, 64, 64) for _ in range(3)], [t.rand(1, 4, 32, 64) for _ in range(3)]
+    wanted = sdpa(*(torch.cat(pair, 2) for pair in zip(spatial, prompt, strict=True)))
+    on_mesh = [t.put(x) for x in (*spatial, *prompt)]
+    attend = t.ttnn.transformer.joint_scaled_dot_product_attention
+    out, rear = attend(*on_mesh, joint_strategy="rear", program_config=_config(t))
+    t.check(out, wanted[:, :, :64])
+    t.check(rear, wanted[:, :, 64:])
+
+
+def _ring(t: Env, spatial: list[Tensor], prompt: list[Any], logical_n: int, **extra: Any) -> Any:
+    """Heads cut over axis 0, tokens over axis 1, which is the ring; returns outputs and the K and V buffers."""
+    ttnn, (heads, tokens) = t.ttnn, (spatial[0].shape[1] // t.shape[0], spatial[0].shape[2])
+    buffers = [t.empty(1, heads, tokens, 64) for _ in range(2)]
+    outputs = ttnn.transformer.ring_joint_scaled_dot_product_attention(
+        *(t.put(x, (1, 2)) for x in spatial), *prompt,
+        persistent_output_buffer_k=buffers[0], persistent_output_buffer_v=buffers[1], joint_strategy="rear",
+        logical_n=logical_n, program_config=_config(t, 1), dim=2, multi_device_global_semaphore=t.semaphores(2),
+        num_links=1, cluster_axis=1, mesh_device=t.device, topology=t.linear, subdevice_id=ttnn.SubDeviceId(0),
+        ccl_core_grid_offset=ttnn.CoreCoord(0, t.mesh.grid[1] - 1), **extra,
+    )  # fmt: skip
+    return outputs, buffers
+
+
+def ring_joint(t: Env) -> None:
+    """The last 22 of 256 tokens are padding: nobody attends to them."""
+    n, spatial, prompt = 234, [t.rand(1, 4, 256, 64) for _ in range(3)], [t.rand(1, 4, 32, 64) for _ in range(3)]
+    (out, rear, scratch), buffers = _ring(t, spatial, [t.put(x, (1, None)) for x in prompt], n)
+    k, v = (torch.cat([spatial[i][:, :, :n], prompt[i]], 2) for i in (1, 2))
+    t.check(out, t.shards(sdpa(spatial[0], k, v), (1, 2)))
+    t.check(rear, t.shards(sdpa(prompt[0], k, v), (1, None)))
+    t.check(scratch, torch.full(tuple(scratch.shape), float("nan")))
+    for buffer, whole in zip(buffers, spatial[1:], strict=True):
+        t.check(buffer, t.shards(whole, (1, None)))
+
+
+def ring_without_joint(t: Env) -> None:
+    n, spatial = 250, [t.rand(1, 4, 256, 64) for _ in range(3)]
+    (out, *_), _ = _ring(t, spatial, [None] * 3, n, scale=0.2)
+    wanted = sdpa(spatial[0], spatial[1][:, :, :n], spatial[2][:, :, :n], scale=0.2)
+    t.check(out, t.shards(wanted, (1, 2)))
+
+
+def ring_with_cut_joint(t: Env) -> None:
+    """The joint stream is cut over the ring as well, and padded from its token 100 on."""
+    n, l, spatial = 256, 100, [t.rand(1, 4, 256, 64) for _ in range(3)]
+    prompt = [t.rand(1, 4, 128, 64) for _ in range(3)]
+    buffers = {f"persistent_output_buffer_joint_{x}": t.empty(1, 2, 128, 64) for x in "kv"}
+    (out, rear, _), _ = _ring(t, spatial, [t.put(x, (1, 2)) for x in prompt], n, logical_l=l, **buffers)
+    k, v = (torch.cat([spatial[i], prompt[i][:, :, :l]], 2) for i in (1, 2))
+    t.check(out, t.shards(sdpa(spatial[0], k, v), (1, 2)))
+    t.check(rear, t.shards(sdpa(prompt[0], k, v), (1, 2)))
+    t.check(buffers["persistent_output_buffer_joint_k"], t.shards(prompt[1], (1, None)))
+
+
+def plain_is_not_joint(t: Env) -> None:
+    """The ring sees tokens of other devices: with local keys only, the answer is another one."""
+    q, k, v = (t.rand(1, 4, 256, 64) for _ in range(3))
+    (out, *_), _ = _ring(t, [q, k, v], [None] * 3, 256)
+    local = [sdpa(*(x.chunk(4, 2)[column] for x in (q, k, v))) for column in range(4)]
+    first = t.shadow.values(out)[0]
+    assert not torch.allclose(first, local[0][:, :2], atol=0.1)
+
+
+def unknown_arguments(t: Env) -> None:
+    """An argument that a rule does not have is told, not ignored."""
+    q = t.put(t.rand(1, 4, 64, 64))
+    attend = t.ttnn.transformer.scaled_dot_product_attention
+    raises(Exception, lambda: attend(q, q, q, sliding_window_size=32), "scaled_dot_product_attention", "sliding_window")
+
+
+CASES = collect(globals())

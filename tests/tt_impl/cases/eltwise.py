@@ -1,0 +1,149 @@
+"""Elementwise operations, reductions, softmax and embedding against torch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tests.tt_impl.env import Env, collect
+
+POSITIVE = {"log", "rsqrt", "sqrt", "reciprocal"}
+UNARY = {
+    "abs": torch.abs, "ceil": torch.ceil, "cos": torch.cos, "erf": torch.erf, "exp": torch.exp,
+    "floor": torch.floor, "gelu": F.gelu, "identity": torch.clone, "log": torch.log, "neg": torch.neg,
+    "reciprocal": torch.reciprocal, "relu": F.relu, "rsqrt": torch.rsqrt, "sigmoid": torch.sigmoid,
+    "sign": torch.sign, "silu": F.silu, "sin": torch.sin, "sqrt": torch.sqrt, "square": torch.square,
+    "tanh": torch.tanh,
+}  # fmt: skip
+BINARY = {
+    "add": torch.add, "divide": torch.div, "eq": torch.eq, "ge": torch.ge, "gt": torch.gt, "le": torch.le,
+    "lt": torch.lt, "maximum": torch.maximum, "minimum": torch.minimum, "multiply": torch.mul, "ne": torch.ne,
+    "subtract": torch.sub,
+}  # fmt: skip
+
+
+def unary(t: Env) -> None:
+    for name, function in UNARY.items():
+        x = t.rand(1, 1, 64, 256)
+        x = x.abs() + 0.5 if name in POSITIVE else x
+        out = getattr(t.ttnn, name)(t.put(x, (2, 3)))
+        t.check(out, t.shards(function(x.bfloat16().float()), (2, 3)))
+
+
+def binary(t: Env) -> None:
+    for name, function in BINARY.items():
+        a, b = t.rand(1, 1, 64, 256), t.rand(1, 1, 64, 256)
+        a[..., ::2] = b[..., ::2]  # equal ones too, for the comparisons
+        out = getattr(t.ttnn, name)(t.put(a, (2, 3)), t.put(b, (2, 3)))
+        t.check(out, t.shards(function(a, b).float(), (2, 3)))
+
+
+def scalars_and_broadcast(t: Env) -> None:
+    x, row, column = t.rand(1, 1, 32, 64), t.rand(1, 1, 1, 64), t.rand(1, 1, 32, 1)
+    a = t.put(x)
+    t.check(t.ttnn.multiply(a, 3.0), x * 3)
+    t.check(t.ttnn.add(a, t.put(row)), x + row)
+    t.check(t.ttnn.multiply(a, t.put(column)), x * column)
+    t.check(t.ttnn.rsub(a, 1.0), 1 - x)
+    t.check(t.ttnn.maximum(a, 0.5), x.clamp(min=0.5))
+    t.check(t.ttnn.pow(a, 2.0), x**2)
+
+
+def operators(t: Env) -> None:
+    x, y = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64) + 3
+    y = y.bfloat16().float()
+    a, b = t.put(x), t.put(y)
+    t.check(a + b, x + y)
+    t.check(a - b, x - y)
+    t.check(a * b, x * y)
+    t.check(a / b, x / y)
+    t.check(1 - a, 1 - x)
+
+
+def fused_activations(t: Env) -> None:
+    ttnn, x, y = t.ttnn, t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    silu = ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU)
+    t.check(ttnn.add(t.put(x), t.put(y), activations=[silu]), F.silu(x + y))
+    gated = ttnn.multiply(t.put(x), t.put(y), input_tensor_a_activations=[ttnn.UnaryOpType.SILU])
+    t.check(gated, F.silu(x) * y)
+
+
+def in_place(t: Env) -> None:
+    ttnn, x, y = t.ttnn, t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    for name, expected in {"add_": x + y, "subtract_": x - y, "multiply_": x * y, "rsub_": y - x}.items():
+        a = t.put(x)
+        identity = a.tensor_id
+        view = ttnn.reshape(a, (1, 32, 64))
+        out = getattr(ttnn, name)(a, t.put(y))
+        assert out.tensor_id == identity
+        t.check(a, expected)
+        t.check(view, expected[0])  # a view sees what was written through another one
+    a = t.put(x)
+    ttnn.divide_(a, 2.0)
+    t.check(a, x / 2)
+
+
+def preallocated(t: Env) -> None:
+    x, y, out = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64), t.empty(1, 1, 32, 64)
+    same = t.ttnn.add(t.put(x), t.put(y), output_tensor=out)
+    assert same.tensor_id == out.tensor_id
+    t.check(out, x + y)
+
+
+def unwritten_is_nan(t: Env) -> None:
+    assert all(value.isnan().all() for value in t.shadow.values(t.empty(1, 1, 32, 32)))
+
+
+def gelu_variants(t: Env) -> None:
+    x = t.rand(1, 1, 32, 64)
+    variant = t.ttnn.GeluVariant.Tanh
+    t.check(t.ttnn.gelu(t.put(x), variant=variant), F.gelu(x, approximate="tanh"))
+
+
+def ternary(t: Env) -> None:
+    ttnn, a, b, c = t.ttnn, *(t.rand(1, 1, 32, 64) for _ in range(3))
+    t.check(ttnn.addcmul(t.put(a), t.put(b), t.put(c), value=0.5), a + 0.5 * b * c)
+    t.check(ttnn.where(ttnn.gt(t.put(a), 0.0), t.put(b), t.put(c)), torch.where(a > 0, b, c))
+    t.check(ttnn.clamp(t.put(a), min=-1, max=1), a.clamp(-1, 1))
+
+
+def gated_units(t: Env) -> None:
+    x = t.rand(1, 1, 32, 128)
+    value, gate = x.chunk(2, -1)
+    t.check(t.ttnn.swiglu(t.put(x), -1), value * F.silu(gate))
+    t.check(t.ttnn.geglu(t.put(x), -1), value * F.gelu(gate))
+
+
+def reductions(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 2, 32, 64)
+    a = t.put(x)
+    t.check(ttnn.sum(a, dim=-1, keepdim=True), x.sum(-1, keepdim=True))
+    t.check(ttnn.mean(a, dim=2), x.mean(2))
+    t.check(ttnn.max(a, dim=-1, keepdim=True), x.amax(-1, keepdim=True))
+    t.check(ttnn.min(a, dim=-1, keepdim=True), x.amin(-1, keepdim=True))
+    t.check(ttnn.sum(a), x.sum())
+
+
+def choices(t: Env) -> None:
+    x = torch.stack([torch.randperm(64, generator=t.random) for _ in range(32)]).reshape(1, 1, 32, 64).float()
+    row_major = t.put(x, layout="ROW_MAJOR")
+    t.check(t.ttnn.argmax(row_major, dim=-1), x.argmax(-1))
+    values, places = t.ttnn.topk(t.put(x), 32, -1)
+    t.check(values, x.topk(32)[0])
+    t.check(places, x.topk(32)[1])
+
+
+def softmax(t: Env) -> None:
+    x = t.rand(1, 1, 32, 256)
+    t.check(t.ttnn.softmax(t.put(x), dim=-1), x.softmax(-1))
+
+
+def embedding(t: Env) -> None:
+    ids, table = torch.randint(0, 100, (1, 64), generator=t.random), t.rand(100, 64)
+    out = t.ttnn.embedding(
+        t.put(ids, dtype="uint32", layout="ROW_MAJOR"), t.put(table, layout="ROW_MAJOR"), layout=t.ttnn.TILE_LAYOUT
+    )
+    t.check(out, table[ids])
+
+
+CASES = collect(globals())

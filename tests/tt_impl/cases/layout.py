@@ -1,0 +1,211 @@
+"""Views, layouts, dtypes, cutting and joining, and the way in and out of the mesh."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tests.tt_impl.env import Env, collect
+
+
+def views(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 128)
+    a = t.put(x, (2, 3))
+    local = t.shards(x, (2, 3))
+    for out, shape in (
+        (ttnn.reshape(a, (1, 32, 32)), (1, 32, 32)),
+        (ttnn.reshape(a, (1, -1, 64)), (1, 16, 64)),
+        (a.reshape([1, 32, 32]), (1, 32, 32)),
+        (a.reshape(1, 1, 32, 32), (1, 1, 32, 32)),
+        (ttnn.view(a, (1, 32, 32)), (1, 32, 32)),
+        (ttnn.experimental.view(a, (1, 32, 32)), (1, 32, 32)),
+        (ttnn.unsqueeze(a, 0), (1, 1, 1, 32, 32)),
+        (ttnn.squeeze(a, 0), (1, 32, 32)),
+    ):
+        t.check(out, [part.reshape(shape) for part in local])
+    t.check(ttnn.unsqueeze_to_4D(t.put(x[0, 0])), x)
+
+
+def order(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(2, 3, 32, 64)
+    a = t.put(x)
+    t.check(ttnn.permute(a, (0, 2, 1, 3)), x.permute(0, 2, 1, 3))
+    t.check(ttnn.transpose(a, -2, -1), x.transpose(-2, -1))
+
+
+def cuts(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 2, 64, 128)
+    a = t.put(x)
+    t.check(ttnn.slice(a, [0, 0, 32, 0], [1, 2, 64, 64]), x[:, :, 32:64, :64])
+    t.check(a[:, 1:, :32, 64:128], x[:, 1:, :32, 64:])
+    t.check(a[0], x[0])
+    t.check(a[..., -32:], x[..., -32:])
+    for parts, wanted in (
+        (ttnn.split(a, 32, 3), x.split(32, 3)),
+        (ttnn.split(a, [32, 96], dim=-1), x.split([32, 96], -1)),
+        (ttnn.chunk(a, 4, -1), x.chunk(4, -1)),
+    ):
+        assert len(parts) == len(wanted)
+        for part, want in zip(parts, wanted, strict=True):
+            t.check(part, want)
+    y = t.rand(2, 3, 40, 50)
+    strided = ttnn.slice(t.put(y, layout="ROW_MAJOR"), [0, 0, 0, 0], [2, 3, 40, 50], [1, 1, 2, 1])
+    t.check(strided, y[:, :, ::2])
+
+
+def joins(t: Env) -> None:
+    ttnn, x, y = t.ttnn, t.rand(1, 2, 32, 64), t.rand(1, 2, 32, 64)
+    t.check(ttnn.concat([t.put(x), t.put(y)], dim=2), torch.cat([x, y], 2))
+    t.check(ttnn.stack([t.put(x), t.put(y)], 0), torch.stack([x, y]))
+    t.check(ttnn.repeat(t.put(x), (1, 2, 1, 1)), x.repeat(1, 2, 1, 1))
+    t.check(ttnn.repeat_interleave(t.put(x), 2, dim=1), x.repeat_interleave(2, 1))
+    t.check(ttnn.expand(t.put(x[:, :1, :1]), (1, 1, 32, -1)), x[:, :1, :1].expand(1, 1, 32, 64))
+
+
+def padding(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 2, 40, 50)
+    out = ttnn.pad(t.put(x, layout="ROW_MAJOR"), [(0, 0), (0, 1), (0, 24), (0, 14)], 2.0)
+    t.check(out, F.pad(x, (0, 14, 0, 24, 0, 1), value=2.0))
+    y = t.rand(1, 2, 32, 64)
+    t.check(ttnn.pad(t.put(y), [(0, 32), (0, 0)], value=0.0), F.pad(y, (0, 0, 0, 32)))
+
+
+def upsample(t: Env) -> None:
+    x = t.rand(1, 8, 8, 32)
+    wanted = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=2).permute(0, 2, 3, 1)
+    t.check(t.ttnn.upsample(t.put(x, layout="ROW_MAJOR"), 2), wanted)
+
+
+def same_values(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 64)
+    a = t.put(x)
+    row_major = ttnn.to_layout(a, ttnn.ROW_MAJOR_LAYOUT)
+    for out in (
+        row_major,
+        ttnn.to_layout(row_major, ttnn.TILE_LAYOUT),
+        ttnn.tilize(row_major),
+        ttnn.untilize(a),
+        ttnn.to_memory_config(a, ttnn.L1_MEMORY_CONFIG),
+        ttnn.to_memory_config(a, ttnn.DRAM_MEMORY_CONFIG),
+        ttnn.clone(a),
+        ttnn.move(ttnn.clone(a)),
+        ttnn.reallocate(ttnn.clone(a)),
+        ttnn.assign(a, memory_config=ttnn.DRAM_MEMORY_CONFIG),
+    ):
+        t.check(out, x)
+    target = t.empty(1, 1, 64, 64)
+    ttnn.copy(a, target)
+    t.check(target, x)
+
+
+def sharded_memory(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 1, 256, 64)
+    config = ttnn.create_sharded_memory_config(
+        (1, 1, 256, 64), core_grid=ttnn.CoreGrid(x=1, y=8), strategy=ttnn.ShardStrategy.HEIGHT
+    )
+    other = ttnn.create_sharded_memory_config(
+        (1, 1, 256, 64), core_grid=ttnn.CoreGrid(x=1, y=4), strategy=ttnn.ShardStrategy.HEIGHT
+    )
+    sharded = ttnn.interleaved_to_sharded(t.put(x), config)
+    t.check(sharded, x)
+    t.check(ttnn.reshard(sharded, other), x)
+    t.check(ttnn.sharded_to_interleaved(sharded, ttnn.DRAM_MEMORY_CONFIG), x)
+
+
+def rounding(t: Env) -> None:
+    """bfp8_b and bfp4_b share one exponent per 16 values of a row; the mantissa has 7 or 3 bits, ties to even."""
+    ttnn, x = t.ttnn, t.rand(1, 1, 32, 64)
+    a = t.put(x)
+    blocks = x.reshape(1, 1, 32, 4, 16)
+    exponent = torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True)))
+    for name, bits in (("bfloat8_b", 7), ("bfloat4_b", 3)):
+        step = 2.0 ** (exponent - (bits - 1))
+        wanted = (blocks / step).round().clamp(-(2**bits - 1), 2**bits - 1) * step
+        out = ttnn.typecast(a, getattr(ttnn, name))
+        t.check(out, wanted.reshape(x.shape), ulps=0)
+        t.check(ttnn.typecast(out, ttnn.float32), wanted.reshape(x.shape), ulps=0)
+    t.check(ttnn.typecast(a, ttnn.int32), x.to(torch.int32).long())
+    third = t.put(torch.full((1, 1, 32, 32), 1 / 3), dtype="float32")
+    t.check(third, torch.full((1, 1, 32, 32), 1 / 3), ulps=0)
+    t.check(ttnn.typecast(third, ttnn.bfloat16), torch.full((1, 1, 32, 32), 1 / 3).bfloat16(), ulps=0)
+
+
+def output_dtype_rounds(t: Env) -> None:
+    x, y = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    narrow = t.ttnn.add(t.put(x), t.put(y), dtype=t.ttnn.bfloat8_b)
+    t.check(narrow, t.shadow.values(t.put(x + y, dtype="bfloat8_b")), ulps=0)
+
+
+def constants(t: Env) -> None:
+    ttnn, a = t.ttnn, t.put(t.rand(1, 1, 32, 32))
+    kwargs = dict(dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=t.device)
+    for out, value in (
+        (ttnn.zeros((1, 1, 32, 32), **kwargs), 0.0),
+        (ttnn.ones((1, 1, 32, 32), **kwargs), 1.0),
+        (ttnn.full((1, 1, 32, 32), 3.5, **kwargs), 3.5),
+        (ttnn.zeros_like(a), 0.0),
+        (ttnn.ones_like(a), 1.0),
+        (ttnn.full_like(a, 2.0), 2.0),
+    ):
+        t.check(out, torch.full((1, 1, 32, 32), value))
+    for out in (ttnn.empty_like(a), ttnn.empty((1, 1, 32, 32), **kwargs)):
+        t.check(out, torch.full((1, 1, 32, 32), float("nan")))
+
+
+def in_and_out(t: Env) -> None:
+    ttnn = t.ttnn
+    x = torch.arange(t.n * 32 * 32).reshape(1, 1, t.shape[0] * 32, t.shape[1] * 32).float()
+    a = t.put(x, (2, 3), "float32")
+    assert t.whole(a, (2, 3)).equal(x)
+    for host in (ttnn.from_device(a), a.cpu()):
+        composer = ttnn.ConcatMesh2dToTensor(t.device, mesh_shape=t.shape, dims=(2, 3))
+        assert ttnn.to_torch(host, mesh_composer=composer).equal(x)
+    for device, part in enumerate(ttnn.get_device_tensors(a)):
+        assert ttnn.to_torch(part).equal(t.shards(x, (2, 3))[device])
+    doubled = ttnn.add(a, a)
+    assert t.whole(doubled, (2, 3)).equal(2 * x)
+
+
+def other_ways_in(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 128)
+    kwargs = dict(dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT)
+    mapper = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(2, 3))
+    host = ttnn.from_torch(x, mesh_mapper=mapper, **kwargs)
+    wanted = t.shards(x, (2, 3))
+    t.check(ttnn.to_device(host, t.device), wanted)
+    t.check(host.to(t.device), wanted)
+    tensor = ttnn.as_tensor(x, device=t.device, mesh_mapper=mapper, memory_config=ttnn.DRAM_MEMORY_CONFIG, **kwargs)
+    t.check(tensor, wanted)
+    t.check(ttnn.from_torch(x, device=t.device, **kwargs), x)  # no mapper: the same on all devices
+    t.check(ttnn.from_torch(x, device=t.device, mesh_mapper=ttnn.ShardTensorToMesh(t.device, 3), **kwargs),
+            list(x.chunk(t.n, 3)))  # fmt: skip
+    target = ttnn.allocate_tensor_on_device(host.spec, t.device)
+    t.check(target, torch.full((1, 1, 32, 32), float("nan")))
+    ttnn.copy_host_to_device_tensor(host, target)
+    t.check(target, wanted)
+    loose = ttnn.to_torch(t.put(x, dtype="bfloat8_b"), mesh_composer=ttnn.ConcatMeshToTensor(t.device, dim=0))
+    assert loose.shape[0] == t.n and (loose[3] - x[0]).abs().max() < 0.05
+
+
+def methods_of_tensors(t: Env) -> None:
+    x = t.rand(1, 1, 32, 32)
+    part = t.ttnn.get_device_tensors(t.put(x, dtype="float32"))[0]
+    assert part.to_torch().equal(x)
+    assert torch.from_numpy(part.to_numpy()).equal(x)
+    assert torch.tensor(part.to_list()).equal(x)
+    single = t.ttnn.get_device_tensors(t.put(torch.full((1, 1, 1, 1), 2.5)))[0]
+    assert single.item() == 2.5
+    copy = t.ttnn.clone(t.put(x))
+    copy.deallocate()
+    assert not copy.is_allocated()
+
+
+def values_are_forgotten(t: Env) -> None:
+    """The store does not grow with the temporaries of a long program."""
+    a = t.put(t.rand(1, 1, 32, 32))
+    for _ in range(50):
+        a = t.ttnn.add(a, 1.0)
+    assert len(t.shadow.store.values) < 20
+
+
+CASES = collect(globals())

@@ -1,0 +1,152 @@
+"""Norms against torch on the whole tensor; distributed ones have its columns cut over axis 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.tt_impl.env import Env, collect
+
+EPS = 1e-5
+# Statistics cross the mesh in bfloat16, and the variance is a difference of two of them.
+ULPS_OF_STATS = 16.0
+
+
+def _rms(x: Tensor, weight: Tensor | None = None) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def _offset(t: Env, *shape: int) -> Tensor:
+    """Values whose mean differs from column block to column block: forgetting a rank's statistics shows."""
+    x = t.rand(*shape)
+    return (x + torch.linspace(-2, 2, shape[-1])).bfloat16().float()
+
+
+def whole(t: Env) -> None:
+    ttnn, x, r, w, b = t.ttnn, t.rand(1, 1, 64, 256), t.rand(1, 1, 64, 256), t.rand(256), t.rand(256)
+    weight, bias = t.put(w.reshape(1, 256)), t.put(b.reshape(1, 256))
+    out = ttnn.layer_norm(t.put(x), epsilon=EPS, weight=weight, bias=bias, residual_input_tensor=t.put(r))
+    t.check(out, F.layer_norm(x + r, (256,), w, b, EPS))
+    t.check(ttnn.layer_norm(t.put(x), epsilon=EPS), F.layer_norm(x, (256,), eps=EPS))
+    t.check(ttnn.rms_norm(t.put(x), epsilon=EPS, weight=weight), _rms(x, w))
+    tiled = t.put(w.reshape(1, 1, 8, 32), layout="ROW_MAJOR")
+    t.check(ttnn.rms_norm(t.put(x), epsilon=EPS, weight=tiled), _rms(x, w))
+    silu = ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU)
+    fused = ttnn.experimental.dit_rms_norm_unary_fused(t.put(x), EPS, weight, activation=silu)
+    t.check(fused, F.silu(_rms(x, w)))
+
+
+def group_norm(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 1, 256, 1024)
+    out = ttnn.group_norm(
+        t.put(x), num_groups=32, epsilon=EPS, core_grid=ttnn.CoreGrid(x=2, y=8), inplace=False,
+        input_mask=t.put(torch.ones(1, 32, 32, 32)), num_out_blocks=1,
+    )  # fmt: skip
+    wanted = F.group_norm(x[0, 0].T.reshape(1, 1024, 256), 32, eps=EPS).reshape(1024, 256).T
+    t.check(out, wanted.reshape(1, 1, 256, 1024))
+
+
+def distributed_layer_norm(t: Env) -> None:
+    ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512), t.rand(512)
+    a = t.put(x, (None, 3))
+    stats = ttnn.all_gather(ttnn.layer_norm_pre_all_gather(a), 3, cluster_axis=1)
+    out = ttnn.layer_norm_post_all_gather(
+        a, stats, epsilon=EPS, weight=t.put(w.reshape(1, 512), (None, 1)), bias=t.put(b.reshape(1, 512), (None, 1))
+    )
+    t.check(out, t.shards(F.layer_norm(x, (512,), w, b, EPS), (None, 3)), ulps=ULPS_OF_STATS)
+
+
+def distributed_rms_norm(t: Env) -> None:
+    ttnn, x, w = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512)
+    a, weight = t.put(x, (None, 3)), t.put(w.reshape(1, 512), (None, 1))
+    stats = ttnn.all_gather(ttnn.rms_norm_pre_all_gather(a), 3, cluster_axis=1)
+    out = ttnn.rms_norm_post_all_gather(a, stats, epsilon=EPS, weight=weight)
+    t.check(out, t.shards(_rms(x, w), (None, 3)), ulps=ULPS_OF_STATS)
+
+
+def residual_in_the_statistics(t: Env) -> None:
+    ttnn, x, r = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(1, 1, 64, 512)
+    a, b = t.put(x, (None, 3)), t.put(r, (None, 3))
+    total = t.put((x + r), (None, 3))
+    for name, finish, wanted in (
+        ("rms_norm", ttnn.rms_norm_post_all_gather, _rms(x + r)),
+        ("layer_norm", ttnn.layer_norm_post_all_gather, F.layer_norm(x + r, (512,), eps=EPS)),
+    ):
+        stats = getattr(ttnn, f"{name}_pre_all_gather")(a, residual_input_tensor=b)
+        out = finish(total, ttnn.all_gather(stats, 3, cluster_axis=1), epsilon=EPS)
+        t.check(out, t.shards(wanted, (None, 3)), ulps=ULPS_OF_STATS)
+
+
+def welford_layer_norm(t: Env) -> None:
+    ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512), t.rand(512)
+    gx, gy = t.mesh.grid
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(gx - 1, gy - 1))})
+    reciprocals = ttnn.create_layer_norm_reciprocals(t.device, cores, 512 // t.shape[1])
+    a = t.put(x, (None, 3))
+    stats = ttnn.experimental.dit_layernorm_pre_allgather(a, reciprocals)
+    out = ttnn.experimental.dit_layernorm_post_allgather(
+        a, ttnn.all_gather(stats, 3, cluster_axis=1), epsilon=EPS,
+        weight=t.put(w.reshape(1, 512), (None, 1)), bias=t.put(b.reshape(1, 512), (None, 1)),
+    )  # fmt: skip
+    t.check(out, t.shards(F.layer_norm(x, (512,), w, b, EPS), (None, 3)), ulps=ULPS_OF_STATS)
+
+
+def _rope(t: Env, rows: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    angle = torch.rand(1, 1, rows, size // 2, generator=t.random).repeat_interleave(2, -1)
+    turn = torch.zeros(1, 1, 32, 32)
+    turn[..., torch.arange(0, 32, 2), torch.arange(1, 32, 2)] = 1
+    turn[..., torch.arange(1, 32, 2), torch.arange(0, 32, 2)] = -1
+    return angle.cos().bfloat16().float(), angle.sin().bfloat16().float(), turn
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs of neighbours as complex numbers, turned; written without the matrix."""
+    even, odd = x[..., ::2], x[..., 1::2]
+    c, s = cos[..., ::2], sin[..., ::2]
+    return torch.stack([even * c - odd * s, even * s + odd * c], -1).flatten(-2)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    return x.reshape(1, x.shape[-2], heads, -1).transpose(1, 2)
+
+
+def fused_rms_norm_with_heads_and_rope(t: Env) -> None:
+    """wan_fused_rmsnorm: 8 heads over 4 devices, RMS over all of them, rotated per head."""
+    ttnn, x, w = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512)
+    cos, sin, turn = _rope(t, 64, 64)
+    a, weight = t.put(x, (None, 3)), t.put(w.reshape(1, 512), (None, 1))
+    stats = ttnn.all_gather(ttnn.experimental.wan_fused_rmsnorm_pre_allgather(a), 3, cluster_axis=1)
+    rope = dict(transformation_mat=t.put(turn), rope_cos=t.put(cos), rope_sin=t.put(sin))
+    for extra, wanted in (({}, _heads(_rms(x, w), 8)), (rope, _rotated(_heads(_rms(x, w), 8), cos, sin))):
+        out = ttnn.experimental.wan_fused_rmsnorm_post_allgather(
+            a, stats, epsilon=EPS, num_heads_per_device=2, weight=weight, **extra
+        )
+        t.check(out, t.shards(wanted, (None, 1)), ulps=ULPS_OF_STATS)
+
+
+def fused_distributed(t: Env) -> None:
+    """One op for statistics, gather and norm."""
+    ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512), t.rand(512)
+    cos, sin, turn = _rope(t, 64, 64)
+    a, weight, bias = t.put(x, (None, 3)), t.put(w.reshape(1, 512), (None, 1)), t.put(b.reshape(1, 512), (None, 1))
+    experimental = ttnn.experimental
+
+    def run(name: str, **extra: Any) -> Any:
+        make = getattr(experimental, f"dit_fused_distributed_{name}_create_stats_buffer")
+        return getattr(experimental, f"dit_fused_distributed_{name}")(
+            a, 1, t.device, t.semaphores(2), topology=t.linear, epsilon=EPS, weight=weight,
+            persistent_output_buffer=make(a, 1, t.device), **extra,
+        )  # fmt: skip
+
+    rms, layer = _rms(x, w), F.layer_norm(x, (512,), w, b, EPS)
+    t.check(run("rmsnorm"), t.shards(rms, (None, 3)))
+    rope = dict(transformation_mat=t.put(turn), rope_cos=t.put(cos), rope_sin=t.put(sin))
+    wanted = _rotated(_heads(rms, 8), cos, sin)
+    t.check(run("rmsnorm", num_heads_per_device=2, **rope), t.shards(wanted, (None, 1)), ulps=2)
+    t.check(run("layernorm", bias=bias), t.shards(layer, (None, 3)))
+
+
+CASES = collect(globals())

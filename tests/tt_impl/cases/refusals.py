@@ -1,0 +1,121 @@
+"""What must be refused: operations without a rule, unseen tensors, and mistakes ttnn's host side accepts."""
+
+from __future__ import annotations
+
+from refsim.errors import HazardError, UserError
+from tests.tt_impl.env import Env, collect, raises
+
+
+def unknown_operation(t: Env) -> None:
+    from tt_impl.mock.values import ShadowError
+
+    x = t.put(t.rand(1, 1, 32, 64))
+    raises(ShadowError, lambda: t.ttnn.cumsum(x, dim=3), "ttnn.cumsum", "no shadow rule")
+    raises(ShadowError, lambda: t.ttnn.rand((1, 1, 32, 32), t.device), "ttnn.rand")
+    raises(ShadowError, lambda: x.pad_to_tile(0.0), "ttnn.Tensor.pad_to_tile")
+
+
+def unseen_tensor(t: Env) -> None:
+    """A tensor made behind the shadow's back has no value, and reading it says so."""
+    from tt_impl.mock.intercept import uncaught
+    from tt_impl.mock.values import ShadowError
+
+    with uncaught():
+        x = t.put(t.rand(1, 1, 32, 64))
+    raises(ShadowError, lambda: t.ttnn.add(x, 1.0), "ttnn.add", "without golden value")
+
+
+def errors_of_ttnn(t: Env) -> None:
+    """ttnn's own checks are the real ones, and their messages come through."""
+    a, b = t.put(t.rand(1, 1, 32, 512)), t.put(t.rand(256, 64))
+    try:
+        t.ttnn.matmul(a, b)
+    except RuntimeError as error:
+        assert "width=512 height=256" in str(error)
+    else:
+        raise AssertionError("a matmul of mismatching sizes was accepted")
+
+
+def too_many_links(t: Env) -> None:
+    x = t.put(t.rand(1, 1, 32, 64))
+    raises(UserError, lambda: t.ttnn.all_gather(x, 3, cluster_axis=1, num_links=9), "ttnn.all_gather", "9 links", "1")
+    t.ttnn.all_gather(x, 3, cluster_axis=1, num_links=1)
+
+
+def ring_on_a_line(t: Env) -> None:
+    ttnn, x = t.ttnn, t.put(t.rand(1, 1, 32, 64))
+    ring = ttnn.Topology.Ring
+    raises(UserError, lambda: ttnn.all_gather(x, 3, cluster_axis=1, topology=ring), "Ring", "axis 1", "line")
+    gather, pair, barrier = ttnn.experimental.all_gather_async, t.semaphores(2), t.semaphores(1)[0]
+    rest = dict(num_links=1, barrier_semaphore=barrier)
+    # An asynchronous collective is a ring unless told otherwise.
+    raises(UserError, lambda: gather(x, None, 3, pair, cluster_axis=0, **rest), "Ring", "axis 0", "line")
+    raises(UserError, lambda: gather(x, 3, 1, t.device, ring, pair, **rest), "Ring", "axis 1", "line")
+
+
+def too_many_cores(t: Env) -> None:
+    ttnn, x, w = t.ttnn, t.put(t.rand(1, 1, 64, 256)), t.put(t.rand(256, 256))
+    raises(UserError, lambda: ttnn.linear(x, w, core_grid=ttnn.CoreGrid(x=9, y=8)), "9x8", "8x8")
+    config = ttnn.MinimalMatmulConfig(
+        M_block_size=2, K_block_size=2, N_block_size=2, subblock_h=1, subblock_w=2,
+        compute_with_storage_grid_size=ttnn.CoreCoord(8, 9),
+    )  # fmt: skip
+    raises(UserError, lambda: ttnn.experimental.minimal_matmul(x, w, config=config), "8x9", "8x8")
+    q = t.put(t.rand(1, 4, 64, 64))
+    chunks = ttnn.SDPAProgramConfig(compute_with_storage_grid_size=(9, 9), q_chunk_size=32, k_chunk_size=32)
+    attend = ttnn.transformer.scaled_dot_product_attention
+    raises(UserError, lambda: attend(q, q, q, program_config=chunks), "9x9", "8x8")
+
+
+def unaligned_parts(t: Env) -> None:
+    ttnn = t.ttnn
+    x, y = t.put(t.rand(1, 1, 64, 96)), t.put(t.rand(1, 1, 64, 98))
+    raises(UserError, lambda: ttnn.reduce_scatter(x, 3, cluster_axis=1), "dim 3", "96", "multiple of 128")
+    reduce = ttnn.experimental.reduce_scatter_minimal_async
+    raises(
+        UserError,
+        lambda: reduce(x, None, 2, t.semaphores(3), cluster_axis=1, topology=t.linear),
+        "dim 2", "64", "multiple of 128",
+    )  # fmt: skip
+    raises(UserError, lambda: ttnn.mesh_partition(y, 3, 1), "98", "multiple of 4")
+
+
+def use_after_deallocate(t: Env) -> None:
+    x = t.put(t.rand(1, 1, 32, 64))
+    view = t.ttnn.reshape(x, (1, 32, 64))
+    t.ttnn.deallocate(x)
+    raises(HazardError, lambda: t.ttnn.add(x, 1.0), "ttnn.add", "deallocated")
+    raises(HazardError, lambda: t.ttnn.concat([x, x], dim=3), "ttnn.concat", "deallocated")
+    raises(HazardError, lambda: t.ttnn.to_torch(x), "ttnn.to_torch", "deallocated")
+    # The view says it is allocated, but its memory is free and goes to the next tensor.
+    raises(HazardError, lambda: t.ttnn.add(view, 1.0), "ttnn.add", "deallocated")
+
+
+def crashes_on_a_mock(t: Env) -> None:
+    raises(UserError, lambda: t.ttnn.begin_trace_capture(t.device, cq_id=0), "begin_trace_capture", "mock")
+    manager = lambda: t.device.load_sub_device_manager(None)  # noqa: E731
+    raises(UserError, manager, "load_sub_device_manager", "mock")
+
+
+def buffer_ledger(t: Env) -> None:
+    from tt_impl.mock.checks import BufferLedger
+
+    ledger = BufferLedger()
+    first = ledger.lend("K", 1, "block 0")
+    second = ledger.lend("K", 1, "block 1")
+    assert (first.slot, second.slot) == (0, 1)
+    ledger.lend("V", 1, "block 0")
+    raises(HazardError, lambda: ledger.lend("K", 1, "block 2"), "buffer 0 of K", "block 2", "block 0", "axis 1")
+    ledger.synchronised(1)  # block 0 has not even been issued
+    raises(HazardError, lambda: ledger.lend("K", 1, "block 2"), "block 0")
+    first.read()
+    ledger.synchronised(0)  # the other axis does not help
+    raises(HazardError, lambda: ledger.lend("K", 1, "block 2"), "block 0")
+    ledger.synchronised(1)
+    assert ledger.lend("K", 1, "block 2").slot == 0
+    second.read()
+    ledger.synchronised()
+    assert ledger.lend("K", 1, "block 3").slot == 1
+
+
+CASES = collect(globals())

@@ -1,0 +1,121 @@
+"""What a case gets: an open mesh, its shadow, and short ways to make tensors and compare them with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Dims = tuple[int | None, int | None]
+REPLICATED: Dims = (None, None)
+ULP = {"bfloat16": 2.0**-8, "float32": 1e-5, "bfloat8_b": 2.0**-6, "bfloat4_b": 2.0**-2}
+
+
+class Env:
+    """``put`` rounds to bfloat16 before it hands out, so expectations are made from what the device holds."""
+
+    def __init__(self, mesh: Any, shadow: Any) -> None:
+        import ttnn
+
+        self.ttnn = ttnn
+        self.mesh = mesh
+        self.device = mesh.device
+        self.shape = mesh.spec.shape
+        self.shadow = shadow
+        self.linear = ttnn.Topology.Linear
+        self.random = torch.Generator().manual_seed(0)
+
+    @property
+    def n(self) -> int:
+        return self.mesh.spec.num_devices
+
+    def rand(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """Normal values that bfloat16 stores exactly."""
+        return (torch.randn(*shape, generator=self.random) * scale).bfloat16().float()
+
+    def put(self, value: Tensor, dims: Dims = REPLICATED, dtype: str = "bfloat16", layout: str = "TILE") -> Any:
+        """``value`` on the mesh, cut along ``dims`` of (axis 0, axis 1)."""
+        ttnn = self.ttnn
+        return ttnn.from_torch(
+            value,
+            dtype=getattr(ttnn, dtype),
+            layout=getattr(ttnn, f"{layout}_LAYOUT"),
+            device=self.device,
+            mesh_mapper=ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=dims),
+        )
+
+    def empty(self, *shape: int, fill: float | None = None) -> Any:
+        kwargs = dict(dtype=self.ttnn.bfloat16, layout=self.ttnn.TILE_LAYOUT, device=self.device)
+        return self.ttnn.empty(shape, **kwargs) if fill is None else self.ttnn.full(shape, fill, **kwargs)
+
+    def shards(self, value: Tensor, dims: Dims) -> list[Tensor]:
+        """``value`` as ``put`` cuts it, per device, row-major."""
+        rows = [value] * self.shape[0] if dims[0] is None else list(value.chunk(self.shape[0], dims[0]))
+        return [
+            part
+            for row in rows
+            for part in ([row] * self.shape[1] if dims[1] is None else row.chunk(self.shape[1], dims[1]))
+        ]
+
+    def whole(self, tensor: Any, dims: tuple[int, int]) -> Tensor:
+        """The parts of a device tensor joined along ``dims`` of (axis 0, axis 1), read by ttnn itself."""
+        ttnn = self.ttnn
+        composer = ttnn.ConcatMesh2dToTensor(self.device, mesh_shape=self.shape, dims=dims)
+        return ttnn.to_torch(tensor, mesh_composer=composer).float()
+
+    def check(self, tensor: Any, expected: Tensor | Sequence[Tensor], ulps: float = 1.0) -> None:
+        """Golden value of every device against ``expected`` (one for all, or a list), within units of rounding."""
+        assert tensor is not None
+        values = self.shadow.values(tensor)
+        wanted = [expected] * len(values) if isinstance(expected, Tensor) else list(expected)
+        assert len(values) == len(wanted)
+        tolerance = ULP.get(str(tensor.dtype.name).lower(), 0.0) * ulps
+        for device, (value, want) in enumerate(zip(values, wanted, strict=True)):
+            want = want.float() if want.is_floating_point() else want
+            scale = want.nan_to_num().abs().max().item() if want.is_floating_point() and want.numel() else 0.0
+            message = f"device {device}: "
+            torch.testing.assert_close(
+                value.to(want.dtype),
+                want,
+                rtol=tolerance,
+                atol=tolerance * scale * 1e-2,
+                equal_nan=True,
+                msg=lambda text, m=message: m + text,
+            )
+
+    def semaphores(self, count: int) -> list[Any]:
+        ttnn = self.ttnn
+        x, y = self.mesh.grid
+        cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(x - 1, y - 1))})
+        return [ttnn.create_global_semaphore(self.device, cores, 0) for _ in range(count)]
+
+    def groups(self, axis: int) -> list[list[int]]:
+        """Devices along a mesh axis, written out independently of the shadow."""
+        rows, columns = self.shape
+        if axis == 1:
+            return [[r * columns + c for c in range(columns)] for r in range(rows)]
+        return [[r * columns + c for r in range(rows)] for c in range(columns)]
+
+
+def raises(kind: type[Exception] | tuple, action: Callable[[], Any], *parts: str) -> None:
+    """``action`` must raise ``kind`` with all ``parts`` in its message, which is one sentence."""
+    try:
+        action()
+    except kind as error:
+        text = str(error)
+        missing = [part for part in parts if part not in text]
+        assert not missing, f"{missing} not in '{text}'"
+        assert text.endswith(".") and "\n" not in text, f"not a sentence: {text!r}"
+    else:
+        raise AssertionError(f"nothing was raised, expected {parts}")
+
+
+def collect(namespace: dict[str, Any]) -> dict[str, Callable[[Env], None]]:
+    """The cases of a module: its public functions that take one argument called ``t``."""
+    return {
+        name: function
+        for name, function in namespace.items()
+        if not name.startswith("_") and getattr(getattr(function, "__code__", None), "co_varnames", ())[:1] == ("t",)
+    }

@@ -1,0 +1,52 @@
+"""Single runs in a process of their own: ``python -m tests.tt_impl.programs NAME``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from refsim.errors import UserError
+
+
+def open_and_close() -> None:
+    """Two meshes of one product after each other, then one of another product."""
+    from tt_impl.mesh import open_mesh
+
+    for name in ("t3k", "t3k-1x8"):
+        with open_mesh(name) as mesh:
+            print(f"opened {mesh.describe()}")
+    try:
+        with open_mesh("n150"):
+            print("opened a second cluster")
+    except UserError as error:
+        print(f"refused {error}")
+
+
+def open_twice() -> None:
+    from tt_impl.mesh import open_mesh
+
+    with open_mesh("n150"):
+        try:
+            with open_mesh("n150"):
+                print("opened twice")
+        except UserError as error:
+            print(f"refused {error}")
+
+
+def fail() -> None:
+    from tt_impl.mesh import open_mesh
+
+    with open_mesh("n150"):
+        raise RuntimeError("the program failed")
+
+
+def die() -> None:
+    from tt_impl.mesh import open_mesh
+
+    with open_mesh("n150"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,65 @@
+"""Cluster descriptors as text: chips, boards and cables."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from refsim.errors import UserError
+from refsim.mesh import MESHES, MeshSpec
+from tt_impl.mock.descriptor import descriptor
+
+
+def cables(text: str) -> list[tuple[int, int, int, int]]:
+    line = next(line for line in text.splitlines() if line.startswith("ethernet_connections:"))
+    ends = re.findall(r"\{chip: (\d+), chan: (\d+)\}, \{chip: (\d+), chan: (\d+)\}", line)
+    return [tuple(map(int, end)) for end in ends]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_cables(name: str) -> None:
+    """No channel is used twice, and every chip has as many neighbours as its place in the mesh asks for."""
+    spec = MESHES[name]
+    found = cables(descriptor(spec))
+    channels = [end for a, x, b, y in found for end in ((a, x), (b, y))]
+    assert len(channels) == len(set(channels))
+    neighbours = Counter(chip for pair in {frozenset((a, b)) for a, _, b, _ in found} for chip in pair)
+    if spec.num_devices == 32:
+        assert set(neighbours.values()) == ({4} if all(spec.torus) else {2, 3, 4})
+    elif name == "bh-loudbox":
+        assert set(neighbours.values()) == {3}
+    elif spec.num_devices == 8:
+        assert Counter(neighbours.values()) == {2: 4, 3: 4}
+    elif spec.num_devices == 4:
+        assert set(neighbours.values()) == {2}
+    else:
+        assert len(neighbours) == (2 if spec.num_devices == 2 else 0)
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_enough_links(name: str) -> None:
+    """Between neighbours at least as many cables as the mesh says a collective may use."""
+    spec = MESHES[name]
+    between = Counter(frozenset((a, b)) for a, _, b, _ in cables(descriptor(spec)))
+    assert not between or min(between.values()) >= max(spec.links)
+
+
+def test_meshes_of_one_product_share_a_cluster() -> None:
+    assert descriptor(MESHES["t3k"]) == descriptor(MESHES["t3k-1x8"]) == descriptor(MESHES["quietbox"])
+    assert descriptor(MESHES["bh-qb"]) == descriptor(MESHES["bh-qb-1x4"])
+    assert descriptor(MESHES["galaxy"]) != descriptor(MESHES["tg"])
+
+
+def test_every_field() -> None:
+    fields = [line.partition(":")[0] for line in descriptor(MESHES["bh-galaxy"]).splitlines()]
+    assert fields == [
+        "arch", "chips", "chip_unique_ids", "ethernet_connections", "ethernet_connections_to_remote_devices",
+        "chips_with_mmio", "harvesting", "boards", "io_device_type", "chip_to_bus_id", "asic_locations",
+    ]  # fmt: skip
+
+
+def test_no_such_product() -> None:
+    with pytest.raises(UserError, match="no product with its devices"):
+        descriptor(MeshSpec("odd", "odd", "wormhole_b0", (1, 3), (0, 1)))

@@ -1,0 +1,160 @@
+"""Every mesh opens without hardware, and what cannot be opened is refused with a reason."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from refsim.errors import UserError
+from refsim.mesh import MESHES
+from tests.tt_impl.cases import opening
+from tests.tt_impl.worker import launch
+from tt_impl import mesh as mesh_module
+from tt_impl.mesh import derive_fabric, open_mesh
+
+# name: (compute grid x, y; fabric). Grids: 8x8 on Wormhole cards, 8x9 on a Galaxy; 11x10 on P150 and P300, 12x10
+# on a Blackhole Galaxy.
+OPENED = {
+    "n150": ("8x8", "DISABLED"),
+    "n300": ("8x8", "FABRIC_1D"),
+    "t3k": ("8x8", "FABRIC_1D"),
+    "t3k-1x8": ("8x8", "FABRIC_1D_RING"),
+    "quietbox": ("8x8", "FABRIC_1D"),
+    "tg": ("8x9", "FABRIC_1D"),
+    "galaxy": ("8x9", "FABRIC_1D_RING"),
+    "bh-p150": ("11x10", "DISABLED"),
+    "bh-p300": ("11x10", "FABRIC_1D"),
+    "bh-qb": ("11x10", "FABRIC_1D"),
+    "bh-qb-1x4": ("11x10", "FABRIC_1D_RING"),
+    "bh-loudbox": ("11x10", "FABRIC_1D_RING"),
+    "bh-galaxy": ("12x10", "FABRIC_1D_RING"),
+}
+
+
+def test_every_mesh_is_here() -> None:
+    assert set(OPENED) == set(MESHES)
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_mesh_opens(name: str, tmp_path: Path) -> None:
+    """One process per mesh: it computes, communicates with all links, says what it is, and leaves nothing behind."""
+    done = launch("tests.tt_impl.worker", name, opening.__name__, *opening.CASES, folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    failed = [line for line in done.stdout.splitlines() if '"error": "' in line]
+    assert not failed, failed
+    grid, fabric = OPENED[name]
+    assert f"opened mock {MESHES[name]}, {MESHES[name].arch}, {grid} cores, {fabric}" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_cluster_per_process(tmp_path: Path) -> None:
+    done = launch("tests.tt_impl.programs", "open_and_close", folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second, refused = done.stdout.splitlines()
+    assert "t3k (2x4)" in first and "FABRIC_1D" in first
+    assert "t3k-1x8 (1x8)" in second and "FABRIC_1D_RING" in second
+    assert refused.startswith("refused") and "one cluster per process" in refused and "n150" in refused
+
+
+def test_open_twice(tmp_path: Path) -> None:
+    done = launch("tests.tt_impl.programs", "open_twice", folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "refused" in done.stdout and "still open" in done.stdout
+
+
+def test_folder_goes_after_an_error(tmp_path: Path) -> None:
+    done = launch("tests.tt_impl.programs", "fail", folder=tmp_path)
+    assert done.returncode == 1 and "the program failed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_a_killed_process_is_swept(tmp_path: Path) -> None:
+    launch("tests.tt_impl.programs", "die", folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    launch("tests.tt_impl.programs", "fail", folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_elsewhere(tmp_path: Path) -> None:
+    launch("tests.tt_impl.programs", "open_twice", folder=tmp_path)
+    assert not (Path(__file__).resolve().parents[2] / "generated").exists()
+
+
+def test_derived_fabric() -> None:
+    for name, (_, fabric) in OPENED.items():
+        assert derive_fabric(MESHES[name]) == fabric
+
+
+def test_unknown_kind_and_mesh() -> None:
+    with pytest.raises(UserError, match="kind 'emulator' does not exist"), open_mesh("t3k", "emulator"):
+        pass
+    with pytest.raises(UserError, match="mesh 't4k' does not exist"), open_mesh("t4k"):
+        pass
+
+
+def test_no_silicon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mesh_module, "DEVICE_NODES", tmp_path / "none")
+    monkeypatch.delenv(mesh_module.SIMULATOR, raising=False)
+    monkeypatch.delenv(mesh_module.CLUSTER_DESCRIPTOR, raising=False)
+    with pytest.raises(UserError, match="no Tenstorrent device"), open_mesh("n150", "device"):
+        pass
+    monkeypatch.setenv(mesh_module.SIMULATOR, "libttsim_wh.so")
+    with pytest.raises(UserError, match="would not open silicon"), open_mesh("n150", "device"):
+        pass
+
+
+def test_simulator_setup_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each thing ttsim needs, in the order in which a user meets it; never a mock instead."""
+
+    def refused(mesh: str, match: str) -> None:
+        with pytest.raises(UserError, match=match), open_mesh(mesh, "sim"):
+            pass
+
+    monkeypatch.setattr(mesh_module, "installed_toolchain", lambda package: None)
+    monkeypatch.delenv(mesh_module.SIMULATOR, raising=False)
+    monkeypatch.delenv(mesh_module.CLUSTER_DESCRIPTOR, raising=False)
+    refused("n150", "needs TT_METAL_SIMULATOR")
+    library = tmp_path / "libttsim_wh.so"
+    monkeypatch.setenv(mesh_module.SIMULATOR, str(library))
+    refused("n150", "is not a file")
+    library.touch()
+    refused("n150", "soc_descriptor.yaml beside")
+    (tmp_path / "soc_descriptor.yaml").touch()
+    refused("bh-p150", "simulates 1 wormhole_b0")
+    refused("n300", "simulates 1 wormhole_b0")
+    refused("n150", "no RISC-V toolchain")
+    pair = tmp_path / "libttsim_wh_x2.so"
+    pair.touch()
+    monkeypatch.setenv(mesh_module.SIMULATOR, str(pair))
+    refused("n300", "needs TT_METAL_MOCK_CLUSTER_DESC_PATH")
+    assert mesh_module._process.opened is None
+
+
+def test_stand_in_compiler(tmp_path: Path) -> None:
+    """It answers like a compiler and replaces its output in one step."""
+    import subprocess
+
+    from tt_impl.mock import toolchain
+
+    toolchain.write_stand_in(tmp_path / "sfpi")
+    compiler = tmp_path / "sfpi" / toolchain.COMPILER
+    assert compiler.stat().st_mode & stat.S_IXUSR
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    assert "15.1.0" in version
+    out, dependencies = tmp_path / "kernel.o", tmp_path / "kernel.d"
+    subprocess.run([compiler, "-O2", "-o", out, "-MF", dependencies, "kernel.cc"], check=True)
+    assert out.read_bytes() == toolchain.tiny_elf() and dependencies.stat().st_size > 0
+    assert out.read_bytes()[:4] == b"\x7fELF"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernel.d", "kernel.o", "sfpi"]
+
+
+def test_real_toolchain_is_preferred(tmp_path: Path) -> None:
+    from tt_impl.mock import toolchain
+
+    real = tmp_path / "runtime" / "sfpi" / toolchain.COMPILER
+    assert toolchain.installed_toolchain(tmp_path) in (None, toolchain.SYSTEM_SFPI)
+    real.parent.mkdir(parents=True)
+    real.touch()
+    assert toolchain.installed_toolchain(tmp_path) == tmp_path / "runtime" / "sfpi"

@@ -1,0 +1,115 @@
+"""Run a program of the device wing in a process of its own; whatever happens to that process is one answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from refsim.config import DiTParallelConfig
+from refsim.errors import RankFailure, UserError
+from refsim.mesh import MeshSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KINDS = {"ttnn-mock": "mock", "ttnn-sim": "sim", "ttnn-device": "device"}
+
+
+@dataclass
+class Outcome:
+    """What a program gave.
+
+    Attributes:
+        tensors: its answer.
+        ran: one line: which kind of mesh ran it, grid, fabric.
+        ops: every device operation in order, with shapes and dtype.
+        collectives: those that communicate: name, mesh axis, bytes held by a device before it.
+    """
+
+    tensors: dict[str, Tensor]
+    ran: str
+    ops: list[dict[str, Any]]
+    collectives: list[dict[str, Any]]
+
+
+def execute(
+    program: str,
+    mesh: MeshSpec,
+    config: DiTParallelConfig,
+    arguments: dict[str, Any],
+    *,
+    backend: str,
+    timeout_s: float = 300.0,
+    fault: str = "",
+) -> Outcome:
+    """Run ``program`` (``module:function``) on a mesh of ``backend`` (``ttnn-mock``, ``ttnn-sim``, ``ttnn-device``).
+
+    Args:
+        arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
+        fault: ``module:function`` called before the program, to put a deliberate fault into the wing.
+
+    Raises:
+        UserError: a mistake of the user.
+        RankFailure: ttnn refused the program (its own message), crashed (named by the operation) or hung.
+    """
+    with tempfile.TemporaryDirectory(prefix="refsim-ttnn-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        job = {
+            "program": program,
+            "mesh": mesh.name,
+            "config": {k: [f.factor, f.mesh_axis] for k, f in vars(config).items()},
+            "arguments": arguments,
+            "kind": KINDS[backend],
+            "fault": fault,
+        }
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        log = folder / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tt_impl.worker", name],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            )
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                raise RankFailure(
+                    f"ttnn gave no answer in {timeout_s:g} s; it was in {_last(folder)}.", rank=0
+                ) from None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        return _read(folder, code, log)
+
+
+def _read(folder: Path, code: int, log: Path) -> Outcome:
+    import safetensors.torch
+
+    path = folder / "answer.json"
+    if not path.exists():
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        tail = log.read_text(errors="replace")[-2000:]
+        raise RankFailure(f"the ttnn process {how} in {_last(folder)}.", rank=0, traceback=tail)
+    answer = json.loads(path.read_text(encoding="utf-8"))
+    if not answer["ok"]:
+        if answer["kind"] == "user":
+            raise UserError(answer["message"])
+        raise RankFailure(f"ttnn failed in {_last(folder)}: {answer['message']}", rank=0, traceback=answer["traceback"])
+    tensors = safetensors.torch.load_file(folder / "out.safetensors")
+    return Outcome(tensors, answer["ran"], answer["ops"], answer["collectives"])
+
+
+def _last(folder: Path) -> str:
+    path = folder / "last_op"
+    return path.read_text(encoding="utf-8") if path.exists() else "opening the mesh"

@@ -1,0 +1,83 @@
+"""Embeddings: time step and pooled text (replicated), image patches with the cropped positional table."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import features_per_device, tokens_per_device
+
+
+class TimeTextEmbedding:
+    """Time step and pooled text, each through linear, silu, linear, then summed. The sinusoid is made on the host."""
+
+    TIME_FEATURES = 256
+
+    def __init__(self, ctx: Context, weights: Weights, name: str, *, features: int, pooled_features: int) -> None:
+        self._ctx = ctx
+
+        def pair(part: str, in_features: int) -> list[Linear]:
+            sizes = ((1, in_features), (2, features))
+            return [
+                Linear(ctx, weights, f"{name}.{part}.linear_{i}", in_features=size, out_features=features)
+                for i, size in sizes
+            ]
+
+        self._time = pair("timestep_embedder", self.TIME_FEATURES)
+        self._text = pair("text_embedder", pooled_features)
+
+    def __call__(self, timestep: torch.Tensor, pooled: torch.Tensor) -> ttnn.Tensor:
+        """(B,) and (B, P) on the host -> (B, 1, 1, D) on every device."""
+        half = self.TIME_FEATURES // 2
+        frequencies = torch.exp(torch.arange(half) * (-math.log(10000) / half))
+        angles = timestep.float()[:, None] * frequencies
+        time = torch.cat([angles.cos(), angles.sin()], -1)
+        streams = ((self._time, time), (self._text, pooled))
+        first, second = (two(ttnn.silu(one(self._ctx.put(x[:, None, None])))) for (one, two), x in streams)
+        return ttnn.add(first, second)
+
+
+class PatchEmbed:
+    """Latent -> tokens of every device; patches and the crop of the positional table are cut on the host."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        weights: Weights,
+        name: str,
+        *,
+        patch: int,
+        in_channels: int,
+        features: int,
+        table_size: int,
+    ) -> None:
+        self._ctx, self._patch, self._features, self._table_size = ctx, patch, features, table_size
+        self._proj = ColParallelLinear(
+            ctx,
+            weights,
+            f"{name}.proj",
+            in_features=in_channels * patch * patch,
+            out_features=features,
+            shape=(features, in_channels, patch, patch),
+        )
+        self._table = weights.take(f"{name}.pos_embed", (1, table_size**2, features))
+
+    def __call__(self, latent: torch.Tensor) -> ttnn.Tensor:
+        """(B, C, H, W) -> (B, 1, local N, local D)."""
+        ctx, p = self._ctx, self._patch
+        batch, channels, height, width = latent.shape
+        rows, columns = height // p, width // p
+        patches = latent.reshape(batch, channels, rows, p, columns, p).permute(0, 2, 4, 1, 3, 5)
+        patches = patches.reshape(batch, 1, rows * columns, channels * p * p)
+        padded = tokens_per_device(rows * columns, ctx.sp) * ctx.sp
+        x = self._proj(ctx.put(pad_to(patches, padded, patches.shape[-1]), sp_dim=2))
+        top, left = (self._table_size - rows) // 2, (self._table_size - columns) // 2
+        table = self._table.reshape(self._table_size, self._table_size, -1)
+        table = table[top : top + rows, left : left + columns].reshape(1, 1, rows * columns, -1)
+        table = pad_to(table, padded, features_per_device(self._features, ctx.tp) * ctx.tp)
+        return ttnn.add(x, ctx.put(table, sp_dim=2, tp_dim=3))

@@ -1,0 +1,35 @@
+"""The Megatron pair: column-parallel in, GELU, row-parallel out, reduce_scatter."""
+
+from __future__ import annotations
+
+import ttnn
+
+from refsim.checkpoint import Weights
+from tt_impl.layers.linear import ColParallelLinear, RowParallelLinear
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import features_per_device
+
+
+class ParallelFeedForward:
+    """D -> F -> D with tanh GELU; input gathered, output cut over tp."""
+
+    def __init__(self, ctx: Context, weights: Weights, name: str, *, features: int, hidden: int) -> None:
+        self._in = ColParallelLinear(
+            ctx,
+            weights,
+            f"{name}.net.0.proj",
+            in_features=features,
+            out_features=hidden,
+            in_padded=features_per_device(features, ctx.tp) * ctx.tp,
+        )
+        self._out = RowParallelLinear(
+            ctx,
+            weights,
+            f"{name}.net.2",
+            in_features=hidden,
+            out_features=features,
+            in_padded=features_per_device(hidden, ctx.tp) * ctx.tp,
+        )
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return self._out(ttnn.gelu(self._in(x), variant=ttnn.GeluVariant.Tanh))

@@ -1,0 +1,120 @@
+"""Linear layers: replicated, column-parallel, row-parallel and the fused, reshuffled QKV."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import TILE, features_per_device, heads_per_device
+from tt_impl.parallel.tensor import reduce_scatter_features
+
+
+def pad_to(x: torch.Tensor, *sizes: int) -> torch.Tensor:
+    """Zeros at the end of the last dims until they have ``sizes``."""
+    pads = [p for size, have in zip(reversed(sizes), reversed(x.shape), strict=False) for p in (0, size - have)]
+    return F.pad(x, pads)
+
+
+class Linear:
+    """The whole linear on every device."""
+
+    def __init__(self, ctx: Context, weights: Weights, name: str, *, in_features: int, out_features: int) -> None:
+        self._ctx = ctx
+        weight = weights.take(f"{name}.weight", (out_features, in_features))
+        self._weight = ctx.put(weight.t()[None, None])
+        self._bias = ctx.put(weights.take(f"{name}.bias", (out_features,))[None, None, None])
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+
+
+class ColParallelLinear:
+    """Out features cut over tp, no communication; padded out features are zero.
+
+    Args:
+        in_padded: lanes of the input, where it was gathered with its padding.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        weights: Weights,
+        name: str,
+        *,
+        in_features: int,
+        out_features: int,
+        in_padded: int | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self._ctx = ctx
+        out_padded = features_per_device(out_features, ctx.tp) * ctx.tp
+        weight = weights.take(f"{name}.weight", shape or (out_features, in_features)).reshape(out_features, -1)
+        weight = pad_to(weight, out_padded, in_padded or in_features)
+        bias = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
+        self._weight = ctx.put(weight.t()[None, None], tp_dim=3)
+        self._bias = ctx.put(bias[None, None, None], tp_dim=3)
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+
+
+class RowParallelLinear:
+    """In features cut over tp; the partial results are reduced and scattered, then the bias is added, once."""
+
+    def __init__(
+        self, ctx: Context, weights: Weights, name: str, *, in_features: int, out_features: int, in_padded: int
+    ) -> None:
+        self._ctx = ctx
+        out_padded = features_per_device(out_features, ctx.tp) * ctx.tp
+        weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, in_padded)
+        bias = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
+        self._weight = ctx.put(weight.t()[None, None], tp_dim=2)
+        self._bias = ctx.put(bias[None, None, None], tp_dim=3)
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        partial = ttnn.linear(x, self._weight, compute_kernel_config=self._ctx.linear_config)
+        return ttnn.add(reduce_scatter_features(self._ctx, partial), self._bias)
+
+
+class ColParallelQKV:
+    """q, k, v as one column-parallel linear; each device gets ``[its q heads | its k heads | its v heads]``."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        weights: Weights,
+        names: tuple[str, str, str],
+        *,
+        in_features: int,
+        num_heads: int,
+        head_dim: int,
+        in_padded: int,
+    ) -> None:
+        self._ctx = ctx
+        if head_dim % TILE:
+            raise UserError(
+                f"TTNN splits heads by whole tiles, so a head size of {head_dim} must be a multiple of {TILE}."
+            )
+        self._local_heads = heads_per_device(num_heads, ctx.tp, ctx.ulysses)
+        inner, padded = num_heads * head_dim, self._local_heads * ctx.tp * head_dim
+        weight = torch.stack(
+            [pad_to(weights.take(f"{n}.weight", (inner, in_features)), padded, in_padded) for n in names]
+        )
+        bias = torch.stack([pad_to(weights.take(f"{n}.bias", (inner,)), padded) for n in names])
+        self._weight = ctx.put(self._per_device(weight).t()[None, None], tp_dim=3)
+        self._bias = ctx.put(self._per_device(bias)[None, None, None], tp_dim=3)
+
+    def _per_device(self, x: torch.Tensor) -> torch.Tensor:
+        """(3, tp * local, ...) -> (tp * 3 * local, ...)."""
+        return x.unflatten(1, (self._ctx.tp, -1)).transpose(0, 1).flatten(0, 2)
+
+    def __call__(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
+        """(B, 1, rows, D) gathered -> three (B, local heads, rows, E)."""
+        qkv = ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+        return ttnn.experimental.nlp_create_qkv_heads(
+            qkv, num_heads=self._local_heads, num_kv_heads=self._local_heads, transpose_k_heads=False
+        )

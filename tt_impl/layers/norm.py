@@ -1,0 +1,64 @@
+"""Norms: per head, over gathered features, and over features cut over tp with padded lanes left out of the count."""
+
+from __future__ import annotations
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import features_per_device
+from tt_impl.parallel.tensor import gather_features
+
+
+class RMSNorm:
+    """Over the features of one head, which are whole on every device."""
+
+    def __init__(self, ctx: Context, weights: Weights, name: str, *, features: int, eps: float) -> None:
+        self._ctx, self._eps = ctx, eps
+        self._weight = ctx.put(weights.take(f"{name}.weight", (features,))[None, None, None])
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return ttnn.rms_norm(x, epsilon=self._eps, weight=self._weight, compute_kernel_config=self._ctx.norm_config)
+
+
+class LayerNorm:
+    """Without affine, over the real lanes of a gathered tensor."""
+
+    def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
+        self._ctx, self._features, self._eps = ctx, features, eps
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        if x.shape[-1] != self._features:
+            x = x[:, :, :, : self._features]
+        return ttnn.layer_norm(x, epsilon=self._eps, compute_kernel_config=self._ctx.norm_config)
+
+
+class DistributedLayerNorm:
+    """Without affine, over features cut over tp.
+
+    ttnn's pair of ops gathers sum(x) and sum(x^2) and divides by the number of lanes it sees, padding included. Padded
+    lanes are zero, so both sums are right and only the count is not: the gathered statistics are scaled by
+    padded / real before the second op. A mask keeps the padded lanes zero.
+    """
+
+    def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
+        self._ctx, self._eps = ctx, eps
+        padded = features_per_device(features, ctx.tp) * ctx.tp
+        self._correction = padded / features
+        self._local = LayerNorm(ctx, features=features, eps=eps)
+        self._mask = None
+        if padded != features:
+            lanes = (torch.arange(padded) < features).float()
+            self._mask = ctx.put(lanes[None, None, None], tp_dim=3)
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        ctx = self._ctx
+        if ctx.tp == 1:
+            return self._local(x)
+        stats = ttnn.layer_norm_pre_all_gather(x, dtype=ttnn.bfloat16, compute_kernel_config=ctx.norm_config)
+        stats = gather_features(ctx, stats)
+        if self._mask is not None:
+            stats = ttnn.multiply(stats, self._correction)
+        y = ttnn.layer_norm_post_all_gather(x, stats, epsilon=self._eps, compute_kernel_config=ctx.norm_config)
+        return y if self._mask is None else ttnn.multiply(y, self._mask)

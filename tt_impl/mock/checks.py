@@ -1,0 +1,231 @@
+"""Mistakes that ttnn's host side accepts, or answers with a crash, told before the call.
+
+``guard`` watches every call of a mesh: links the mesh does not have, cores the device does not have, Ring on a
+line, a reduce_scatter whose parts are no whole tiles, a tensor that was deallocated, and on a mock mesh what is
+known to crash ttnn there. ``BufferLedger`` is for who hands out ping-pong buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ttnn
+
+from refsim.errors import HazardError, UserError
+from refsim.mesh import MeshSpec, Topology
+from tt_impl.mock.intercept import Invocation, intercepted, on_device, tensors_in
+
+TILE = 32
+
+RING_BY_DEFAULT = frozenset(
+    f"ttnn.experimental.{name}"
+    for name in (
+        "all_gather_async",
+        "all_gather_minimal_matmul_async",
+        "dit_fused_distributed_layernorm",
+        "dit_fused_distributed_rmsnorm",
+        "reduce_scatter_minimal_async",
+    )
+)
+"""Collectives that run as a Ring if no topology is given."""
+
+REDUCE_SCATTERS = frozenset({"ttnn.reduce_scatter", "ttnn.experimental.reduce_scatter_minimal_async"})
+
+CRASHES_MOCK = frozenset(
+    {
+        "ttnn.point_to_point",
+        "ttnn.experimental.send_async",
+        "ttnn.experimental.recv_async",
+        "ttnn.begin_trace_capture",
+        "ttnn.MeshDevice.load_sub_device_manager",
+    }
+)
+"""Calls that end the process (SIGSEGV in the command writer) on a mock mesh."""
+
+
+@contextmanager
+def guard(spec: MeshSpec, grid: tuple[int, int], kind: str) -> Iterator[None]:
+    """Check every call of ttnn in the block against the mesh ``spec`` and the compute ``grid`` (x, y) of a device."""
+
+    def handle(call: Invocation) -> Any:
+        check_allocated(call.name, (call.args, call.kwargs))
+        if kind == "mock" and call.name in CRASHES_MOCK:
+            raise UserError(f"{call.name} crashes ttnn on a mock mesh; leave it out there.")
+        check_links(call, spec)
+        check_topology(call, spec)
+        check_cores(call, grid)
+        if call.name in REDUCE_SCATTERS:
+            check_reduce_scatter(call)
+        if call.name == "ttnn.mesh_partition":
+            check_mesh_partition(call)
+        return call.proceed()
+
+    with intercepted(handle):
+        yield
+
+
+def check_allocated(name: str, arguments: Any) -> None:
+    """ttnn ends the process when an operation gets a tensor whose buffer is gone.
+
+    A view of such a tensor still calls itself allocated, but its memory has gone back to the allocator.
+    """
+    if name in ("ttnn.deallocate", "ttnn.Tensor.deallocate"):
+        return
+    for tensor in tensors_in(arguments):
+        if on_device(tensor) and (not tensor.is_allocated() or tensor.buffer_unique_id() is None):
+            shape, dtype = tuple(tensor.shape), tensor.dtype.name
+            raise HazardError(f"{name} uses a {dtype} tensor of shape {shape} that was deallocated before.")
+
+
+def check_links(call: Invocation, spec: MeshSpec) -> None:
+    """No more Ethernet links than the mesh has on the axis; without an axis, than on any."""
+    for links, axis in _per_axis(call, "num_links"):
+        have = spec.links[axis] if axis is not None else max(spec.links)
+        if isinstance(links, int) and links > have:
+            where = "any axis" if axis is None else f"axis {axis}"
+            raise UserError(f"{call.name} asks for {links} links, but {spec} has {have} on {where}.")
+
+
+def check_topology(call: Invocation, spec: MeshSpec) -> None:
+    """Ring only on an axis whose ends are wired to each other; a part of such an axis is a line."""
+    topology = _topology(call)
+    if topology is None or topology == ttnn.Topology.Linear:
+        return
+    shape = _mesh_shape(call) or spec.shape
+    axes = [axis for _, axis in _per_axis(call, "topology")] or [None]
+    for axis in axes:
+        if axis is None:
+            axis = 0 if shape[0] > shape[1] else 1
+        if shape[axis] != spec.shape[axis] or spec.topology(axis) is not Topology.RING:
+            raise UserError(
+                f"{call.name} runs as a {topology.name} on axis {axis} of {spec}, which is a line; "
+                "pass topology=ttnn.Topology.Linear."
+            )
+
+
+def check_cores(call: Invocation, grid: tuple[int, int]) -> None:
+    """No core grid, of an argument or of a program config, beyond the device's."""
+    for argument, value in [("an argument", v) for v in call.args] + list(call.kwargs.items()):
+        size = value if isinstance(value, ttnn.CoreGrid) else getattr(value, "compute_with_storage_grid_size", None)
+        if size is None or callable(size):
+            continue
+        x, y = (size.x, size.y) if hasattr(size, "x") else tuple(size)
+        if x > grid[0] or y > grid[1]:
+            raise UserError(
+                f"{call.name} asks for {x}x{y} cores in {argument}, but the device has {grid[0]}x{grid[1]}."
+            )
+
+
+def check_reduce_scatter(call: Invocation) -> None:
+    """Every rank's part must be whole tiles, else ttnn takes a detour that silently pads and slices."""
+    tensor, size, dim, ranks = _cut(call)
+    unit = TILE if tensor.layout == ttnn.TILE_LAYOUT and dim >= len(tensor.shape) - 2 else 1
+    if size % (ranks * unit):
+        raise UserError(
+            f"{call.name} cuts dim {dim} of size {size} into {ranks} parts, which needs a multiple of "
+            f"{ranks * unit}; pad the dim."
+        )
+
+
+def check_mesh_partition(call: Invocation) -> None:
+    _, size, dim, ranks = _cut(call)
+    if size % ranks:
+        raise UserError(
+            f"{call.name} cuts dim {dim} of size {size} into {ranks} parts; pad it to a multiple of {ranks}."
+        )
+
+
+def _cut(call: Invocation) -> tuple[ttnn.Tensor, int, int, int]:
+    """(tensor, size of the dim that is cut, that dim, number of parts) of a scattering collective."""
+    tensor = call.args[0] if call.args else call.kwargs["input_tensor"]
+    numbers = [a for a in call.args[1:] if isinstance(a, int)]
+    dim = call.kwargs["dim"] if "dim" in call.kwargs else numbers.pop(0)
+    axis = call.kwargs.get("cluster_axis", numbers[0] if numbers else None)
+    rows, columns = tensor.device().shape
+    ranks = rows * columns if axis is None else (rows, columns)[axis]
+    return tensor, tensor.shape[dim], dim % len(tensor.shape), ranks
+
+
+def _per_axis(call: Invocation, name: str) -> list[tuple[Any, int | None]]:
+    """Pairs of the argument ``name`` and its mesh axis; operations over two axes take a list of each."""
+    value, axis = call.kwargs.get(name), _axis(call)
+    if isinstance(axis, list | tuple):
+        values = value if isinstance(value, list | tuple) else [value] * len(axis)
+        return list(zip(values, axis, strict=False))
+    if value is None and name == "num_links":
+        return []
+    return [(value, axis)]
+
+
+def _axis(call: Invocation) -> Any:
+    if "cluster_axis" in call.kwargs:
+        return call.kwargs["cluster_axis"]
+    for place, argument in enumerate(call.args):  # (x, dim, axis, mesh, topology, ...) or (x, axis, mesh, ...)
+        if isinstance(argument, ttnn.MeshDevice) and place and isinstance(call.args[place - 1], int):
+            return call.args[place - 1]
+    return None
+
+
+def _topology(call: Invocation) -> Any:
+    given = call.kwargs.get("topology", next((a for a in call.args if isinstance(a, ttnn.Topology)), None))
+    if given is None and call.name in RING_BY_DEFAULT and _axis(call) is not None:
+        return ttnn.Topology.Ring
+    return given
+
+
+def _mesh_shape(call: Invocation) -> tuple[int, int] | None:
+    for tensor in tensors_in((call.args, call.kwargs)):
+        if on_device(tensor):
+            rows, columns = tensor.device().shape
+            return rows, columns
+    return None
+
+
+@dataclass
+class Loan:
+    """A buffer in use: ``reader`` is who will read it, ``issued`` whether that operation is on its way."""
+
+    key: Any
+    slot: int
+    reader: str
+    axis: int
+    issued: bool = False
+
+    def read(self) -> None:
+        """The operation that reads the buffer has been issued."""
+        self.issued = True
+
+
+@dataclass
+class BufferLedger:
+    """Who reads which ping-pong buffer.
+
+    ``lend`` gives the buffers of a key in turn. A buffer comes back when something all devices take part in has
+    passed after its reader was issued: a later collective on that axis, or a device synchronisation.
+    """
+
+    slots: int = 2
+    _turn: dict[Any, int] = field(default_factory=dict)
+    _loans: dict[tuple[Any, int], Loan] = field(default_factory=dict)
+
+    def lend(self, key: Any, axis: int, reader: str) -> Loan:
+        """The next buffer of ``key`` for ``reader``; ``HazardError`` if someone may still be reading it."""
+        slot = self._turn.get(key, 0)
+        former = self._loans.get((key, slot))
+        if former is not None:
+            raise HazardError(
+                f"buffer {slot} of {key} is handed to {reader} while {former.reader} may still read it; "
+                f"synchronise axis {former.axis} first."
+            )
+        self._turn[key] = (slot + 1) % self.slots
+        loan = self._loans[key, slot] = Loan(key, slot, reader, axis)
+        return loan
+
+    def synchronised(self, axis: int | None = None) -> None:
+        """All devices of ``axis`` (None: all devices) have met: what was issued before has been read."""
+        for place, loan in list(self._loans.items()):
+            if loan.issued and axis in (None, loan.axis):
+                del self._loans[place]

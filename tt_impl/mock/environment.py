@@ -1,0 +1,102 @@
+"""The one temporary folder of a process: runtime root, cluster descriptor, kernel cache, logs, files of MPI.
+
+ttnn reads its environment once, when the first device is opened. The folder therefore lives as long as the process
+and goes when it ends; one that a crashed process left behind goes when the next process makes its own, and whether
+a process still lives is told by a lock it holds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from refsim.errors import UserError
+from tt_impl.mock import toolchain
+
+PREFIX = "tt-impl-mock-"
+_LOCK = "in-use"
+_held: list[IO] = []
+
+
+def ttnn_package() -> Path:
+    """Folder of the installed ``ttnn``, found without importing it; ``UserError`` if there is none."""
+    found = importlib.util.find_spec("ttnn")
+    if found is None or found.origin is None:
+        raise UserError(
+            "ttnn is not installed in this Python; install it with 'pip install ttnn' (Python 3.10 or 3.12)."
+        )
+    return Path(found.origin).parent
+
+
+def make_folder() -> Path:
+    """A fresh folder that is removed when this process ends, after those of dead processes were removed."""
+    sweep()
+    unlocked = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}"))  # a name that sweep() does not look at
+    lock = open(unlocked / _LOCK, "w")  # held until the process ends
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _held.append(lock)
+    folder = unlocked.rename(unlocked.with_name(unlocked.name.removeprefix("new-")))
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def sweep() -> None:
+    """Remove the folders of processes that died before they could do it themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            with open(folder / _LOCK) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # in use, somebody else's, or gone already
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """``TMPDIR`` for what ttnn brings along: opening the first device starts MPI, which leaves files there."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+
+
+def make_runtime_root(folder: Path) -> Path:
+    """ttnn's runtime root, relocated: links into the installed package, with a toolchain where it has none."""
+    package = ttnn_package()
+    root = folder / "root"
+    runtime = root / "runtime"
+    runtime.mkdir(parents=True)
+    for entry in package.iterdir():
+        if entry.name not in ("runtime", "__pycache__"):
+            (root / entry.name).symlink_to(entry)
+    for entry in (package / "runtime").iterdir():
+        (runtime / entry.name).symlink_to(entry)
+    if toolchain.installed_toolchain(package) is None:
+        toolchain.write_stand_in(runtime / "sfpi")
+    return root
+
+
+def quiet_environment(folder: Path) -> dict[str, str]:
+    """Variables that keep ttnn's caches and logs in ``folder`` and its messages to errors."""
+    variables = {"TT_METAL_CACHE": str(folder / "cache"), "TT_METAL_LOGS_PATH": str(folder / "logs")}
+    for name, value in (("TT_LOGGER_LEVEL", "off"), ("TT_METAL_LOGGER_LEVEL", "off"), ("LOGURU_LEVEL", "WARNING")):
+        variables[name] = os.environ.get(name, value)
+    return variables

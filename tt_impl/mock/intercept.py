@@ -1,0 +1,149 @@
+"""The one place where calls of ttnn are caught: handlers that see every operation before it runs.
+
+Caught are all registered operations (``FastOperation.__call__``, C++ and Python alike), the methods of
+``ttnn.Tensor`` that make or read tensors, and the few plain functions that do. A handler gets the call and decides
+when, and whether, it proceeds; handlers nest, the first one installed is asked first. What an operation calls inside
+itself is not seen, except for operations named in ``TRANSPARENT``, which are nothing but calls of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ttnn
+from ttnn.decorators import FastOperation
+
+TRANSPARENT = frozenset({"ttnn.as_tensor", "ttnn.Tensor.__getitem__"})
+
+METHODS = (
+    "cpu",
+    "deallocate",
+    "extract_shard",
+    "item",
+    "pad",
+    "pad_to_tile",
+    "reshape",
+    "to",
+    "to_list",
+    "to_numpy",
+    "to_torch",
+    "to_torch_with_padded_shape",
+    "unpad",
+    "unpad_from_tile",
+)
+DEVICE_METHODS = ("load_sub_device_manager",)
+FUNCTIONS = ("aggregate_tensor", "combine_device_tensors", "distribute_tensor", "begin_trace_capture")
+
+
+@dataclass
+class Invocation:
+    """One call: the operation's full name, its arguments, and ``proceed`` to let it happen."""
+
+    name: str
+    args: tuple
+    kwargs: dict[str, Any]
+    original: Callable[..., Any]
+
+    def proceed(self) -> Any:
+        return self.original(*self.args, **self.kwargs)
+
+
+Handler = Callable[[Invocation], Any]
+
+_handlers: list[Handler] = []
+_originals: dict[tuple[Any, str], Any] = {}
+_inside = 0
+
+
+@contextmanager
+def intercepted(handler: Handler) -> Iterator[None]:
+    """Send every call of ttnn through ``handler`` while the block runs."""
+    if not _handlers:
+        _patch()
+    _handlers.append(handler)
+    try:
+        yield
+    finally:
+        _handlers.remove(handler)
+        if not _handlers:
+            _unpatch()
+
+
+@contextmanager
+def uncaught() -> Iterator[None]:
+    """Calls made in the block go straight to ttnn: for handlers that use ttnn themselves."""
+    global _inside
+    _inside += 1
+    try:
+        yield
+    finally:
+        _inside -= 1
+
+
+def _dispatch(name: str, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    if _inside or not _handlers or name in TRANSPARENT:
+        return original(*args, **kwargs)
+    call = original
+    for handler in reversed(_handlers):
+        call = _through(handler, name, call)
+    with uncaught():
+        return call(*args, **kwargs)
+
+
+def _through(handler: Handler, name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: handler(Invocation(name, args, kwargs, inner))
+
+
+def _patch() -> None:
+    fast_call = FastOperation.__call__
+
+    def operation(self: FastOperation, *args: Any, **kwargs: Any) -> Any:
+        def original(*a: Any, **k: Any) -> Any:
+            return fast_call(self, *a, **k)
+
+        return _dispatch(self.python_fully_qualified_name, original, args, kwargs)
+
+    _replace(FastOperation, "__call__", operation)
+    for owner, prefix, names in (
+        (ttnn.Tensor, "ttnn.Tensor.", METHODS),
+        (ttnn.MeshDevice, "ttnn.MeshDevice.", DEVICE_METHODS),
+        (ttnn, "ttnn.", FUNCTIONS),
+    ):
+        for name in names:
+            _replace(owner, name, _caught(prefix + name, getattr(owner, name)))
+
+
+def _caught(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return _dispatch(name, original, args, kwargs)
+
+    return function
+
+
+def _replace(owner: Any, name: str, replacement: Any) -> None:
+    _originals[owner, name] = getattr(owner, name)
+    setattr(owner, name, replacement)
+
+
+def _unpatch() -> None:
+    for (owner, name), original in _originals.items():
+        setattr(owner, name, original)
+    _originals.clear()
+
+
+def tensors_in(value: Any) -> list[ttnn.Tensor]:
+    """Every ttnn tensor in nested lists, tuples and dicts, in order."""
+    if isinstance(value, ttnn.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in tensors_in(v)]
+    if isinstance(value, list | tuple):
+        return [t for v in value for t in tensors_in(v)]
+    return []
+
+
+def on_device(tensor: ttnn.Tensor) -> bool:
+    return tensor.storage_type() == ttnn.StorageType.DEVICE

@@ -1,0 +1,135 @@
+"""Attention: plain, joint (two streams, the second at the rear), and over a ring of devices.
+
+Legend: B batch, H heads, N tokens (of this device), M tokens of the whole ring, L joint tokens, E head size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.collectives import gathered
+from tt_impl.mock.rules.heads import join_heads
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    """Attention [B, H, N, E]; fewer heads in k and v are shared by groups of heads of q."""
+    if k.shape[1] != q.shape[1]:
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    scores = (q @ k.transpose(-1, -2)) * (scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
+    if causal:
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(ahead, float("-inf"))
+    if mask is not None:
+        scores = scores + mask
+    return torch.softmax(scores, -1) @ v
+
+
+@per_device("transformer.scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = True,
+    scale: float | None = None,
+    output_concat_heads: bool = False,
+) -> Tensor:
+    """Causal unless told otherwise, as TTNN's default is."""
+    out = attend(input_tensor_q, input_tensor_k, input_tensor_v, scale=scale, mask=attn_mask, causal=is_causal)
+    return join_heads(out).unsqueeze(1) if output_concat_heads else out
+
+
+@per_device("transformer.joint_scaled_dot_product_attention")
+def joint_scaled_dot_product_attention(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor,
+    joint_tensor_q: Tensor,
+    joint_tensor_k: Tensor,
+    joint_tensor_v: Tensor,
+    *,
+    joint_strategy: str,
+    scale: float | None = None,
+) -> list[Tensor]:
+    """Every token of both streams attends to all of both: [B, H, N, E] and [B, H, L, E]."""
+    _only_rear(joint_strategy)
+    spatial = (input_tensor_q, input_tensor_k, input_tensor_v)
+    joint = (joint_tensor_q, joint_tensor_k, joint_tensor_v)
+    q, k, v = (torch.cat(pair, 2) for pair in zip(spatial, joint, strict=True))
+    out = attend(q, k, v, scale=scale)
+    return list(out.split([input_tensor_q.shape[2], joint_tensor_q.shape[2]], 2))
+
+
+def _only_rear(joint_strategy: str) -> None:
+    if joint_strategy != "rear":
+        raise TypeError(f"joint_strategy '{joint_strategy}' is not known")
+
+
+@across(
+    "transformer.ring_joint_scaled_dot_product_attention",
+    "transformer.exp_ring_joint_scaled_dot_product_attention",
+)
+def ring_joint_scaled_dot_product_attention(
+    call: Call,
+    input_tensor_q: Shards,
+    input_tensor_k: Shards,
+    input_tensor_v: Shards,
+    joint_tensor_q: Shards | None = None,
+    joint_tensor_k: Shards | None = None,
+    joint_tensor_v: Shards | None = None,
+    *,
+    joint_strategy: str,
+    logical_n: int,
+    logical_l: int = 0,
+    scale: float | None = None,
+    dim: int = 2,
+    cluster_axis: int,
+    is_causal: bool = False,
+    is_balanced: bool = False,
+    is_cross: bool = False,
+) -> tuple[list[Tensor], ...]:
+    """Tokens are cut over the ring, so K and V [B, H, M, E] are gathered; token ``logical_n`` and later are padding.
+
+    The joint stream is whole on every device (``logical_l`` 0), or cut over the ring too and padded from
+    ``logical_l`` on. Returns attention of this device's tokens and of its joint tokens, and ttnn's third output, a
+    scratch of running maxima and sums that is nobody's business: NaN. The persistent buffers hold the gathered K and
+    V afterwards.
+    """
+    _only_rear(joint_strategy)
+    if dim != 2 or is_causal or is_balanced or is_cross or not isinstance(logical_n, int):
+        raise call.unsupported("dim other than 2, causal, balanced or cross attention, logical_n as a tensor")
+    if logical_n > len(input_tensor_k.groups(cluster_axis)[0]) * input_tensor_k.shape[2]:
+        raise call.unsupported(f"logical_n {logical_n}, which is more than the tokens of the ring")
+    k_all, v_all = (gathered(x, 2, cluster_axis) for x in (input_tensor_k, input_tensor_v))
+    call.written("persistent_output_buffer_k", k_all)
+    call.written("persistent_output_buffer_v", v_all)
+    has_joint = joint_tensor_q is not None
+    joint_k, joint_v = joint_tensor_k, joint_tensor_v
+    if has_joint and logical_l:
+        joint_k, joint_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
+        call.written("persistent_output_buffer_joint_k", joint_k)
+        call.written("persistent_output_buffer_joint_v", joint_v)
+
+    attention: list[Tensor] = []
+    joint: list[Tensor] = []
+    tokens = input_tensor_q.shape[2]
+    for i in range(len(input_tensor_q)):
+        q, k, v = input_tensor_q[i], k_all[i][:, :, :logical_n], v_all[i][:, :, :logical_n]
+        if has_joint:
+            end = logical_l or joint_tensor_k.shape[2]
+            q = torch.cat([q, joint_tensor_q[i]], 2)
+            k = torch.cat([k, joint_k[i][:, :, :end]], 2)
+            v = torch.cat([v, joint_v[i][:, :, :end]], 2)
+        out = attend(q, k, v, scale=scale)
+        attention.append(out[:, :, :tokens])
+        joint.append(out[:, :, tokens:])
+    scratch = torch.full(tuple(call.outputs[2].shape), float("nan"))
+    return attention, joint, [scratch] * len(attention)

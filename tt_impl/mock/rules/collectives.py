@@ -1,0 +1,126 @@
+"""Collectives: who holds what after values have crossed a mesh axis.
+
+Ranks of a group are in order of the axis: the first one's part comes first when gathered, and it keeps the first
+part when scattered. A sum is taken in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards
+
+
+def gathered(x: Shards, dim: int, cluster_axis: int | None) -> list[Tensor]:
+    """Concatenation along ``dim`` over the axis, the same tensor on all devices of a group."""
+    result: list[Any] = [None] * len(x)
+    for group in x.groups(cluster_axis):
+        whole = torch.cat([x[i] for i in group], dim)
+        for i in group:
+            result[i] = whole
+    return result
+
+
+def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
+    """Sum over the axis, the same tensor on all devices of a group."""
+    result: list[Any] = [None] * len(x)
+    for group in x.groups(cluster_axis):
+        total = torch.stack([x[i] for i in group]).sum(0)
+        for i in group:
+            result[i] = total
+    return result
+
+
+def scattered(x: Sequence[Tensor], groups: list[list[int]], dim: int) -> list[Tensor]:
+    """Part number ``place in the group`` of what each device holds, cut along ``dim``."""
+    result: list[Any] = [None] * len(x)
+    for group in groups:
+        for place, i in enumerate(group):
+            result[i] = torch.chunk(x[i], len(group), dim)[place]
+    return result
+
+
+@across("all_gather")
+def all_gather(call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int | None = None) -> list[Tensor]:
+    return gathered(input_tensor, dim, cluster_axis)
+
+
+@across("experimental.all_gather_async")
+def all_gather_async(
+    call: Call, input_tensor: Shards, *args: Any, dim: int | None = None, cluster_axis: int | None = None
+) -> list[Tensor]:
+    """Overloads: (x, dim, semaphores), (x, buffer, dim, semaphores), (x, dim, axis, mesh, topology, semaphores)."""
+    numbers = [a for a in args if isinstance(a, int) and not isinstance(a, bool)]
+    if dim is None:
+        dim = numbers.pop(0)
+    if numbers:
+        cluster_axis = numbers.pop(0)
+    return gathered(input_tensor, dim, cluster_axis)
+
+
+@across("reduce_scatter")
+def reduce_scatter(call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int | None = None) -> list[Tensor]:
+    return scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
+
+
+@across("experimental.reduce_scatter_minimal_async")
+def reduce_scatter_minimal_async(
+    call: Call, input_tensor: Shards, *args: Any, dim: int | None = None, cluster_axis: int | None = None
+) -> list[Tensor]:
+    """Overload: (x, buffers, dim, semaphores); the intermediate buffer is left with values nobody may read."""
+    if dim is None:
+        dim = next(a for a in args if isinstance(a, int))
+    buffers = call.kwargs.get("persistent_output_buffers") or next((a for a in call.args[1:2] if a), None)
+    for buffer in list(buffers or [])[:-1]:
+        nobody = torch.full(tuple(buffer.shape), float("nan"))
+        call.store.write(buffer, [nobody] * len(input_tensor), call.name)
+    return scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
+
+
+@across("all_reduce")
+def all_reduce(call: Call, input_tensor: Shards, *, cluster_axis: int | None = None) -> list[Tensor]:
+    return reduced(input_tensor, cluster_axis)
+
+
+@across("all_broadcast")
+def all_broadcast(call: Call, input_tensor: Shards, *, cluster_axis: int | None = None) -> tuple[list[Tensor], ...]:
+    """One output per rank of the axis: what that rank held."""
+    groups = input_tensor.groups(cluster_axis)
+    outputs: list[list[Any]] = [[None] * len(input_tensor) for _ in groups[0]]
+    for group in groups:
+        for place, source in enumerate(group):
+            value = input_tensor[source]
+            for i in group:
+                outputs[place][i] = value
+    return tuple(outputs)
+
+
+@across("mesh_partition")
+def mesh_partition(call: Call, input_tensor: Shards, dim: int, cluster_axis: int | None = None) -> list[Tensor]:
+    return scattered(list(input_tensor), input_tensor.groups(cluster_axis), dim)
+
+
+@across("experimental.ring_attention_all_gather_async")
+def ring_attention_all_gather_async(
+    call: Call, input_tensor: Sequence[Shards], _buffers: Any = None, dim: int = 0, *, cluster_axis: int
+) -> tuple[list[Tensor], ...]:
+    """Several tensors gathered in one go: K and V of ring attention."""
+    return tuple(gathered(x, dim, cluster_axis) for x in input_tensor)
+
+
+@across("experimental.all_to_all_async_generic")
+def all_to_all_async_generic(
+    call: Call, input_tensor: Shards, in_dim: int, out_dim: int, *, cluster_axis: int | None = None
+) -> list[Tensor]:
+    """Cut along ``out_dim``, exchange, join along ``in_dim``: in_dim was sharded, out_dim is afterwards."""
+    result: list[Any] = [None] * len(input_tensor)
+    for group in input_tensor.groups(cluster_axis):
+        parts = [torch.chunk(input_tensor[i], len(group), out_dim) for i in group]
+        for place, i in enumerate(group):
+            result[i] = torch.cat([part[place] for part in parts], in_dim)
+    return result

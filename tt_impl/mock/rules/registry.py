@@ -1,0 +1,120 @@
+"""How a shadow rule is written and found.
+
+A rule has the parameters of the operation it shadows, by name and order, except that arguments which steer only
+how a device computes (``NEUTRAL``) are taken away before. An argument a rule does not have is an error that names
+the operation: a rule never ignores something that could change the result.
+
+* ``@per_device(names)``: torch tensors of one device in, those of one device out; called once for devices that hold
+  the same values.
+* ``@across(names)``: all devices' ``Shards`` in, one list of torch tensors (or a tuple of lists) out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import ttnn
+
+from tt_impl.mock.values import ShadowError, Shards, Store
+
+NEUTRAL = frozenset(
+    """
+    memory_config intermediate_memory_config compute_kernel_config compute_config program_config config core_grid
+    queue_id cq_id sub_core_grids subdevice_id sub_device_id mesh_device fast_and_approximate_mode numeric_stable
+    output_tensor output_tensors optional_output_tensor optional_tensor dtype output_dtype layout output_layout device
+    num_links num_preferred_links topology chunks_per_sync num_workers_per_link num_buffers_per_channel force_transpose
+    multi_device_global_semaphore barrier_semaphore use_l1_small_for_semaphores use_optimal_ccl_for_llama use_broadcast
+    persistent_output_buffer persistent_output_buffers persistent_output_tensor persistent_output_buffer_k
+    persistent_output_buffer_v persistent_output_buffer_joint_k persistent_output_buffer_joint_v ccl_core_grid_offset
+    use_column_major_ccl use_multicore use_low_perf reshape_tile_mode skip_padding_fill pad_value use_2d_core_grid
+    recip_tensor reciprocals tile inplace num_out_blocks use_welford conv_config slice_config
+    """.split()
+)
+"""Arguments without influence on the values, their rounding (known from the output) aside."""
+
+
+@dataclass
+class Call:
+    """What a rule may look at besides its arguments."""
+
+    name: str
+    args: tuple
+    kwargs: dict[str, Any]
+    outputs: list[ttnn.Tensor]
+    store: Store
+
+    def unsupported(self, what: str) -> ShadowError:
+        return ShadowError(f"the shadow rule of {self.name} does not know {what}.")
+
+    def written(self, argument: str, shards: list[torch.Tensor]) -> None:
+        """The operation also wrote ``shards`` into the tensor passed as keyword ``argument``, if one was."""
+        if self.kwargs.get(argument) is not None:
+            self.store.write(self.kwargs[argument], shards, self.name)
+
+
+Rule = Callable[[Call, tuple, dict[str, Any]], list[list[torch.Tensor]]]
+RULES: dict[str, Rule] = {}
+
+
+def per_device(*names: str) -> Callable:
+    """Register a function of torch tensors for operations ``ttnn.<name>``."""
+
+    def register(function: Callable) -> Callable:
+        def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
+            shards = [value for value in _leaves((args, kwargs)) if isinstance(value, Shards)]
+            known: dict[tuple, list[torch.Tensor]] = {}
+            outputs = []
+            for device in range(len(shards[0])):
+                key = tuple(s.key(device) for s in shards)
+                if key not in known:
+                    result = function(*_pick(args, device), **_pick(kwargs, device))
+                    known[key] = list(result) if isinstance(result, list | tuple) else [result]
+                outputs.append(known[key])
+            return [list(column) for column in zip(*outputs, strict=True)]
+
+        return _register(names, rule, function)
+
+    return register
+
+
+def across(*names: str) -> Callable:
+    """Register a function ``(call, *arguments with Shards)`` for operations ``ttnn.<name>``."""
+
+    def register(function: Callable) -> Callable:
+        def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
+            result = function(call, *args, **kwargs)
+            return list(result) if isinstance(result, tuple) else [result]
+
+        return _register(names, rule, function)
+
+    return register
+
+
+def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callable:
+    for name in names:
+        if f"ttnn.{name}" in RULES:
+            raise ValueError(f"two shadow rules for ttnn.{name}")
+        RULES[f"ttnn.{name}"] = rule
+    return function
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [value]
+
+
+def _pick(value: Any, device: int) -> Any:
+    """``value`` with every ``Shards`` in it replaced by the tensor of one device."""
+    if isinstance(value, Shards):
+        return value[device]
+    if isinstance(value, list | tuple):
+        return type(value)(_pick(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: _pick(item, device) for key, item in value.items()}
+    return value

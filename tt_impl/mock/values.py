@@ -1,0 +1,154 @@
+"""The golden values of device tensors: one torch tensor per device, kept by buffer.
+
+A buffer has an id that views share and that is never given twice, so a view sees what was written in place through
+another one, and a preallocated output overwrites what was there. Devices that hold the same value may share one
+torch tensor; nothing is ever changed in place, only replaced.
+
+Floating point of all device formats is kept as bfloat16 or float32: every value of bfp8_b and bfp4_b is a bfloat16
+(7 or 3 bits of mantissa, the same exponents). Integers are kept as int64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.errors import RefsimError
+from tt_impl.mock.intercept import uncaught
+
+INTEGERS = (ttnn.uint8, ttnn.uint16, ttnn.int32, ttnn.uint32)
+BLOCK_FLOATS = (ttnn.bfloat8_b, ttnn.bfloat4_b)
+
+
+class ShadowError(RefsimError):
+    """The shadow cannot tell the value of a tensor: names the operation."""
+
+
+def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
+    """``value`` as a tensor of ``dtype`` stores it; block floats by ttnn's own host conversion."""
+    if dtype in INTEGERS:
+        return value.to(torch.int64)
+    if dtype == ttnn.float32:
+        return value.float()
+    if dtype == ttnn.bfloat16:
+        return value.to(torch.bfloat16)
+    if dtype in BLOCK_FLOATS:
+        with uncaught():
+            host = ttnn.from_torch(value.float(), dtype=dtype, layout=ttnn.TILE_LAYOUT)
+            return ttnn.to_torch(host).to(torch.bfloat16)
+    raise ShadowError(f"dtype {dtype.name} has no shadow.")
+
+
+class Shards(Sequence):
+    """One tensor's values, by device in row-major order; ``shards[i]`` is float32 (int64 for integers)."""
+
+    def __init__(self, stored: Sequence[torch.Tensor], shape: Sequence[int], mesh_shape: tuple[int, int]) -> None:
+        self.stored = list(stored)
+        self.shape = tuple(shape)
+        self.mesh_shape = mesh_shape
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, device: int) -> torch.Tensor:
+        value = self.stored[device].reshape(self.shape)
+        return value.float() if value.is_floating_point() else value
+
+    def key(self, device: int) -> int:
+        """Equal for two devices that share one torch tensor."""
+        return id(self.stored[device])
+
+    def groups(self, cluster_axis: int | None) -> list[list[int]]:
+        """Devices that communicate along a mesh axis, in ring order; all of them if no axis is given."""
+        rows, columns = self.mesh_shape
+        if cluster_axis is None:
+            return [list(range(rows * columns))]
+        if cluster_axis == 1:
+            return [[row * columns + column for column in range(columns)] for row in range(rows)]
+        return [[row * columns + column for row in range(rows)] for column in range(columns)]
+
+
+@dataclass
+class Store:
+    """Values by buffer; a buffer allocated where another one was tells that the other is gone."""
+
+    values: dict[int, dict[int, torch.Tensor]] = field(default_factory=dict)
+    at_address: dict[tuple, int] = field(default_factory=dict)
+
+    def read(self, tensor: ttnn.Tensor, reader: str) -> Shards:
+        values = self.values.get(tensor.buffer_unique_id())
+        if values is None:
+            raise ShadowError(
+                f"{reader} reads a {_describe(tensor)} without golden value: "
+                "it was made before the shadow began or by a function that the shadow does not see."
+            )
+        stored = [values[rank] for rank in ranks_of(tensor)]
+        if stored[0].numel() != math.prod(tensor.shape):
+            raise ShadowError(f"{reader} reads a {_describe(tensor)}, but its buffer holds {tuple(stored[0].shape)}.")
+        return Shards(stored, tuple(tensor.shape), tuple(tensor.device().shape))
+
+    def write(self, tensor: ttnn.Tensor, shards: Sequence[torch.Tensor], writer: str) -> None:
+        """Store ``shards``, rounded to the dtype of ``tensor``; they must have its shape."""
+        ranks = ranks_of(tensor)
+        if len(shards) != len(ranks):
+            raise ShadowError(f"{writer}: {len(shards)} golden values for the {len(ranks)} devices of its output.")
+        rounded: dict[int, torch.Tensor] = {}
+        values = {}
+        for rank, shard in zip(ranks, shards, strict=True):
+            if tuple(shard.shape) != tuple(tensor.shape):
+                raise ShadowError(f"{writer} gives a {_describe(tensor)}, but its shadow rule {tuple(shard.shape)}.")
+            if id(shard) not in rounded:
+                rounded[id(shard)] = round_to(shard, tensor.dtype)
+            values[rank] = rounded[id(shard)]
+        self.put(tensor, values)
+
+    def put(self, tensor: ttnn.Tensor, values: dict[int, torch.Tensor]) -> None:
+        buffer = tensor.buffer_unique_id()
+        place = (tensor.device().id(), str(tensor.memory_config().buffer_type), tensor.buffer_address())
+        former = self.at_address.get(place)
+        if former is not None and former != buffer:
+            self.values.pop(former, None)
+        self.at_address[place] = buffer
+        self.values[buffer] = values
+
+
+def ranks_of(tensor: ttnn.Tensor) -> list[int]:
+    """Row-major numbers of the devices that hold a part of ``tensor``."""
+    columns = tensor.device().shape[1]
+    return [coord[0] * columns + coord[1] for coord in tensor.device_coords()]
+
+
+def _describe(tensor: ttnn.Tensor) -> str:
+    return f"{tensor.dtype.name} tensor of shape {tuple(tensor.shape)}"
+
+
+def host_tensor(tensor: ttnn.Tensor, shards: Shards) -> ttnn.Tensor:
+    """What copying ``tensor`` to the host gives: a host tensor of its dtype, layout and distribution."""
+    with uncaught():
+        parts = [
+            ttnn.from_torch(_for_ttnn(shards[i], tensor.dtype), dtype=tensor.dtype, layout=tensor.layout)
+            for i in range(len(shards))
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        host = ttnn.from_host_shards(parts, ttnn.MeshShape(*shards.mesh_shape))
+        host.update_tensor_topology(tensor.tensor_topology())
+        return host
+
+
+def _for_ttnn(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
+    if dtype in INTEGERS:
+        return value.to(torch.int32)
+    return value.to(torch.bfloat16) if dtype == ttnn.bfloat16 else value
+
+
+def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
+    """Torch values of a host tensor, one per device; an undistributed one is the same on all of them."""
+    with uncaught():
+        parts: list[Any] = [ttnn.to_torch(part) for part in ttnn.get_device_tensors(host)]
+    return parts * devices if len(parts) == 1 else parts

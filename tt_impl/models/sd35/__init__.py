@@ -1,0 +1,1 @@
+"""Stable Diffusion 3.5 transformer (MMDiT), medium and large."""

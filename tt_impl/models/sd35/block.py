@@ -1,0 +1,80 @@
+"""One MMDiT block; counterpart of ``refsim.models.sd35.block``.
+
+spatial --LN--mod--all_gather--+--> joint attention --reduce_scatter--gate--+--LN--mod--all_gather--FF--gate--+-->
+prompt  --LN--mod--all_gather--'         (same, its own weights)            '
+"""
+
+from __future__ import annotations
+
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.models.sd35.config import SD35Config
+from tt_impl.layers.attention import JointAttention
+from tt_impl.layers.feedforward import ParallelFeedForward
+from tt_impl.layers.modulation import Modulation, modulate
+from tt_impl.layers.norm import DistributedLayerNorm
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.tensor import gather_features
+
+_EPS = 1e-6
+
+
+class SD35Block:
+    """``transformer_blocks.{index}`` of diffusers' SD3Transformer2DModel."""
+
+    def __init__(self, ctx: Context, weights: Weights, config: SD35Config, index: int) -> None:
+        self._ctx = ctx
+        d, prefix = config.features, f"transformer_blocks.{index}"
+        self._dual = index in config.dual_attention_layers
+        self._context_pre_only = index == config.num_layers - 1
+        attention = {
+            "features": d,
+            "num_heads": config.num_attention_heads,
+            "head_dim": config.attention_head_dim,
+            "qk_norm": config.qk_norm is not None,
+        }
+        self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
+        self._mod = Modulation(ctx, weights, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
+        self._mod_prompt = Modulation(
+            ctx, weights, f"{prefix}.norm1_context.linear", features=d, chunks=2 if self._context_pre_only else 6
+        )
+        self._attn = JointAttention(
+            ctx, weights, f"{prefix}.attn", prompt=True, prompt_out=not self._context_pre_only, **attention
+        )
+        self._ff = ParallelFeedForward(ctx, weights, f"{prefix}.ff", features=d, hidden=4 * d)
+        if self._dual:
+            self._attn2 = JointAttention(ctx, weights, f"{prefix}.attn2", prompt=False, prompt_out=False, **attention)
+        if not self._context_pre_only:
+            self._ff_prompt = ParallelFeedForward(ctx, weights, f"{prefix}.ff_context", features=d, hidden=4 * d)
+
+    def __call__(
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time: ttnn.Tensor, *, logical_n: int
+    ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
+        """(B, 1, local N, local D), (B, 1, L, local D), (B, 1, 1, D) with silu applied; no prompt after the last."""
+        shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time)
+        normed = self._norm(spatial)
+        attn_in = self._gather(modulate(normed, shift, scale))
+        if self._context_pre_only:
+            scale_p, shift_p = self._mod_prompt(time)
+        else:
+            shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time)
+        prompt_in = self._gather(modulate(self._norm(prompt), shift_p, scale_p))
+
+        attn, attn_prompt = self._attn(attn_in, prompt_in, logical_n=logical_n)
+        spatial = ttnn.add(spatial, ttnn.multiply(attn, gate))
+        if self._dual:
+            shift2, scale2, gate2 = dual
+            attn2, _ = self._attn2(self._gather(modulate(normed, shift2, scale2)), None, logical_n=logical_n)
+            spatial = ttnn.add(spatial, ttnn.multiply(attn2, gate2))
+        ff = self._ff(self._gather(modulate(self._norm(spatial), shift_ff, scale_ff)))
+        spatial = ttnn.add(spatial, ttnn.multiply(ff, gate_ff))
+
+        if self._context_pre_only:
+            return spatial, None
+        prompt = ttnn.add(prompt, ttnn.multiply(attn_prompt, gate_p))
+        ff_prompt = self._ff_prompt(self._gather(modulate(self._norm(prompt), shift_ff_p, scale_ff_p)))
+        return spatial, ttnn.add(prompt, ttnn.multiply(ff_prompt, gate_ff_p))
+
+    def _gather(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return gather_features(self._ctx, x)

@@ -1,0 +1,75 @@
+"""The SD3.5 transformer of one cfg group; counterpart of ``refsim.models.sd35.transformer``."""
+
+from __future__ import annotations
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.models.sd35.config import CLASS_NAME, SD35Config
+from tt_impl.layers.embeddings import PatchEmbed, TimeTextEmbedding
+from tt_impl.layers.linear import ColParallelLinear, Linear
+from tt_impl.layers.norm import LayerNorm
+from tt_impl.models.sd35.block import SD35Block
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.tensor import gather_features
+
+_EPS = 1e-6
+
+
+class SD35Transformer:
+    """Built on one submesh from a checkpoint's weights; every key must be consumed."""
+
+    CLASS_NAME = CLASS_NAME
+
+    def __init__(self, ctx: Context, weights: Weights, config: SD35Config) -> None:
+        self._ctx, self._config = ctx, config
+        d, p = config.features, config.patch_size
+        self._patch_embed = PatchEmbed(
+            ctx,
+            weights,
+            "pos_embed",
+            patch=p,
+            in_channels=config.in_channels,
+            features=d,
+            table_size=config.pos_embed_max_size,
+        )
+        self._time_text = TimeTextEmbedding(
+            ctx, weights, "time_text_embed", features=d, pooled_features=config.pooled_projection_dim
+        )
+        self._context_embedder = ColParallelLinear(
+            ctx, weights, "context_embedder", in_features=config.joint_attention_dim, out_features=d
+        )
+        self._blocks = [SD35Block(ctx, weights, config, i) for i in range(config.num_layers)]
+        self._norm_out = LayerNorm(ctx, features=d, eps=_EPS)
+        self._mod_out = Linear(ctx, weights, "norm_out.linear", in_features=d, out_features=2 * d)
+        self._proj_out = Linear(ctx, weights, "proj_out", in_features=d, out_features=p * p * config.out_channels)
+        weights.finish(CLASS_NAME)
+
+    def __call__(
+        self,
+        *,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        pooled_projections: torch.Tensor,
+        timestep: torch.Tensor,
+    ) -> ttnn.Tensor:
+        """Host inputs of the diffusers forward -> (B, 1, local N, p * p * C), cut over sp, on the device."""
+        ctx, p = self._ctx, self._config.patch_size
+        logical_n = (hidden_states.shape[2] // p) * (hidden_states.shape[3] // p)
+        time = ttnn.silu(self._time_text(timestep, pooled_projections))
+        spatial = self._patch_embed(hidden_states)
+        prompt = self._context_embedder(ctx.put(encoder_hidden_states[:, None]))
+        for block in self._blocks:
+            spatial, prompt = block(spatial, prompt, time, logical_n=logical_n)
+        scale, shift = ttnn.chunk(self._mod_out(time), 2, -1)
+        normed = self._norm_out(gather_features(ctx, spatial))
+        return self._proj_out(ttnn.add(ttnn.multiply(normed, ttnn.add(scale, 1.0)), shift))
+
+    def read(self, out: ttnn.Tensor, height: int, width: int) -> torch.Tensor:
+        """The result on the host, (B, C, height, width)."""
+        p, c = self._config.patch_size, self._config.out_channels
+        rows, columns = height // p, width // p
+        tokens = self._ctx.get(out, sp_dim=2)[:, 0, : rows * columns]
+        x = tokens.reshape(-1, rows, columns, p, p, c).permute(0, 5, 1, 3, 2, 4)
+        return x.reshape(-1, c, height, width)

@@ -1,0 +1,108 @@
+"""One cfg group as its program sees it: the submesh, which axis is sp and which tp, and how tensors get there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import ttnn
+
+from refsim.config import DiTParallelConfig
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec
+from tt_impl.parallel.manager import CCLManager
+
+
+@dataclass
+class Context:
+    """Placement of everything on one submesh.
+
+    Attributes:
+        device: the submesh.
+        tp_axis, ring_axis, ulysses_axis: mesh axes; ring and ulysses share one, or take both if tp is 1.
+        sp, tp, ring, ulysses: the factors; sp = ring * ulysses.
+        dtype: storage of activations and weights.
+    """
+
+    device: ttnn.MeshDevice
+    spec: MeshSpec
+    config: DiTParallelConfig
+    dtype: ttnn.DataType = ttnn.bfloat16
+
+    def __post_init__(self) -> None:
+        self.shape = tuple(self.device.shape)
+        self.sp, self.tp = self.config.sp, self.config.tp
+        self.ring, self.ulysses = self.config.ring, self.config.ulysses
+        self.tp_axis = self.config.tensor_parallel.mesh_axis
+        self.ring_axis = self.config.ring_parallel.mesh_axis
+        self.ulysses_axis = self.config.ulysses_parallel.mesh_axis
+        self._both_axes = isinstance(self.config.sequence_parallel.mesh_axis, tuple)
+        if self.ring > 1 and self.ulysses > 1 and not self._both_axes:
+            raise UserError(
+                f"ring {self.ring} x ulysses {self.ulysses} on one mesh axis has no TTNN collective; put them on two "
+                "axes (sp over the whole mesh), or use ring or ulysses alone."
+            )
+        self.ccl = CCLManager(self.device, self.spec, self.shape)
+        self.linear_config = ttnn.init_device_compute_kernel_config(
+            self.device.arch(),
+            math_fidelity=ttnn.MathFidelity.HiFi2,
+            math_approx_mode=True,
+            fp32_dest_acc_en=True,
+            packer_l1_acc=True,
+        )
+        self.norm_config = ttnn.init_device_compute_kernel_config(
+            self.device.arch(),
+            math_fidelity=ttnn.MathFidelity.HiFi4,
+            math_approx_mode=False,
+            fp32_dest_acc_en=True,
+            packer_l1_acc=False,
+        )
+        self.sdpa_config = ttnn.init_device_compute_kernel_config(
+            self.device.arch(),
+            math_fidelity=ttnn.MathFidelity.HiFi2,
+            math_approx_mode=False,
+            fp32_dest_acc_en=False,
+        )
+
+    def put(
+        self,
+        x: torch.Tensor,
+        *,
+        sp_dim: int | None = None,
+        tp_dim: int | None = None,
+        dtype: ttnn.DataType | None = None,
+    ) -> ttnn.Tensor:
+        """A host tensor on every device: cut along ``sp_dim`` over sp and along ``tp_dim`` over tp, else replicated."""
+        if sp_dim is not None and self._both_axes:
+            mapper = ttnn.ShardTensorToMesh(self.device, dim=sp_dim)
+            x = self._in_device_order(x, sp_dim)
+        else:
+            dims: list[int | None] = [None, None]
+            if sp_dim is not None and self.sp > 1:
+                dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
+            if self.tp > 1:
+                dims[self.tp_axis] = tp_dim
+            mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
+        return ttnn.from_torch(
+            x, dtype=dtype or self.dtype, layout=ttnn.TILE_LAYOUT, device=self.device, mesh_mapper=mapper
+        )
+
+    def get(self, x: ttnn.Tensor, *, sp_dim: int | None) -> torch.Tensor:
+        """A tensor cut over sp (or, with None, replicated) and replicated over tp, back on the host and whole."""
+        if sp_dim is None:
+            composer = ttnn.ConcatMeshToTensor(self.device, dim=0)
+            return ttnn.to_torch(x, mesh_composer=composer)[: x.shape[0]]
+        if self._both_axes:
+            whole = ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(self.device, dim=sp_dim))
+            return self._in_device_order(whole, sp_dim, back=True)
+        dims = [0, 0]
+        dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
+        composer = ttnn.ConcatMesh2dToTensor(self.device, mesh_shape=self.shape, dims=tuple(dims))
+        return ttnn.to_torch(x, mesh_composer=composer)[: x.shape[0]]
+
+    def _in_device_order(self, x: torch.Tensor, dim: int, *, back: bool = False) -> torch.Tensor:
+        """Shards in the order of ranks (row-major) where ring lies on axis 1: shard r * ulysses + u sits at (u, r)."""
+        if self.ring_axis == 0:
+            return x
+        grid = (self.shape[0], self.shape[1]) if back else (self.shape[1], self.shape[0])
+        return x.unflatten(dim, (*grid, -1)).transpose(dim, dim + 1).flatten(dim, dim + 2)

@@ -1,0 +1,111 @@
+"""What collectives of one submesh need: topology and links per axis, global semaphores, ping-pong buffers.
+
+Semaphores and buffers come in pairs per axis and flip at every use, so that a call never takes what the call before it
+on the same axis may still be reading. Buffers are allocated once per (shape, dim, axis, dtype).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ttnn
+
+from refsim.mesh import MeshSpec, Topology
+from tt_impl.mock.checks import BufferLedger, Loan
+
+_TOPOLOGY = {Topology.LINEAR: ttnn.Topology.Linear, Topology.RING: ttnn.Topology.Ring, None: ttnn.Topology.Linear}
+_AG_SEMAPHORES, _RS_SEMAPHORES = 2, 3
+SLOTS = 2
+"""Ping-pong: how many buffers and sets of semaphores take turns."""
+
+
+class CCLManager:
+    """Collectives over the axes of a submesh ``shape`` cut from ``spec``; an axis of one device is a no-op."""
+
+    def __init__(self, device: ttnn.MeshDevice, spec: MeshSpec, shape: tuple[int, int]) -> None:
+        self.device, self.shape = device, shape
+        whole = [shape[axis] == spec.shape[axis] for axis in (0, 1)]
+        self.topology = [_TOPOLOGY[spec.topology(axis) if whole[axis] else Topology.LINEAR] for axis in (0, 1)]
+        self.num_links = [max(1, spec.links[axis]) for axis in (0, 1)]
+        grid = device.compute_with_storage_grid_size()
+        last = ttnn.CoreCoord(grid.x - 1, grid.y - 1)
+        self._cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), last)})
+        self._semaphores: dict[tuple[str, int], list[list]] = {}
+        self._buffers: dict[tuple, list[ttnn.Tensor]] = {}
+        self._uses: dict[tuple, int] = defaultdict(int)
+        self._ledger = BufferLedger(SLOTS)
+        self._loans: list[Loan] = []
+
+    def all_gather(self, x: ttnn.Tensor, *, dim: int, axis: int) -> ttnn.Tensor:
+        """Every device gets the shards of its row or column, in order, along ``dim``."""
+        if self.shape[axis] == 1:
+            return x
+        with self.collective(axis):
+            buffer = self.gather_buffer(x, dim=dim, axis=axis)
+            return self._all_gather(x, buffer, dim=dim, axis=axis)
+
+    def _all_gather(self, x: ttnn.Tensor, buffer: ttnn.Tensor, *, dim: int, axis: int) -> ttnn.Tensor:
+        return ttnn.experimental.all_gather_async(
+            x,
+            persistent_output_buffer=buffer,
+            dim=dim,
+            multi_device_global_semaphore=self.semaphores("all_gather", axis, _AG_SEMAPHORES),
+            num_links=self.num_links[axis],
+            topology=self.topology[axis],
+            cluster_axis=axis,
+        )
+
+    def reduce_scatter(self, x: ttnn.Tensor, *, dim: int, axis: int) -> ttnn.Tensor:
+        """Sum over the row or column, cut along ``dim``."""
+        if self.shape[axis] == 1:
+            return x
+        with self.collective(axis):
+            return ttnn.experimental.reduce_scatter_minimal_async(
+                x,
+                persistent_output_buffers=None,
+                dim=dim,
+                multi_device_global_semaphore=self.semaphores("reduce_scatter", axis, _RS_SEMAPHORES),
+                barrier_semaphore=self.semaphores("barrier", axis, 1)[0],
+                num_links=self.num_links[axis],
+                topology=self.topology[axis],
+                cluster_axis=axis,
+            )
+
+    @contextmanager
+    def collective(self, axis: int) -> Iterator[None]:
+        """A collective on ``axis`` is issued in the block. All devices of the axis meet in it, so whatever was issued
+        before it has been read by the time it is over; what it gathers is read by the operation that follows."""
+        yield
+        self._ledger.synchronised(axis)
+        for loan in self._loans:
+            loan.read()
+        self._loans.clear()
+
+    def semaphores(self, op: str, axis: int, count: int) -> list:
+        """The next of two sets of global semaphores for ``op`` on ``axis``."""
+        key = (op, axis)
+        if key not in self._semaphores:
+            self._semaphores[key] = [
+                [ttnn.create_global_semaphore(self.device, self._cores, 0) for _ in range(count)] for _ in range(SLOTS)
+            ]
+        self._uses[key] += 1
+        return self._semaphores[key][self._uses[key] % SLOTS]
+
+    def gather_buffer(self, x: ttnn.Tensor, *, dim: int, axis: int, name: str = "all_gather") -> ttnn.Tensor:
+        """The next of two persistent buffers with ``dim`` of ``x`` as long as the whole axis makes it.
+
+        ``name`` keeps apart what is gathered in one call: K and V of one ring attention have a pair each, so that two
+        calls in a row never share a buffer (sharing one pair hands both slots out at once).
+        """
+        shape = list(x.shape)
+        shape[dim] *= self.shape[axis]
+        key = (name, tuple(shape), dim, axis, x.dtype, x.layout)
+        if key not in self._buffers:
+            self._buffers[key] = [
+                ttnn.zeros(shape, dtype=x.dtype, layout=x.layout, device=self.device) for _ in range(SLOTS)
+            ]
+        loan = self._ledger.lend(key, axis, f"what follows {name}")
+        self._loans.append(loan)
+        return self._buffers[key][loan.slot]

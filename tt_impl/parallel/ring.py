@@ -1,0 +1,47 @@
+"""Ring joint attention on the device: gather and attention in one op, on separate rows of cores.
+
+    core rows 0 .. y-2   SDPA, one shard after the other, merged by log-sum-exp
+    core row  y-1        ring gather of K and V into two persistent (B, H, padded N, E) buffers
+
+Rows of padding are masked from ``logical_n``; the prompt joins at the rear.
+"""
+
+from __future__ import annotations
+
+import ttnn
+
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.sdpa import program_config
+
+QKV = tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]
+
+
+def ring_attention(
+    ctx: Context, qkv: QKV, prompt: QKV | None, *, logical_n: int
+) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
+    """(B, local heads, local N, E) over the ring axis -> (out, prompt out or None)."""
+    q, k, v = qkv
+    axis, ccl = ctx.ring_axis, ctx.ccl
+    grid = ctx.device.compute_with_storage_grid_size()
+    with ccl.collective(axis):
+        out, prompt_out, _lse = ttnn.transformer.ring_joint_scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            *(prompt or ()),
+            persistent_output_buffer_k=ccl.gather_buffer(k, dim=2, axis=axis, name="ring.k"),
+            persistent_output_buffer_v=ccl.gather_buffer(v, dim=2, axis=axis, name="ring.v"),
+            joint_strategy="rear",
+            logical_n=logical_n,
+            program_config=program_config(ctx, q.shape[2], reserve_row=True),
+            compute_kernel_config=ctx.sdpa_config,
+            dim=2,
+            multi_device_global_semaphore=ccl.semaphores("ring", axis, 2),
+            num_links=ccl.num_links[axis],
+            cluster_axis=axis,
+            mesh_device=ctx.device,
+            topology=ccl.topology[axis],
+            subdevice_id=ttnn.SubDeviceId(0),
+            ccl_core_grid_offset=ttnn.CoreCoord(0, grid.y - 1),
+        )
+    return out, prompt_out if prompt else None

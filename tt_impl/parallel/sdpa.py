@@ -1,0 +1,33 @@
+"""Chunk sizes of attention per architecture and configuration.
+
+The table is upstream's for SD3.5 (tt_dit): (blackhole, sp, tp) -> (q chunk, k chunk).
+"""
+
+from __future__ import annotations
+
+import ttnn
+
+from tt_impl.parallel.context import Context
+
+_CHUNKS = {
+    (False, 2, 2): (256, 512),
+    (False, 4, 4): (256, 512),
+    (True, 2, 2): (256, 512),
+    (True, 4, 4): (128, 512),
+    (True, 1, 4): (256, 512),
+}
+_DEFAULT = (256, 512)
+
+
+def program_config(ctx: Context, rows: int, *, reserve_row: bool) -> ttnn.SDPAProgramConfig:
+    """Chunks no longer than the tile-padded rows; ``reserve_row`` leaves the last core row to the ring's gather."""
+    grid = ctx.device.compute_with_storage_grid_size()
+    blackhole = ctx.spec.arch == "blackhole"
+    q, k = _CHUNKS.get((blackhole, ctx.sp, ctx.tp), _DEFAULT)
+    tiles = -(-rows // ttnn.TILE_SIZE) * ttnn.TILE_SIZE
+    return ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=(grid.x, grid.y - 1 if reserve_row else grid.y),
+        q_chunk_size=min(q, tiles),
+        k_chunk_size=min(k, tiles),
+        exp_approx_mode=False,
+    )

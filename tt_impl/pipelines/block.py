@@ -1,0 +1,48 @@
+"""One transformer block on given streams; counterpart of ``refsim.pipelines.block``."""
+
+from __future__ import annotations
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.config import DiTParallelConfig
+from refsim.mesh import MeshSpec
+from refsim.models.sd35.config import SD35Config
+from tt_impl.layers.linear import pad_to
+from tt_impl.models.sd35.block import SD35Block
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import features_per_device, tokens_per_device
+from tt_impl.parallel.tensor import gather_features
+from tt_impl.pipelines.transformer import submeshes
+
+
+def program(
+    device: ttnn.MeshDevice,
+    spec: MeshSpec,
+    config: DiTParallelConfig,
+    *,
+    checkpoint: Checkpoint,
+    inputs: dict[str, torch.Tensor],
+    index: int,
+) -> dict[str, torch.Tensor]:
+    """``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) -> ``spatial`` and ``prompt`` after the block.
+
+    With cfg parallelism every group computes the same block; the first one's answer is returned.
+    """
+    model = SD35Config.from_dict(checkpoint.config)
+    ctx = Context(submeshes(device, spec, config)[0], spec, config)
+    block = SD35Block(ctx, Weights(checkpoint, torch.bfloat16), model, index)
+    rows = inputs["spatial"].shape[1]
+    features = features_per_device(model.features, ctx.tp) * ctx.tp
+    padded = tokens_per_device(rows, ctx.sp) * ctx.sp
+    spatial, prompt = block(
+        ctx.put(pad_to(inputs["spatial"][:, None], padded, features), sp_dim=2, tp_dim=3),
+        ctx.put(pad_to(inputs["prompt"][:, None], inputs["prompt"].shape[1], features), tp_dim=3),
+        ctx.put(inputs["time"][:, None, None]),
+        logical_n=rows,
+    )
+    result = {"spatial": ctx.get(gather_features(ctx, spatial), sp_dim=2)[:, 0, :rows, : model.features]}
+    if prompt is not None:
+        result["prompt"] = ctx.get(gather_features(ctx, prompt), sp_dim=None)[:, 0, :, : model.features]
+    return result

@@ -1,0 +1,57 @@
+"""What a program asked of ttnn: every operation as it is called, and the collectives with axis and bytes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ttnn
+
+from tt_impl.mock.intercept import Invocation, on_device, tensors_in
+
+_COLLECTIVES = {
+    "ttnn.experimental.all_gather_async": "all_gather",
+    "ttnn.experimental.reduce_scatter_minimal_async": "reduce_scatter",
+    "ttnn.experimental.all_to_all_async_generic": "all_to_all",
+    "ttnn.transformer.ring_joint_scaled_dot_product_attention": "ring_attention",
+}
+_BYTES = {ttnn.bfloat16: 2.0, ttnn.float32: 4.0, ttnn.bfloat8_b: 1088 / 1024, ttnn.bfloat4_b: 576 / 1024}
+
+
+class Recorder:
+    """A handler for :func:`tt_impl.mock.intercept.intercepted` that keeps one entry per device operation.
+
+    ``last_op`` is a file that always names the operation under way, so that a crash of the process can be blamed.
+    """
+
+    def __init__(self, last_op: Path | None = None) -> None:
+        self.ops: list[dict[str, Any]] = []
+        self._last_op = last_op
+
+    def __call__(self, call: Invocation) -> Any:
+        inputs = [t for t in tensors_in((call.args, call.kwargs)) if on_device(t)]
+        shapes = [list(t.shape) for t in inputs]
+        if self._last_op is not None:
+            self._last_op.write_text(f"{call.name} on {shapes}", encoding="utf-8")
+        entry: dict[str, Any] = {"op": call.name, "inputs": shapes}
+        if call.name in _COLLECTIVES and inputs:
+            entry.update(self._collective(call, inputs))
+        result = call.proceed()
+        outputs = [t for t in tensors_in(result) if on_device(t)]
+        if inputs or outputs:
+            entry["outputs"] = [list(t.shape) for t in outputs]
+            entry["dtype"] = str(outputs[0].dtype).rpartition(".")[2] if outputs else None
+            self.ops.append(entry)
+        return result
+
+    def collectives(self) -> list[dict[str, Any]]:
+        """The collectives in order: name, mesh axis, bytes each device holds before it."""
+        return [{k: op[k] for k in ("collective", "axis", "bytes")} for op in self.ops if "collective" in op]
+
+    @staticmethod
+    def _collective(call: Invocation, inputs: list[ttnn.Tensor]) -> dict[str, Any]:
+        name = _COLLECTIVES[call.name]
+        moved = inputs[1:3] if name == "ring_attention" else inputs[:1]
+        size = sum(math.prod(t.shape) * _BYTES.get(t.dtype, 4.0) for t in moved)
+        return {"collective": name, "axis": call.kwargs.get("cluster_axis"), "bytes": int(size)}
