@@ -28,7 +28,6 @@ def test_case(family: str, case: str) -> None:
 
 def test_every_rule_has_a_case() -> None:
     """A rule that no case calls is a rule nobody has compared with torch."""
-    pytest.importorskip("ttnn")
     from tt_impl.mock.rules.registry import RULES
     from tt_impl.mock.shadow import SPECIAL
 
