@@ -146,7 +146,12 @@ def _to_host(shadow: Shadow, call: Invocation) -> Any:
 
 
 def _deallocate(shadow: Shadow, call: Invocation) -> Any:
-    return call.proceed()  # the value stays: another view may still be alive
+    tensor = call.args[0]
+    buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
+    result = call.proceed()
+    if not tensor.is_allocated():
+        shadow.store.values.pop(buffer, None)
+    return result
 
 
 def _copy_to_device(shadow: Shadow, call: Invocation) -> Any:

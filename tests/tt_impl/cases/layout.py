@@ -196,8 +196,9 @@ def methods_of_tensors(t: Env) -> None:
     single = t.ttnn.get_device_tensors(t.put(torch.full((1, 1, 1, 1), 2.5)))[0]
     assert single.item() == 2.5
     copy = t.ttnn.clone(t.put(x))
+    buffer = copy.buffer_unique_id()
     copy.deallocate()
-    assert not copy.is_allocated()
+    assert not copy.is_allocated() and buffer not in t.shadow.store.values
 
 
 def values_are_forgotten(t: Env) -> None:
