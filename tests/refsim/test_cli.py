@@ -117,7 +117,9 @@ def test_interrupt_leaves_nothing_running(files):
         "cli.main(sys.argv[1:])"
     )
     words = map(str, run_words(files, "--mesh", "n300", "--parallel", "tp2"))
-    with subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True) as process:
+    hears_interrupts = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # not so in background jobs
+    command = [sys.executable, "-c", code, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **hears_interrupts) as process:
         ranks = _wait_for(lambda: _grandchildren(process.pid))
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=15) == 130

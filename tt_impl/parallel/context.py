@@ -72,20 +72,36 @@ class Context:
         tp_dim: int | None = None,
         dtype: ttnn.DataType | None = None,
     ) -> ttnn.Tensor:
-        """A host tensor on every device: cut along ``sp_dim`` over sp and along ``tp_dim`` over tp, else replicated."""
+        """A host tensor on every device: cut along ``sp_dim`` over sp and along ``tp_dim`` over tp, else replicated.
+
+        A meta tensor is allocated like any other and holds nothing.
+        """
+        dtype = dtype or self.dtype
+        dims: list[int | None] = [None, None]
+        if sp_dim is not None and self._both_axes:
+            dims = [sp_dim, sp_dim]
+        elif sp_dim is not None and self.sp > 1:
+            dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
+        if self.tp > 1:
+            dims[self.tp_axis] = tp_dim
+        if x.is_meta:
+            return ttnn.empty(self._local_shape(x, dims), dtype=dtype, layout=ttnn.TILE_LAYOUT, device=self.device)
         if sp_dim is not None and self._both_axes:
             mapper = ttnn.ShardTensorToMesh(self.device, dim=sp_dim)
             x = self._in_device_order(x, sp_dim)
         else:
-            dims: list[int | None] = [None, None]
-            if sp_dim is not None and self.sp > 1:
-                dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
-            if self.tp > 1:
-                dims[self.tp_axis] = tp_dim
             mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
-        return ttnn.from_torch(
-            x, dtype=dtype or self.dtype, layout=ttnn.TILE_LAYOUT, device=self.device, mesh_mapper=mapper
-        )
+        return ttnn.from_torch(x, dtype=dtype, layout=ttnn.TILE_LAYOUT, device=self.device, mesh_mapper=mapper)
+
+    def _local_shape(self, x: torch.Tensor, dims: list[int | None]) -> list[int]:
+        """Shape of one device's shard of ``x``, cut along ``dims`` of (axis 0, axis 1)."""
+        shape = list(x.shape)
+        for dim, parts in zip(dims, self.shape, strict=True):
+            if dim is not None:
+                if shape[dim] % parts:
+                    raise ValueError(f"dim {dim} of {tuple(x.shape)} does not divide into {parts} shards")
+                shape[dim] //= parts
+        return shape
 
     def get(self, x: ttnn.Tensor, *, sp_dim: int | None) -> torch.Tensor:
         """A tensor cut over sp (or, with None, replicated) and replicated over tp, back on the host and whole."""

@@ -141,6 +141,11 @@ SCRIPTS = {
 }
 
 
+def hears_interrupts() -> None:
+    """A test run in the background ignores Ctrl-C and would pass that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("state", "sent"),
     [
@@ -162,6 +167,7 @@ def test_nothing_outlives_the_launcher(state, sent, tmp_path):
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         text=True,
+        preexec_fn=hears_interrupts,
     )
     with launcher:
         assert launcher.stdout.readline().strip() in ("ready", "hanging")
