@@ -93,6 +93,8 @@ def test_torchrun_gives_the_same_bits(files):
         (["--mesh", "t3k-1x8", "--parallel", "sp8", "--attention", "ulysses", "--no-pad-heads"], "cannot split"),
         (["--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--backend", "abacus"], "backend 'abacus'"),
         (["--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--dtype", "fp8"], "fp8"),
+        (["--mesh", "n300", "--parallel", "tp2", "--backend", "ttnn-mock", "--dtype", "fp32"], "stores bf16"),
+        (["--mesh", "n300", "--parallel", "sp2", "--backend", "ttnn-mock", "--prompt", "split"], "every device"),
         (["--mesh", "n150", "--inputs", "nowhere.safetensors"], "does not exist"),
         (["--mesh", "n150", "--out", "nowhere/out.safetensors"], "create the folder"),
         (["--mesh", "n150", "--ring", "0"], "1 or more"),
