@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +31,18 @@ class Outcome:
         ran: one line: which kind of mesh ran it, grid, fabric.
         ops: every device operation in order, with shapes and dtype.
         collectives: those that communicate: name, mesh axis, bytes held by a device before it.
+        report: what else the program has to say, JSON values.
+        optable: where it was asked for, one row per device operation, see ``tt_impl.optable.table``.
+        peak_l1: with ``optable``, the most that one core's L1 holds at a time, in bytes.
     """
 
     tensors: dict[str, Tensor]
     ran: str
     ops: list[dict[str, Any]]
     collectives: list[dict[str, Any]]
+    report: dict[str, Any] = field(default_factory=dict)
+    optable: list[dict[str, Any]] | None = None
+    peak_l1: int | None = None
 
 
 def execute(
@@ -48,12 +54,16 @@ def execute(
     backend: str,
     timeout_s: float = 300.0,
     fault: str = "",
+    values: bool = True,
+    optable: bool = False,
 ) -> Outcome:
     """Run ``program`` (``module:function``) on a mesh of ``backend`` (``ttnn-mock``, ``ttnn-sim``, ``ttnn-device``).
 
     Args:
         arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
         fault: ``module:function`` called before the program, to put a deliberate fault into the wing.
+        values: on a mock mesh, compute golden values; without them what is read from a device is zero.
+        optable: run the program a second time, without dispatch, for ``Outcome.optable`` and ``peak_l1``.
 
     Raises:
         UserError: a mistake of the user.
@@ -68,6 +78,8 @@ def execute(
             "arguments": arguments,
             "kind": KINDS[backend],
             "fault": fault,
+            "values": values,
+            "optable": optable,
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         log = folder / "log"
@@ -107,7 +119,8 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
             raise UserError(answer["message"])
         raise RankFailure(f"ttnn failed in {_last(folder)}: {answer['message']}", rank=0, traceback=answer["traceback"])
     tensors = safetensors.torch.load_file(folder / "out.safetensors")
-    return Outcome(tensors, answer["ran"], answer["ops"], answer["collectives"])
+    keys = ("ran", "ops", "collectives", "report", "optable", "peak_l1")
+    return Outcome(tensors, **{key: answer[key] for key in keys if key in answer})
 
 
 def _last(folder: Path) -> str:

@@ -2,6 +2,9 @@
 
 ttnn can end a process (a segmentation fault in its dispatch code, an abort), so nothing but a job lives in here; the
 launcher (``tt_impl.launch``) reads what is left: ``answer.json`` and ``out.safetensors``, or ``last_op``.
+
+A program is a function of (device, mesh spec, config, arguments by name) that returns tensors by name, or a pair of a
+report (JSON values) and such tensors.
 """
 
 from __future__ import annotations
@@ -54,20 +57,32 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         getattr(importlib.import_module(module), function)()
     module, _, function = job["program"].partition(":")
     program = getattr(importlib.import_module(module), function)
-    with contextlib.ExitStack() as stack:
-        mesh = stack.enter_context(open_mesh(spec, job["kind"]))
+    with open_mesh(spec, job["kind"]) as mesh:
         from tt_impl.mock.intercept import intercepted
         from tt_impl.record import Recorder
 
-        if job["kind"] == "mock":
-            from tt_impl.mock.shadow import shadow_values
-
-            stack.enter_context(shadow_values())
         recorder = Recorder(folder / "last_op")
-        stack.enter_context(intercepted(recorder))
-        tensors = program(mesh.device, spec, config, **arguments)
+        with contextlib.ExitStack() as stack:
+            if job["kind"] == "mock" and job["values"]:
+                from tt_impl.mock.shadow import shadow_values
+
+                stack.enter_context(shadow_values())
+            stack.enter_context(intercepted(recorder))
+            result = program(mesh.device, spec, config, **arguments)
+        report, tensors = result if isinstance(result, tuple) else ({}, result)
         safetensors.torch.save_file({k: t.contiguous() for k, t in tensors.items()}, folder / "out.safetensors")
-        return {"ran": mesh.describe(), "ops": recorder.ops, "collectives": recorder.collectives()}
+        answer = {
+            "ran": mesh.describe(),
+            "ops": recorder.ops,
+            "collectives": recorder.collectives(),
+            "report": report,
+        }
+        if job["optable"]:
+            from tt_impl.optable import capture
+
+            with intercepted(Recorder(folder / "last_op")):
+                answer |= capture(lambda: program(mesh.device, spec, config, **arguments))
+        return answer
 
 
 if __name__ == "__main__":

@@ -1,0 +1,188 @@
+"""DRAM and L1 of a whole SD3.5 transformer on a mesh, from ttnn's own allocator; needs shapes, not weights.
+
+Counterpart of nothing in ``refsim``: only a device has an allocator. Every cfg group's model is built on its submesh
+(a submesh has an allocator of its own, and all its devices hold the same), then one forward is run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.config import DiTParallelConfig
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec
+from refsim.models.sd35.config import SD35Config
+from tt_impl.mock.intercept import Invocation, intercepted
+from tt_impl.models.sd35.transformer import SD35Transformer
+from tt_impl.parallel.context import Context
+from tt_impl.pipelines.transformer import submeshes
+
+_SD35 = {
+    "patch_size": 2,
+    "in_channels": 16,
+    "out_channels": 16,
+    "attention_head_dim": 64,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 2048,
+    "qk_norm": "rms_norm",
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "medium": _SD35
+    | {
+        "num_layers": 24,
+        "num_attention_heads": 24,
+        "caption_projection_dim": 1536,
+        "pos_embed_max_size": 384,
+        "dual_attention_layers": list(range(13)),
+    },
+    "large": _SD35
+    | {
+        "num_layers": 38,
+        "num_attention_heads": 38,
+        "caption_projection_dim": 2432,
+        "pos_embed_max_size": 192,
+        "dual_attention_layers": [],
+    },
+}
+"""The released models' config.json, as far as it decides shapes."""
+
+LATENT_PER_PIXEL = 8
+PROMPT_TOKENS = 333
+"""77 of the CLIP encoders and 256 of T5."""
+
+
+class ShapeOnly:
+    """Stands in for ``refsim.checkpoint.Weights``: whatever a model asks for exists, as a meta tensor.
+
+    ``shapes`` collects names and shapes.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.bfloat16) -> None:
+        self._dtype = dtype
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], *ranges: tuple[int, int] | None) -> torch.Tensor:
+        self.shapes[name] = tuple(shape)
+        cut = [r[1] - r[0] if r else size for r, size in zip(ranges, shape, strict=False)]
+        return torch.empty([*cut, *shape[len(cut) :]], dtype=self._dtype, device="meta")
+
+    def finish(self, model: str) -> None:
+        """Nothing is left over."""
+
+    @property
+    def parameters(self) -> int:
+        return sum(map(math.prod, self.shapes.values()))
+
+
+@dataclass(frozen=True)
+class Level:
+    """What an allocator says about one device, in bytes: all banks together."""
+
+    total: int
+    allocated: int
+    largest_free: int
+
+    @classmethod
+    def of(cls, device: ttnn.MeshDevice, kind: ttnn.BufferType) -> Level:
+        view = ttnn.get_memory_view(device, kind)
+        per_bank = (
+            view.total_bytes_per_bank,
+            view.total_bytes_allocated_per_bank,
+            view.largest_contiguous_bytes_free_per_bank,
+        )
+        return cls(*(view.num_banks * n for n in per_bank))
+
+
+@dataclass
+class Peak:
+    """The highest level seen after an operation, in bytes of one device, and that operation."""
+
+    allocated: int
+    op: str = ""
+
+
+def program(
+    device: ttnn.MeshDevice,
+    spec: MeshSpec,
+    config: DiTParallelConfig,
+    *,
+    model: dict[str, Any] | str,
+    pixels: int = 1024,
+    forward: bool = True,
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Allocate ``model`` (a config.json, or a name in ``MODELS``) and run one forward of a ``pixels`` square image.
+
+    The batch is the negative and the positive prompt, cut over cfg. The report has an entry per cfg group; its sizes
+    are bytes of one device's DRAM: ``total``; ``weights``; ``persistent``, which adds the collectives' buffers;
+    ``peak``, the highest level seen after an operation (``peak_op``); ``headroom`` = total - peak; ``largest_free``,
+    the largest contiguous block of a bank times the banks, after the forward. ``peak_l1`` counts tensors and
+    semaphores in L1 (circular buffers are in ``tt_impl.optable``).
+    """
+    if isinstance(model, str) and model not in MODELS:
+        raise UserError(f"model '{model}' does not exist; choose one of {', '.join(MODELS)}.")
+    parsed = SD35Config.from_dict(MODELS[model] if isinstance(model, str) else model)
+    groups = []
+    for submesh in submeshes(device, spec, config):
+        weights = ShapeOnly()
+        started = time.monotonic()
+        transformer = SD35Transformer(Context(submesh, spec, config), weights, parsed)
+        built = time.monotonic()
+        level = Level.of(submesh, ttnn.BufferType.DRAM)
+        group = {
+            "shape": list(submesh.shape),
+            "parameters": weights.parameters,
+            "total": level.total,
+            "weights": level.allocated,
+            "build_s": round(built - started, 2),
+        }
+        peaks = [Peak(level.allocated), Peak(0)]
+        if forward:
+            with _watch(submesh, peaks):
+                _forward(transformer, parsed, pixels, 2 // config.cfg)
+            level = Level.of(submesh, ttnn.BufferType.DRAM)
+            group["forward_s"] = round(time.monotonic() - built, 2)
+        group |= {
+            "persistent": level.allocated,
+            "peak": peaks[0].allocated,
+            "peak_op": peaks[0].op,
+            "headroom": level.total - peaks[0].allocated,
+            "largest_free": level.largest_free,
+            "peak_l1": peaks[1].allocated,
+        }
+        groups.append(group)
+    return {"model": vars(parsed), "pixels": pixels, "groups": groups}, {}
+
+
+def _forward(transformer: SD35Transformer, config: SD35Config, pixels: int, batch: int) -> None:
+    """One forward on zeros, its result dropped."""
+    side = pixels // LATENT_PER_PIXEL
+    transformer(
+        hidden_states=torch.zeros(batch, config.in_channels, side, side),
+        encoder_hidden_states=torch.zeros(batch, PROMPT_TOKENS, config.joint_attention_dim),
+        pooled_projections=torch.zeros(batch, config.pooled_projection_dim),
+        timestep=torch.zeros(batch),
+    )
+
+
+@contextmanager
+def _watch(device: ttnn.MeshDevice, peaks: list[Peak]) -> Iterator[None]:
+    """Keep the peaks of DRAM and of L1 while the block runs; looked at after every operation."""
+
+    def handle(call: Invocation) -> Any:
+        result = call.proceed()
+        for peak, kind in zip(peaks, (ttnn.BufferType.DRAM, ttnn.BufferType.L1), strict=True):
+            allocated = Level.of(device, kind).allocated
+            if allocated > peak.allocated:
+                peak.allocated, peak.op = allocated, call.name
+        return result
+
+    with intercepted(handle):
+        yield
