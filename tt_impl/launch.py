@@ -117,7 +117,8 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
     if not answer["ok"]:
         if answer["kind"] == "user":
             raise UserError(answer["message"])
-        raise RankFailure(f"ttnn failed in {_last(folder)}: {answer['message']}", rank=0, traceback=answer["traceback"])
+        said = " ".join(answer["message"].partition("backtrace:")[0].split())
+        raise RankFailure(f"ttnn failed in {_last(folder)}: {said}", rank=0, traceback=answer["traceback"])
     tensors = safetensors.torch.load_file(folder / "out.safetensors")
     keys = ("ran", "ops", "collectives", "report", "optable", "peak_l1")
     return Outcome(tensors, **{key: answer[key] for key in keys if key in answer})

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -24,6 +25,8 @@ from refsim.config import DiTParallelConfig, ParallelFactor
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
 
+_BACKTRACE = re.compile(r"\s*backtrace:")  # of C++, at the end of ttnn's messages; it stays in the traceback
+
 
 def main(folder: Path) -> None:
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
@@ -35,7 +38,7 @@ def main(folder: Path) -> None:
         answer = {
             "ok": False,
             "kind": "error",
-            "message": f"{type(e).__name__}: {e}",
+            "message": f"{type(e).__name__}: {_BACKTRACE.split(str(e))[0]}",
             "traceback": traceback.format_exc(),
         }
     (folder / "answer.json").write_text(json.dumps(answer), encoding="utf-8")

@@ -1,0 +1,88 @@
+"""``python -m tt_impl.memory``: does a whole SD3.5 transformer fit a mesh? Asked of ttnn's allocator, no hardware."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from refsim.config import parse_parallel
+from refsim.errors import RefsimError
+from refsim.mesh import get_mesh
+from tt_impl.launch import Outcome, execute
+
+MIB = 1024 * 1024
+PROGRAM = "tt_impl.pipelines.memory:program"
+
+
+def plan(model: str, mesh: str, parallel: str, *, pixels: int = 1024, optable: bool = False) -> Outcome:
+    """The report of ``tt_impl.pipelines.memory`` for a named model, as ``Outcome.report``.
+
+    Raises:
+        UserError: no such mesh, model or configuration.
+        RankFailure: ttnn refused; where the model does not fit, its message has the byte counts.
+    """
+    spec = get_mesh(mesh)
+    return execute(
+        PROGRAM,
+        spec,
+        parse_parallel(parallel, spec),
+        {"model": model, "pixels": pixels},
+        backend="ttnn-mock",
+        values=False,
+        optable=optable,
+    )
+
+
+def text(outcome: Outcome, title: str) -> str:
+    """A few lines for people, sizes in MiB of one device."""
+    lines = [f"{title}: {outcome.ran}"]
+    for number, group in enumerate(outcome.report["groups"]):
+        shape = "x".join(map(str, group["shape"]))
+        lines += [
+            f"  cfg group {number} on {shape}, {group['parameters'] / 1e9:.2f} G parameters, MiB per device:",
+            f"    DRAM      {_mib(group['total'])}",
+            f"    weights   {_mib(group['weights'])}",
+            f"    buffers   {_mib(group['persistent'] - group['weights'])}  of collectives, kept",
+            f"    transient {_mib(group['peak'] - group['persistent'])}  at the peak, in {group['peak_op']}",
+            f"    peak      {_mib(group['peak'])}",
+            f"    headroom  {_mib(group['headroom'])}  largest free block {group['largest_free'] / MIB:.1f}",
+        ]
+    if outcome.peak_l1 is not None:
+        lines.append(f"  peak L1 of a core: {outcome.peak_l1} B")
+    return "\n".join(lines)
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:9.1f}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tt_impl.memory", description=__doc__)
+    parser.add_argument("--model", default="large", help="large or medium")
+    parser.add_argument("--mesh", default="t3k")
+    parser.add_argument("--parallel", default="cfg2_sp2_tp2")
+    parser.add_argument("--pixels", type=int, default=1024, help="side of the square image")
+    parser.add_argument("--optable", action="store_true", help="also the operations' circular buffers and peak L1")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    started = time.monotonic()
+    try:
+        outcome = plan(given.model, given.mesh, given.parallel, pixels=given.pixels, optable=given.optable)
+    except RefsimError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if given.json:
+        found: dict[str, Any] = {"ran": outcome.ran, "wall_s": round(time.monotonic() - started, 1)} | outcome.report
+        if given.optable:
+            found |= {"peak_l1": outcome.peak_l1, "optable": outcome.optable}
+        print(json.dumps(found, indent=2))
+    else:
+        print(text(outcome, f"SD3.5-{given.model} {given.parallel}, {given.pixels} px"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
