@@ -22,6 +22,7 @@ _FP32 = re.compile(r"fp32_dest_acc_en=(\d)")
 _OPAQUE = re.compile(r"<\w+>")
 _BYTES = {"BFLOAT16": 2.0, "UINT16": 2.0, "UINT8": 1.0, "BFLOAT8_B": 1088 / 1024, "BFLOAT4_B": 576 / 1024}
 _ALLOCATIONS = ("circular_buffer_allocate", "dataflow_buffer_allocate", "scratchpad_allocate")
+_SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
 _PROGRAM = "circular_buffer_deallocate_all"
 """ttnn says so before it lays out the circular buffers of a program: one per device of a collective, else one."""
 
@@ -32,6 +33,7 @@ def capture(run: Callable[[], Any]) -> dict[str, Any]:
     """``run`` without dispatch -> ``optable`` (see :func:`table`) and ``peak_l1``.
 
     ``peak_l1`` is the most that one core's L1 holds at a time, in bytes: circular buffers, tensors and semaphores.
+    (ttnn's ``extract_resource_usage_per_core`` adds up buffers that lie on different cores, and so says more.)
     """
     settings: Settings = defaultdict(deque)
 
@@ -46,8 +48,8 @@ def capture(run: Callable[[], Any]) -> dict[str, Any]:
             run()
         finally:
             graph = ttnn.graph.end_graph_capture()
-    usage = ttnn.graph.extract_resource_usage_per_core(graph)
-    return {"optable": table(graph, settings), "peak_l1": usage.peak_total}
+    rows = table(graph, settings)
+    return {"optable": rows, "peak_l1": max((row["cb_bytes"] + row["l1_bytes"] for row in rows), default=0)}
 
 
 def table(graph: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
@@ -56,7 +58,8 @@ def table(graph: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any
     Row: ``op`` (as the program calls it), ``device_op``, ``fidelity`` and ``fp32_acc`` (None if the operation has no
     such setting), ``programs`` (how many different devices' programs it consists of), ``cores`` (those that hold
     buffers, of the largest program), ``cb_bytes`` (circular and dataflow buffers on the fullest of them),
-    ``outputs`` (shape, dtype, and bytes on one device with the padding of tiles).
+    ``l1_bytes`` (tensors and semaphores in each core's L1 meanwhile), ``outputs`` (shape, dtype,
+    and bytes on one device with the padding of tiles).
 
     Args:
         settings: compute kernel configs by operation, in order of the calls: some operations hide theirs.
@@ -64,6 +67,7 @@ def table(graph: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any
     rows: list[dict[str, Any]] = []
     open_: list[tuple[str, dict[str, Any] | None]] = []
     given: tuple[str, bool] | None = None
+    l1 = 0
     for node in graph:
         kind, params = node["node_type"], node["params"]
         if kind == "function_start":
@@ -73,6 +77,7 @@ def table(graph: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any
             row = None
             if "program_factory_type" in params:
                 row = _row(next((n for n, _ in open_), name), name, node["arguments"], given)
+                row["l1_bytes"] = l1
                 rows.append(row)
             open_.append((name, row))
         elif kind == "function_end":
@@ -81,6 +86,11 @@ def table(graph: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any
                 row["outputs"] = _tensors(graph, node) or row["outputs"]
             elif open_ and (row := open_[-1][1]) is not None:
                 row["outputs"] += _tensors(graph, node)  # created within; of a list of results ttnn says nothing else
+        elif kind in _SIGN:
+            if params["type"] == "L1":
+                l1 += _SIGN[kind] * params["max_size_per_bank"]
+                if row := next((r for _, r in open_ if r), None):
+                    row["l1_bytes"] = max(row["l1_bytes"], l1)
         elif open_ and (row := open_[-1][1]) is not None:
             if kind == _PROGRAM:
                 row["layouts"].append(defaultdict(int))

@@ -12,29 +12,25 @@ def huge_chunks() -> None:
     """Attention's chunks need more L1 for circular buffers than a core has."""
     from tt_impl.parallel import sdpa
 
-    sdpa._CHUNKS = dict.fromkeys(sdpa._CHUNKS, (2048, 2048))
-
-
-def ragged_chunks() -> None:
-    """Chunks that are no whole tiles."""
-    _chunks(48, 48)
+    sdpa._CHUNKS, sdpa._DEFAULT = {}, (2048, 2048)
 
 
 def long_chunks() -> None:
-    """Chunks longer than the sequence of a device."""
-    _chunks(1024, 1024)
+    """Chunks longer than the rows a device has, and than its L1."""
+    _chunks(1024)
 
 
-def _chunks(q: int, k: int) -> None:
+def _chunks(size: int) -> None:
     import ttnn
 
     from tt_impl.parallel import ring
 
-    def program_config(ctx: Any, rows: int, *, reserve_row: bool) -> ttnn.SDPAProgramConfig:
-        grid = ctx.device.compute_with_storage_grid_size()
-        return ttnn.SDPAProgramConfig(
-            compute_with_storage_grid_size=(grid.x, grid.y - 1), q_chunk_size=q, k_chunk_size=k, exp_approx_mode=False
-        )
+    original = ring.program_config
+
+    def program_config(*args: Any, **kwargs: Any) -> ttnn.SDPAProgramConfig:
+        config = original(*args, **kwargs)
+        config.q_chunk_size = config.k_chunk_size = size
+        return config
 
     ring.program_config = program_config
 
@@ -65,13 +61,14 @@ def _short(name: str) -> None:
     CCLManager.gather_buffer = gather_buffer
 
 
-def activations_in_l1() -> None:
-    """The feed-forward's hidden tensor is asked to lie in L1, which has no room for it."""
+def hidden_in_l1() -> None:
+    """The feed-forward's hidden tensor is asked to lie in L1."""
     import ttnn
 
-    from tt_impl.layers import linear
+    from tt_impl.layers.feedforward import ParallelFeedForward
 
-    def call(self: linear.ColParallelLinear, x: ttnn.Tensor) -> ttnn.Tensor:
-        return ttnn.linear(x, self._weight, bias=self._bias, memory_config=ttnn.L1_MEMORY_CONFIG)
+    def call(self: ParallelFeedForward, x: ttnn.Tensor) -> ttnn.Tensor:
+        hidden = ttnn.gelu(self._in(x), variant=ttnn.GeluVariant.Tanh, memory_config=ttnn.L1_MEMORY_CONFIG)
+        return self._out(hidden)
 
-    linear.ColParallelLinear.__call__ = call
+    ParallelFeedForward.__call__ = call

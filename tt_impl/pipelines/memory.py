@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +18,6 @@ from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec
 from refsim.models.sd35.config import SD35Config
-from tt_impl.mock.intercept import Invocation, intercepted
 from tt_impl.models.sd35.transformer import SD35Transformer
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
@@ -55,6 +52,7 @@ MODELS: dict[str, dict[str, Any]] = {
 """The released models' config.json, as far as it decides shapes."""
 
 LATENT_PER_PIXEL = 8
+_SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
 PROMPT_TOKENS = 333
 """77 of the CLIP encoders and 256 of T5."""
 
@@ -101,14 +99,6 @@ class Level:
         return cls(*(view.num_banks * n for n in per_bank))
 
 
-@dataclass
-class Peak:
-    """The highest level seen after an operation, in bytes of one device, and that operation."""
-
-    allocated: int
-    op: str = ""
-
-
 def program(
     device: ttnn.MeshDevice,
     spec: MeshSpec,
@@ -122,9 +112,9 @@ def program(
 
     The batch is the negative and the positive prompt, cut over cfg. The report has an entry per cfg group; its sizes
     are bytes of one device's DRAM: ``total``; ``weights``; ``persistent``, which adds the collectives' buffers;
-    ``peak``, the highest level seen after an operation (``peak_op``); ``headroom`` = total - peak; ``largest_free``,
-    the largest contiguous block of a bank times the banks, after the forward. ``peak_l1`` counts tensors and
-    semaphores in L1 (circular buffers are in ``tt_impl.optable``).
+    ``peak``, the highest level of the forward, reached in ``peak_op``; ``headroom`` = total - peak; ``largest_free``,
+    the largest contiguous block of a bank times the banks, after the forward. While somebody captures the program
+    (``tt_impl.optable``) nothing is really allocated, and the report is void.
     """
     if isinstance(model, str) and model not in MODELS:
         raise UserError(f"model '{model}' does not exist; choose one of {', '.join(MODELS)}.")
@@ -143,19 +133,19 @@ def program(
             "weights": level.allocated,
             "build_s": round(built - started, 2),
         }
-        peaks = [Peak(level.allocated), Peak(0)]
+        transient, culprit = 0, ""
         if forward:
-            with _watch(submesh, peaks):
-                _forward(transformer, parsed, pixels, 2 // config.cfg)
+            _forward(transformer, parsed, pixels, 2 // config.cfg)
             level = Level.of(submesh, ttnn.BufferType.DRAM)
+            if not ttnn.graph.is_graph_capture_active():
+                transient, culprit = _transient(transformer, parsed, pixels, 2 // config.cfg)
             group["forward_s"] = round(time.monotonic() - built, 2)
         group |= {
             "persistent": level.allocated,
-            "peak": peaks[0].allocated,
-            "peak_op": peaks[0].op,
-            "headroom": level.total - peaks[0].allocated,
+            "peak": level.allocated + transient,
+            "peak_op": culprit,
+            "headroom": level.total - level.allocated - transient,
             "largest_free": level.largest_free,
-            "peak_l1": peaks[1].allocated,
         }
         groups.append(group)
     return {"model": vars(parsed), "pixels": pixels, "groups": groups}, {}
@@ -172,17 +162,31 @@ def _forward(transformer: SD35Transformer, config: SD35Config, pixels: int, batc
     )
 
 
-@contextmanager
-def _watch(device: ttnn.MeshDevice, peaks: list[Peak]) -> Iterator[None]:
-    """Keep the peaks of DRAM and of L1 while the block runs; looked at after every operation."""
+def _transient(transformer: SD35Transformer, config: SD35Config, pixels: int, batch: int) -> tuple[int, str]:
+    """The most DRAM of one device, in bytes, that a forward takes and gives back, and the operation that does it.
 
-    def handle(call: Invocation) -> Any:
-        result = call.proceed()
-        for peak, kind in zip(peaks, (ttnn.BufferType.DRAM, ttnn.BufferType.L1), strict=True):
-            allocated = Level.of(device, kind).allocated
-            if allocated > peak.allocated:
-                peak.allocated, peak.op = allocated, call.name
-        return result
-
-    with intercepted(handle):
-        yield
+    From a capture of a second forward without dispatch, which also sees what operations take inside themselves. Blocks
+    of a kind take the same, so one block of each is enough.
+    """
+    blocks = transformer._blocks
+    transformer._blocks = list({(block._dual, block._context_pre_only): block for block in blocks}.values())
+    ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+    try:
+        _forward(transformer, config, pixels, batch)
+    finally:
+        graph = ttnn.graph.end_graph_capture()
+        transformer._blocks = blocks
+    banks = ttnn.get_memory_view(transformer._ctx.device, ttnn.BufferType.DRAM).num_banks
+    level, peak, culprit = 0, 0, ""
+    running: list[str] = []
+    for node in graph:
+        kind, params = node["node_type"], node["params"]
+        if kind == "function_start":
+            running.append(params["name"])
+        elif kind == "function_end":
+            running.pop()
+        elif kind in _SIGN and params["type"] == "DRAM":
+            level += _SIGN[kind] * params["max_size_per_bank"] * banks
+            if level > peak:
+                peak, culprit = level, running[0] if running else ""
+    return peak, culprit

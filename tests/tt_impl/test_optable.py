@@ -1,0 +1,80 @@
+"""The table of operations of a program: what ttnn would put on the cores, beside the values of the same program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from parity import checkpoints
+from refsim.config import parse_parallel
+from refsim.mesh import get_mesh
+from tt_impl import launch
+
+L1_BYTES = 1499136
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> launch.Outcome:
+    """One block with dual attention, 192 features padded to 256, on t3k sp2_tp4."""
+    folder: Path = tmp_path_factory.mktemp("block")
+    checkpoints.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
+    g = torch.Generator().manual_seed(0)
+    sizes = {"spatial": (1, 128, 192), "prompt": (1, 45, 192), "time": (1, 192)}
+    inputs = {name: torch.randn(size, generator=g) for name, size in sizes.items()}
+    safetensors.torch.save_file(inputs, folder / "inputs.st")
+    spec = get_mesh("t3k")
+    return launch.execute(
+        "tt_impl.pipelines.block:program",
+        spec,
+        parse_parallel("sp2_tp4", spec),
+        {"checkpoint": str(folder), "inputs": str(folder / "inputs.st"), "index": 0},
+        backend="ttnn-mock",
+        optable=True,
+    )
+
+
+def test_values_are_untouched(outcome: launch.Outcome) -> None:
+    assert outcome.tensors["spatial"].shape == (1, 128, 192)
+    assert outcome.tensors["spatial"].float().std() > 0.1
+
+
+def test_rows(outcome: launch.Outcome) -> None:
+    rows = outcome.optable
+    assert rows
+    keys = {"op", "device_op", "fidelity", "fp32_acc", "programs", "cores", "cb_bytes", "l1_bytes", "outputs"}
+    assert all(set(row) == keys for row in rows)
+    assert all(row["outputs"] and 0 <= row["cores"] <= 64 and 0 <= row["cb_bytes"] < L1_BYTES for row in rows)
+    # The operations that communicate are the recorder's, in its order.
+    communicates = {"all_gather_async", "reduce_scatter_minimal_async", "ring_joint_scaled_dot_product_attention"}
+    ours = [row["op"] for row in rows if row["op"].rpartition(".")[2] in communicates]
+    assert ours == [op["op"] for op in outcome.ops if "collective" in op]
+    assert all(row["programs"] == 8 for row in rows if row["op"] in ours)
+
+
+def test_linear_and_ring_attention(outcome: launch.Outcome) -> None:
+    rows = outcome.optable or []
+    linear = next(row for row in rows if row["op"] == "ttnn.linear" and row["outputs"][0]["shape"][2] == 64)
+    assert linear["device_op"] == "MatmulDeviceOperation"
+    assert (linear["fidelity"], linear["fp32_acc"]) == ("HiFi2", True)
+    # q, k, v of one head on 64 of the 128 rows.
+    assert linear["outputs"] == [{"shape": [1, 1, 64, 192], "dtype": "BFLOAT16", "bytes": 64 * 192 * 2}]
+    ring = next(row for row in rows if row["op"].endswith("ring_joint_scaled_dot_product_attention"))
+    assert (ring["fidelity"], ring["fp32_acc"]) == ("HiFi2", False)
+    assert ring["cb_bytes"] > 0
+    # 45 prompt rows lie in two tiles.
+    assert ring["outputs"][1] == {"shape": [1, 1, 45, 64], "dtype": "BFLOAT16", "bytes": 64 * 64 * 2}
+
+
+def test_split_heads_has_all_outputs(outcome: launch.Outcome) -> None:
+    heads = next(r for r in outcome.optable or [] if r["op"] == "ttnn.experimental.nlp_create_qkv_heads")
+    assert [out["shape"] for out in heads["outputs"]] == [[1, 1, 64, 64]] * 3
+
+
+def test_peak_l1(outcome: launch.Outcome) -> None:
+    """The fullest core holds the largest operation's buffers, and some semaphores."""
+    largest = max(row["cb_bytes"] for row in outcome.optable or [])
+    assert outcome.peak_l1 is not None
+    assert largest <= outcome.peak_l1 < largest + 1024

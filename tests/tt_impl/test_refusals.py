@@ -1,0 +1,107 @@
+"""What asks for more than a device has fails with ttnn's own words and numbers, and names the operation."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from refsim.config import parse_parallel
+from refsim.errors import RankFailure
+from refsim.mesh import get_mesh
+from tt_impl import launch
+
+BLOCK = {
+    "patch_size": 2,
+    "in_channels": 16,
+    "out_channels": 16,
+    "num_layers": 1,
+    "num_attention_heads": 38,
+    "attention_head_dim": 64,
+    "caption_projection_dim": 2432,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 2048,
+    "pos_embed_max_size": 192,
+    "qk_norm": "rms_norm",
+}
+RING = "ttnn.transformer.ring_joint_scaled_dot_product_attention on [[2, 38, {rows}, 64], "
+L1 = "circular buffers on core range [0-0 - 7-6] grow to {bytes} B which is beyond max L1 size of 1499136 B"
+
+CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
+    "circular-buffers": (
+        "n300",
+        "sp2",
+        "huge_chunks",
+        {"model": BLOCK},
+        [RING.format(rows=2048), L1],
+    ),
+    "chunks-longer-than-the-sequence": (
+        "n300",
+        "sp2",
+        "long_chunks",
+        {"model": BLOCK, "pixels": 256},
+        [RING.format(rows=128), L1],
+    ),
+    "ring-buffer": (
+        "n300",
+        "sp2",
+        "short_ring_buffer",
+        {"model": BLOCK},
+        [RING.format(rows=2048), "Output tensor 0 gather dim 2 too small: got 2048, expected >= 4096"],
+    ),
+    # ttnn's all_gather_async itself takes the short buffer; the next operation meets what is missing.
+    "gather-buffer": (
+        "n300",
+        "tp2",
+        "short_gather_buffer",
+        {"model": BLOCK},
+        ["ttnn.linear on [[2, 1, 4096, 1216], ", "Mismatch: width=1216 height=2432"],
+    ),
+    "tensor-in-l1": (
+        "n300",
+        "tp2",
+        "hidden_in_l1",
+        {"model": BLOCK, "pixels": 2048},
+        [
+            "ttnn.gelu on [[2, 1, 16384, 4864]]",
+            "Not enough space to allocate 318767104 B L1 buffer across 64 banks",
+            "bank size is 1360544 B",
+            "largest free block: {bytes} B",
+        ],
+    ),
+    "dram": (
+        "n150",
+        "sp1",
+        "",
+        {"model": "large"},
+        [
+            "ttnn.empty",
+            "Out of Memory",
+            "allocate {bytes} B DRAM buffer across 12 banks",
+            "bank size is 1072693184 B",
+            "free: {bytes} B",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused(case: str) -> None:
+    mesh, parallel, fault, arguments, parts = CASES[case]
+    spec = get_mesh(mesh)
+    with pytest.raises(RankFailure) as caught:
+        launch.execute(
+            "tt_impl.pipelines.memory:program",
+            spec,
+            parse_parallel(parallel, spec),
+            arguments,
+            backend="ttnn-mock",
+            values=False,
+            fault=fault and f"tests.tt_impl.refused:{fault}",
+            timeout_s=120,
+        )
+    message = str(caught.value)
+    missing = [part for part in parts if not re.search(re.escape(part).replace(r"\{bytes\}", r"\d+"), message)]
+    assert missing == [], message
+    assert "backtrace" not in message
