@@ -1,6 +1,5 @@
 """The gate: verdicts, reports, exit codes; a case that fails never costs the others' results."""
 
-import dataclasses
 import json
 import xml.etree.ElementTree as ET
 
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 from parity import gate
 from parity.cases import AttentionShape, Layout, make_case
 from parity.cli import app
+from parity.runners import Measured
 from refsim.errors import RankFailure, UserError
 
 GOOD = {
@@ -25,15 +25,6 @@ GOOD = {
 
 def case(tag, **more):
     return make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape(), tag=tag, **more)
-
-
-@dataclasses.dataclass
-class Measured:
-    metrics: dict
-    noise: dict = dataclasses.field(default_factory=lambda: {"rel_rmse": 1e-7})
-    bytes_by_collective: dict = dataclasses.field(default_factory=lambda: {"ring@ring": 1000})
-    sim_s: float = 0.25
-    oracle_s: float = 0.5
 
 
 class FakeRunner:
@@ -52,7 +43,9 @@ class FakeRunner:
         answer = next(a for tag, a in self.answers.items() if case.id.endswith(tag))
         if isinstance(answer, Exception):
             raise answer
-        return Measured(answer)
+        return Measured(
+            answer, noise={"rel_rmse": 1e-7}, bytes_by_collective={"ring@ring": 1000}, sim_s=0.25, oracle_s=0.5
+        )
 
     def drop(self, case, seed):
         self.dropped.append(case.id)

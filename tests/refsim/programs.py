@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import signal
 import threading
@@ -119,12 +120,11 @@ def collective_case(
                 ours = all_reduce(device, part, members, chunk_bytes=chunk_bytes)
                 found[f"{name}-{chunk_bytes}B"] = differs(ours, torch_all_reduce(theirs, part.contiguous()))
         elif collective == "all_to_all":
-            for split_dim in dims:
-                for concat_dim in dims:
-                    cut = {"split_dim": split_dim, "concat_dim": concat_dim}
-                    ours = all_to_all(device, x, members, **cut, chunk_bytes=chunk_bytes)
-                    case = f"split{split_dim}_concat{concat_dim}-{chunk_bytes}B"
-                    found[case] = differs(ours, torch_all_to_all(theirs, x, **cut))
+            for split_dim, concat_dim in (*itertools.permutations(dims, 2), (1, 1)):
+                cut = {"split_dim": split_dim, "concat_dim": concat_dim}
+                ours = all_to_all(device, x, members, **cut, chunk_bytes=chunk_bytes)
+                case = f"split{split_dim}_concat{concat_dim}-{chunk_bytes}B"
+                found[case] = differs(ours, torch_all_to_all(theirs, x, **cut))
         elif collective == "broadcast":
             for root in range(n):
                 ours = broadcast(device, x, members, root=root, chunk_bytes=chunk_bytes)
@@ -218,6 +218,21 @@ def attention_only(
         with_lse=with_lse,
     )
     return {}, {}
+
+
+def silent_prompt(device: Device, *, split: bool) -> Answer:
+    """joint_attention of one image and prompt, with and without queries of the prompt."""
+    sp = device.groups["sp"].size
+    q, k, v = (seeded(10 * device.rank + i, [1, 4, 6, 8], torch.float32) for i in range(3))
+    prompt = tuple(seeded(5 + i, [1, 4, 3, 8], torch.float32) for i in range(3))
+    options = {
+        "tokens": TokenShards(6 * sp, sp, 6),
+        "prompt_tokens": TokenShards(3 * sp, sp, 3) if split else None,
+        "options": AttentionOptions(),
+    }
+    asked = joint_attention(device, (q, k, v), prompt, **options)[0]
+    out, prompt_out, _ = joint_attention(device, (q, k, v), (prompt[0][:, :, :0], *prompt[1:]), **options)
+    return {"difference": float((out - asked).abs().max()), "prompt_rows": prompt_out.shape[2]}, {}
 
 
 def megatron_pair(device: Device, *, features: int, hidden: int, padded: int, garbage: float) -> Answer:

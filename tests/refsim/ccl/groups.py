@@ -11,12 +11,10 @@ from tests.refsim.helpers import groups_of
 GROUPS = {
     "ring8-t3k_1x8": ("t3k-1x8", "sp8", "sp"),
     "ring4-bh_loudbox_axis1": ("bh-loudbox", "sp2_tp4", "tp"),
-    "ring4-galaxy_axis0": ("galaxy", "sp4_tp8", "sp"),
     "ring8-galaxy_axis1": ("galaxy", "sp4_tp8", "tp"),
     "line2-n300": ("n300", "sp2", "sp"),
     "line2-t3k_cfg": ("t3k", "cfg2_sp2_tp2", "cfg"),
     "line4-t3k_axis1": ("t3k", "sp2_tp4", "tp"),
-    "line4-tg_axis1": ("tg", "sp8_tp4", "tp"),
     "line8-tg_axis0": ("tg", "sp8_tp4", "sp"),
 }
 RINGS = [name for name in GROUPS if name.startswith("ring")]

@@ -89,6 +89,6 @@ def test_broadcast(group, root):
 
 
 @pytest.mark.parametrize("by", [1, -1])
-@pytest.mark.parametrize("group", ["ring8-t3k_1x8", "ring4-galaxy_axis0", "line2-n300"])
+@pytest.mark.parametrize("group", ["ring8-t3k_1x8", "ring4-bh_loudbox_axis1", "line2-n300"])
 def test_shift(group, by):
     assert sent_by_all("shift", group, by=by) == [ELEMENTS * 4] * len(members(group))

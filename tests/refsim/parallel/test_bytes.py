@@ -13,7 +13,6 @@ CONFIGS = {
     "t3k_1x8-ring8": ("t3k-1x8", "sp8", {}),
     "n300-ring2": ("n300", "sp2", {}),
     "t3k-sp4tp2-ring_line": ("t3k", "sp4_tp2", {}),
-    "tg-sp8tp4-ring_line": ("tg", "sp8_tp4", {}),
     "t3k_1x8-ulysses8": ("t3k-1x8", "sp8", {"attention": "ulysses"}),
     "t3k-sp4tp2-ulysses_line": ("t3k", "sp4_tp2", {"attention": "ulysses"}),
     "t3k-usp_ring2_ulysses4": ("t3k", "sp8", {"attention": "usp", "ring": 2, "ulysses": 4}),
