@@ -257,7 +257,7 @@ def _why_not(mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int
         need = f"one mesh axis of {sp} devices for this attention"
         if 1 not in (ring, ulysses):
             need = f"mesh axes of {ring} and {ulysses} devices for ring {ring} x ulysses {ulysses}"
-        return f"{asked} needs {need} and mesh {mesh} has none; --attention usp {advice}"
+        return f"{asked} needs {need} and mesh {mesh} has none; --parallel {asked} --attention usp {advice}"
     return f"{asked} does not fit the axes of mesh {mesh}; {works}"
 
 

@@ -240,6 +240,7 @@ def test_what_is_written_is_what_is_configured(text, mesh, attention):
 @settings(max_examples=400, deadline=None)
 @given(written.filter(lambda text: "@" not in text), meshes, attentions, optional_size, optional_size)
 @example("sp32", get_mesh("galaxy"), "usp", None, None)
+@example("ring32", get_mesh("tg"), "ring", None, None)
 def test_what_a_refusal_suggests_works(text, mesh, attention, ring, ulysses):
     try:
         parse_parallel(text, mesh, attention=attention, ring=ring, ulysses=ulysses)
@@ -253,7 +254,8 @@ def assert_advice_works(message: str, text: str, mesh) -> None:
     advice = message.partition("; ")[2]
     for ring, ulysses in re.findall(r"--ring (\d+) --ulysses (\d+)", advice):
         works = {"attention": "usp", "ring": int(ring), "ulysses": int(ulysses)}
-        assert parse_parallel(kept or "ring1", mesh, **works).num_devices == mesh.num_devices
+        said = re.search(r"--parallel (\S+) --attention", advice)
+        assert parse_parallel(said[1] if said else kept or "sp1", mesh, **works).num_devices == mesh.num_devices
     if "these" in advice:
         for suggested in re.findall(r"(?:(?:cfg|sp|tp)\d+_?)+", advice):
             assert parse_parallel(suggested, mesh).num_devices == mesh.num_devices
