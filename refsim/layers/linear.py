@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
-from refsim.parallel.tensor import column_linear, row_linear, shard_range
+from refsim.parallel.tensor import column_linear, fused_column_linear, row_linear, shard_range
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -108,10 +107,10 @@ class ColParallelQKV:
         inner = num_heads * head_dim
         rows = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
         lanes = (0, padded_features(in_features, tp.size))
-        self.weight = torch.cat([weights.take(f"{n}.weight", (inner, in_features), rows, lanes) for n in names])
-        self.bias = torch.cat([weights.take(f"{n}.bias", (inner,), rows) for n in names])
+        self.weights = [weights.take(f"{n}.weight", (inner, in_features), rows, lanes) for n in names]
+        self.biases = [weights.take(f"{n}.bias", (inner,), rows) for n in names]
 
     def __call__(self, x: MeshTensor) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = column_linear(self._device, x, self.weight, self.bias).local
+        qkv = fused_column_linear(self._device, x, self.weights, self.biases).local
         q, k, v = (t.unflatten(-1, (-1, self._head_dim)).transpose(1, 2) for t in qkv.chunk(3, -1))
         return q, k, v

@@ -28,6 +28,9 @@ all_gather's formula with ``B/n``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -47,6 +50,19 @@ def column_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | 
     """x tp=Replicate, weight (out/tp, in) -> tp=Shard(-1)."""
     x.require("column_linear", tp=Replicate())
     return x.with_local(_linear(device, x.local, weight, bias), **_cut(device, x.local))
+
+
+def fused_column_linear(
+    device: Device, x: MeshTensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> MeshTensor:
+    """Column-parallel linears of one input as the device runs them: one op, out features one after the other.
+
+    The weights are not concatenated: each stays the memory-mapped slice of the checkpoint that ranks share.
+    """
+    x.require("column_linear", tp=Replicate())
+    with device.compute("linear", x.local, *weights):
+        out = torch.cat([F.linear(x.local, w, b) for w, b in zip(weights, biases, strict=True)], -1)
+    return x.with_local(out, **_cut(device, x.local))
 
 
 def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None) -> MeshTensor:

@@ -95,8 +95,8 @@ def fused_qkv(device, *, checkpoint: str):
     qkv = ColParallelQKV(weights, device, names, in_features=d, num_heads=heads, head_dim=16)
     whole = torch.cat([weights.take(f"{n}.weight", (d, d)) for n in names])
     mine = shuffle_qkv(whole, tp.size).chunk(tp.size)[tp.index]
-    padding = qkv.weight.shape[1] - d
-    return {"equal": torch.equal(qkv.weight, F.pad(mine, (0, padding)))}, {}
+    weight = torch.cat(qkv.weights)
+    return {"equal": torch.equal(weight, F.pad(mine, (0, weight.shape[1] - d)))}, {}
 
 
 def elements_read(device, *, checkpoint: str):
