@@ -1,0 +1,313 @@
+"""One denoising step of a full-size model on a simulated mesh, on the machine at hand.
+
+    weights    random, in the published architecture, written once as sharded bf16 safetensors
+    ranks      one process per device; every rank maps the same files and reads its slices, so the weights lie in
+               memory once (page cache) however many ranks share them
+    measured   wall seconds of the step, and the peak over time of the summed proportional set size (PSS) of all ranks
+
+``python -m benchmarks.full_size sd35-large --mesh t3k --parallel cfg2_sp2_tp2 --out reports``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from refsim import api
+from refsim.errors import RefsimError, UserError
+from refsim.launch import under_torchrun
+from refsim.mesh import get_mesh
+from refsim.models.published import PUBLISHED, PublishedModel
+
+_SHARD_BYTES = 2 << 30
+_STEM = "diffusion_pytorch_model"
+MIB = 1 << 20
+
+
+def write_checkpoint(folder: Path, model: PublishedModel, *, layers: int | None, seed: int, say=print) -> int:
+    """A diffusers folder of random bf16 weights in several files; returns the weights' bytes.
+
+    A folder written earlier for the same model, layers and seed is kept.
+    """
+    import diffusers
+
+    config = model.config | ({"num_layers": layers} if layers else {})
+    cls = getattr(diffusers, config["_class_name"])
+    with torch.device("meta"):
+        architecture = cls.from_config(config)
+    state = {n: t for n, t in architecture.state_dict().items()}
+    total = sum(t.numel() * 2 for t in state.values())
+    stamp = {"seed": seed, "config": {k: list(v) if isinstance(v, tuple) else v for k, v in config.items()}}
+    done = folder / "written.json"
+    if done.exists() and json.loads(done.read_text()) == stamp:
+        return total
+    folder.mkdir(parents=True, exist_ok=True)
+    architecture.save_config(folder)
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, t in state.items():
+        if size + t.numel() * 2 > _SHARD_BYTES and shards[-1]:
+            shards.append({})
+            size = 0
+        shards[-1][name] = t
+        size += t.numel() * 2
+    where: dict[str, str] = {}
+    g = torch.Generator().manual_seed(seed)
+    for i, shard in enumerate(shards):
+        say(f"writing weights, file {i + 1} of {len(shards)}")
+        file = f"{_STEM}-{i + 1:05}-of-{len(shards):05}.safetensors"
+        tensors = {name: _random(name, t.shape, g) for name, t in shard.items()}
+        safetensors.torch.save_file(tensors, folder / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(tensors, file)
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    (folder / f"{_STEM}.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    done.write_text(json.dumps(stamp))
+    return total
+
+
+def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
+    x = torch.empty(shape, dtype=torch.bfloat16).uniform_(-1.0, 1.0, generator=g)
+    if len(shape) == 1:
+        return x.mul_(0.2).add_(1.0) if name.endswith("weight") else x.mul_(0.2)
+    return x.mul_((3.0 / shape[1:].numel()) ** 0.5)
+
+
+def make_inputs(model: PublishedModel, latent: tuple[int, ...], batch: int, seed: int) -> dict[str, Tensor]:
+    """The diffusers forward arguments: latent (H, W) or (F, H, W), ``batch`` prompts, time step 500."""
+    g = torch.Generator().manual_seed(seed + 1)
+    c = model.config["in_channels"]
+    shapes = {
+        "SD3Transformer2DModel": {
+            "hidden_states": (batch, c, *latent),
+            "encoder_hidden_states": (batch, model.text, 4096),
+            "pooled_projections": (batch, 2048),
+        },
+        "WanTransformer3DModel": {
+            "hidden_states": (batch, c, *latent),
+            "encoder_hidden_states": (batch, model.text, 4096),
+        },
+        "CogVideoXTransformer3DModel": {
+            "hidden_states": (batch, latent[0], c, *latent[1:]),
+            "encoder_hidden_states": (batch, model.text, 4096),
+        },
+    }[model.config["_class_name"]]
+    made = {name: torch.randn(shape, generator=g).bfloat16() for name, shape in shapes.items()}
+    return made | {"timestep": torch.full((batch,), 500.0)}
+
+
+class PssSampler:
+    """Peak of the summed PSS of this process's descendants, asked every ``every_s`` seconds."""
+
+    def __init__(self, every_s: float = 2.0) -> None:
+        self.every_s, self.peak, self.peak_anonymous, self.samples = every_s, 0, 0, 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> PssSampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stop.wait(self.every_s):
+            pss = anonymous = 0
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+                        key, _, value = line.partition(":")
+                        if key == "Pss":
+                            pss += int(value.split()[0]) << 10
+                        elif key == "Pss_Anon":
+                            anonymous += int(value.split()[0]) << 10
+                except OSError:
+                    continue
+            self.samples += 1
+            self.peak, self.peak_anonymous = max(self.peak, pss), max(self.peak_anonymous, anonymous)
+
+
+def check(folder: Path, inputs: dict[str, Tensor], ours: Tensor) -> dict[str, float]:
+    """The same forward by diffusers in this process, weights mapped from the same files, bf16."""
+    import diffusers
+
+    from parity.metrics import one_minus_pcc, rel_rmse
+
+    config = json.loads((folder / "config.json").read_text())
+    cls = getattr(diffusers, config["_class_name"])
+    with torch.device("meta"):
+        oracle = cls.from_config(config)
+    state: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        state |= safetensors.torch.load_file(path)
+    oracle.load_state_dict(state, strict=True, assign=True)
+    started = time.monotonic()
+    with torch.inference_mode():
+        theirs = oracle.eval()(**inputs, return_dict=False)[0]
+    seconds = time.monotonic() - started
+    a, b = ours.float(), theirs.float()
+    return {"one_minus_pcc": one_minus_pcc(a, b), "rel_rmse": rel_rmse(a, b), "oracle_s": seconds}
+
+
+def measure(
+    name: str,
+    *,
+    mesh: str,
+    parallel: str,
+    size: tuple[int, ...],
+    batch: int,
+    folder: Path,
+    layers: int | None,
+    seed: int,
+    checked: bool,
+    timeout_s: float,
+    say=print,
+) -> dict[str, Any]:
+    """The record of one step."""
+    from refsim.runtime.pool import pool
+
+    model = PUBLISHED[name]
+    started = time.monotonic()
+    weights = write_checkpoint(folder, model, layers=layers, seed=seed, say=say)
+    written_s = time.monotonic() - started
+    inputs = make_inputs(model, size, batch, seed)
+    devices = get_mesh(mesh).num_devices
+    board = pool(devices).board
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(10.0):
+            say(f"{time.monotonic() - begun:6.0f} s, rank 0: {board.get(0)[1]}")
+
+    begun = time.monotonic()
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        with PssSampler() as memory:
+            result = api.run(
+                folder, inputs=inputs, mesh=mesh, parallel=parallel, dtype="bf16", timeout_s=timeout_s, schedule="step"
+            )
+    finally:
+        done.set()
+    record: dict[str, Any] = {
+        "model": name,
+        "layers": layers or model.config["num_layers"],
+        "mesh": mesh,
+        "parallel": parallel,
+        "latent": list(size),
+        "batch": batch,
+        "dtype": "bf16",
+        "seed": seed,
+        "weights_bytes": weights,
+        "write_s": written_s,
+        "step_s": result.wall_s,
+        "peak_pss_bytes": memory.peak,
+        "peak_pss_anonymous_bytes": memory.peak_anonymous,
+        "pss_over_weights": memory.peak / weights,
+        "pss_samples": memory.samples,
+        "finite": bool(torch.isfinite(result.tensors["sample"]).all()),
+        "ranks_agree": len(set(result.value["digests"])) == 1,
+        "sent_bytes": result.bytes_by_collective,
+        "machine": f"{platform.machine()}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+    if checked:
+        say("the same forward by diffusers")
+        record["check"] = check(folder, inputs, result.tensors["sample"])
+    return record
+
+
+def markdown(records: list[dict[str, Any]]) -> str:
+    """The records as a table."""
+    head = (
+        "# One denoising step at full size\n\n"
+        "**Measured** by `python -m benchmarks.full_size` (random weights, bf16, one process per device, gloo).\n"
+        "PSS: the proportional set size summed over all ranks, so that a page of weights that n ranks map counts "
+        "once.\n\n"
+        "| model | layers | mesh | parallel | latent | batch | weights GiB | step s | peak PSS GiB | of it private GiB "
+        "| PSS / weights | 1 - PCC to diffusers bf16 | machine | date |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    rows = []
+    for r in records:
+        latent = "x".join(map(str, r["latent"]))
+        pcc = f"{r['check']['one_minus_pcc']:.1e}" if "check" in r else "not checked"
+        rows.append(
+            f"| {r['model']} | {r['layers']} | {r['mesh']} | {r['parallel']} | {latent} | {r['batch']} "
+            f"| {r['weights_bytes'] / 2**30:.2f} | {r['step_s']:.0f} | {r['peak_pss_bytes'] / 2**30:.2f} "
+            f"| {r['peak_pss_anonymous_bytes'] / 2**30:.2f} | {r['pss_over_weights']:.2f} | {pcc} "
+            f"| {r['machine']} | {r['measured']} |"
+        )
+    return head + "\n".join(rows) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.full_size", description=__doc__.splitlines()[0])
+    parser.add_argument("model", choices=PUBLISHED)
+    parser.add_argument("--mesh", default="t3k")
+    parser.add_argument("--parallel", default="cfg2_sp2_tp2")
+    parser.add_argument("--size", default="1024", help="a named size of the model, or a latent such as 64x64, 5x30x52")
+    parser.add_argument("--batch", type=int, default=2, help="2: both guidance branches")
+    parser.add_argument("--layers", type=int, help="fewer layers than published")
+    parser.add_argument("--weights", type=Path, help="folder to write the weights to and to keep")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--check", action="store_true", help="compare with diffusers on the same weights")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds without progress that end the run")
+    parser.add_argument("--out", type=Path, help="folder of full_size.json and full_size.md; a record is added")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    if under_torchrun():
+        parser.error("this benchmark starts its own ranks; run it without torchrun.")
+    sizes = PUBLISHED[options.model].sizes
+    try:
+        size = sizes.get(options.size) or tuple(int(n) for n in options.size.split("x"))
+    except ValueError:
+        parser.error(f"--size is one of {', '.join(sizes)} or numbers such as 64x64, not '{options.size}'.")
+    with ExitStack() as stack:
+        folder = options.weights or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refsim-full-size-")))
+        try:
+            record = measure(
+                options.model,
+                mesh=options.mesh,
+                parallel=options.parallel,
+                size=size,
+                batch=options.batch,
+                folder=folder,
+                layers=options.layers,
+                seed=options.seed,
+                checked=options.check,
+                timeout_s=options.timeout,
+                say=lambda text: print(text, file=sys.stderr, flush=True),
+            )
+        except RefsimError as e:
+            print(e, file=sys.stderr)
+            return 2 if isinstance(e, UserError) else 1
+    print(json.dumps(record, indent=2) if options.json else markdown([record]))
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / "full_size.json"
+        records = json.loads(path.read_text()) if path.exists() else []
+        key = ("model", "layers", "mesh", "parallel", "latent", "batch")
+        records = [r for r in records if any(r[k] != record[k] for k in key)] + [record]
+        path.write_text(json.dumps(records, indent=1) + "\n")
+        (options.out / "full_size.md").write_text(markdown(records))
+    return 0 if record["finite"] and record["ranks_agree"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
