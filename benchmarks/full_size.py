@@ -31,7 +31,7 @@ from refsim import api
 from refsim.errors import RefsimError, UserError
 from refsim.launch import under_torchrun
 from refsim.mesh import get_mesh
-from refsim.models.published import PUBLISHED, PublishedModel
+from refsim.models.published import PUBLISHED, PublishedModel, input_shapes
 
 _SHARD_BYTES = 2 << 30
 _STEM = "diffusion_pytorch_model"
@@ -89,23 +89,8 @@ def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
 def make_inputs(model: PublishedModel, latent: tuple[int, ...], batch: int, seed: int) -> dict[str, Tensor]:
     """The diffusers forward arguments: latent (H, W) or (F, H, W), ``batch`` prompts, time step 500."""
     g = torch.Generator().manual_seed(seed + 1)
-    c = model.config["in_channels"]
-    shapes = {
-        "SD3Transformer2DModel": {
-            "hidden_states": (batch, c, *latent),
-            "encoder_hidden_states": (batch, model.text, 4096),
-            "pooled_projections": (batch, 2048),
-        },
-        "WanTransformer3DModel": {
-            "hidden_states": (batch, c, *latent),
-            "encoder_hidden_states": (batch, model.text, 4096),
-        },
-        "CogVideoXTransformer3DModel": {
-            "hidden_states": (batch, latent[0], c, *latent[1:]),
-            "encoder_hidden_states": (batch, model.text, 4096),
-        },
-    }[model.config["_class_name"]]
-    made = {name: torch.randn(shape, generator=g).bfloat16() for name, shape in shapes.items()}
+    shapes = input_shapes(model, latent, batch)
+    made = {n: torch.randn(shape, generator=g).bfloat16() for n, shape in shapes.items() if n != "timestep"}
     return made | {"timestep": torch.full((batch,), 500.0)}
 
 

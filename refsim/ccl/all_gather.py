@@ -41,8 +41,8 @@ def all_gather(
     if n == 1:
         return x
     stage = torch.empty((n, *x.shape), dtype=x.dtype) if out is None else out
-    stage[i].copy_(x)
     with device.collective("all_gather", group, x):
+        stage[i].copy_(x)
         for s in range(n - 1):
             if group.topology is Topology.RING:
                 sends = [(stage[(i - s) % n], (i + 1) % n)]
@@ -53,4 +53,4 @@ def all_gather(
                 recvs = [(stage[i - 1 - s], i - 1)] if i - 1 - s >= 0 else []
                 recvs += [(stage[i + 1 + s], i + 1)] if i + 1 + s < n else []
             exchange(device, group, s, sends=sends, recvs=recvs, chunk_bytes=chunk_bytes)
-    return torch.cat(stage.unbind(0), dim)
+        return torch.cat(stage.unbind(0), dim)

@@ -119,3 +119,14 @@ PUBLISHED: dict[str, PublishedModel] = {
         226,
     ),
 }
+
+
+def input_shapes(model: PublishedModel, size: tuple[int, ...], batch: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the diffusers ``forward`` arguments at a latent ``size`` for ``batch`` prompts."""
+    c, text = model.config["in_channels"], (batch, model.text, 4096)
+    found = {
+        "SD3Transformer2DModel": {"hidden_states": (batch, c, *size), "pooled_projections": (batch, 2048)},
+        "WanTransformer3DModel": {"hidden_states": (batch, c, *size)},
+        "CogVideoXTransformer3DModel": {"hidden_states": (batch, size[0], c, *size[1:])},
+    }[model.config["_class_name"]]
+    return found | {"encoder_hidden_states": text, "timestep": (batch,)}

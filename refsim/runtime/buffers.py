@@ -1,17 +1,17 @@
-"""Device buffers with an owner, ping-pong pairs allocated once, and semaphores.
+"""Device buffers, ping-pong pairs allocated once, and semaphores.
 
-Every party that touches a buffer says so: a transfer that fills it writes, a transfer that drains it and a compute
-step that consumes it read. Two parties that exclude each other are a ``HazardError`` with both names in it, even
-when the values would have come out right.
+A buffer is known by its memory: whoever sends, receives or computes on a view of it has used the buffer, whatever it
+says. Uses are logged; ``refsim.runtime.hazards`` finds those that nothing keeps apart.
 
-          free --begin_write--> written by W --end_write--> free
-          free --begin_read---> read by {R1, R2, ...} --end_read--> free
+    persistent   allocated once per key, handed out again at every call
+    transient    belongs to one collective, which releases it at its end
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,55 +19,13 @@ from torch import Tensor
 from refsim.errors import HazardError
 
 
+@dataclass(eq=False)
 class DeviceBuffer:
-    """A persistent allocation of one rank; ``tensor`` is its storage, ``id`` its name in the trace."""
+    """An allocation of one rank: its name in the trace, its storage, its number among the rank's allocations."""
 
-    def __init__(self, id: str, tensor: Tensor) -> None:
-        self.id = id
-        self.tensor = tensor
-        self._writers: list[str] = []
-        self._readers: list[str] = []
-        self._parts: dict[int, DeviceBuffer] = {}
-
-    def part(self, index: int) -> DeviceBuffer:
-        """Piece ``index`` of this buffer, owned on its own where pieces are moved one by one."""
-        if index not in self._parts:
-            self._parts[index] = DeviceBuffer(self.id, self.tensor)
-        return self._parts[index]
-
-    def begin_write(self, who: str) -> None:
-        if self._readers:
-            raise HazardError(f"{who} would write buffer {self.id} while {self._readers[0]} still reads it")
-        if self._writers:
-            raise HazardError(f"{who} would write buffer {self.id} while {self._writers[0]} still writes it")
-        self._writers.append(who)
-
-    def end_write(self, who: str) -> None:
-        self._writers.remove(who)
-
-    def begin_read(self, who: str) -> None:
-        if self._writers:
-            raise HazardError(f"{who} would read buffer {self.id} while {self._writers[0]} still writes it")
-        self._readers.append(who)
-
-    def end_read(self, who: str) -> None:
-        self._readers.remove(who)
-
-    @contextmanager
-    def writing(self, who: str) -> Iterator[Tensor]:
-        self.begin_write(who)
-        try:
-            yield self.tensor
-        finally:
-            self.end_write(who)
-
-    @contextmanager
-    def reading(self, who: str) -> Iterator[Tensor]:
-        self.begin_read(who)
-        try:
-            yield self.tensor
-        finally:
-            self.end_read(who)
+    id: str
+    tensor: Tensor
+    serial: int
 
 
 class PingPong:
@@ -81,33 +39,70 @@ class PingPong:
 
 
 class BufferPool:
-    """The persistent buffers of one rank, by key; a key that was allocated once is handed out again."""
+    """The buffers of one rank. ``released`` is told about every release, with the buffer."""
 
-    def __init__(self) -> None:
-        self._buffers: dict[tuple, DeviceBuffer] = {}
+    def __init__(self, released: Callable[[DeviceBuffer], None] = lambda buffer: None) -> None:
+        self._persistent: dict[tuple, DeviceBuffer] = {}
+        self._free: dict[tuple, list[Tensor]] = {}
+        self._by_storage: dict[int, DeviceBuffer] = {}
+        self._allocated = 0
+        self._released = released
 
     def persistent(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> DeviceBuffer:
+        """The buffer of that key, allocated on first use, in released memory of that shape if there is any."""
         key = (name, shape, dtype)
-        if key not in self._buffers:
-            same_name = sum(k[0] == name for k in self._buffers)
-            id = name if not same_name else f"{name}#{same_name}"
-            self._buffers[key] = DeviceBuffer(id, torch.empty(shape, dtype=dtype))
-        return self._buffers[key]
+        if key not in self._persistent:
+            same_name = sum(k[0] == name for k in self._persistent)
+            free = self._free.get((shape, dtype))
+            memory = free.pop() if free else torch.empty(shape, dtype=dtype)
+            self._persistent[key] = self._register(f"{name}#{same_name}" if same_name else name, memory)
+        return self._persistent[key]
 
     def ping_pong(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> PingPong:
         return PingPong((self.persistent(f"{name}[0]", shape, dtype), self.persistent(f"{name}[1]", shape, dtype)))
 
+    @contextmanager
+    def transient(self, name: str, *memory: Tensor) -> Iterator[None]:
+        """``memory`` is buffer ``name[0]``, ``name[1]``, ... inside this block and ordinary tensors after it."""
+        buffers = [self._register(f"{name}[{i}]" if len(memory) > 1 else name, t) for i, t in enumerate(memory)]
+        try:
+            yield
+        finally:
+            for buffer in buffers:
+                self._released(buffer)
+                del self._by_storage[_storage(buffer.tensor)]
+
+    def release(self, buffer: DeviceBuffer) -> None:
+        """Give the memory of a persistent buffer to whoever asks for that shape next."""
+        key = next(key for key, held in self._persistent.items() if held is buffer)
+        del self._persistent[key]
+        self._free.setdefault(key[1:], []).append(buffer.tensor)
+        self._released(buffer)
+
+    def of(self, tensor: Tensor) -> DeviceBuffer | None:
+        """The buffer whose memory ``tensor`` lies in."""
+        return self._by_storage.get(_storage(tensor))
+
+    def _register(self, id: str, memory: Tensor) -> DeviceBuffer:
+        buffer = DeviceBuffer(id, memory, self._allocated)
+        self._allocated += 1
+        self._by_storage[_storage(memory)] = buffer
+        return buffer
+
 
 class Semaphore:
-    """Counts arrivals. The consumer of step ``s`` waits for value ``s``; each completed arrival adds one.
+    """Counts arrivals. The consumer of arrival ``n`` waits for value ``n``; each completed arrival adds one.
 
     On a device the fabric increments the semaphore; here the arrival is a transfer that the waiting rank
     completes, so a wait that nothing will ever satisfy is an error at once instead of a hang.
+
+    Args:
+        waiter, signaller: who waits and who should signal, for the sentence of that error.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.value = 0
+    def __init__(self, name: str, *, waiter: str, signaller: str) -> None:
+        self.name, self.value = name, 0
+        self._waiter, self._signaller = waiter, signaller
         self._pending: list[Callable[[], None]] = []
 
     def signal_on(self, complete: Callable[[], None]) -> None:
@@ -117,6 +112,14 @@ class Semaphore:
     def wait(self, value: int) -> None:
         while self.value < value:
             if not self._pending:
-                raise HazardError(f"semaphore {self.name} stands at {self.value} and can never reach {value}")
+                raise HazardError(
+                    f"semaphore never reached: {self._waiter} waits until semaphore {self.name} is {value}, "
+                    f"which stands at {self.value} after all that {self._signaller} will add"
+                )
             self._pending.pop(0)()
             self.value += 1
+
+
+def _storage(tensor: Tensor) -> int:
+    """Identity of the memory behind a tensor, the same for all its views (of meta tensors too)."""
+    return tensor.untyped_storage()._cdata
