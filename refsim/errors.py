@@ -32,9 +32,31 @@ class CommError(RefsimError):
 
 
 class RankFailure(RefsimError):
-    """A rank died, raised or hung; the run was ended. Names rank, operation and reason."""
+    """A rank died, raised or hung; the run was ended. Names rank, step, collective, peer and reason.
 
-    def __init__(self, message: str, *, rank: int, traceback: str = "") -> None:
+    Attributes:
+        rank: who failed first; -1 if it was none of the ranks.
+        last_events: per rank, its last events before the end, oldest first: (seconds before the end, text).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int,
+        traceback: str = "",
+        last_events: dict[int, list[tuple[float, str]]] | None = None,
+    ) -> None:
         super().__init__(message)
         self.rank = rank
         self.traceback = traceback
+        self.last_events = last_events or {}
+
+    def events_table(self, count: int = 3) -> str:
+        """The last ``count`` events of every rank, one a line; empty where none are known."""
+        lines = [
+            f"  rank {rank:<3} {-age:9.3f} s  {text}\n"
+            for rank, events in sorted(self.last_events.items())
+            for age, text in events[-count:]
+        ]
+        return "last events of every rank, in seconds before the end:\n" + "".join(lines) if lines else ""

@@ -71,6 +71,8 @@ class Device:
     @contextmanager
     def compute(self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-") -> Iterator[None]:
         """Trace one compute step on ``tensors``."""
+        where = f" of {self._path()}" if self._collectives else ""
+        self.status(f"computing {op} of step {step}{where}" if step >= 0 else f"computing {op}{where}")
         event = self.trace.begin(
             op,
             step=step,

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import sys
@@ -14,14 +13,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from refsim.errors import RankFailure, UserError
-from refsim.runtime import wire
+from refsim.errors import RankFailure
+from refsim.runtime import memory, wire
+from refsim.runtime.blame import Findings, verdict
 from refsim.runtime.status import StatusBoard
 
 READY_TIMEOUT_S = 120.0
 _GRACE_S = 0.5  # after the first failure: how long to listen for the one that caused it
+_LOOK_S = 0.1  # between two looks at who has died, hung or grown
 
 
 class Zygote:
@@ -34,6 +35,7 @@ class Zygote:
         self._folder = tempfile.TemporaryDirectory(prefix="refsim-", ignore_cleanup_errors=True)
         self.run_dir = Path(self._folder.name)
         self._control, theirs = socket.socketpair()
+        self._control.settimeout(READY_TIMEOUT_S)
         env = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -59,37 +61,42 @@ class Zygote:
             atexit.register(cls._current.close)
         return cls._current
 
-    def start(self, message: dict[str, Any], fds: list[int]) -> int:
+    def start(self, message: dict[str, Any], fds: list[int]) -> tuple[int, list[int]]:
+        """Fork the ranks of a new pool; its number and the ranks' process ids."""
         self._pools += 1
         first, *rest = wire.fd_batches(fds)
-        with self._alive():
+        with self._asked():
             wire.send(self._control, {"command": "start", "pool": self._pools, **message}, fds=first)
             for batch in rest:
                 wire.send(self._control, {"command": "fds"}, fds=batch)
-            wire.receive(self._control)
-        return self._pools
+            answer = wire.receive(self._control)[0]
+        return self._pools, answer["pids"]
 
     def kill(self, pool: int) -> list[int]:
         """Kill the ranks of a pool; the wait status of each."""
-        with self._alive():
+        with self._asked():
             wire.send(self._control, {"command": "kill", "pool": pool})
             return wire.receive(self._control)[0]["statuses"]
 
     @contextlib.contextmanager
-    def _alive(self):
+    def _asked(self):
+        """A question and its answer; if they do not come to an end, this zygote is not asked again."""
         try:
             yield
-        except (EOFError, ConnectionError) as e:
-            Zygote._current = None
-            raise RankFailure("the process that forks the ranks died; start the run again", rank=-1) from e
+        except BaseException as e:
+            self._end()
+            if isinstance(e, (EOFError, OSError)):
+                raise RankFailure(
+                    "the process that forks the ranks died or hung, and the ranks with it; start the run again.",
+                    rank=-1,
+                ) from e
+            raise
 
-    def close(self) -> None:
-        if self.pid != os.getpid():
-            return
-        for pool in list(_POOLS.values()):
-            pool.close()
-        _POOLS.clear()
+    def _end(self) -> None:
+        """Hang up, whereupon it kills its ranks, and wait until it is gone; without ranks there is nothing to do."""
         self._control.close()
+        if self._pools == 0:
+            self._process.kill()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -98,6 +105,14 @@ class Zygote:
         self._folder.cleanup()
         if Zygote._current is self:
             Zygote._current = None
+
+    def close(self) -> None:
+        if self.pid != os.getpid():
+            return
+        for pool in list(_POOLS.values()):
+            pool.close()
+        _POOLS.clear()
+        self._end()
 
 
 @dataclass
@@ -123,13 +138,14 @@ class Pool:
         fd, store = tempfile.mkstemp(prefix="store-", dir=self.zygote.run_dir)
         os.close(fd)
         started = time.monotonic()
-        self._id = self.zygote.start(
+        self._id, self._pids = self.zygote.start(
             {"world_size": world_size, "store": store, "threads": max(1, cpus // world_size)},
             [self._board_fd] + [theirs.fileno() for _, theirs in pairs],
         )
         for _, theirs in pairs:
             theirs.close()
         self.alive = True
+        self._limit: int | None = None
         self._collect(READY_TIMEOUT_S)
         self.ready_s = time.monotonic() - started
         """Seconds from asking a warm zygote for the ranks to all of them joined."""
@@ -145,15 +161,21 @@ class Pool:
         """
         if not self.alive:
             raise RankFailure("this pool of ranks was ended by an earlier failure", rank=-1)
+        self._limit = memory.rank_limit_bytes()
         started = time.monotonic()
         message = {**job, "sys_path": sys.path}
         try:
             for rank, sock in enumerate(self._socks):
                 self.board.set(rank, "taking the job")
+                sock.settimeout(job["timeout_s"])
                 wire.send(sock, message)
-        except OSError as e:
-            self._fail([], {rank}, None)
-            raise AssertionError("unreachable") from e
+        except TimeoutError:
+            self._fail(hung=rank)
+        except OSError:
+            self._fail(died={rank})
+        except BaseException:
+            self.close()
+            raise
         header, payload = self._collect(job["timeout_s"])
         return Answer(header["answer"], payload, time.monotonic() - started)
 
@@ -164,48 +186,55 @@ class Pool:
         self.alive = False
         for sock in self._socks:
             sock.close()
-        with contextlib.suppress(RankFailure):
-            self.zygote.kill(self._id)
-        os.close(self._board_fd)
+        try:
+            with contextlib.suppress(RankFailure):
+                self.zygote.kill(self._id)
+        finally:
+            os.close(self._board_fd)
 
     def _collect(self, timeout_s: float) -> tuple[dict[str, Any], bytes]:
         """Wait for every rank's reply; returns rank 0's."""
         replies: dict[int, tuple[dict[str, Any], bytes]] = {}
-        failures: list[tuple[int, dict[str, Any]]] = []
+        said: dict[int, dict[str, Any]] = {}
         died: set[int] = set()
+        hung: int | None = None
+        too_big = None
         stop_at = None
         try:
             with selectors.DefaultSelector() as selector:
                 for rank, sock in enumerate(self._socks):
+                    sock.settimeout(timeout_s)
                     selector.register(sock, selectors.EVENT_READ, rank)
-                while len(replies) + len(failures) + len(died) < self.world_size:
-                    for key, _ in selector.select(timeout=0.1):
+                while len(replies) + len(said) + len(died) < self.world_size:
+                    for key, _ in selector.select(timeout=_LOOK_S):
                         rank = key.data
                         try:
                             header, payload, _ = wire.receive(key.fileobj)
+                        except TimeoutError:
+                            hung = rank
                         except (EOFError, ConnectionError):
                             died.add(rank)
                         else:
                             if header["ok"]:
                                 replies[rank] = header, payload
                             else:
-                                failures.append((rank, header))
+                                said[rank] = header
                         selector.unregister(key.fileobj)
                     now = time.monotonic()
-                    if (failures or died) and stop_at is None:
+                    if (said or died) and stop_at is None:
                         stop_at = now + _GRACE_S
-                    if stop_at is not None and now > stop_at:
+                    if hung is not None or (stop_at is not None and now > stop_at):
                         break
-                    silent = set(range(self.world_size)) - set(replies) - died
-                    silent -= {rank for rank, _ in failures}
+                    silent = set(range(self.world_size)) - replies.keys() - said.keys() - died
                     hung = self._hung(silent, now, timeout_s)
-                    if hung is not None:
-                        self._fail(failures, died, hung)
+                    too_big = self._too_big(silent)
+                    if hung is not None or too_big is not None:
+                        break
         except BaseException:
             self.close()
             raise
-        if failures or died:
-            self._fail(failures, died, None)
+        if said or died or hung is not None or too_big is not None:
+            self._fail(said, died, hung, too_big)
         return replies[0]
 
     def _hung(self, silent: set[int], now: float, timeout_s: float) -> int | None:
@@ -217,48 +246,38 @@ class Pool:
             return None
         return min(last, key=lambda rank: last[rank])
 
-    def _fail(self, failures: list[tuple[int, dict[str, Any]]], died: set[int], hung: int | None) -> None:
-        """End the pool and raise what went wrong first: a mistake, a death, an exception, a hang."""
-        doing = {rank: self.board.get(rank)[1] for rank in range(self.world_size)}
+    def _too_big(self, silent: set[int]) -> tuple[int, int, str] | None:
+        """The working rank that holds most, if it is over the limit set or the machine is about to run out."""
+        available = memory.available_bytes()
+        scarce = available is not None and available < memory.RESERVE_BYTES
+        if not silent or not (scarce or self._limit):
+            return None
+        held, rank = max((memory.private_bytes(self._pids[rank]) or 0, rank) for rank in silent)
+        if self._limit is not None and held > self._limit:
+            return rank, held, f"of memory, more than {memory.LIMIT_VARIABLE}={self._limit / 1e9:g},"
+        if scarce:
+            return rank, held, f"of memory when the machine had {available / 1e9:.1f} GB left"
+        return None
+
+    def _fail(
+        self,
+        said: dict[int, dict[str, Any]] | None = None,
+        died: set[int] | None = None,
+        hung: int | None = None,
+        too_big: tuple[int, int, str] | None = None,
+    ) -> NoReturn:
+        """End the pool and raise what went wrong first, with the last events of every rank."""
+        now = time.monotonic()
+        events = {rank: [(now - at, text) for at, text in self.board.recent(rank)] for rank in range(self.world_size)}
         self.alive = False
         for sock in self._socks:
             sock.close()
-        statuses = self.zygote.kill(self._id)
-        os.close(self._board_fd)
-        for _, failure in failures:
-            if failure["kind"] == "user":
-                raise UserError(failure["message"])
-        by_rank = dict(failures)
-        if died:
-            rank = min(died)
-            how = _describe(statuses[rank])
-            raise RankFailure(f"rank {rank} {how} while it was {_doing(doing[rank])}.", rank=rank)
-        for rank, failure in failures:
-            if failure["kind"] == "error":
-                said = f"rank {rank} failed while it was {_doing(doing[rank])}: {failure['message']}"
-                raise RankFailure(said, rank=rank, traceback=failure["traceback"])
-        if hung is None:
-            rank, seen = failures[0][0], set()
-            while rank in by_rank and rank not in seen:
-                seen.add(rank)
-                rank = by_rank[rank]["peer"]
-            if rank in by_rank:
-                failure = by_rank[rank]
-                raise RankFailure(
-                    f"rank {rank} failed: {failure['message']}.", rank=rank, traceback=failure["traceback"]
-                )
-            hung = rank
-        raise RankFailure(f"rank {hung} made no progress while it was {_doing(doing[hung])}.", rank=hung)
-
-
-def _doing(status: str) -> str:
-    return status if status.split(" ")[0].endswith("ing") else f"at '{status}'"
-
-
-def _describe(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-    return f"exited with code {os.WEXITSTATUS(status)}"
+        try:
+            statuses = self.zygote.kill(self._id)
+        finally:
+            os.close(self._board_fd)
+        ended = {rank: statuses[rank] for rank in died or ()}
+        raise verdict(Findings(events, said or {}, ended, hung, too_big))
 
 
 def _shared_memory(size: int) -> int:

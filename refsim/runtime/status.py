@@ -6,12 +6,21 @@ import mmap
 import struct
 import time
 
+KEPT = 8
+"""Events per rank that the board remembers."""
+
 _SLOT = 256
+_COUNT = struct.Struct("Q")
 _TIME = struct.Struct("d")
+_SLOTS = KEPT + 1  # one more, which may be half written while the others are read
+_RANK = _COUNT.size + _SLOTS * _SLOT
 
 
 class StatusBoard:
-    """A time stamp and a line of text per rank, in anonymous shared memory that is gone with its users."""
+    """The last events of every rank, a time stamp and a line of text each, in anonymous shared memory.
+
+    A rank writes only its own part, the event before the count, so whoever looks sees whole events.
+    """
 
     def __init__(self, fd: int, world_size: int) -> None:
         self.world_size = world_size
@@ -19,13 +28,30 @@ class StatusBoard:
 
     @staticmethod
     def size(world_size: int) -> int:
-        return world_size * _SLOT
+        return world_size * _RANK
 
     def set(self, rank: int, text: str) -> None:
-        data = _TIME.pack(time.monotonic()) + text.encode()[: _SLOT - _TIME.size]
-        self._map[rank * _SLOT : (rank + 1) * _SLOT] = data.ljust(_SLOT, b"\0")
+        (count,) = _COUNT.unpack_from(self._map, rank * _RANK)
+        data = _TIME.pack(time.monotonic()) + text.encode(errors="replace")[: _SLOT - _TIME.size]
+        start = self._slot(rank, count)
+        self._map[start : start + _SLOT] = data.ljust(_SLOT, b"\0")
+        _COUNT.pack_into(self._map, rank * _RANK, count + 1)
 
     def get(self, rank: int) -> tuple[float, str]:
         """(monotonic time of the last sign of life, what the rank said then)."""
-        data = self._map[rank * _SLOT : (rank + 1) * _SLOT]
-        return _TIME.unpack_from(data)[0], data[_TIME.size :].rstrip(b"\0").decode(errors="replace")
+        events = self.recent(rank, 1)
+        return events[-1] if events else (0.0, "")
+
+    def recent(self, rank: int, count: int = KEPT) -> list[tuple[float, str]]:
+        """The last ``count`` events of a rank, oldest first, as (monotonic time, text)."""
+        (total,) = _COUNT.unpack_from(self._map, rank * _RANK)
+        events = []
+        for index in range(max(0, total - min(count, KEPT)), total):
+            start = self._slot(rank, index)
+            data = self._map[start : start + _SLOT]
+            events.append((_TIME.unpack_from(data)[0], data[_TIME.size :].rstrip(b"\0").decode(errors="replace")))
+        return events
+
+    @staticmethod
+    def _slot(rank: int, index: int) -> int:
+        return rank * _RANK + _COUNT.size + index % _SLOTS * _SLOT

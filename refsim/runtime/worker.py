@@ -127,12 +127,12 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
         except BaseException as e:
             wire.send(sock, _failure(e))
             continue
+        board.set(rank, "handing in its answer")
         wire.send(
             sock,
             {"ok": True, "answer": answer if rank == 0 else {}},
             safetensors.torch.save(tensors) if rank == 0 and tensors else b"",
         )
-        board.set(rank, "idle")
 
 
 def _failure(e: BaseException) -> dict[str, Any]:

@@ -10,6 +10,7 @@ their lives: when the launcher goes away, for whatever reason, every rank is kil
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -40,7 +41,7 @@ def main(control_fd: int, run_dir: str) -> None:
                 while len(fds) < message["world_size"] + 1:
                     fds += wire.receive(control)[2]
                 pools[message["pool"]] = _fork_ranks(message, fds, control)
-                wire.send(control, {"threads": _threads()})
+                wire.send(control, {"threads": _threads(), "pids": pools[message["pool"]]})
             elif message["command"] == "kill":
                 statuses = _kill(pools.pop(message["pool"], []))
                 wire.send(control, {"statuses": statuses})
@@ -75,6 +76,7 @@ def _fork_ranks(message: dict, fds: list[int], control: socket.socket) -> list[i
                     if other != fd:
                         os.close(other)
                 _die_with(zygote)
+                _first_to_go()
                 _rank_main(message, rank, fd, board_fd)
                 code = 0
             except BaseException:
@@ -93,6 +95,12 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+
+
+def _first_to_go() -> None:
+    """Have the kernel, should memory run out, end a rank rather than the launcher or somebody else's process."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as f:
+        f.write("1000")
 
 
 def _rank_main(message: dict, rank: int, fd: int, board_fd: int) -> None:

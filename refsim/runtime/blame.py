@@ -1,0 +1,112 @@
+"""Who failed first: one exception out of what every rank said, how it ended, and what it was doing last.
+
+A rank that fails takes its neighbours along: they lose the connection, or wait for it until their time is up. What
+they say only points at the culprit, through the peer each of them was waiting for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from refsim.errors import RankFailure, RefsimError, UserError
+
+Events = dict[int, list[tuple[float, str]]]
+"""Per rank its last events, oldest first, as (seconds before the end, text)."""
+
+_WAITING = re.compile(r"waiting for (.*) \((?:from|to) rank (\d+)\)")
+
+
+@dataclass
+class Findings:
+    """What the launcher knows about a run that failed.
+
+    Attributes:
+        events: the last events of every rank.
+        said: failure messages of ranks, in the order they arrived.
+        died: wait statuses of the ranks that ended by themselves.
+        hung: a silent rank, when nobody has shown life within the bound.
+        too_big: (rank, bytes, sentence part) of a rank that was about to use up the memory.
+    """
+
+    events: Events
+    said: dict[int, dict[str, Any]] = field(default_factory=dict)
+    died: dict[int, int] = field(default_factory=dict)
+    hung: int | None = None
+    too_big: tuple[int, int, str] | None = None
+
+
+def verdict(found: Findings) -> RefsimError:
+    """The error to raise: a user's mistake, memory, a death, an exception, or the rank that all others wait for."""
+    for failure in found.said.values():
+        if failure["kind"] == "user":
+            return UserError(failure["message"])
+    if found.too_big is not None:
+        rank, held, why = found.too_big
+        return _failure(found, rank, f"held {held / 1e9:.1f} GB {why}")
+    if found.died:
+        rank = min(found.died)
+        return _failure(found, rank, _how_it_ended(found.died[rank]))
+    for rank, failure in found.said.items():
+        if failure["kind"] == "error":
+            return _failure(found, rank, "failed", said=failure["message"], traceback=failure["traceback"])
+    first = found.hung if found.hung is not None else next(iter(found.said))
+    chain = _waited_for(found, first)
+    rank = chain[-1]
+    if rank in chain[:-1]:
+        circle = chain[chain.index(rank) : -1]
+        failure = found.said.get(rank, {"message": "", "traceback": ""})
+        how = f"waits in a circle (ranks {' -> '.join(map(str, [*circle, rank]))}) and made no progress"
+        return _failure(found, rank, how, said=failure["message"], traceback=failure["traceback"])
+    return _failure(found, rank, "made no progress")
+
+
+def _waited_for(found: Findings, rank: int) -> list[int]:
+    """From ``rank`` on to whom each one waits for, until somebody waits for nobody or for one already met."""
+    chain = [rank]
+    while True:
+        peer = found.said[rank]["peer"] if rank in found.said else _peer(found, rank)
+        if peer is None:
+            return chain
+        chain.append(peer)
+        if peer in chain[:-1]:
+            return chain
+        rank = peer
+
+
+def _failure(found: Findings, rank: int, how: str, *, said: str = "", traceback: str = "") -> RankFailure:
+    sentence = f"rank {rank} {how} while it was {_doing(found, rank)}"
+    waiting = [other for other in found.events if other != rank and _peer(found, other) == rank]
+    if waiting:
+        what = _WAITING.match(_last(found, waiting[0])).group(1)
+        sentence += f"; rank {waiting[0]} was waiting for it in {what}"
+    if said:
+        sentence += f": {said.rstrip('.')}"
+    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=found.events)
+
+
+def _peer(found: Findings, rank: int) -> int | None:
+    """The rank that ``rank`` says it is waiting for."""
+    match = _WAITING.match(_last(found, rank))
+    return int(match.group(2)) if match else None
+
+
+def _last(found: Findings, rank: int) -> str:
+    events = found.events.get(rank)
+    return events[-1][1] if events else ""
+
+
+def _doing(found: Findings, rank: int) -> str:
+    status = _last(found, rank)
+    return status if status.split(" ")[0].endswith("ing") else f"at '{status}'"
+
+
+def _how_it_ended(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        known = number in set(signal.Signals)
+        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+    return f"exited with code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,61 @@
+"""How much memory the machine has left and what a rank holds, so that a run ends before the machine does.
+
+Linux tells; elsewhere nothing is known and nothing is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from refsim.errors import UserError
+
+RESERVE_BYTES = 512 << 20
+"""A run is ended when the machine has less than this left: ranks fill some 100 MB between two looks."""
+
+LIMIT_VARIABLE = "REFSIM_RANK_MEMORY_GB"
+
+
+def rank_limit_bytes() -> int | None:
+    """What one rank may hold by ``REFSIM_RANK_MEMORY_GB`` (10^9 bytes), or None; ``UserError`` if it is no number."""
+    text = os.environ.get(LIMIT_VARIABLE)
+    if text is None:
+        return None
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0.0 < limit < 1e9:
+        raise UserError(f"{LIMIT_VARIABLE} is a number of GB above 0, not '{text}'.")
+    return int(limit * 1e9)
+
+
+def available_bytes() -> int | None:
+    """Memory that can still be had without swapping, on this machine and in this control group."""
+    free = [_field("/proc/meminfo", "MemAvailable")]
+    group = Path("/sys/fs/cgroup")
+    limit, current = _number(group / "memory.max"), _number(group / "memory.current")
+    if limit is not None and current is not None:
+        free.append(limit - current + (_field(group / "memory.stat", "inactive_file", unit=1) or 0))
+    known = [bytes_ for bytes_ in free if bytes_ is not None]
+    return min(known) if known else None
+
+
+def private_bytes(pid: int) -> int | None:
+    """Memory of a process that is no file's: what it has allocated, with pages its parent left it."""
+    return _field(f"/proc/{pid}/status", "RssAnon")
+
+
+def _field(path: str | Path, name: str, *, unit: int = 1024) -> int | None:
+    try:
+        with open(path, encoding="ascii") as f:
+            return next(int(line.split()[1]) * unit for line in f if line.startswith(name))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
