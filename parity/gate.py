@@ -139,6 +139,7 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
         "verdict": "failed",
         "reason": "",
         "error": "",
+        "last_events": {},
         "metrics": {},
         "thresholds": {t.metric: t.limit for t in thresholds},
         "noise": {},
@@ -157,6 +158,7 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
         said = str(e) if isinstance(e, RefsimError) else f"{type(e).__name__}: {e}"
         record["reason"] = said
         record["error"] = (isinstance(e, RankFailure) and e.traceback) or traceback.format_exc()
+        record["last_events"] = e.last_events if isinstance(e, RankFailure) else {}
     else:
         failures = judge(measured.metrics, thresholds)
         record |= {

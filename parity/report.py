@@ -11,6 +11,7 @@ from typing import Any
 
 from parity.gate import Record, SuiteRun
 from parity.thresholds import TABLE
+from refsim import output
 
 FILES = ("results.json", "junit.xml", "parity.md")
 
@@ -58,9 +59,9 @@ Seconds are those of the whole case.
 
 def write_all(run: SuiteRun, folder: Path) -> None:
     """Write all three files into an existing folder."""
-    (folder / "results.json").write_text(results_json(run), encoding="utf-8")
-    (folder / "junit.xml").write_bytes(junit_xml(run))
-    (folder / "parity.md").write_text(markdown(run), encoding="utf-8")
+    output.write(folder / "results.json", results_json(run).encode())
+    output.write(folder / "junit.xml", junit_xml(run))
+    output.write(folder / "parity.md", markdown(run).encode())
 
 
 def results_json(run: SuiteRun) -> str:

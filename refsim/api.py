@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from refsim import launch
+from refsim import launch, output
 from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import UserError
 from refsim.launch import DEFAULT_TIMEOUT_S, Result
@@ -104,7 +104,7 @@ def attention_result(
         prompt: ``replicated`` or ``split`` over sp.
         schedule: ``gather``, ``step`` or ``block`` (see ``refsim.parallel.ring``).
         pad_heads: pad heads that Ulysses cannot split evenly instead of refusing them.
-        delay: (seed, longest pause in seconds) before every send.
+        delay: (seed, longest pause in seconds), see :func:`refsim.launch.execute`.
     """
     spec = get_mesh(mesh)
     storage = _dtype(dtype if dtype is not None else tensors["q"].dtype)
@@ -253,5 +253,5 @@ def run(
     if result is not None:
         result.value["digests"] = [value["digest"] for value in result.values]
     if result is not None and out is not None:
-        safetensors.torch.save_file(result.tensors, Path(out))
+        output.write(out, safetensors.torch.save(result.tensors))
     return result

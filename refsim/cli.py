@@ -1,13 +1,17 @@
 """The command line: ``refsim meshes``, ``refsim run``, ``refsim parity``.
 
-Exit codes: 0 done, 1 a check failed or a rank did, 2 the user's mistake (one sentence on stderr), 130 interrupted.
+Exit codes: 0 done, 1 a check failed or a rank did, 2 the user's mistake (one sentence on stderr), 130 interrupted,
+141 whoever read stdout went away, 143 terminated.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -29,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 BACKENDS = ("cpu", "ttnn-mock", "ttnn-sim", "ttnn-device")
-_INTERRUPTED = 130
+_INTERRUPTED, _STDOUT_CLOSED, _TERMINATED = 130, 141, 143
 # Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
 # the one subclass that every version exports.
 _CommandLineError = typer.BadParameter.__mro__[2]
@@ -116,14 +120,17 @@ def run(
     from refsim import launch
     from refsim.config import parse_parallel
     from refsim.mesh import get_mesh
+    from refsim.output import check_target
 
     if backend not in BACKENDS:
         raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
     spec = get_mesh(mesh)
     config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
-    for path, option in ((out, "--out"), (trace, "--trace")):
-        if path is not None and (not path.absolute().parent.is_dir() or path.is_dir()):
-            raise UserError(f"{option} '{path}' is not a file in an existing folder; create the folder first.")
+    check_target(out, "--out", inputs, checkpoint_dir)
+    if trace is not None:
+        check_target(trace, "--trace", inputs, checkpoint_dir, out)
+    if guidance is not None and not math.isfinite(guidance):
+        raise UserError(f"--guidance is a finite number, not {guidance}.")
     if backend != "cpu":
         if dtype not in (None, "bf16", "bfloat16"):
             raise UserError(f"backend {backend} stores bf16, not {dtype}; leave --dtype out or say bf16.")
@@ -223,7 +230,9 @@ def _run_ttnn(
             timeout_s=timeout,
         )
     if trace is not None:
-        trace.write_text("".join(json.dumps(op) + "\n" for op in outcome.ops), encoding="utf-8")
+        from refsim import output
+
+        output.write(trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
     summary = {
         "mesh": spec.name,
         "parallel": str(config),
@@ -268,47 +277,125 @@ class _progress:
 
 
 def _mount_parity() -> None:
+    if any(group.name == "parity" for group in app.registered_groups):
+        return
     from parity.cli import app as parity_app
 
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
 
 
+class _Signals:
+    """Ctrl-C and SIGTERM while a command runs: an exception, so that everything is put away, and a note of it.
+
+    The note is needed because libraries turn an exception in the wrong moment (an import, say) into another one.
+    Torchrun's ranks are left alone: torchrun ends them.
+    """
+
+    def __init__(self) -> None:
+        self.code = 0
+
+    def install(self) -> None:
+        from refsim.launch import under_torchrun
+
+        if under_torchrun():
+            return
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs ignore it
+            signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGTERM, self._stop)
+
+    def ignore(self) -> None:
+        """From here on this process only puts things away, which is bounded."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) == self._stop:
+                signal.signal(number, signal.SIG_IGN)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.code = _INTERRUPTED if number == signal.SIGINT else _TERMINATED
+        raise KeyboardInterrupt
+
+
+_signals = _Signals()
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the console script; never returns."""
-    sys.exit(_main(argv))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with a closed one, whose number the next file opened would get
+            setattr(sys, name, open(os.devnull, "w"))
+    _signals.install()
+    code = _main(argv)
+    _signals.ignore()
+    sys.exit(code)
 
 
 def _main(argv: list[str] | None) -> int:
-    _mount_parity()
     try:
+        try:
+            code = _run(argv)
+            sys.stdout.flush()
+        except BaseException:
+            if _signals.code:
+                return _stopped(_signals.code)
+            raise
+        return _stopped(code) if code in (_INTERRUPTED, _TERMINATED) else code
+    except SystemExit as e:  # rich's answer to a closed stdout
+        if not isinstance(e.__context__, BrokenPipeError):
+            raise
+        return _stdout_closed()
+    except BrokenPipeError:
+        return _stdout_closed()
+    except OSError as e:
+        if "REFSIM_DEBUG" in os.environ:
+            traceback.print_exc()
+        what = f"'{e.filename}'" if e.filename else "the output"
+        return _report(f"{what} could not be read or written ({e.strerror or e}).", 1)
+
+
+def _run(argv: list[str] | None) -> int:
+    try:
+        _mount_parity()
         code = app(args=argv, standalone_mode=False)
-        return _finish(code if isinstance(code, int) else 0)
+        return code if isinstance(code, int) else 0
     except typer.Exit as e:
-        return _finish(e.exit_code)
+        return e.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        return _finish(_INTERRUPTED)
+        return _INTERRUPTED
     except _CommandLineError as e:
         return _report(f"{e.format_message().rstrip('.')}; see --help.", 2)
     except RankFailure as e:
         if "REFSIM_DEBUG" in os.environ and e.traceback:
             sys.stderr.write(e.traceback)
-        return _report(str(e), e.exit_code)
+        return _report(str(e), e.exit_code, e.events_table())
     except RefsimError as e:
         if "REFSIM_DEBUG" in os.environ:
             traceback.print_exc()
         return _report(str(e), e.exit_code)
 
 
-def _finish(code: int) -> int:
-    """Typer turns Ctrl-C into an exit code without a word."""
-    return _report("interrupted.", code) if code == _INTERRUPTED else code
+def _stopped(code: int) -> int:
+    """Typer turns Ctrl-C into an exit code without a word, whichever signal it was."""
+    code = _signals.code or code
+    return _report("interrupted." if code == _INTERRUPTED else "terminated.", code)
 
 
-def _report(sentence: str, code: int) -> int:
+def _stdout_closed() -> int:
+    """As a program that SIGPIPE ends: no word; what is still buffered goes nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return _STDOUT_CLOSED
+
+
+def _report(sentence: str, code: int, details: str = "") -> int:
+    """One line on stderr, whatever control characters a name or a library's message holds, then the details."""
     from refsim.launch import is_main
 
     if is_main():
-        sys.stderr.write(f"refsim: {sentence}\n")
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"refsim: {line}\n{details}")
+            sys.stderr.flush()
     return code
 
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refsim import output
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec
@@ -65,5 +66,5 @@ def run(
             timeout_s=timeout_s,
         )
     if out is not None:
-        safetensors.torch.save_file(outcome.tensors, Path(out))
+        output.write(out, safetensors.torch.save(outcome.tensors))
     return outcome

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from refsim import output
+
 
 @dataclass
 class Event:
@@ -74,6 +76,5 @@ class Trace:
 
 def write_jsonl(events: Iterable[dict[str, Any]], path: Path) -> None:
     """Events of all ranks, one JSON object a line, ordered by start."""
-    with path.open("w", encoding="utf-8") as f:
-        for event in sorted(events, key=lambda e: (e["start"], e["rank"])):
-            f.write(json.dumps(event) + "\n")
+    ordered = sorted(events, key=lambda e: (e["start"], e["rank"]))
+    output.write(path, lambda f: f.writelines(json.dumps(event).encode() + b"\n" for event in ordered), "--trace")

@@ -1,11 +1,12 @@
 """Who may import whom: the rules of the architecture, checked on the syntax tree of every file.
 
 refsim.runtime < ccl < parallel < layers < models < pipelines    a lower layer never imports a higher one
-refsim.errors, mesh, config, checkpoint                          import none of them
+refsim.errors, mesh, config, checkpoint, output                  import none of them
 refsim                                                           imports no wing beside or above it; only cli.py
                                                                  may, inside functions
 tt_impl                                                          takes from refsim: mesh, config, errors, the
-                                                                 checkpoint reader and the models' configs
+                                                                 checkpoint reader, the writer of files for the user
+                                                                 and the models' configs
 ttnn                                                             is imported by tt_impl only
 """
 
@@ -21,11 +22,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines")
-BASE = ("errors", "mesh", "config", "checkpoint")
+BASE = ("errors", "mesh", "config", "checkpoint", "output")
 FRONT = ("api", "launch", "validate", "cli", "__main__")
 ABOVE = ("tt_impl", "parity", "benchmarks", "reports", "tests")
 PACKAGES = ("refsim", "tt_impl", "parity", "benchmarks", "reports")
-LENT = re.compile(r"refsim\.(mesh|config|errors|checkpoint|models\.(\w+\.)*config)(\.|$)")
+LENT = re.compile(r"refsim\.(mesh|config|errors|checkpoint|output|models\.(\w+\.)*config)(\.|$)")
 
 
 def imports(module: str, source: str, *, is_package: bool = False) -> list[tuple[str, bool]]:

@@ -1,0 +1,77 @@
+"""Files for the user: written whole or not at all, and only where the user said.
+
+Bytes go to a hidden file next to the target, which takes the target's name once everything is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from refsim.errors import UserError
+
+
+def check_target(path: Path, option: str, *inputs: Path) -> None:
+    """``UserError`` unless ``path`` is a new or ordinary file in a writable folder, and none of (or in) ``inputs``."""
+    try:
+        ordinary = path.is_file() if path.exists() or path.is_symlink() else not path.is_dir()
+        folder = path.absolute().parent
+        if not ordinary or not folder.is_dir():
+            raise UserError(f"{option} '{path}' is not a file in an existing folder; create the folder first.")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UserError(f"{option} '{path}' lies in a folder that cannot be written to; choose another place.")
+        if len(os.fsencode(path.name)) + len(_prefix(path)) > os.pathconf(folder, "PC_NAME_MAX") - 16:
+            raise UserError(f"{option} has a file name of {len(path.name)} characters; choose a shorter one.")
+        real = path.resolve()
+        for given in inputs:
+            if real == given.resolve() or real.is_relative_to(given.resolve()):
+                raise UserError(f"{option} '{path}' would overwrite the input '{given}'; choose another place.")
+    except (OSError, ValueError, RuntimeError) as e:
+        raise UserError(f"{option} '{path}' cannot be written ({_reason(e)}); choose another place.") from e
+
+
+def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option: str = "--out") -> None:
+    """Write bytes, or what ``content`` writes, to ``path``; a file that was there stays whole until then.
+
+    Raises:
+        UserError: the disk is full, or the folder went away, or may not be written to.
+    """
+    try:
+        target = Path(path).resolve()
+        fd, name = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)
+        try:
+            with open(fd, "wb") as file:
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content)
+                file.flush()
+                os.fsync(fd)
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except (OSError, ValueError, RuntimeError) as e:
+        raise UserError(
+            f"{option} '{path}' could not be written ({_reason(e)}); free space there or choose another place."
+        ) from e
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:32]}-"
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _reason(e: Exception) -> str:
+    return (isinstance(e, OSError) and e.strerror) or str(e)
