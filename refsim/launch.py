@@ -22,6 +22,8 @@ from refsim.mesh import MeshSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from refsim.runtime.hazards import Hazard
+
 DEFAULT_TIMEOUT_S = 300.0
 
 
@@ -35,6 +37,7 @@ class Result:
         bytes_by_collective: bytes sent, summed over ranks, keyed ``collective@group``.
         bytes_per_rank: the same for each rank.
         collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
+        hazards: uses of device buffers that nothing keeps apart; empty in a correct program.
         trace: events of all ranks, empty unless asked for.
         wall_s: seconds from handing out the job to the last rank's reply.
     """
@@ -44,6 +47,7 @@ class Result:
     bytes_by_collective: dict[str, int]
     bytes_per_rank: list[dict[str, int]]
     collectives: list[dict[str, Any]] = field(default_factory=list)
+    hazards: list[Hazard] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
 
@@ -87,17 +91,23 @@ def execute(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     keep_trace: bool = False,
     delay: tuple[int, float] | None = None,
+    detect: bool = True,
 ) -> Result | None:
     """Run ``program`` (``module:function``) on every device of ``mesh``; None on torchrun's ranks above 0.
 
     Args:
         arguments: JSON values handed to the program on every rank.
         timeout_s: bound on every wait for a peer, and on the time without any sign of life.
-        delay: (seed, longest pause in seconds) before every send.
+        delay: (seed, longest pause in seconds): pause before sends and before arrivals are taken, and take operations
+            that do not depend on each other in another order.
+        detect: look for hazards; off only to measure what that costs.
     """
+    from refsim.runtime.hazards import Hazard
     from refsim.runtime.worker import make_job
 
-    job = make_job(program, mesh, config, arguments, timeout_s=timeout_s, keep_trace=keep_trace, delay=delay)
+    job = make_job(
+        program, mesh, config, arguments, timeout_s=timeout_s, keep_trace=keep_trace, delay=delay, detect=detect
+    )
     started = time.monotonic()
     if under_torchrun():
         header, tensors = _as_torchrun_rank(job, mesh)
@@ -117,6 +127,7 @@ def execute(
         bytes_by_collective=header["bytes"],
         bytes_per_rank=header["bytes_per_rank"],
         collectives=header["collectives"],
+        hazards=[Hazard(**hazard) for hazard in header["hazards"]],
         trace=header["trace"],
         wall_s=time.monotonic() - started,
     )

@@ -9,6 +9,8 @@ Line, step s        0 <-> 1 <-> 2 <-> 3         to the right shard i-s, to the l
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,7 @@ def all_gather(
     Bytes sent by member i, in n-1 steps: Ring ``(n-1) * B``; Line ``((i+1)*[i<n-1] + (n-i)*[i>0]) * B``.
 
     Args:
-        out: persistent (n, *x.shape) staging buffer to gather into.
+        out: persistent (n, *x.shape) device buffer to gather into.
 
     Returns:
         x.shape with ``dim`` n times as long. Same as ``torch.distributed.all_gather`` followed by ``cat``.
@@ -41,8 +43,10 @@ def all_gather(
     if n == 1:
         return x
     stage = torch.empty((n, *x.shape), dtype=x.dtype) if out is None else out
-    with device.collective("all_gather", group, x):
-        stage[i].copy_(x)
+    own = device.buffers.transient("all_gather.stage", stage) if device.buffers.of(stage) is None else nullcontext()
+    with device.collective("all_gather", group, x), own:
+        with device.writing("copy of the local shard", stage[i]):
+            stage[i].copy_(x)
         for s in range(n - 1):
             if group.topology is Topology.RING:
                 sends = [(stage[(i - s) % n], (i + 1) % n)]
@@ -53,4 +57,5 @@ def all_gather(
                 recvs = [(stage[i - 1 - s], i - 1)] if i - 1 - s >= 0 else []
                 recvs += [(stage[i + 1 + s], i + 1)] if i + 1 + s < n else []
             exchange(device, group, s, sends=sends, recvs=recvs, chunk_bytes=chunk_bytes)
-        return torch.cat(stage.unbind(0), dim)
+        with device.reading("concatenation", stage):
+            return torch.cat(stage.unbind(0), dim)

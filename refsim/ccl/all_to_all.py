@@ -48,7 +48,8 @@ def all_to_all(
     pieces = [p.contiguous() for p in x.chunk(n, split_dim)]
     arrived = [torch.empty_like(p) for p in pieces]
     arrived[i] = pieces[i]
-    with device.collective("all_to_all", group, x):
+    foreign = [arrived[j] for j in range(n) if j != i]
+    with device.collective("all_to_all", group, x), device.buffers.transient("all_to_all.arrived", *foreign):
         for d in range(1, n):
             if group.topology is Topology.RING:
                 to, source = [(i + d) % n], [(i - d) % n]
@@ -62,4 +63,5 @@ def all_to_all(
                 recvs=[(arrived[j], j) for j in source],
                 chunk_bytes=chunk_bytes,
             )
-    return torch.cat(arrived, concat_dim)
+        with device.reading("concatenation", *foreign):
+            return torch.cat(arrived, concat_dim)

@@ -8,6 +8,9 @@ Members store and forward chunk by chunk: chunk c moves on while chunk c+1 arriv
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -41,14 +44,18 @@ def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes
     else:
         left = n - right if ring else -right
         source, to = (i + 1) % n, [(i - 1) % n] * (left < reach_left)
-    with device.collective("broadcast", group, x):
+    arrived = device.buffers.transient("broadcast.value", value) if i != root else nullcontext()
+    with device.collective("broadcast", group, x), arrived:
         chunks = split_chunks(value, chunk_bytes)
         arrivals = [device.irecv(c, group, source, step=k) for k, c in enumerate(chunks)] if i != root else []
         sends = []
         for k, chunk in enumerate(chunks):
             if arrivals:
                 arrivals[k].wait()
-            sends += [device.isend(chunk, group, j, step=k) for j in to]
-        for send in sends:
+            sends += device.schedule.interleave([partial(device.isend, chunk, group, j, step=k)] for j in to)
+        for send in device.schedule.shuffle(sends):
             send.wait()
+        if i != root:
+            with device.reading("hand-over", value):
+                pass
     return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from refsim.runtime.device import Device
@@ -25,14 +27,14 @@ def exchange(
     recvs: list[tuple[Tensor, int]],
     chunk_bytes: int = CHUNK_BYTES,
 ) -> None:
-    """Run one step: ``sends`` and ``recvs`` are (contiguous tensor, member index) pairs."""
-    posted = [
-        device.irecv(chunk, group, source, step=step)
+    """Run one step: ``sends`` and ``recvs`` are (contiguous tensor, member index) pairs, members all different."""
+    lanes = [
+        [partial(device.irecv, chunk, group, source, step=step) for chunk in split_chunks(tensor, chunk_bytes)]
         for tensor, source in recvs
-        for chunk in split_chunks(tensor, chunk_bytes)
     ]
-    posted += [
-        device.isend(chunk, group, to, step=step) for tensor, to in sends for chunk in split_chunks(tensor, chunk_bytes)
+    lanes += [
+        [partial(device.isend, chunk, group, to, step=step) for chunk in split_chunks(tensor, chunk_bytes)]
+        for tensor, to in sends
     ]
-    for transfer in posted:
+    for transfer in device.schedule.shuffle(device.schedule.interleave(lanes)):
         transfer.wait()

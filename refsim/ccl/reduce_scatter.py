@@ -47,15 +47,17 @@ def _ring(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
     total = x[(i - 1) % n]
     for s in range(n - 1):
         arrived = torch.empty_like(total)
-        exchange(
-            device,
-            group,
-            s,
-            sends=[(total, (i + 1) % n)],
-            recvs=[(arrived, (i - 1) % n)],
-            chunk_bytes=chunk_bytes,
-        )
-        total = arrived + x[(i - 2 - s) % n]
+        with device.buffers.transient("reduce_scatter.arrived", arrived):
+            exchange(
+                device,
+                group,
+                s,
+                sends=[(total, (i + 1) % n)],
+                recvs=[(arrived, (i - 1) % n)],
+                chunk_bytes=chunk_bytes,
+            )
+            with device.reading("add", arrived, step=s):
+                total = arrived + x[(i - 2 - s) % n]
     return total
 
 
@@ -76,8 +78,11 @@ def _line(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
         next_right = torch.empty_like(x[i]) if i < n - 1 and s >= n - 2 - i else None
         recvs += [(next_left, i - 1)] if next_left is not None else []
         recvs += [(next_right, i + 1)] if next_right is not None else []
-        exchange(device, group, s, sends=sends, recvs=recvs, chunk_bytes=chunk_bytes)
-        from_left, from_right = next_left, next_right
+        arrived = [t for t, _ in recvs]
+        with device.buffers.transient("reduce_scatter.arrived", *arrived):
+            exchange(device, group, s, sends=sends, recvs=recvs, chunk_bytes=chunk_bytes)
+            with device.reading("add", *arrived, step=s):
+                from_left, from_right = next_left, next_right
     total = x[i]
     if from_left is not None:
         total = total + from_left

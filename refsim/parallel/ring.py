@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -123,9 +124,10 @@ class _Blocks:
         buffer: str,
     ) -> None:
         """Attend to one block of a shard in flat storage, padding cut away."""
-        k, v = self.view(k, block), self.view(v, block)
-        for a, b in intersect(ranges, *self.bounds[block]):
-            state.attend(k[:, :, a:b], v[:, :, a:b], step=step, buffer=buffer)
+        with state.device.reading("sdpa", self.flat(k, block), self.flat(v, block), step=step):
+            k, v = self.view(k, block), self.view(v, block)
+            for a, b in intersect(ranges, *self.bounds[block]):
+                state.attend(k[:, :, a:b], v[:, :, a:b], step=step, buffer=buffer)
 
 
 @dataclass
@@ -184,16 +186,15 @@ def _gather_then_compute(
         buffer = device.buffers.persistent(f"{group.name}.{name}.gathered", (group.size, blocks.numel), k.dtype)
         mine = torch.empty(blocks.numel, dtype=k.dtype)
         blocks.pack(shard, mine)
-        with buffer.writing("all_gather"):
-            all_gather(device, mine, group, dim=0, out=buffer.tensor)
+        all_gather(device, mine, group, dim=0, out=buffer.tensor)
         gathered.append(buffer)
+    k_all, v_all = (buffer.tensor for buffer in gathered)
     steps = _visits(_streams(group), group.size)
-    with gathered[0].reading("sdpa") as k_all, gathered[1].reading("sdpa") as v_all:
-        for s, arrived in enumerate(steps):
-            for block in range(len(blocks)):
-                for shard in (stream.shard(s) for stream in arrived):
-                    ranges = valid(shard)
-                    blocks.attend(state, k_all[shard], v_all[shard], ranges, block, step=s, buffer=gathered[0].id)
+    for s, arrived in enumerate(steps):
+        for block in range(len(blocks)):
+            for shard in (stream.shard(s) for stream in arrived):
+                ranges = valid(shard)
+                blocks.attend(state, k_all[shard], v_all[shard], ranges, block, step=s, buffer=gathered[0].id)
     return len(steps) - 1
 
 
@@ -228,48 +229,56 @@ def _overlapped(
         return [pair[step] for pair in pairs[streams[0].name if step == 0 else stream.name]]
 
     for slot, shard in zip(slots(streams[0], 0), (k, v), strict=True):
-        with slot.writing("copy of the local shard") as storage:
-            blocks.pack(shard, storage)
+        with device.writing("copy of the local shard", slot.tensor):
+            blocks.pack(shard, slot.tensor)
 
-    arriving: dict[str, Semaphore] = {}
+    def receives(stream: _Stream, step: int) -> list[list[Callable[[], None]]]:
+        """What posts the receives of the shard of ``step``, one lane each for K and V."""
+        who = f"sdpa of step {step} of ring_attention", f"sends of step {step} of ring_attention"
+        lanes = []
+        arriving[stream.name] = []
+        for channel, slot in enumerate(slots(stream, step)):
+            semaphore = Semaphore(
+                slot.id,
+                waiter=f"rank {device.rank}'s {who[0]}",
+                signaller=f"rank {group.ranks[stream.source]}'s {who[1]}",
+            )
+            arriving[stream.name].append(semaphore)
+
+            def post(index: int, slot=slot, channel=channel, semaphore=semaphore) -> None:
+                transfer = device.irecv(piece(slot, index), group, stream.source, step=step, channel=channel)
+                semaphore.signal_on(transfer.wait)
+
+            lanes.append([partial(post, index) for index in range(pieces)])
+        return lanes
+
+    def pass_on(stream: _Stream, step: int, index: int) -> list[list[Callable[[], Transfer]]]:
+        """What posts the sends of a piece of the shard of ``step``, one lane each for K and V."""
+        return [
+            [partial(device.isend, piece(slot, index), group, stream.to, step=step + 1, channel=channel)]
+            for channel, slot in enumerate(slots(stream, step))
+        ]
+
+    order = device.schedule
+    arriving: dict[str, list[Semaphore]] = {}
     sends: list[Transfer] = []
     for s, arrived in enumerate(steps):
-        for transfer in sends:  # the buffers to receive into were sent from in the step before
+        for transfer in order.shuffle(sends):  # the buffers to receive into were sent from in the step before
             transfer.wait()
         sends, arrived_now, arriving = [], arriving, {}
-        for stream in streams:
-            if stream.shard(s + 1) is not None:
-                arriving[stream.name] = semaphore = Semaphore(f"{group.name}{stream.name} step {s + 1}")
-                for index in range(pieces):
-                    for slot in slots(stream, s + 1):
-                        transfer = device.irecv(
-                            piece(slot, index), group, stream.source, step=s + 1, buffer=slot.part(index)
-                        )
-                        semaphore.signal_on(transfer.wait)
+        order.interleave(lane for t in streams if t.shard(s + 1) is not None for lane in receives(t, s + 1))
         for block in range(len(blocks)):
             index = block if per_block else 0
             if per_block or block == 0:
-                for stream in streams:
-                    if stream.name in arrived_now:
-                        arrived_now[stream.name].wait(2 * (index + 1))
-                    if stream.passes_on(s):
-                        sends += [
-                            device.isend(piece(slot, index), group, stream.to, step=s + 1, buffer=slot.part(index))
-                            for slot in slots(stream, s)
-                        ]
+                for stream in order.shuffle(streams):
+                    for semaphore in order.shuffle(arrived_now.get(stream.name, [])):
+                        semaphore.wait(index + 1)
+                lanes = [lane for t in streams if t.passes_on(s) for lane in pass_on(t, s, index)]
+                sends += order.interleave(lanes)
             for stream in arrived:
                 k_slot, v_slot = slots(stream, s)
-                who = f"sdpa of step {s}"
-                with k_slot.part(index).reading(who), v_slot.part(index).reading(who):
-                    blocks.attend(
-                        state,
-                        k_slot.tensor,
-                        v_slot.tensor,
-                        valid(stream.shard(s)),
-                        block,
-                        step=s,
-                        buffer=k_slot.id,
-                    )
-    for transfer in sends:
+                ranges = valid(stream.shard(s))
+                blocks.attend(state, k_slot.tensor, v_slot.tensor, ranges, block, step=s, buffer=k_slot.id)
+    for transfer in order.shuffle(sends):
         transfer.wait()
     return len(steps) - 1

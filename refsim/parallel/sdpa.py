@@ -37,7 +37,7 @@ class OnlineSoftmax:
     """Running attention output and log-sum-exp of a fixed set of queries ``q_BHNE``."""
 
     def __init__(self, device: Device, q_BHNE: Tensor, program: SDPAProgramConfig) -> None:
-        self._device, self._dtype, self._program = device, q_BHNE.dtype, program
+        self.device, self._dtype, self._program = device, q_BHNE.dtype, program
         self._q = q_BHNE.to(_MATH[q_BHNE.dtype])
         self._out = torch.zeros(q_BHNE.shape, dtype=torch.float32)
         self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
@@ -47,7 +47,7 @@ class OnlineSoftmax:
         """Attend to one block of keys; a block without rows changes nothing."""
         if k_BHNE.shape[2] == 0:
             return
-        with self._device.compute("sdpa", self._q, k_BHNE, v_BHNE, step=step, buffer=buffer):
+        with self.device.compute("sdpa", self._q, k_BHNE, v_BHNE, step=step, buffer=buffer):
             k, v = k_BHNE.to(self._q.dtype), v_BHNE.to(self._q.dtype)
             for start in range(0, self._q.shape[2], self._program.q_chunk_size):
                 rows = slice(start, start + self._program.q_chunk_size)

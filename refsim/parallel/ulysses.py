@@ -73,7 +73,10 @@ def ulysses_attention(
         return pad(x).chunk(u, 1)[group.index].contiguous()
 
     with device.collective("ulysses", group):
-        q, k, v = (all_to_all(device, pad(x), group, split_dim=1, concat_dim=2) for x in (q_BHNE, k_BHNE, v_BHNE))
+        whole = {"q": q_BHNE, "k": k_BHNE, "v": v_BHNE}
+        for name in device.schedule.agreed(whole, group):
+            whole[name] = all_to_all(device, pad(whole[name]), group, split_dim=1, concat_dim=2)
+        q, k, v = whole.values()
         local_joint = tuple(mine(x) for x in joint) if joint is not None else None
 
         def merged_valid(shard: int) -> list[tuple[int, int]]:

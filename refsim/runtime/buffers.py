@@ -79,6 +79,10 @@ class BufferPool:
         self._free.setdefault(key[1:], []).append(buffer.tensor)
         self._released(buffer)
 
+    def all(self) -> list[DeviceBuffer]:
+        """Every persistent buffer."""
+        return list(self._persistent.values())
+
     def of(self, tensor: Tensor) -> DeviceBuffer | None:
         """The buffer whose memory ``tensor`` lies in."""
         return self._by_storage.get(_storage(tensor))

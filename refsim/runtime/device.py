@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from refsim.config import DiTParallelConfig
 from refsim.errors import HazardError
 from refsim.mesh import MeshSpec
-from refsim.runtime.buffers import BufferPool, DeviceBuffer
+from refsim.runtime.buffers import BufferPool
 from refsim.runtime.group import Group, parallel_groups
+from refsim.runtime.hazards import Use, UseLog
+from refsim.runtime.schedule import Schedule
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.trace import Trace
 from refsim.runtime.transport import Transfer, Transport
@@ -35,10 +37,14 @@ class Device:
         *,
         keep_trace: bool = False,
         board: StatusBoard | None = None,
+        log_uses: bool = True,
+        schedule: Schedule | None = None,
     ) -> None:
         self.mesh, self.config, self.rank = mesh, config, rank
         self.groups: dict[str, Group] = parallel_groups(mesh, config, rank)
-        self.buffers = BufferPool()
+        self.uses = UseLog(on=log_uses)
+        self.buffers = BufferPool(released=lambda buffer: self.uses.release(buffer, self._path()))
+        self.schedule = schedule or Schedule()
         self.trace = Trace(rank, keep=keep_trace)
         self._transport = transport
         self._board = board
@@ -82,20 +88,43 @@ class Device:
             buffer=buffer,
             collective=self._path(),
         )
-        yield
+        with self.reading(op, *tensors, step=step):
+            yield
         self.trace.end(event)
 
-    def isend(
-        self, tensor: Tensor, group: Group, to: int, *, step: int, buffer: DeviceBuffer | None = None
-    ) -> Transfer:
-        """Post a send to member ``to`` of ``group``; ``buffer`` counts as read until the transfer is waited for."""
-        return _Posted(self, "send", tensor, group, group.ranks[to], step, buffer)
+    def reading(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
+        """``op`` reads ``tensors`` inside this block; those in no device buffer do not count."""
+        return self._using(op, tensors, step, writes=False)
 
-    def irecv(
-        self, tensor: Tensor, group: Group, source: int, *, step: int, buffer: DeviceBuffer | None = None
-    ) -> Transfer:
-        """Post a receive from member ``source``; ``buffer`` counts as written until the transfer is waited for."""
-        return _Posted(self, "recv", tensor, group, group.ranks[source], step, buffer)
+    def writing(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
+        """``op`` writes ``tensors`` inside this block; those in no device buffer do not count."""
+        return self._using(op, tensors, step, writes=True)
+
+    @contextmanager
+    def _using(self, op: str, tensors: tuple[Tensor, ...], step: int, *, writes: bool) -> Iterator[None]:
+        uses: list[Use] = []
+        if self.uses.on:
+            path = self._path()
+            for tensor in tensors:
+                buffer = self.buffers.of(tensor)
+                if buffer is not None:
+                    uses.append(self.uses.begin(tensor, buffer, writes=writes, op=op, step=step, path=path))
+        try:
+            yield
+        finally:
+            for use in uses:
+                self.uses.end(use)
+
+    def isend(self, tensor: Tensor, group: Group, to: int, *, step: int, channel: int = 0) -> Transfer:
+        """Post a send to member ``to`` of ``group``; ``tensor`` is read until the transfer is waited for.
+
+        Transfers between two ranks arrive in order per ``channel``; across channels they may be posted in any order.
+        """
+        return _Posted(self, "send", tensor, group, group.ranks[to], step, channel)
+
+    def irecv(self, tensor: Tensor, group: Group, source: int, *, step: int, channel: int = 0) -> Transfer:
+        """Post a receive from member ``source``; ``tensor`` is written until the transfer is waited for."""
+        return _Posted(self, "recv", tensor, group, group.ranks[source], step, channel)
 
     def finish(self) -> None:
         """Raise ``HazardError`` if the program forgot a transfer, which would disturb whatever runs next."""
@@ -113,22 +142,22 @@ class Device:
 
 
 class _Posted:
-    """A transfer under way: owns its buffer and its trace event until it is waited for."""
+    """A transfer under way: uses its memory and has a trace event until it is waited for."""
 
     def __init__(
-        self,
-        device: Device,
-        op: str,
-        tensor: Tensor,
-        group: Group,
-        peer: int,
-        step: int,
-        buffer: DeviceBuffer | None,
+        self, device: Device, op: str, tensor: Tensor, group: Group, peer: int, step: int, channel: int
     ) -> None:
-        self._device, self._op, self._peer, self._buffer = device, op, peer, buffer
-        self._who = f"{op} of step {step} of {device._path()} ({'to' if op == 'send' else 'from'} rank {peer})"
-        if buffer is not None:
-            (buffer.begin_read if op == "send" else buffer.begin_write)(self._who)
+        self._device, self._op = device, op
+        path = device._path()
+        self._who = f"{op} of step {step} of {path} ({'to' if op == 'send' else 'from'} rank {peer})"
+        if op == "send":
+            device.schedule.pause()
+        buffer = device.buffers.of(tensor)
+        self._use = None
+        if device.uses.on:
+            self._use = device.uses.begin(
+                tensor, buffer, writes=op == "recv", op=op, step=step, path=path, peer=peer, channel=channel
+            )
         self._event = device.trace.begin(
             op,
             step=step,
@@ -136,7 +165,7 @@ class _Posted:
             dtype=_name(tensor.dtype),
             bytes=tensor.numel() * tensor.element_size(),
             buffer=buffer.id if buffer else "-",
-            collective=device._path(),
+            collective=path,
             group=group.name,
             axis=group.axis,
             topology=group.topology.value if group.topology else None,
@@ -146,19 +175,21 @@ class _Posted:
         transport = device._transport
         if transport is None:
             raise RuntimeError("this device has no transport; it can only describe itself")
-        self._transfer = (transport.isend if op == "send" else transport.irecv)(tensor, peer)
+        self._transfer = (transport.isend if op == "send" else transport.irecv)(tensor, peer, channel)
         device._under_way[self] = None
 
     def __str__(self) -> str:
         return self._who
 
     def wait(self) -> None:
+        if self._op == "recv":
+            self._device.schedule.pause()
         self._device.status(f"waiting for {self._who}")
         self._transfer.wait()
         self._device._under_way.pop(self, None)
         self._device.trace.end(self._event)
-        if self._buffer is not None:
-            (self._buffer.end_read if self._op == "send" else self._buffer.end_write)(self._who)
+        if self._use is not None:
+            self._device.uses.end(self._use)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -5,8 +5,7 @@ Only point-to-point transfers are asked for; every collective is built from them
 
 from __future__ import annotations
 
-import random
-import time
+from collections import Counter
 from datetime import timedelta
 from typing import Protocol
 
@@ -22,14 +21,14 @@ class Transfer(Protocol):
 
 
 class Transport(Protocol):
-    """Point-to-point transfers of contiguous CPU tensors, in order per pair of ranks."""
+    """Point-to-point transfers of contiguous CPU tensors, in order per pair of ranks and channel (0 to 126)."""
 
     rank: int
     world_size: int
 
-    def isend(self, tensor: Tensor, dst: int) -> Transfer: ...
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> Transfer: ...
 
-    def irecv(self, tensor: Tensor, src: int) -> Transfer: ...
+    def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer: ...
 
 
 class _GlooTransfer:
@@ -48,42 +47,27 @@ class _GlooTransfer:
 
 
 class GlooTransport:
-    """gloo send / receive on the default process group; one tag counter per ordered pair of ranks."""
+    """gloo send / receive on the default process group; one tag counter per ordered pair of ranks and channel."""
 
     def __init__(self, timeout_s: float) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._timeout_s = timeout_s
-        self._sent = [0] * self.world_size
-        self._received = [0] * self.world_size
+        self._sent: Counter[tuple[int, int]] = Counter()
+        self._received: Counter[tuple[int, int]] = Counter()
 
-    def isend(self, tensor: Tensor, dst: int) -> Transfer:
-        return self._post(dist.isend, tensor, dst, self._sent, "send to")
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> Transfer:
+        return self._post(dist.isend, tensor, dst, channel, self._sent, "send to")
 
-    def irecv(self, tensor: Tensor, src: int) -> Transfer:
-        return self._post(dist.irecv, tensor, src, self._received, "receive from")
+    def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer:
+        return self._post(dist.irecv, tensor, src, channel, self._received, "receive from")
 
-    def _post(self, call, tensor: Tensor, peer: int, counters: list[int], what: str) -> Transfer:
+    def _post(self, call, tensor: Tensor, peer: int, channel: int, counters: Counter, what: str) -> Transfer:
         if not tensor.is_contiguous():
             raise ValueError(f"{what} rank {peer}: the tensor must be contiguous")
-        tag, counters[peer] = counters[peer], (counters[peer] + 1) % (1 << 24)
+        tag = channel << 24 | counters[peer, channel] % (1 << 24)
+        counters[peer, channel] += 1
         try:
             work = call(tensor, peer, tag=tag)
         except RuntimeError as e:
             raise CommError(f"{what} rank {peer} lost the connection", peer=peer) from e
         return _GlooTransfer(work, tensor, peer, what, self._timeout_s)
-
-
-class DelayedTransport:
-    """Another transport with a random pause before every send, to shake the order of events."""
-
-    def __init__(self, inner: Transport, *, seed: int, max_delay_s: float) -> None:
-        self.rank, self.world_size = inner.rank, inner.world_size
-        self._inner, self._max_delay_s = inner, max_delay_s
-        self._random = random.Random(seed * 1_000_003 + inner.rank)
-
-    def isend(self, tensor: Tensor, dst: int) -> Transfer:
-        time.sleep(self._random.random() * self._max_delay_s)
-        return self._inner.isend(tensor, dst)
-
-    def irecv(self, tensor: Tensor, src: int) -> Transfer:
-        return self._inner.irecv(tensor, src)

@@ -24,10 +24,11 @@ from torch import Tensor
 from refsim.config import DiTParallelConfig, ParallelFactor
 from refsim.errors import CommError, RefsimError, UserError
 from refsim.mesh import MeshSpec
-from refsim.runtime import wire
+from refsim.runtime import hazards, wire
 from refsim.runtime.device import Device
+from refsim.runtime.schedule import Schedule
 from refsim.runtime.status import StatusBoard
-from refsim.runtime.transport import DelayedTransport, GlooTransport, Transport
+from refsim.runtime.transport import GlooTransport, Transport
 
 Job = dict[str, Any]
 
@@ -41,8 +42,9 @@ def make_job(
     timeout_s: float,
     keep_trace: bool,
     delay: tuple[int, float] | None,
+    detect: bool = True,
 ) -> Job:
-    """A job as plain JSON values; ``delay`` is (seed, longest pause in seconds before a send)."""
+    """A job as plain JSON values; ``delay`` and ``detect`` as in ``refsim.launch.execute``."""
     return {
         "program": program,
         "mesh": [mesh.name, mesh.system, mesh.arch, mesh.shape, mesh.links, mesh.torus],
@@ -51,6 +53,7 @@ def make_job(
         "timeout_s": timeout_s,
         "keep_trace": keep_trace,
         "delay": delay,
+        "detect": detect,
     }
 
 
@@ -61,18 +64,30 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
     factors = {k: (f, tuple(a) if isinstance(a, list) else a) for k, (f, a) in job["config"].items()}
     config = DiTParallelConfig(**{k: ParallelFactor(f, a) for k, (f, a) in factors.items()})
     transport: Transport = GlooTransport(job["timeout_s"])
-    if job["delay"]:
-        seed, max_delay_s = job["delay"]
-        transport = DelayedTransport(transport, seed=seed, max_delay_s=max_delay_s)
-    device = Device(mesh, config, transport.rank, transport, keep_trace=job["keep_trace"], board=board)
+    device = Device(
+        mesh,
+        config,
+        transport.rank,
+        transport,
+        keep_trace=job["keep_trace"],
+        board=board,
+        log_uses=job["detect"],
+        schedule=Schedule(transport.rank, *(job["delay"] or ())),
+    )
     module, _, function = job["program"].partition(":")
     device.status("starting the program")
     with torch.inference_mode():
         result, tensors = getattr(importlib.import_module(module), function)(device, **job["arguments"])
     device.finish()
     device.status("handing in its trace")
-    mine = {"result": result, "bytes": device.trace.bytes_by_collective(), "trace": device.trace.as_json()}
+    mine = {
+        "result": result,
+        "bytes": device.trace.bytes_by_collective(),
+        "trace": device.trace.as_json(),
+        "suspicious": device.uses.suspicious(),
+    }
     every = _to_rank_0(transport, mine)
+    found = _hazards(transport, device, any(one["suspicious"] for one in every))
     total: Counter[str] = Counter()
     for one in every:
         total.update(one["bytes"])
@@ -82,8 +97,20 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
         "bytes_per_rank": [one["bytes"] for one in every],
         "collectives": device.collectives,
         "trace": [event for one in every for event in one["trace"]],
+        "hazards": [vars(hazard) for hazard in found],
     }
     return answer, tensors
+
+
+def _hazards(transport: Transport, device: Device, suspicious: bool) -> list[hazards.Hazard]:
+    """What rank 0 finds in the logs of all ranks, which it asks for only if one of them is ``suspicious``."""
+    asked = torch.tensor([suspicious])
+    if transport.rank == 0:
+        for request in [transport.isend(asked, rank) for rank in range(1, transport.world_size)]:
+            request.wait()
+    else:
+        transport.irecv(asked, 0).wait()
+    return hazards.find(_to_rank_0(transport, device.uses.as_json())) if asked else []
 
 
 def _to_rank_0(transport: Transport, value: Any) -> list[Any]:

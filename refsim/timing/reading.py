@@ -123,7 +123,7 @@ class _Nothing:
 
     def wait(self) -> None: ...
 
-    def isend(self, tensor: Tensor, dst: int) -> _Nothing:
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> _Nothing:
         return self
 
     irecv = isend

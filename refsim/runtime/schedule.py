@@ -1,0 +1,57 @@
+"""Seeded disturbances: pauses, and other orders of operations that do not depend on each other.
+
+Nothing a schedule does may change the answer. ``parity.schedules`` runs cases under many of them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from refsim.runtime.group import Group
+
+T = TypeVar("T")
+_PACES = (0.1, 1.0)
+"""A rank draws one of these; it scales the rank's pauses, so that some ranks run ahead of others."""
+
+
+class Schedule:
+    """The order and the pace of one rank; without a seed, the program's own."""
+
+    def __init__(self, rank: int = 0, seed: int | None = None, longest_s: float = 0.0) -> None:
+        self._seed, self._longest_s = seed, longest_s
+        self._own = random.Random(f"{seed} rank {rank}")
+        self._pace = self._own.choice(_PACES)
+        self._agreed: Counter[tuple[int, ...]] = Counter()
+
+    def pause(self) -> None:
+        """Sleep up to the longest pause."""
+        if self._seed is not None and self._longest_s:
+            time.sleep(self._own.random() * self._longest_s * self._pace)
+
+    def shuffle(self, items: Iterable[T]) -> list[T]:
+        """``items`` in an order of this rank's own."""
+        items = list(items)
+        if self._seed is not None:
+            self._own.shuffle(items)
+        return items
+
+    def interleave(self, lanes: Iterable[list[Callable[[], T]]]) -> list[T]:
+        """Call everything in ``lanes``, lanes mixed in an order of this rank's own, each lane in its order."""
+        lanes = [lane for lane in lanes if lane]
+        if self._seed is None:
+            return [call() for lane in lanes for call in lane]
+        turns = self.shuffle(index for index, lane in enumerate(lanes) for _ in lane)
+        rest = [iter(lane) for lane in lanes]
+        return [next(rest[index])() for index in turns]
+
+    def agreed(self, items: Iterable[Any], group: Group) -> list[Any]:
+        """``items`` in an order that all members of ``group`` draw alike; for whole collectives."""
+        items = list(items)
+        if self._seed is not None:
+            self._agreed[group.ranks] += 1
+            random.Random(f"{self._seed} group {group.ranks} {self._agreed[group.ranks]}").shuffle(items)
+        return items
