@@ -144,6 +144,7 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
         "thresholds": {t.metric: t.limit for t in thresholds},
         "noise": {},
         "bytes_by_collective": {},
+        "hazards": [],
         "sim_s": 0.0,
         "oracle_s": 0.0,
         "wall_s": 0.0,
@@ -160,13 +161,14 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
         record["error"] = (isinstance(e, RankFailure) and e.traceback) or traceback.format_exc()
         record["last_events"] = e.last_events if isinstance(e, RankFailure) else {}
     else:
-        failures = judge(measured.metrics, thresholds)
+        failures = judge(measured.metrics, thresholds) + measured.hazards
         record |= {
             "verdict": "failed" if failures else "passed",
             "reason": "; ".join(failures),
             "metrics": measured.metrics,
             "noise": measured.noise,
             "bytes_by_collective": measured.bytes_by_collective,
+            "hazards": measured.hazards,
             "sim_s": measured.sim_s,
             "oracle_s": measured.oracle_s,
             **measured.extra,

@@ -32,6 +32,7 @@ class Measured:
         noise: rel_rmse and one_minus_pcc of the oracle itself in the storage dtype.
         bytes_by_collective: sent by all ranks, keyed ``collective@group``.
         sim_s, oracle_s: seconds of the simulator, and of everything that is not.
+        hazards: uses of device buffers that nothing kept apart, one sentence each.
         extra: what a backend has to say beyond that.
     """
 
@@ -40,6 +41,7 @@ class Measured:
     bytes_by_collective: dict[str, int] = field(default_factory=dict)
     sim_s: float = 0.0
     oracle_s: float = 0.0
+    hazards: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -77,7 +79,7 @@ class CpuRunner:
     def _attention(self, case: Case, seed: int) -> Measured:
         tensors = rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
         rows = case.shape.rows
-        result = _simulate_attention(case, case.layout, tensors)
+        result = simulate_attention(case, case.layout, tensors)
         ref, lse_ref = oracles.attention_float64(tensors, case.shape)
         out, lse = _joint(result, rows), _lse_rows(result.tensors["lse"], case.shape.n, rows)
         shards = token_shards(case.layout, case.shape.n, rows)
@@ -88,18 +90,19 @@ class CpuRunner:
         found = m.compare(_per_head(out), _per_head(ref), shards)
         found["lse_rel_max"] = m.rel_max(lse, lse_ref)
         found["non_finite"] += m.non_finite(lse)
-        sim_s = result.wall_s
+        sim_s, hazards = result.wall_s, list(map(str, result.hazards))
         if case.twin is not None:
-            twin = _simulate_attention(case, case.twin, tensors)
+            twin = simulate_attention(case, case.twin, tensors)
             sim_s += twin.wall_s
+            hazards += map(str, twin.hazards)
             found["twin_max_abs"] = m.max_abs(_joint(twin, rows), out)
         noise = oracles.attention_noise(tensors, case.shape, case.dtype)
-        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s)
+        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards)
 
     def _model(self, case: Case, seed: int) -> Measured:
         tensors = self._oracle.inputs(case, seed)
         folder = self._store.folder(case.model, seed)
-        result = _simulate_model(case, case.layout, folder, tensors)
+        result = simulate_model(case, case.layout, folder, tensors)
         ref = self._oracle.reference(case, seed)
         sample = result.tensors["sample"]
         out_tokens, ref_tokens = oracles.tokens_of(sample), oracles.tokens_of(ref)
@@ -108,24 +111,25 @@ class CpuRunner:
         digests = result.value["digests"]
         ranks = get_mesh(case.mesh).num_devices
         found["distinct_replicas"] = len(set(digests)) if len(digests) == ranks else math.nan
-        sim_s = result.wall_s
+        sim_s, hazards = result.wall_s, list(map(str, result.hazards))
         if case.guidance is not None:
             guided_ref = oracles.guided(ref, case.guidance)
             found["guided_rel_rmse"] = m.rel_rmse(result.tensors["guided"], guided_ref)
             found["guided_one_minus_pcc"] = m.one_minus_pcc(result.tensors["guided"], guided_ref)
             found["non_finite"] += m.non_finite(result.tensors["guided"])
         if case.twin is not None:
-            twin = _simulate_model(case, case.twin, folder, tensors)
+            twin = simulate_model(case, case.twin, folder, tensors)
             sim_s += twin.wall_s
+            hazards += map(str, twin.hazards)
             found["twin_rel_rmse"] = m.rel_rmse(twin.tensors["sample"], sample)
             if case.guidance is not None:
                 guided = m.rel_rmse(twin.tensors["guided"], result.tensors["guided"])
                 found["twin_rel_rmse"] = m.worst([found["twin_rel_rmse"], guided])
         noise = self._oracle.noise(case, seed)
-        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s)
+        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards)
 
 
-def _simulate_attention(case: Case, layout: Layout, tensors: dict[str, Tensor]) -> Result:
+def simulate_attention(case: Case, layout: Layout, tensors: dict[str, Tensor], **more: Any) -> Result:
     return api.attention_result(
         tensors,
         mesh=layout.mesh,
@@ -139,10 +143,11 @@ def _simulate_attention(case: Case, layout: Layout, tensors: dict[str, Tensor]) 
         schedule=layout.schedule,
         q_chunk_size=layout.chunks[0],
         k_chunk_size=layout.chunks[1],
+        **more,
     )
 
 
-def _simulate_model(case: Case, layout: Layout, folder: Any, tensors: dict[str, Tensor]) -> Result:
+def simulate_model(case: Case, layout: Layout, folder: Any, tensors: dict[str, Tensor], **more: Any) -> Result:
     return api.run(
         folder,
         inputs=tensors,
@@ -155,6 +160,7 @@ def _simulate_model(case: Case, layout: Layout, folder: Any, tensors: dict[str, 
         dtype=case.dtype,
         prompt=layout.prompt,
         schedule=layout.schedule,
+        **more,
     )
 
 

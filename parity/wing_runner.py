@@ -93,6 +93,7 @@ class WingRunner:
         group = outcome.collectives[: len(outcome.collectives) // config.cfg]
         comm = differences(reference.collectives, group)
         found["comm_unexplained"] = unexplained(comm)
+        hazards = [str(hazard) for hazard in reference.hazards]
         extra = {
             "ran": outcome.ran,
             "communication": comm,
@@ -101,7 +102,7 @@ class WingRunner:
             "optable": outcome.optable,
             "peak_l1": outcome.peak_l1,
         }
-        return Measured(found, {}, reference.bytes_by_collective, wing_s, extra=extra)
+        return Measured(found, {}, reference.bytes_by_collective, wing_s, hazards=hazards, extra=extra)
 
 
 def _summary(ops: list[dict]) -> list[dict]:

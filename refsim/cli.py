@@ -177,6 +177,7 @@ def run(
         "backend": backend,
         "ranks": spec.num_devices,
         "replicas_equal": len(set(result.value["digests"])) == 1,
+        "hazards": [str(hazard) for hazard in result.hazards],
         "outputs": {name: list(t.shape) for name, t in result.tensors.items()},
         "out": str(out),
         "trace": str(trace) if trace else None,
@@ -192,7 +193,9 @@ def run(
         typer.echo(f"{shapes} -> {out}  ({spec.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s)")
         if trace is not None:
             typer.echo(f"trace of {len(result.trace)} events -> {trace}")
-    if not summary["replicas_equal"]:
+    for hazard in summary["hazards"]:
+        sys.stderr.write(f"refsim: {hazard}\n")
+    if summary["hazards"] or not summary["replicas_equal"]:
         raise typer.Exit(1)
 
 
