@@ -236,14 +236,13 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
             if not (first.writes or second.writes) or before(first, second) or before(second, first):
                 continue
             if first.writes and second.writes:
-                said = f"{who(first)} and {who(second)} both write {name} and nothing orders them"
+                said = f"{who(first)} and {who(second)} both write {name} and nothing orders the two"
                 yield hazard("write-after-write", said)
-            elif second.writes and first not in unwritten:
-                said = f"{who(second)} writes {name} and nothing makes it wait until {who(first)} has read it"
-                yield hazard("write-while-read", said)
-            elif first.writes and second not in unwritten:
-                said = f"{who(second)} reads {name} and nothing makes it wait until {who(first)} has written it"
-                yield hazard("write-while-read", said)
+            else:
+                write, read = (first, second) if first.writes else (second, first)
+                if read not in unwritten:
+                    said = f"{who(write)} writes {name} and {who(read)} reads it and nothing orders the two"
+                    yield hazard("write-while-read", said)
     for i, second in enumerate(writes):
         first = next((write for write in reversed(writes[:i]) if before(write, second)), None)
         if first is None or any(before(first, read) and before(read, second) for read in reads):

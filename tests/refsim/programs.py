@@ -355,18 +355,3 @@ def leave_behind(device: Device, *, op: str) -> Answer:
     if op == "recv" and device.rank == 1:
         _LEFT_BEHIND.append(device.irecv(stale, group, 0, step=0))
     return {}, {}
-
-
-def hazard(device: Device, *, first: str, second: str) -> Answer:
-    """Rank 0 uses one device buffer for two transfers (or a compute step) at a time."""
-    group = device.groups["sp"]
-    if device.rank == 0:
-        buffer = device.buffers.persistent("k[0]", (4,), torch.float32)
-        with device.collective("demo", group):
-            for op in (first, second):
-                if op == "compute":
-                    buffer.begin_read("sdpa of step 7")
-                else:
-                    post = device.isend if op == "send" else device.irecv
-                    post(buffer.tensor, group, 1, step=len(op), buffer=buffer)
-    return {}, {}
