@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -328,6 +328,8 @@ def main(argv: list[str] | None = None) -> None:
     _signals.install()
     code = _main(argv)
     _signals.ignore()
+    if code in (_INTERRUPTED, _TERMINATED):
+        _leave(code)
     sys.exit(code)
 
 
@@ -373,6 +375,17 @@ def _run(argv: list[str] | None) -> int:
         if "REFSIM_DEBUG" in os.environ:
             traceback.print_exc()
         return _report(str(e), e.exit_code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End with this very code: Python, once Ctrl-C met it inside an ``exec``, would end itself by SIGINT instead."""
+    from refsim import launch
+
+    launch.shut_down()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _stopped(code: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -66,6 +67,15 @@ def warm_up() -> None:
         from refsim.runtime.pool import Zygote
 
         Zygote.get()
+
+
+def shut_down() -> None:
+    """End the ranks and the process they are forked from, which otherwise happens when this process ends."""
+    if "refsim.runtime.pool" in sys.modules:
+        from refsim.runtime.pool import Zygote
+
+        if Zygote._current is not None:
+            Zygote._current.close()
 
 
 def scratch_dir() -> Path | None:

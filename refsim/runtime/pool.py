@@ -191,6 +191,7 @@ class Pool:
                 self.zygote.kill(self._id)
         finally:
             os.close(self._board_fd)
+            self.board.close()
 
     def _collect(self, timeout_s: float) -> tuple[dict[str, Any], bytes]:
         """Wait for every rank's reply; returns rank 0's."""
@@ -276,6 +277,7 @@ class Pool:
             statuses = self.zygote.kill(self._id)
         finally:
             os.close(self._board_fd)
+            self.board.close()
         ended = {rank: statuses[rank] for rank in died or ()}
         raise verdict(Findings(events, said or {}, ended, hung, too_big))
 

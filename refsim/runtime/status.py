@@ -26,6 +26,9 @@ class StatusBoard:
         self.world_size = world_size
         self._map = mmap.mmap(fd, self.size(world_size))
 
+    def close(self) -> None:
+        self._map.close()
+
     @staticmethod
     def size(world_size: int) -> int:
         return world_size * _RANK

@@ -7,6 +7,7 @@ here and those torchrun started.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import socket
@@ -133,33 +134,39 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
 def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int) -> None:
     """Main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
-    board.set(rank, "joining the process group")
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(store, world_size),
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=60),
-    )
-    wire.send(sock, {"ok": True})
-    board.set(rank, "idle")
-    while True:
+    with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
+        board.set(rank, "joining the process group")
         try:
-            job, _, _ = wire.receive(sock)
-        except EOFError:
-            return
-        sys.path[:] = job["sys_path"]
-        try:
-            answer, tensors = run_job(job, board)
-        except BaseException as e:
+            dist.init_process_group(
+                "gloo",
+                store=dist.FileStore(store, world_size),
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=60),
+            )
+        except Exception as e:
             wire.send(sock, _failure(e))
-            continue
-        board.set(rank, "handing in its answer")
-        wire.send(
-            sock,
-            {"ok": True, "answer": answer if rank == 0 else {}},
-            safetensors.torch.save(tensors) if rank == 0 and tensors else b"",
-        )
+            return
+        wire.send(sock, {"ok": True})
+        board.set(rank, "idle")
+        while True:
+            _answer_job(sock, board, rank)
+
+
+def _answer_job(sock: socket.socket, board: StatusBoard, rank: int) -> None:
+    job, _, _ = wire.receive(sock)
+    sys.path[:] = job["sys_path"]
+    try:
+        answer, tensors = run_job(job, board)
+    except BaseException as e:
+        wire.send(sock, _failure(e))
+        return
+    board.set(rank, "handing in its answer")
+    wire.send(
+        sock,
+        {"ok": True, "answer": answer if rank == 0 else {}},
+        safetensors.torch.save(tensors) if rank == 0 and tensors else b"",
+    )
 
 
 def _failure(e: BaseException) -> dict[str, Any]:
