@@ -70,6 +70,14 @@ class CpuRunner:
         measured.oracle_s = time.monotonic() - started - measured.sim_s
         return measured
 
+    def simulate(self, case: Case, seed: int, **more: Any) -> Result:
+        """The simulator's part of a case alone; ``more`` goes to ``refsim.api``."""
+        if case.kind == "attention":
+            tensors = rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
+            return simulate_attention(case, case.layout, tensors, **more)
+        folder = self._store.folder(case.model, seed)
+        return simulate_model(case, case.layout, folder, self._oracle.inputs(case, seed), **more)
+
     def drop(self, case: Case, seed: int) -> None:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
         if case.kind == "model":
