@@ -102,7 +102,7 @@ def _print(done: SuiteRun, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from parity.report import FILES, number
+    from parity.report import files, number
 
     colours = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
     title = f"Parity, suite {done.suite}, backend {done.backend}, seed {done.seed}"
@@ -128,7 +128,7 @@ def _print(done: SuiteRun, out: Path) -> None:
         if r["verdict"] != "passed":
             console.print(f"{r['verdict']}: {r['id']}: {r['reason']}", markup=False, soft_wrap=True)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in done.counts.items())
-    console.print(f"{counts} in {done.wall_s:.0f} s; {', '.join(FILES)} in {out}", markup=False, soft_wrap=True)
+    console.print(f"{counts} in {done.wall_s:.0f} s; {', '.join(files(done))} in {out}", markup=False, soft_wrap=True)
 
 
 _COLUMNS = ("rel_rmse", "one_minus_pcc", "one_minus_pcc_shard", "one_minus_pcc_seam")

@@ -1,4 +1,7 @@
-"""Writers: results.json (the records), junit.xml (for CI systems) and parity.md; every number comes from a record."""
+"""Writers: results.json (the records), junit.xml (for CI systems) and parity.md; every number comes from a record.
+
+The device wing's records have a table of operations each, which goes to a file of its own, operations.json, by case.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from parity.gate import Record, SuiteRun
 from parity.thresholds import TABLE
 from refsim import output
 
-FILES = ("results.json", "junit.xml", "parity.md")
+OPERATIONS = "operations.json"
 
 _MARKDOWN = """\
 # Parity, suite {{ run.suite }}
@@ -46,6 +49,23 @@ Seconds are those of the whole case.
 - `{{ r.id }}` {{ r.verdict }}: {{ r.reason }}
 {% endfor %}
 {% endif -%}
+{% if on_devices -%}
+## On the device
+
+What ttnn built for each case: device operations, by math fidelity; the most that the L1 of one core and the DRAM of
+one device hold at a time, and in which operation. Every operation is in `operations.json`.
+
+| case | operations | different | fidelity | peak L1, B | in | peak DRAM, MiB | of | in |
+|---|---|---|---|---|---|---|---|---|
+{% for r in on_devices -%}
+{% set d = r.resources -%}
+| {{ r.id }} | {{ d.operations }} | {{ d.different }} \
+| {% for name, n in d.fidelities.items() %}{{ name }} {{ n }}{{ ", " if not loop.last }}{% endfor %} \
+| {{ d.peak_l1.bytes }} | {{ d.peak_l1.op }} \
+| {{ "%.1f" | format(d.peak_dram.bytes / 1048576) }} | {{ "%.0f" | format(d.peak_dram.total / 1048576) }} \
+| {{ d.peak_dram.op }} |
+{% endfor %}
+{% endif -%}
 ## Thresholds
 
 | kind | dtype | metric | at most | because |
@@ -58,15 +78,29 @@ Seconds are those of the whole case.
 
 
 def write_all(run: SuiteRun, folder: Path) -> None:
-    """Write all three files into an existing folder."""
+    """Write the files of :func:`files` into an existing folder."""
     output.write(folder / "results.json", results_json(run).encode())
     output.write(folder / "junit.xml", junit_xml(run))
     output.write(folder / "parity.md", markdown(run).encode())
+    (folder / OPERATIONS).unlink(missing_ok=True)  # of another run
+    if tables := _operations(run):
+        output.write(folder / OPERATIONS, (json.dumps(tables, separators=(",", ":")) + "\n").encode())
+
+
+def files(run: SuiteRun) -> tuple[str, ...]:
+    """Names of what :func:`write_all` writes."""
+    return ("results.json", "junit.xml", "parity.md", *([OPERATIONS] if _operations(run) else []))
+
+
+def _operations(run: SuiteRun) -> dict[str, list[dict[str, Any]]]:
+    return {r["id"]: r["optable"] for r in run.records if r.get("optable")}
 
 
 def results_json(run: SuiteRun) -> str:
     """Strict JSON: what is not finite becomes the string ``nan``, ``inf`` or ``-inf``."""
-    return json.dumps(_plain(run.as_json()), indent=2, allow_nan=False) + "\n"
+    found = run.as_json()
+    found["records"] = [{k: v for k, v in record.items() if k != "optable"} for record in run.records]
+    return json.dumps(_plain(found), indent=2, allow_nan=False) + "\n"
 
 
 def junit_xml(run: SuiteRun) -> bytes:
@@ -108,6 +142,7 @@ def markdown(run: SuiteRun) -> str:
     return environment.from_string(_MARKDOWN).render(
         run=run,
         not_passed=[r for r in run.records if r["verdict"] != "passed"],
+        on_devices=[r for r in run.records if r.get("resources")],
         table=TABLE,
         used={(r["kind"], r["dtype"]) for r in run.records},
     )

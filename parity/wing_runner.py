@@ -67,7 +67,7 @@ class WingRunner:
                 config,
                 {"checkpoint": str(folder), "inputs": str(path), "guidance": case.guidance},
                 backend=self._backend,
-                optable=case.model == "sd35_tiny64",  # a second pass, which real widths would make long
+                optable=self._backend == "ttnn-mock",
             )
             try:
                 reference = api.run(
@@ -100,7 +100,7 @@ class WingRunner:
             "collectives": group,
             "ops": _summary(outcome.ops),
             "optable": outcome.optable,
-            "peak_l1": outcome.peak_l1,
+            "resources": outcome.resources,
         }
         return Measured(found, {}, reference.bytes_by_collective, wing_s, hazards=hazards, extra=extra)
 

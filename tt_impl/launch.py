@@ -32,8 +32,8 @@ class Outcome:
         ops: every device operation in order, with shapes and dtype.
         collectives: those that communicate: name, mesh axis, bytes held by a device before it.
         report: what else the program has to say, JSON values.
-        optable: where it was asked for, one row per device operation, see ``tt_impl.optable.table``.
-        peak_l1: with ``optable``, the most that one core's L1 holds at a time, in bytes.
+        optable: where it was asked for, one row per different device operation, see ``tt_impl.optable.OpTable``.
+        resources: with ``optable``, its summary: operations, fidelities, peak L1 of a core, peak DRAM of a device.
     """
 
     tensors: dict[str, Tensor]
@@ -42,7 +42,7 @@ class Outcome:
     collectives: list[dict[str, Any]]
     report: dict[str, Any] = field(default_factory=dict)
     optable: list[dict[str, Any]] | None = None
-    peak_l1: int | None = None
+    resources: dict[str, Any] | None = None
 
 
 def execute(
@@ -63,7 +63,7 @@ def execute(
         arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
         fault: ``module:function`` called before the program, to put a deliberate fault into the wing.
         values: on a mock mesh, compute golden values; without them what is read from a device is zero.
-        optable: run the program a second time, without dispatch, for ``Outcome.optable`` and ``peak_l1``.
+        optable: note what every operation takes on a device, in ``Outcome.optable`` and ``Outcome.resources``.
 
     Raises:
         UserError: a mistake of the user.
@@ -120,7 +120,7 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
         said = " ".join(answer["message"].partition("backtrace:")[0].split())
         raise RankFailure(f"ttnn failed in {_last(folder)}: {said}", rank=0, traceback=answer["traceback"])
     tensors = safetensors.torch.load_file(folder / "out.safetensors")
-    keys = ("ran", "ops", "collectives", "report", "optable", "peak_l1")
+    keys = ("ran", "ops", "collectives", "report", "optable", "resources")
     return Outcome(tensors, **{key: answer[key] for key in keys if key in answer})
 
 

@@ -50,8 +50,9 @@ def text(outcome: Outcome, title: str) -> str:
             f"    peak      {_mib(group['peak'])}",
             f"    headroom  {_mib(group['headroom'])}  largest free block {group['largest_free'] / MIB:.1f}",
         ]
-    if outcome.peak_l1 is not None:
-        lines.append(f"  peak L1 of a core: {outcome.peak_l1} B")
+    if outcome.resources is not None:
+        peak = outcome.resources["peak_l1"]
+        lines.append(f"  peak L1 of a core: {peak['bytes']} B in {peak['op']}")
     return "\n".join(lines)
 
 
@@ -77,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         found: dict[str, Any] = {"ran": outcome.ran, "wall_s": round(time.monotonic() - started, 1)} | outcome.report
         if given.optable:
-            found |= {"peak_l1": outcome.peak_l1, "optable": outcome.optable}
+            found |= {"resources": outcome.resources, "optable": outcome.optable}
         print(json.dumps(found, indent=2))
     else:
         print(text(outcome, f"SD3.5-{given.model} {given.parallel}, {given.pixels} px"))

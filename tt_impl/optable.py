@@ -1,20 +1,22 @@
-"""What every operation of a program takes on a device: read from a capture of ttnn's graph in which nothing runs.
+"""What every operation of a program takes on a device, from captures of ttnn's graph made while the program runs.
 
-ttnn builds each program, so circular buffers, cores and kernel settings are the ones a device would get, but neither
-dispatches it nor takes memory: the capture is a second execution of the program, apart from the one with values.
+Each operation is called twice: first inside a capture without dispatch, in which ttnn builds the operation's program
+(circular buffers, cores and kernel settings are the ones a device would get) but neither runs it nor takes memory,
+then in earnest, with the program that is now in ttnn's cache. That costs half a millisecond an operation.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict, deque
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import ttnn
+from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture  # ttnn.graph's own warn, and record arguments
 
-from tt_impl.mock.intercept import Invocation, intercepted
+from tt_impl.mock.intercept import Invocation, on_device, tensors_in
 
 _RANGE = re.compile(r"\[(\d+)-(\d+) - (\d+)-(\d+)\]")
 _FIDELITY = re.compile(r"math_fidelity=(\w+)")
@@ -25,73 +27,147 @@ _ALLOCATIONS = ("circular_buffer_allocate", "dataflow_buffer_allocate", "scratch
 _SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
 _PROGRAM = "circular_buffer_deallocate_all"
 """ttnn says so before it lays out the circular buffers of a program: one per device of a collective, else one."""
+_ONCE = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate", "ttnn.move", "ttnn.reallocate"})
+"""Operations that end an input's life, also in a capture: they cannot be called twice."""
+_HIGHEST = ("l1_bytes", "dram_bytes")
 
-Settings = dict[str, deque[tuple[str, bool]]]
+Row = dict[str, Any]
 
 
-def capture(run: Callable[[], Any]) -> dict[str, Any]:
-    """``run`` without dispatch -> ``optable`` (see :func:`table`) and ``peak_l1``.
+@dataclass
+class _Levels:
+    """What is allocated on a device, in bytes: ``l1`` of each core, ``dram`` of all banks together."""
 
-    ``peak_l1`` is the most that one core's L1 holds at a time, in bytes: circular buffers, tensors and semaphores.
-    (ttnn's ``extract_resource_usage_per_core`` adds up buffers that lie on different cores, and so says more.)
+    l1: int
+    dram: int
+    dram_banks: int
+    dram_total: int
+
+    @classmethod
+    def of(cls, device: ttnn.MeshDevice) -> _Levels:
+        l1 = ttnn.get_memory_view(device, ttnn.BufferType.L1)
+        dram = ttnn.get_memory_view(device, ttnn.BufferType.DRAM)
+        banks = dram.num_banks
+        return cls(
+            l1.total_bytes_allocated_per_bank,
+            dram.total_bytes_allocated_per_bank * banks,
+            banks,
+            dram.total_bytes_per_bank * banks,
+        )
+
+
+class OpTable:
+    """A handler for :func:`tt_impl.mock.intercept.intercepted`; ``rows`` has what was seen.
+
+    ``rows``: one per different device operation, in order of first use. ``op`` (as the program calls it),
+    ``device_op``, ``inputs`` (shapes of the tensors given to ``op``), ``outputs`` (shape, dtype, and bytes on one
+    device with the padding of tiles), ``fidelity`` and ``fp32_acc`` (None if the operation has no such setting),
+    ``programs`` (how many different devices' programs it consists of), ``cores`` (those that hold buffers, of the
+    largest program), ``cb_bytes`` (circular and dataflow buffers on the fullest of them), ``l1_bytes`` (tensors and
+    semaphores in each core's L1 meanwhile), ``dram_bytes`` (of one device, what the operation takes inside itself
+    included), ``count``. The last two bytes are the highest of all ``count`` uses.
     """
-    settings: Settings = defaultdict(deque)
 
-    def handle(call: Invocation) -> Any:
-        if (given := call.kwargs.get("compute_kernel_config")) is not None:
-            settings[call.name].append((given.math_fidelity.name, given.fp32_dest_acc_en))
-        return call.proceed()
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self._peak_dram: tuple[int, str] = (0, "")
+        self._dram_total = 0
 
-    with intercepted(handle):
-        ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+    @property
+    def rows(self) -> list[Row]:
+        return list(self._rows.values())
+
+    def __call__(self, call: Invocation) -> Any:
+        inputs = [t for t in tensors_in((call.args, call.kwargs)) if on_device(t)]
+        if not inputs or call.name in _ONCE or ttnn.graph.is_graph_capture_active():
+            result = call.proceed()
+            made = [t for t in tensors_in(result) if on_device(t)]
+            if made and not inputs:
+                self._reached(_Levels.of(made[0].device()), call.name)
+            return result
+        levels = _Levels.of(inputs[0].device())
+        begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
         try:
-            run()
+            call.proceed()
         finally:
-            graph = ttnn.graph.end_graph_capture()
-    rows = table(graph, settings)
-    return {"optable": rows, "peak_l1": max((row["cb_bytes"] + row["l1_bytes"] for row in rows), default=0)}
+            graph = end_graph_capture()
+        shapes = [list(t.shape) for t in inputs]  # before an operation that frees them
+        for row in table(graph, call.name, _given(call), levels):
+            self._add(row | {"inputs": shapes})
+        result = call.proceed()
+        self._dram_total = levels.dram_total
+        return result
+
+    def _add(self, row: Row) -> None:
+        key = str([value for name, value in row.items() if name not in _HIGHEST])
+        kept = self._rows.setdefault(key, row | {"count": 0})
+        kept["count"] += 1
+        for name in _HIGHEST:
+            kept[name] = max(kept[name], row[name])
+
+    def _reached(self, levels: _Levels, name: str) -> None:
+        self._dram_total = levels.dram_total
+        self._peak_dram = max(self._peak_dram, (levels.dram, name))
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers of the whole program.
+
+        ``operations`` and how many ``different`` ones; ``fidelities``: operations by fidelity; ``cores``: the most
+        that one uses; ``peak_l1``: the most that one core's L1 holds at a time (circular buffers, tensors,
+        semaphores) and the operation that does it; ``peak_dram``: the same of one device's DRAM, and its ``total``.
+        (ttnn's ``extract_resource_usage_per_core`` adds up buffers that lie on different cores, and so says more.)
+        """
+        rows = self.rows
+        fidelities: Counter[str] = Counter()
+        for row in rows:
+            fidelities[row["fidelity"] or "none"] += row["count"]
+        l1, l1_op = max(((row["cb_bytes"] + row["l1_bytes"], row["op"]) for row in rows), default=(0, ""))
+        dram, dram_op = max([self._peak_dram, *((row["dram_bytes"], row["op"]) for row in rows)])
+        return {
+            "operations": sum(row["count"] for row in rows),
+            "different": len(rows),
+            "fidelities": dict(fidelities),
+            "cores": max((row["cores"] for row in rows), default=0),
+            "peak_l1": {"bytes": l1, "op": l1_op},
+            "peak_dram": {"bytes": dram, "op": dram_op, "total": self._dram_total},
+        }
 
 
-def table(graph: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
-    """One row per device operation, in order.
+def _given(call: Invocation) -> tuple[str, bool] | None:
+    """Fidelity and accumulation as the program asks for them: some operations hide theirs from the graph."""
+    given = call.kwargs.get("compute_kernel_config")
+    return None if given is None else (given.math_fidelity.name, given.fp32_dest_acc_en)
 
-    Row: ``op`` (as the program calls it), ``device_op``, ``fidelity`` and ``fp32_acc`` (None if the operation has no
-    such setting), ``programs`` (how many different devices' programs it consists of), ``cores`` (those that hold
-    buffers, of the largest program), ``cb_bytes`` (circular and dataflow buffers on the fullest of them),
-    ``l1_bytes`` (tensors and semaphores in each core's L1 meanwhile), ``outputs`` (shape, dtype,
-    and bytes on one device with the padding of tiles).
 
-    Args:
-        settings: compute kernel configs by operation, in order of the calls: some operations hide theirs.
-    """
-    rows: list[dict[str, Any]] = []
-    open_: list[tuple[str, dict[str, Any] | None]] = []
-    given: tuple[str, bool] | None = None
-    l1 = 0
+def table(graph: list[dict[str, Any]], op: str, given: tuple[str, bool] | None, levels: _Levels) -> list[Row]:
+    """One row per device operation of one capture of ``op``, in order; ``levels`` are those before it."""
+    rows: list[Row] = []
+    open_: list[Row | None] = []
+    l1, dram = levels.l1, levels.dram
     for node in graph:
         kind, params = node["node_type"], node["params"]
         if kind == "function_start":
-            name = params["name"]
-            if not open_:
-                given = settings[name].popleft() if settings.get(name) else None
             row = None
             if "program_factory_type" in params:
-                row = _row(next((n for n, _ in open_), name), name, node["arguments"], given)
-                row["l1_bytes"] = l1
+                row = _row(op, params["name"], node["arguments"], given)
+                row |= {"l1_bytes": l1, "dram_bytes": dram}
                 rows.append(row)
-            open_.append((name, row))
+            open_.append(row)
         elif kind == "function_end":
-            _, row = open_.pop()
+            row = open_.pop()
             if row is not None:
                 row["outputs"] = _tensors(graph, node) or row["outputs"]
-            elif open_ and (row := open_[-1][1]) is not None:
+            elif open_ and (row := open_[-1]) is not None:
                 row["outputs"] += _tensors(graph, node)  # created within; of a list of results ttnn says nothing else
         elif kind in _SIGN:
+            size = _SIGN[kind] * params["max_size_per_bank"]
             if params["type"] == "L1":
-                l1 += _SIGN[kind] * params["max_size_per_bank"]
-                if row := next((r for _, r in open_ if r), None):
-                    row["l1_bytes"] = max(row["l1_bytes"], l1)
-        elif open_ and (row := open_[-1][1]) is not None:
+                l1 += size
+            elif params["type"] == "DRAM":
+                dram += size * levels.dram_banks
+            if row := next((r for r in open_ if r), None):
+                row["l1_bytes"], row["dram_bytes"] = max(row["l1_bytes"], l1), max(row["dram_bytes"], dram)
+        elif open_ and (row := open_[-1]) is not None:
             if kind == _PROGRAM:
                 row["layouts"].append(defaultdict(int))
             elif kind in _ALLOCATIONS and not _borrowed(params):
@@ -105,7 +181,7 @@ def table(graph: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any
     return rows
 
 
-def _row(op: str, device_op: str, arguments: list[str], given: tuple[str, bool] | None) -> dict[str, Any]:
+def _row(op: str, device_op: str, arguments: list[str], given: tuple[str, bool] | None) -> Row:
     text = arguments[0] if arguments else ""
     fidelity, fp32 = _FIDELITY.search(text), _FP32.search(text)
     if fidelity:

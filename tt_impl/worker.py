@@ -71,6 +71,11 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
                 stack.enter_context(shadow_values())
             stack.enter_context(intercepted(recorder))
+            if job["optable"]:
+                from tt_impl.optable import OpTable
+
+                table = OpTable()
+                stack.enter_context(intercepted(table))
             result = program(mesh.device, spec, config, **arguments)
         report, tensors = result if isinstance(result, tuple) else ({}, result)
         safetensors.torch.save_file({k: t.contiguous() for k, t in tensors.items()}, folder / "out.safetensors")
@@ -81,10 +86,7 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
             "report": report,
         }
         if job["optable"]:
-            from tt_impl.optable import capture
-
-            with intercepted(Recorder(folder / "last_op")):
-                answer |= capture(lambda: program(mesh.device, spec, config, **arguments))
+            answer |= {"optable": table.rows, "resources": table.summary()}
         return answer
 
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from parity import gate
+from parity import gate, report
 from parity.cases import AttentionShape, Layout, make_case
 from parity.cli import app
 from parity.runners import Measured
@@ -43,6 +43,8 @@ class FakeRunner:
         answer = next(a for tag, a in self.answers.items() if case.id.endswith(tag))
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, Measured):
+            return answer
         return Measured(
             answer, noise={"rel_rmse": 1e-7}, bytes_by_collective={"ring@ring": 1000}, sim_s=0.25, oracle_s=0.5
         )
@@ -119,6 +121,29 @@ def test_reports_are_written_and_readable(tmp_path):
     assert "1 passed, 2 failed, 0 skipped" in text and "torch 2" in text and "seed 7" in text
     assert text.count("| attention-n300-sp2-ring-fp32-normal-") == 3
     assert "rel_rmse nan is above" in text
+
+
+def test_operations_of_a_device_have_a_file_of_their_own(tmp_path):
+    resources = {
+        "operations": 3,
+        "different": 2,
+        "fidelities": {"HiFi2": 1, "none": 2},
+        "cores": 64,
+        "peak_l1": {"bytes": 123456, "op": "ttnn.linear"},
+        "peak_dram": {"bytes": 7 << 20, "op": "ttnn.add", "total": 12 << 30},
+    }
+    rows = [{"op": "ttnn.linear", "count": 1}, {"op": "ttnn.add", "count": 2}]
+    extra = {"resources": resources, "optable": rows}
+    done, _ = run({"device": Measured(GOOD, {}, extra=extra), "cpu": GOOD}, tmp_path)
+    name = done.records[0]["id"]
+    assert json.loads((tmp_path / "operations.json").read_text()) == {name: rows}
+    records = json.loads((tmp_path / "results.json").read_text())["records"]
+    assert records[0]["resources"] == resources and "optable" not in records[0]
+    line = f"| {name} | 3 | 2 | HiFi2 1, none 2 | 123456 | ttnn.linear | 7.0 | 12288 | ttnn.add |"
+    assert line in (tmp_path / "parity.md").read_text()
+    assert report.files(done) == ("results.json", "junit.xml", "parity.md", "operations.json")
+    done, _ = run({"cpu": GOOD}, tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == set(report.files(done)) == {"results.json", "junit.xml", "parity.md"}
 
 
 def test_all_passed_is_exit_code_0():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,19 +46,26 @@ def test_values_are_untouched(outcome: launch.Outcome) -> None:
 def test_rows(outcome: launch.Outcome) -> None:
     rows = outcome.optable
     assert rows
-    keys = {"op", "device_op", "fidelity", "fp32_acc", "programs", "cores", "cb_bytes", "l1_bytes", "outputs"}
+    keys = {
+        *("op", "device_op", "inputs", "outputs", "fidelity", "fp32_acc", "programs", "cores"),
+        *("cb_bytes", "l1_bytes", "dram_bytes", "count"),
+    }
     assert all(set(row) == keys for row in rows)
     assert all(row["outputs"] and 0 <= row["cores"] <= 64 and 0 <= row["cb_bytes"] < L1_BYTES for row in rows)
-    # The operations that communicate are the recorder's, in its order.
+    # The operations that communicate are those that the recorder saw.
     communicates = {"all_gather_async", "reduce_scatter_minimal_async", "ring_joint_scaled_dot_product_attention"}
-    ours = [row["op"] for row in rows if row["op"].rpartition(".")[2] in communicates]
-    assert ours == [op["op"] for op in outcome.ops if "collective" in op]
-    assert all(row["programs"] == 8 for row in rows if row["op"] in ours)
+    ours: Counter[str] = Counter()
+    for row in rows:
+        if row["op"].rpartition(".")[2] in communicates:
+            ours[row["op"]] += row["count"]
+            assert row["programs"] == 8
+    assert ours == Counter(op["op"] for op in outcome.ops if "collective" in op)
 
 
 def test_linear_and_ring_attention(outcome: launch.Outcome) -> None:
     rows = outcome.optable or []
     linear = next(row for row in rows if row["op"] == "ttnn.linear" and row["outputs"][0]["shape"][2] == 64)
+    assert linear["inputs"] == [[1, 1, 64, 256], [1, 1, 256, 192], [1, 1, 1, 192]]
     assert linear["device_op"] == "MatmulDeviceOperation"
     assert (linear["fidelity"], linear["fp32_acc"]) == ("HiFi2", True)
     # q, k, v of one head on 64 of the 128 rows.
@@ -73,8 +82,15 @@ def test_split_heads_has_all_outputs(outcome: launch.Outcome) -> None:
     assert [out["shape"] for out in heads["outputs"]] == [[1, 1, 64, 64]] * 3
 
 
-def test_peak_l1(outcome: launch.Outcome) -> None:
-    """The fullest core holds the largest operation's buffers, and some semaphores."""
-    largest = max(row["cb_bytes"] for row in outcome.optable or [])
-    assert outcome.peak_l1 is not None
-    assert largest <= outcome.peak_l1 < largest + 1024
+def test_resources(outcome: launch.Outcome) -> None:
+    """The fullest core holds the largest operation's buffers, and some semaphores; DRAM holds weights and streams."""
+    rows, found = outcome.optable or [], outcome.resources or {}
+    assert found["operations"] == sum(row["count"] for row in rows) > found["different"] == len(rows)
+    assert sum(found["fidelities"].values()) == found["operations"] and found["fidelities"]["HiFi2"] > 0
+    largest = max(rows, key=lambda row: row["cb_bytes"])
+    assert found["peak_l1"]["op"] == largest["op"]
+    assert largest["cb_bytes"] <= found["peak_l1"]["bytes"] < largest["cb_bytes"] + 1024
+    assert found["peak_dram"]["total"] == 12 * 1072693184
+    weights = sum(math.prod(t) * 2 for t in {tuple(row["inputs"][1]) for row in rows if row["op"] == "ttnn.linear"})
+    assert weights < found["peak_dram"]["bytes"] == max(row["dram_bytes"] for row in rows) < 10 * weights
+    assert rows[0]["dram_bytes"] < found["peak_dram"]["bytes"]

@@ -91,7 +91,11 @@ class Context:
             x = self._in_device_order(x, sp_dim)
         else:
             mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
-        return ttnn.from_torch(x, dtype=dtype, layout=ttnn.TILE_LAYOUT, device=self.device, mesh_mapper=mapper)
+        # Told a device, from_torch sends what it gets and lays out tiles there; here they are made on the host.
+        if dtype == ttnn.bfloat16:
+            x = x.to(torch.bfloat16)
+        host = ttnn.from_torch(x, dtype=dtype, layout=ttnn.TILE_LAYOUT, mesh_mapper=mapper)
+        return ttnn.to_device(host, self.device)
 
     def _local_shape(self, x: torch.Tensor, dims: list[int | None]) -> list[int]:
         """Shape of one device's shard of ``x``, cut along ``dims`` of (axis 0, axis 1)."""

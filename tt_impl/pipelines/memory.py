@@ -113,8 +113,7 @@ def program(
     The batch is the negative and the positive prompt, cut over cfg. The report has an entry per cfg group; its sizes
     are bytes of one device's DRAM: ``total``; ``weights``; ``persistent``, which adds the collectives' buffers;
     ``peak``, the highest level of the forward, reached in ``peak_op``; ``headroom`` = total - peak; ``largest_free``,
-    the largest contiguous block of a bank times the banks, after the forward. While somebody captures the program
-    (``tt_impl.optable``) nothing is really allocated, and the report is void.
+    the largest contiguous block of a bank times the banks, after the forward.
     """
     if isinstance(model, str) and model not in MODELS:
         raise UserError(f"model '{model}' does not exist; choose one of {', '.join(MODELS)}.")
@@ -137,8 +136,7 @@ def program(
         if forward:
             _forward(transformer, parsed, pixels, 2 // config.cfg)
             level = Level.of(submesh, ttnn.BufferType.DRAM)
-            if not ttnn.graph.is_graph_capture_active():
-                transient, culprit = _transient(transformer, parsed, pixels, 2 // config.cfg)
+            transient, culprit = _transient(transformer, parsed, pixels, 2 // config.cfg)
             group["forward_s"] = round(time.monotonic() - built, 2)
         group |= {
             "persistent": level.allocated,
