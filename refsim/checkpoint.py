@@ -88,6 +88,12 @@ class Weights:
         self._checkpoint, self._dtype, self._meta = checkpoint, dtype, meta
         self._used: set[str] = set()
 
+    def to(self, dtype: torch.dtype) -> Weights:
+        """The same tensors handed out in another dtype (what a model keeps in fp32); what is used counts for both."""
+        other = Weights(self._checkpoint, dtype, meta=self._meta)
+        other._used = self._used
+        return other
+
     def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> Tensor:
         """A slice of the tensor ``name``, which must have ``shape``.
 

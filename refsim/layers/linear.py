@@ -86,9 +86,9 @@ class RowParallelLinear:
 
 
 class ColParallelQKV:
-    """q, k, v as one column-parallel linear with out features in the order of ``shuffle_qkv``.
+    """q, k, v (or only some of them) as one column-parallel linear, out features in the order of ``shuffle_qkv``.
 
-    Input tp=Replicate, output three (B, local heads, rows, E) with tp=Shard(1); heads beyond the real ones have
+    Input tp=Replicate, output per name (B, local heads, rows, E) with tp=Shard(1); heads beyond the real ones have
     zero weights.
     """
 
@@ -96,7 +96,7 @@ class ColParallelQKV:
         self,
         weights: Weights,
         device: Device,
-        names: tuple[str, str, str],
+        names: tuple[str, ...],
         *,
         in_features: int,
         num_heads: int,
@@ -110,7 +110,7 @@ class ColParallelQKV:
         self.weights = [weights.take(f"{n}.weight", (inner, in_features), rows, lanes) for n in names]
         self.biases = [weights.take(f"{n}.bias", (inner,), rows) for n in names]
 
-    def __call__(self, x: MeshTensor) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, x: MeshTensor) -> tuple[Tensor, ...]:
         qkv = fused_column_linear(self._device, x, self.weights, self.biases).local
-        q, k, v = (t.unflatten(-1, (-1, self._head_dim)).transpose(1, 2) for t in qkv.chunk(3, -1))
-        return q, k, v
+        parts = qkv.chunk(len(self.weights), -1)
+        return tuple(t.unflatten(-1, (-1, self._head_dim)).transpose(1, 2) for t in parts)

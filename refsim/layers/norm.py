@@ -1,4 +1,4 @@
-"""Norms, with statistics in fp32: per head, over gathered features, and over features cut over tp."""
+"""Norms, with statistics in fp32: per head, over all heads, over gathered features, and over features cut over tp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
-from refsim.parallel.padding import padded_features
+from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Shard
@@ -27,6 +27,33 @@ class RMSNorm:
         return (y.to(x.dtype) * self.weight).to(x.dtype)
 
 
+class DistributedRMSNorm:
+    """Root-mean-square norm of a token over all its heads, which are cut over tp.
+
+        local heads --> sum of squares per token --all_gather over tp--> x * rsqrt(sum / D + eps) * weight
+
+    D counts the real heads; padded heads are zero and add nothing. The mean over the local heads instead is a
+    silent error.
+
+    Input and output (B, local heads, N, E), tp=Shard(1). Bytes: one all_gather of one fp32 per token.
+    """
+
+    def __init__(
+        self, weights: Weights, device: Device, name: str, *, num_heads: int, head_dim: int, eps: float
+    ) -> None:
+        self._device, self._features, self._eps = device, num_heads * head_dim, eps
+        tp = device.groups["tp"]
+        lanes = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
+        self.weight_H1E = weights.take(f"{name}.weight", (self._features,), lanes).view(-1, 1, head_dim)
+
+    def __call__(self, x_BHNE: Tensor) -> Tensor:
+        y = x_BHNE.float()
+        squares = y.square().sum((1, 3)).unsqueeze(-1)
+        total = all_gather(self._device, squares, self._device.groups["tp"], dim=-1).sum(-1)
+        scale = torch.rsqrt(total / self._features + self._eps)
+        return (y * scale[:, None, :, None] * self.weight_H1E).to(x_BHNE.dtype)
+
+
 class LayerNorm:
     """LayerNorm without affine over the real lanes of a gathered tensor; the padded ones are dropped."""
 
@@ -39,7 +66,7 @@ class LayerNorm:
 
 
 class DistributedLayerNorm:
-    """LayerNorm without affine over features cut over tp, exact also with padded lanes.
+    """LayerNorm over features cut over tp, exact also with padded lanes.
 
         local lanes --> (mean_d, M2_d) per token --all_gather over tp--> merged over the real lanes of all members
                                                                      --> (x - mean) / sqrt(M2 / D + eps)
@@ -48,17 +75,31 @@ class DistributedLayerNorm:
     by the padded count instead is a silent error of several percent.
 
     Input and output tp=Shard(-1). Bytes: one all_gather of two fp32 per token.
+
+    Args:
+        affine: where weight and bias stand in the checkpoint, as (weights, name); None for none.
     """
 
-    def __init__(self, device: Device, *, features: int, eps: float) -> None:
+    def __init__(self, device: Device, *, features: int, eps: float, affine: tuple[Weights, str] | None = None) -> None:
         self._device, self._features, self._eps = device, features, eps
         tp = device.groups["tp"]
+        self._weight = self._bias = None
+        if affine is not None:
+            weights, name = affine
+            lanes = shard_range(padded_features(features, tp.size), tp)
+            self._weight, self._bias = (weights.take(f"{name}.{n}", (features,), lanes) for n in ("weight", "bias"))
         size = padded_features(features, tp.size) // tp.size
         self._counts = [max(0, min(features - member * size, size)) for member in range(tp.size)]
         start, _ = shard_range(size * tp.size, tp)
         self._real = max(0, min(features - start, size))
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
+        normed = self._normalize(x)
+        if self._weight is None:
+            return normed
+        return normed.map("affine", lambda y: (y * self._weight + self._bias).to(y.dtype))
+
+    def _normalize(self, x: MeshTensor) -> MeshTensor:
         tp = self._device.groups["tp"]
         if tp.size == 1:
             return x.map("layer_norm", LayerNorm(features=self._features, eps=self._eps))

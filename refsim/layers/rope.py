@@ -1,0 +1,45 @@
+"""Rotary position embedding of video tokens: pairs of neighbouring features turned by time, height and width.
+
+    features of a head   [ t pairs | h pairs | w pairs ]      pair j of an axis of d features: angle p * theta^(-2j/d)
+    (x0, x1)             -> (x0 cos - x1 sin, x0 sin + x1 cos)
+
+Tokens are ordered (t, y, x), t slowest. A member of sp computes the angles of its own tokens only, so nothing is
+communicated. Angles are computed in float64.
+
+Source: RoFormer (arXiv 2104.09864), interleaved pairs, as in diffusers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Range = tuple[int, int]
+
+
+def token_positions(grid: tuple[int, int, int], span: Range) -> tuple[Tensor, Tensor, Tensor]:
+    """(t, y, x) of the tokens [start, stop) of a grid (frames, rows, columns), int64."""
+    _, rows, columns = grid
+    token = torch.arange(*span)
+    return token // (rows * columns), token // columns % rows, token % columns
+
+
+def rotary_angles(positions: tuple[Tensor, ...], features: tuple[int, ...], theta: float = 10000.0) -> Tensor:
+    """Angles (tokens, sum(features) / 2) in float64: per axis, a position times its frequencies.
+
+    Args:
+        positions: per axis one number per token.
+        features: per axis how many features of a head it turns, even.
+    """
+    angles = []
+    for position, size in zip(positions, features, strict=True):
+        frequencies = theta ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
+        angles.append(torch.outer(position.double(), frequencies))
+    return torch.cat(angles, -1)
+
+
+def apply_rotary(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
+    """Turn the neighbouring pairs of (B, H, N, E) by the angles of (N, E / 2); fp32 inside, x's dtype out."""
+    even, odd = x_BHNE.float().unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack([even * cos_NP - odd * sin_NP, even * sin_NP + odd * cos_NP], -1)
+    return turned.flatten(-2).to(x_BHNE.dtype)
