@@ -103,7 +103,7 @@ def run_suite(
         raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
     chosen = list(cases) if cases is not None else select(suite, expr, backend)
     if runner is None:
-        _check_environment(chosen)
+        check_environment(chosen)
         runner = _make_runner(backend)
     folder = _make_folder(out_dir)
     run = SuiteRun(
@@ -206,7 +206,8 @@ def _missing_memory(case: Case) -> str:
     return f"needs {case.needs_gb:g} GiB of free memory and the machine has {free:.1f}"
 
 
-def _check_environment(cases: Sequence[Case]) -> None:
+def check_environment(cases: Sequence[Case]) -> None:
+    """Raise ``UserError`` if these cases cannot run here."""
     from refsim.launch import under_torchrun
 
     if under_torchrun():

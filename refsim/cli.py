@@ -285,6 +285,9 @@ def _mount_parity() -> None:
     from parity.cli import app as parity_app
 
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
+    from parity.schedules_cli import app as schedules_app
+
+    app.add_typer(schedules_app, name="schedules", help="Same bits under every schedule; which buffer policy is safe.")
 
 
 class _Signals:

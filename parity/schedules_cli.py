@@ -1,0 +1,123 @@
+"""``refsim schedules``: run cases under seeded schedules, replay one, model-check buffer policies."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from parity.cli import AsJson, Expr, Suite
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+Longest = Annotated[float, typer.Option("--longest", min=0, max=1000, help="Longest pause in milliseconds.")]
+
+
+@app.command("run")
+def run_schedules(
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    schedules: Annotated[int, typer.Option(min=1, max=100_000, help="Schedules per case.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first schedule; the next ones count up.")] = 0,
+    longest: Longest = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with the commands to replay."""
+    from parity.gate import check_environment, select
+    from parity.runners import CpuRunner
+    from parity.schedules import explore
+
+    cases = select(suite, expr)
+    check_environment(cases)
+    outcomes = []
+    with CpuRunner() as runner:
+        for index, case in enumerate(cases, 1):
+            outcome = explore(runner, case, list(range(seed, seed + schedules)), longest / 1e3)
+            outcomes.append(outcome)
+            if not any(later.model == case.model for later in cases[index:]):
+                runner.drop(case, case.seed)
+            verdict = "passed" if outcome.passed else "FAILED"
+            typer.echo(f"[{index}/{len(cases)}] {verdict} {case.id} ({len(outcome.schedules)} schedules)", err=True)
+            for failing, reasons in outcome.failures.items():
+                said = "undisturbed" if failing is None else f"seed {failing}"
+                typer.echo(f"  {said}: {'; '.join(reasons[:3])}", err=True)
+            for command in outcome.replays(suite, longest / 1e3):
+                typer.echo(f"  replay: {command}", err=True)
+    failed = sum(not outcome.passed for outcome in outcomes)
+    if as_json:
+        typer.echo(json.dumps([outcome.as_json(suite, longest / 1e3) for outcome in outcomes], indent=2))
+    else:
+        typer.echo(
+            f"{len(outcomes) - failed} of {len(outcomes)} cases keep their bits under {schedules} schedules each"
+        )
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("replay")
+def replay(
+    case: Annotated[str, typer.Argument(help="Id of the case.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the schedule.")],
+    suite: Suite = "smoke",
+    longest: Longest = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """One case under one schedule, compared with its undisturbed run."""
+    from parity.cases import suite_cases
+    from refsim.errors import UserError
+
+    if case not in {known.id for known in suite_cases(suite)}:
+        raise UserError(f"suite '{suite}' has no case '{case}'; `refsim parity list` prints the ids.")
+    from parity.gate import check_environment
+    from parity.runners import CpuRunner
+    from parity.schedules import explore
+
+    chosen = next(known for known in suite_cases(suite) if known.id == case)
+    check_environment([chosen])
+    with CpuRunner() as runner:
+        outcome = explore(runner, chosen, [seed], longest / 1e3)
+    if as_json:
+        typer.echo(json.dumps(outcome.as_json(suite, longest / 1e3), indent=2))
+    else:
+        for reasons in outcome.failures.values():
+            for reason in reasons:
+                typer.echo(reason)
+        if outcome.passed:
+            typer.echo(f"{case} keeps its bits under the schedule of seed {seed}, without a hazard")
+    if not outcome.passed:
+        raise typer.Exit(1)
+
+
+@app.command("policy")
+def policy(
+    name: Annotated[
+        str | None, typer.Argument(help="upstream, barrier, alternate, slots or credit; none: all.")
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=2, max=64, help="Members of the ring.")] = 4,
+    replay: Annotated[int | None, typer.Option(min=0, help="Print the schedule of this seed, step by step.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Seeded schedules to sample.")] = 1000,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/buffers.md.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Model-check how a ring reuses its buffers over layers; exit code 1 if a policy asked for by name is unsafe."""
+    from parity import policy_report as report
+    from refsim.errors import UserError
+
+    if markdown:
+        typer.echo(report.markdown(), nl=False)
+        return
+    if replay is not None:
+        if name is None:
+            raise UserError("--replay needs the name of a policy, for example: refsim schedules policy upstream.")
+        lines, wrong = report.replayed(name, ranks, replay)
+        typer.echo("\n".join(lines))
+        if wrong:
+            raise typer.Exit(1)
+        return
+    verdicts = [report.judge(one, ranks, seeds) for one in ([name] if name else report.POLICIES)]
+    if as_json:
+        typer.echo(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
+    else:
+        typer.echo("\n\n".join(map(str, verdicts)))
+    if name and not verdicts[0].safe:
+        raise typer.Exit(1)
