@@ -1,5 +1,6 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint,
-``nox -s ttnn`` the device wing on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an error)."""
+``nox -s chaos`` disturbs runs in two hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s ttnn`` is
+the device wing on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an error)."""
 
 import nox
 
@@ -21,6 +22,20 @@ def tests(session: nox.Session) -> None:
     """The tests, on two cores."""
     session.install("-e", ".[dev]")
     session.run("pytest", "-n", "2", *session.posargs)
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Two hundred seeded disturbances: every one reported in time, nothing left behind."""
+    session.install("-e", ".[dev]")
+    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--runs", "200", "--seed", "0"]))
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Thousands of wrong configurations, checkpoints, inputs and flags: one sentence and exit code 2 every time."""
+    session.install("-e", ".[dev]")
+    session.run("pytest", "tests/fuzz", "--hypothesis-profile=fuzz", "--timeout=1800", *session.posargs)
 
 
 @nox.session

@@ -27,20 +27,23 @@ class Findings:
     Attributes:
         events: the last events of every rank.
         said: failure messages of ranks, in the order they arrived.
-        died: wait statuses of the ranks that ended by themselves.
+        died: ranks that ended by themselves.
         hung: a silent rank, when nobody has shown life within the bound.
         too_big: (rank, bytes, sentence part) of a rank that was about to use up the memory.
     """
 
     events: Events
     said: dict[int, dict[str, Any]] = field(default_factory=dict)
-    died: dict[int, int] = field(default_factory=dict)
+    died: set[int] = field(default_factory=set)
     hung: int | None = None
     too_big: tuple[int, int, str] | None = None
 
 
-def verdict(found: Findings) -> RefsimError:
-    """The error to raise: a user's mistake, memory, a death, an exception, or the rank that all others wait for."""
+def verdict(found: Findings, statuses: list[int]) -> RefsimError:
+    """The error to raise: a user's mistake, memory, a death, an exception, or the rank that all others wait for.
+
+    ``statuses`` are the wait statuses of all ranks; only those of ``found.died`` say something.
+    """
     for failure in found.said.values():
         if failure["kind"] == "user":
             return UserError(failure["message"])
@@ -49,32 +52,43 @@ def verdict(found: Findings) -> RefsimError:
         return _failure(found, rank, f"held {held / 1e9:.1f} GB {why}")
     if found.died:
         rank = min(found.died)
-        return _failure(found, rank, _how_it_ended(found.died[rank]))
+        return _failure(found, rank, _how_it_ended(statuses[rank]))
     for rank, failure in found.said.items():
         if failure["kind"] == "error":
             return _failure(found, rank, "failed", said=failure["message"], traceback=failure["traceback"])
-    first = found.hung if found.hung is not None else next(iter(found.said))
-    chain = _waited_for(found, first)
-    rank = chain[-1]
-    if rank in chain[:-1]:
-        circle = chain[chain.index(rank) : -1]
+    rank, circle = (found.hung, []) if found.hung is not None else _culprit(found)
+    if circle:
         failure = found.said.get(rank, {"message": "", "traceback": ""})
-        how = f"waits in a circle (ranks {' -> '.join(map(str, [*circle, rank]))}) and made no progress"
+        how = f"waits in a circle (ranks {' -> '.join(map(str, circle))}) and made no progress"
         return _failure(found, rank, how, said=failure["message"], traceback=failure["traceback"])
     return _failure(found, rank, "made no progress")
 
 
-def _waited_for(found: Findings, rank: int) -> list[int]:
-    """From ``rank`` on to whom each one waits for, until somebody waits for nobody or for one already met."""
-    chain = [rank]
+def is_decided(found: Findings) -> bool:
+    """Whether listening longer would tell no more: not so while silent ranks say that they wait for each other,
+    because those that really do will give up in time, and the one that hangs will not."""
+    if found.died or any(failure["kind"] != "comm" for failure in found.said.values()):
+        return True
+    _, circle = _culprit(found)
+    return all(rank in found.said for rank in circle)
+
+
+def _culprit(found: Findings) -> tuple[int, list[int]]:
+    """From the first that gave up on to whom each one waits for; (where that ends, the circle if it is one).
+
+    Who gives up hangs up on everybody. So a silent rank that says it waits for one that gave up does not: it would
+    have noticed, and is the one that hangs.
+    """
+    chain = [next(iter(found.said))]
     while True:
-        peer = found.said[rank]["peer"] if rank in found.said else _peer(found, rank)
-        if peer is None:
-            return chain
+        rank = chain[-1]
+        gave_up = rank in found.said
+        peer = found.said[rank]["peer"] if gave_up else _peer(found, rank)
+        if peer is None or (not gave_up and peer in found.said):
+            return rank, []
+        if peer in chain:
+            return peer, [*chain[chain.index(peer) :], peer]
         chain.append(peer)
-        if peer in chain[:-1]:
-            return chain
-        rank = peer
 
 
 def _failure(found: Findings, rank: int, how: str, *, said: str = "", traceback: str = "") -> RankFailure:

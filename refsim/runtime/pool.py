@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from refsim.errors import RankFailure
 from refsim.runtime import memory, wire
-from refsim.runtime.blame import Findings, verdict
+from refsim.runtime.blame import Findings, is_decided, verdict
 from refsim.runtime.status import StatusBoard
 
 READY_TIMEOUT_S = 120.0
@@ -224,7 +224,9 @@ class Pool:
                     now = time.monotonic()
                     if (said or died) and stop_at is None:
                         stop_at = now + _GRACE_S
-                    if hung is not None or (stop_at is not None and now > stop_at):
+                    if hung is not None or (stop_at is not None and now > stop_at + timeout_s):
+                        break
+                    if stop_at is not None and now > stop_at and is_decided(self._findings(said, died)):
                         break
                     silent = set(range(self.world_size)) - replies.keys() - said.keys() - died
                     hung = self._hung(silent, now, timeout_s)
@@ -268,8 +270,7 @@ class Pool:
         too_big: tuple[int, int, str] | None = None,
     ) -> NoReturn:
         """End the pool and raise what went wrong first, with the last events of every rank."""
-        now = time.monotonic()
-        events = {rank: [(now - at, text) for at, text in self.board.recent(rank)] for rank in range(self.world_size)}
+        found = self._findings(said or {}, died or set(), hung, too_big)
         self.alive = False
         for sock in self._socks:
             sock.close()
@@ -278,8 +279,19 @@ class Pool:
         finally:
             os.close(self._board_fd)
             self.board.close()
-        ended = {rank: statuses[rank] for rank in died or ()}
-        raise verdict(Findings(events, said or {}, ended, hung, too_big))
+        raise verdict(found, statuses)
+
+    def _findings(
+        self,
+        said: dict[int, dict[str, Any]],
+        died: set[int],
+        hung: int | None = None,
+        too_big: tuple[int, int, str] | None = None,
+    ) -> Findings:
+        now = time.monotonic()
+        ranks = range(self.world_size)
+        events = {rank: [(now - at, text) for at, text in self.board.recent(rank)] for rank in ranks}
+        return Findings(events, said, died, hung, too_big)
 
 
 def _shared_memory(size: int) -> int:

@@ -1,0 +1,77 @@
+"""Who is named, out of what ranks said and were doing last; every finding here was met in a real run."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from refsim.errors import RankFailure, UserError
+from refsim.runtime.blame import Findings, is_decided, verdict
+from tests.refsim.helpers import assert_one_sentence
+
+
+def waiting(peer: int, step: int = 3) -> str:
+    return f"waiting for recv of step {step} of ring_attention (from rank {peer})"
+
+
+def events(*texts: str) -> dict[int, list[tuple[float, str]]]:
+    return {rank: [(1.0, "idle"), (0.5, text)] for rank, text in enumerate(texts)}
+
+
+def gave_up(peer: int) -> dict:
+    return {"kind": "comm", "message": f"receive from rank {peer} timed out", "peer": peer, "traceback": "T"}
+
+
+RAISED = {"kind": "error", "message": "ValueError: planted", "peer": None, "traceback": "T"}
+BUSY = "computing sdpa of step 2 of ring_attention"
+
+
+@pytest.mark.parametrize(
+    ("found", "rank", "says"),
+    [
+        (Findings(events(waiting(1), BUSY, BUSY), died={1}), 1, "rank 1 was killed by SIGKILL while it was computing"),
+        (
+            Findings(events(waiting(1), BUSY, BUSY), died={1}),
+            1,
+            "; rank 0 was waiting for it in recv of step 3 of ring",
+        ),
+        (Findings(events(waiting(1), BUSY, BUSY), said={0: gave_up(1), 1: RAISED}), 1, ": ValueError: planted."),
+        (Findings(events(waiting(1), waiting(2), BUSY), said={0: gave_up(1), 1: gave_up(2)}), 2, "made no progress"),
+        (Findings(events(waiting(1), waiting(2), BUSY), said={0: gave_up(1)}), 2, "made no progress"),
+        (
+            Findings(events(waiting(1), waiting(0), BUSY), said={0: gave_up(1)}),
+            1,
+            "rank 1 made no progress while it was",
+        ),
+        (
+            Findings(events(waiting(1), waiting(0)), said={0: gave_up(1), 1: gave_up(0)}),
+            0,
+            "circle (ranks 0 -> 1 -> 0)",
+        ),
+        (Findings(events(BUSY, BUSY), hung=1), 1, "rank 1 made no progress"),
+        (Findings(events(BUSY, BUSY), too_big=(1, 10**10, "of memory, too much,")), 1, "rank 1 held 10.0 GB of memory"),
+    ],
+    ids=["death", "waiter", "raised", "chain", "silent_chain", "hung_says_it_waits", "circle", "hung", "memory"],
+)
+def test_the_first_to_fail_is_named(found, rank, says):
+    error = verdict(found, [signal.SIGKILL] * len(found.events))
+    assert isinstance(error, RankFailure)
+    assert error.rank == rank
+    assert says in str(error)
+    assert_one_sentence(str(error))
+    assert error.last_events == found.events
+    assert all(f"rank {r} " in error.events_table() for r in found.events)
+
+
+def test_a_users_mistake_stays_one():
+    mistake = {"kind": "user", "message": "pad it to 8.", "peer": None, "traceback": ""}
+    assert isinstance(verdict(Findings(events(BUSY, BUSY), said={0: RAISED, 1: mistake}), [0, 0]), UserError)
+
+
+def test_silent_ranks_in_a_circle_are_listened_to_longer():
+    circle = events(waiting(1), waiting(2), waiting(1))
+    assert not is_decided(Findings(circle, said={0: gave_up(1)}))
+    assert is_decided(Findings(circle, said={0: gave_up(1), 1: gave_up(2)}))
+    assert is_decided(Findings(circle, said={0: gave_up(1), 1: gave_up(2), 2: gave_up(1)}))
+    assert is_decided(Findings(circle, said={0: RAISED}))
