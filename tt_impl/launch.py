@@ -1,9 +1,11 @@
-"""Run a program of the device wing in a process of its own; whatever happens to that process is one answer."""
+"""Run programs of the device wing, each in a process of its own; whatever happens to that process is one answer."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -45,64 +47,121 @@ class Outcome:
     resources: dict[str, Any] | None = None
 
 
-def execute(
-    program: str,
-    mesh: MeshSpec,
-    config: DiTParallelConfig,
-    arguments: dict[str, Any],
-    *,
-    backend: str,
-    timeout_s: float = 300.0,
-    fault: str = "",
-    values: bool = True,
-    optable: bool = False,
-) -> Outcome:
-    """Run ``program`` (``module:function``) on a mesh of ``backend`` (``ttnn-mock``, ``ttnn-sim``, ``ttnn-device``).
+class Worker:
+    """A warm process that has imported ttnn and forks a process of its own for every program; a context manager.
 
-    Args:
-        arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
-        fault: ``module:function`` called before the program, to put a deliberate fault into the wing.
-        values: on a mock mesh, compute golden values; without them what is read from a device is zero.
-        optable: note what every operation takes on a device, in ``Outcome.optable`` and ``Outcome.resources``.
-
-    Raises:
-        UserError: a mistake of the user.
-        RankFailure: ttnn refused the program (its own message), crashed (named by the operation) or hung.
+    Importing takes longer than most programs, and nothing but the import is shared: no two programs meet in a process,
+    and one that crashes or hangs leaves the next one as it would have found things. One thread at a time.
     """
-    with tempfile.TemporaryDirectory(prefix="refsim-ttnn-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        job = {
-            "program": program,
-            "mesh": mesh.name,
-            "config": {k: [f.factor, f.mesh_axis] for k, f in vars(config).items()},
-            "arguments": arguments,
-            "kind": KINDS[backend],
-            "fault": fault,
-            "values": values,
-            "optable": optable,
-        }
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        log = folder / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tt_impl.worker", name],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+        self._folder: tempfile.TemporaryDirectory | None = None
+
+    def __enter__(self) -> Worker:
+        self._folder = tempfile.TemporaryDirectory(prefix="refsim-ttnn-", ignore_cleanup_errors=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+        self._folder.cleanup()
+
+    def execute(
+        self,
+        program: str,
+        mesh: MeshSpec,
+        config: DiTParallelConfig,
+        arguments: dict[str, Any],
+        *,
+        backend: str,
+        timeout_s: float = 300.0,
+        fault: str = "",
+        values: bool = True,
+        optable: bool = False,
+    ) -> Outcome:
+        """Run ``program`` (``module:function``) on a mesh of ``backend``: ``ttnn-mock``, ``ttnn-sim``, ``ttnn-device``.
+
+        Args:
+            arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
+            fault: ``module:function`` called before the program, to put a deliberate fault into the wing.
+            values: on a mock mesh, compute golden values; without them what is read from a device is zero.
+            optable: note what every operation takes on a device, in ``Outcome.optable`` and ``Outcome.resources``.
+
+        Raises:
+            UserError: a mistake of the user.
+            RankFailure: ttnn refused the program (its own message), crashed (named by the operation) or hung.
+        """
+        with tempfile.TemporaryDirectory(dir=self._folder.name, ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            job = {
+                "program": program,
+                "mesh": mesh.name,
+                "config": {k: [f.factor, f.mesh_axis] for k, f in vars(config).items()},
+                "arguments": arguments,
+                "kind": KINDS[backend],
+                "fault": fault,
+                "values": values,
+                "optable": optable,
+            }
+            (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+            code = self._run(folder, timeout_s)
+            return _read(folder, code, folder / "log" if (folder / "log").exists() else self._log)
+
+    @property
+    def _log(self) -> Path:
+        return Path(self._folder.name) / "log"
+
+    def _run(self, folder: Path, timeout_s: float) -> int:
+        """Exit code of the job's process, or of the worker itself if that ended first."""
+        if self._process is None:
+            self._start()
+        try:
+            self._process.stdin.write(f"{folder}\n".encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended; its exit code is read below
+        done = False
+        try:
+            if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+                raise RankFailure(f"ttnn gave no answer in {timeout_s:g} s; it was in {_last(folder)}.", rank=0)
+            answer = self._process.stdout.readline()
+            done = bool(answer)
+            return int(answer) if done else self._process.wait()
+        finally:
+            if not done:
+                self._stop()
+
+    def _start(self) -> None:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tt_impl.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # so that it can be killed together with what it forked
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                    "TMPDIR": self._folder.name,  # what it leaves behind when it is killed goes with the folder
+                },
             )
-            try:
-                code = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                raise RankFailure(
-                    f"ttnn gave no answer in {timeout_s:g} s; it was in {_last(folder)}.", rank=0
-                ) from None
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-        return _read(folder, code, log)
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def execute(program: str, mesh: MeshSpec, config: DiTParallelConfig, arguments: dict[str, Any], **more: Any) -> Outcome:
+    """:meth:`Worker.execute` in a worker that is started for it alone."""
+    with Worker() as worker:
+        return worker.execute(program, mesh, config, arguments, **more)
 
 
 def _read(folder: Path, code: int, log: Path) -> Outcome:

@@ -1,7 +1,9 @@
 """The process that runs one job: opens the mesh, runs the program, writes the answer next to the job.
 
-ttnn can end a process (a segmentation fault in its dispatch code, an abort), so nothing but a job lives in here; the
-launcher (``tt_impl.launch``) reads what is left: ``answer.json`` and ``out.safetensors``, or ``last_op``.
+``python -m tt_impl.worker`` imports ttnn, reads folders with a ``job.json`` from stdin, line by line, forks a process
+for each and prints that process's exit code. ttnn can end a process (a segmentation fault in its dispatch code, an
+abort), so nothing but a job lives in there; the launcher (``tt_impl.launch``) reads what is left: ``answer.json`` and
+``out.safetensors``, or ``last_op``.
 
 A program is a function of (device, mesh spec, config, arguments by name) that returns tensors by name, or a pair of a
 report (JSON values) and such tensors.
@@ -12,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import re
 import sys
 import traceback
@@ -24,6 +27,7 @@ from refsim.checkpoint import Checkpoint
 from refsim.config import DiTParallelConfig, ParallelFactor
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
+from tt_impl.mock import environment
 
 _BACKTRACE = re.compile(r"\s*backtrace:")  # of C++, at the end of ttnn's messages; it stays in the traceback
 
@@ -90,5 +94,32 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         return answer
 
 
+def serve() -> None:
+    """Fork a process per line of stdin; ttnn is imported before, meshes are opened after."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what ttnn prints is no answer
+    import tt_impl.mock.shadow  # noqa: F401 - and with it ttnn
+
+    environment.share_runtime_root()
+    for line in sys.stdin:
+        folder = Path(line.rstrip("\n"))
+        child = os.fork()
+        if child == 0:
+            log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+                os.dup2(fd, target)
+            code = 1
+            try:
+                main(folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)  # ttnn's own farewell takes longer than a small program; the launcher removes the files
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    serve()

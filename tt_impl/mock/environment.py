@@ -24,6 +24,7 @@ from tt_impl.mock import toolchain
 PREFIX = "tt-impl-mock-"
 _LOCK = "in-use"
 _held: list[IO] = []
+_shared: Path | None = None
 
 
 def ttnn_package() -> Path:
@@ -78,8 +79,18 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
             os.environ["TMPDIR"] = before
 
 
+def share_runtime_root() -> None:
+    """Make one runtime root and one cache of kernels for all processes that this one forks."""
+    global _shared
+    folder = make_folder()
+    make_runtime_root(folder)
+    _shared = folder
+
+
 def make_runtime_root(folder: Path) -> Path:
     """ttnn's runtime root, relocated: links into the installed package, with a toolchain where it has none."""
+    if _shared is not None:
+        return _shared / "root"
     package = ttnn_package()
     root = folder / "root"
     runtime = root / "runtime"
@@ -96,7 +107,11 @@ def make_runtime_root(folder: Path) -> Path:
 
 def quiet_environment(folder: Path) -> dict[str, str]:
     """Variables that keep ttnn's caches and logs in ``folder`` and its messages to errors."""
-    variables = {"TT_METAL_CACHE": str(folder / "cache"), "TT_METAL_LOGS_PATH": str(folder / "logs")}
+    variables = {
+        "TT_METAL_CACHE": str((_shared or folder) / "cache"),
+        "TT_METAL_LOGS_PATH": str(folder / "logs"),
+        "OMPI_MCA_btl": "self",  # MPI of one process: no shared memory that a killed one would leave behind
+    }
     for name, value in (("TT_LOGGER_LEVEL", "off"), ("TT_METAL_LOGGER_LEVEL", "off"), ("LOGURU_LEVEL", "WARNING")):
         variables[name] = os.environ.get(name, value)
     return variables
