@@ -1,0 +1,79 @@
+"""One block of Wan: self-attention and feed-forward modulated by the time step, cross-attention to the prompt between.
+
+    spatial --LN--mod--all_gather--> self-attention --reduce_scatter--gate--+
+            --LN affine--all_gather--> cross-attention (no gate) -----------+
+            --LN--mod--all_gather--> FF --reduce_scatter--gate--------------+-->
+
+The residual stream lives cut over tp (features) and sp (tokens). Norms, modulation and gates are computed in fp32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.layers.feedforward import ParallelFeedForward
+from refsim.layers.modulation import modulate
+from refsim.layers.norm import DistributedLayerNorm
+from refsim.models.wan22.attention import CrossAttention, SelfAttention
+from refsim.models.wan22.config import WanConfig
+from refsim.parallel.padding import padded_features
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.tensor import gather_features, shard_range
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
+
+
+class WanBlock:
+    """``blocks.{index}`` of diffusers' WanTransformer3DModel."""
+
+    def __init__(
+        self, weights: Weights, device: Device, config: WanConfig, index: int, options: AttentionOptions
+    ) -> None:
+        self._device = device
+        d, prefix, tp = config.features, f"blocks.{index}", device.groups["tp"]
+        exact = weights.to(torch.float32)
+        lanes = shard_range(padded_features(d, tp.size), tp)
+        self._table_16D = exact.take(f"{prefix}.scale_shift_table", (1, 6, d), None, None, lanes)
+        self._norm = DistributedLayerNorm(device, features=d, eps=config.eps)
+        self._attn1 = SelfAttention(weights, device, f"{prefix}.attn1", config, options)
+        self._norm2 = None
+        if config.cross_attn_norm:
+            self._norm2 = DistributedLayerNorm(device, features=d, eps=config.eps, affine=(exact, f"{prefix}.norm2"))
+        self._attn2 = CrossAttention(weights, device, f"{prefix}.attn2", config, options)
+        self._ffn = ParallelFeedForward(weights, device, f"{prefix}.ffn", features=d, hidden=config.ffn_dim)
+
+    def __call__(
+        self,
+        spatial: MeshTensor,
+        prompt: MeshTensor,
+        time: list[MeshTensor],
+        *,
+        rotary: tuple[Tensor, Tensor],
+        tokens: TokenShards,
+    ) -> MeshTensor:
+        """(B, local N, local D) in and out; ``prompt`` (B, L, D) gathered; ``time`` six chunks (B, 1, local D)."""
+        dtype = spatial.local.dtype
+        shift, scale, gate, shift_ff, scale_ff, gate_ff = (
+            chunk.map("scale_shift_table", self._table_16D[:, i : i + 1].add) for i, chunk in enumerate(time)
+        )
+
+        def stored(x: MeshTensor) -> MeshTensor:
+            return x.map("cast", lambda y: y.to(dtype))
+
+        normed = modulate(self._norm(_exact(spatial)), shift, scale)
+        attn = self._attn1(gather_features(self._device, stored(normed)), rotary, tokens)
+        spatial = stored(_exact(spatial) + attn * gate)
+
+        normed = spatial if self._norm2 is None else stored(self._norm2(_exact(spatial)))
+        spatial = spatial + self._attn2(gather_features(self._device, normed), prompt)
+
+        normed = modulate(self._norm(_exact(spatial)), shift_ff, scale_ff)
+        ff = self._ffn(gather_features(self._device, stored(normed)))
+        return stored(_exact(spatial) + _exact(ff) * gate_ff)
+
+
+def _exact(x: MeshTensor) -> MeshTensor:
+    return x.map("cast", Tensor.float)

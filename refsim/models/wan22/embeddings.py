@@ -1,0 +1,124 @@
+"""What goes into Wan's blocks: video patches, rotary tables, the time step's modulation and the embedded prompt."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from refsim.layers.embeddings import timestep_embedding
+from refsim.layers.linear import ColParallelLinear, Linear, RowParallelLinear
+from refsim.layers.modulation import Modulation
+from refsim.layers.rope import rotary_angles, token_positions
+from refsim.models.wan22.config import WanConfig
+from refsim.parallel.padding import padded_features
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.tensor import gather_features
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Shard
+
+Grid = tuple[int, int, int]
+
+
+class VideoPatches:
+    """The convolution over patches as a column-parallel linear on this member's tokens, and the way back."""
+
+    def __init__(self, weights: Weights, device: Device, config: WanConfig) -> None:
+        self._device, self._config = device, config
+        channels, patch = config.in_channels, config.patch_size
+        self._proj = ColParallelLinear(
+            weights,
+            device,
+            "patch_embedding",
+            in_features=channels * patch[0] * patch[1] * patch[2],
+            out_features=config.features,
+            gathered_input=False,
+            unflatten=(channels, *patch),
+        )
+
+    def grid(self, size: tuple[int, ...]) -> Grid:
+        """Patches (frames, rows, columns) of a latent of ``size``; ``UserError`` if it does not fit."""
+        patch, text = self._config.patch_size, "x".join(map(str, size))
+        if any(n % p for n, p in zip(size, patch, strict=True)):
+            raise UserError(
+                f"a latent of {text} (frames, height, width) does not divide into "
+                f"{'x'.join(map(str, patch))} patches; pad or crop it."
+            )
+        grid = tuple(n // p for n, p in zip(size, patch, strict=True))
+        if max(grid) > self._config.rope_max_seq_len:
+            raise UserError(
+                f"a latent of {text} needs {max(grid)} positions along one side but the checkpoint has "
+                f"rope_max_seq_len {self._config.rope_max_seq_len}; use a smaller one."
+            )
+        return grid
+
+    def __call__(self, latent_BCTHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
+        """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
+        (t, h, w), (pt, ph, pw) = self.grid(latent_BCTHW.shape[2:]), self._config.patch_size
+        x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
+        patches_BNP = x.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
+        placements = {"sp": Shard(1)} if self._device.groups["sp"].size > 1 else {}
+        return self._proj(MeshTensor(tokens.cut(patches_BNP, shard, dim=1), placements))
+
+    def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
+        """(B, N, pt * ph * pw * C) with the channel innermost -> (B, C, T, H, W)."""
+        x = out_BNP.unflatten(2, (*self._config.patch_size, self._config.out_channels)).unflatten(1, grid)
+        x = x.permute(0, 7, 1, 4, 2, 5, 3, 6)
+        return x.flatten(6).flatten(4, 5).flatten(2, 3).contiguous()
+
+
+def rotary_tables(config: WanConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor]:
+    """(cos, sin) of this shard's tokens, (local N, E / 2) in fp32; zero in padded rows, which are no keys.
+
+    A head of E features gives 2 * (E // 6) to height and to width each, the rest to time.
+    """
+    side = 2 * (config.attention_head_dim // 6)
+    features = (config.attention_head_dim - 2 * side, side, side)
+    span = tokens.tokens(shard)
+    angles = rotary_angles(token_positions(grid, span), features)
+    padding = (0, 0, 0, tokens.local_n - (span[1] - span[0]))
+    return F.pad(angles.cos().float(), padding), F.pad(angles.sin().float(), padding)
+
+
+class ConditionEmbedder:
+    """``condition_embedder``: the time step, its six chunks per block cut over tp, and the prompt.
+
+    The time step's first two linears are kept in fp32, as diffusers keeps them.
+    """
+
+    def __init__(self, weights: Weights, device: Device, config: WanConfig) -> None:
+        self._device, self._freq_dim = device, config.freq_dim
+        d, name = config.features, "condition_embedder"
+        exact = weights.to(torch.float32)
+        self._time_1 = Linear(exact, f"{name}.time_embedder.linear_1", in_features=config.freq_dim, out_features=d)
+        self._time_2 = Linear(exact, f"{name}.time_embedder.linear_2", in_features=d, out_features=d)
+        self._time_proj = Modulation(weights, device, f"{name}.time_proj", features=d, chunks=6)
+        self._text_1 = ColParallelLinear(
+            weights,
+            device,
+            f"{name}.text_embedder.linear_1",
+            in_features=config.text_dim,
+            out_features=d,
+            gathered_input=False,
+        )
+        self._text_2 = RowParallelLinear(
+            weights,
+            device,
+            f"{name}.text_embedder.linear_2",
+            in_features=d,
+            out_features=d,
+            in_padded=padded_features(d, device.groups["tp"].size),
+        )
+
+    def time(self, timestep_B: Tensor, dtype: torch.dtype) -> tuple[Tensor, list[MeshTensor]]:
+        """(B,) in 0..1000 -> (temb (B, D), replicated; six chunks (B, 1, local D), tp=Shard(-1)), in ``dtype``."""
+        x = self._time_1(timestep_embedding(timestep_B, self._freq_dim))
+        temb = self._time_2(F.silu(x)).to(dtype)
+        return temb, self._time_proj(F.silu(temb))
+
+    def text(self, prompt_BLT: Tensor) -> MeshTensor:
+        """(B, L, text_dim) on every device -> (B, L, D), tp=Replicate with padded lanes, for all blocks."""
+        hidden = self._text_1(MeshTensor(prompt_BLT)).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
+        return gather_features(self._device, self._text_2(hidden))

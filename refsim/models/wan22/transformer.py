@@ -1,0 +1,90 @@
+"""One Wan2.2 expert: video latent, prompt and time step in, velocity out.
+
+    latent --patches--> tokens of this device -----------+--> blocks --> norm, proj --all_gather over sp--> unpatchify
+    prompt --two linears--> replicated on every device --'
+
+Counterpart: diffusers' ``WanTransformer3DModel`` (text to video).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from refsim.layers.linear import Linear
+from refsim.layers.norm import LayerNorm
+from refsim.models.wan22.block import WanBlock
+from refsim.models.wan22.config import CLASS_NAME, WanConfig
+from refsim.models.wan22.embeddings import ConditionEmbedder, VideoPatches, rotary_tables
+from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
+
+
+class WanTransformer:
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed.
+
+    Args:
+        options: how attention runs.
+        split_prompt: refused; cross-attention wants the whole prompt on every device.
+    """
+
+    CLASS_NAME = CLASS_NAME
+
+    def __init__(
+        self, weights: Weights, device: Device, config: WanConfig, *, options: AttentionOptions, split_prompt: bool
+    ) -> None:
+        if split_prompt:
+            raise UserError(f"{CLASS_NAME} attends to the whole prompt on every device; leave out --prompt split.")
+        self._device, self._config = device, config
+        d = config.features
+        self._patches = VideoPatches(weights, device, config)
+        self._condition = ConditionEmbedder(weights, device, config)
+        self._blocks = [WanBlock(weights, device, config, i, options) for i in range(config.num_layers)]
+        self._norm_out = LayerNorm(features=d, eps=config.eps)
+        self._table_12D = weights.to(torch.float32).take("scale_shift_table", (1, 2, d))
+        out_features = math.prod(config.patch_size) * config.out_channels
+        self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=out_features)
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: WanConfig) -> dict[str, tuple[int | None, ...]]:
+        """Names and shapes of the diffusers ``forward`` arguments; None where any size will do."""
+        return {
+            "hidden_states": (None, config.in_channels, None, None, None),
+            "encoder_hidden_states": (None, None, config.text_dim),
+            "timestep": (None,),
+        }
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """``UserError`` if the latent does not fit the patches or the rotary table."""
+        self._patches.grid(shapes["hidden_states"][2:])
+
+    def __call__(self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> Tensor:
+        """(B, C, T, H, W), (B, L, text), (B,) on every device -> velocity (B, C, T, H, W), replicated over sp and
+        tp."""
+        sp, dtype = self._device.groups["sp"], hidden_states.dtype
+        grid = self._patches.grid(hidden_states.shape[2:])
+        tokens = TokenShards.of(math.prod(grid), sp.size)
+        rotary = rotary_tables(self._config, grid, tokens, sp.index)
+        temb, time = self._condition.time(timestep, dtype)
+        prompt = self._condition.text(encoder_hidden_states)
+        spatial = self._patches(hidden_states, tokens, sp.index)
+        for index, block in enumerate(self._blocks):
+            self._device.status(f"running block {index}")
+            spatial = block(spatial, prompt, time, rotary=rotary, tokens=tokens)
+        out_BNP = self._project_out(spatial, temb)
+        return self._patches.unpatchify(gather_tokens(self._device, out_BNP, sp, tokens, dim=1), grid)
+
+    def _project_out(self, spatial: MeshTensor, temb_BD: Tensor) -> Tensor:
+        """(B, local N, local D) -> (B, local N, pt * ph * pw * C), modulated by the time step before its silu."""
+        shift, scale = (self._table_12D + temb_BD.unsqueeze(1)).chunk(2, 1)
+        gathered = gather_features(self._device, spatial).local
+        normed = self._norm_out(gathered.float()) * (1 + scale) + shift
+        return self._proj_out(normed.to(gathered.dtype))

@@ -1,0 +1,89 @@
+"""The Wan transformer against diffusers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import refsim
+from refsim.errors import UserError
+from tests.refsim.models.tiny_sd35 import relative_rmse, save
+from tests.refsim.models.tiny_wan import make_inputs, make_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """(folder, inputs, diffusers' answer)."""
+    model, inputs = make_model(), make_inputs()
+    with torch.no_grad():
+        expected = model(**inputs, return_dict=False)[0]
+    return save(model, tmp_path_factory.mktemp("tiny")), inputs, expected
+
+
+@pytest.mark.parametrize(
+    ("mesh", "parallel", "options"),
+    [
+        ("n150", "sp1", {}),
+        ("t3k", "sp2_tp4", {}),
+        ("t3k", "cfg2_sp4", {"attention": "ulysses"}),
+        ("t3k", "sp8", {"attention": "usp", "ring": 4, "ulysses": 2}),
+        ("galaxy", "sp8_tp4", {"schedule": "block", "k_chunk_size": 24}),
+        ("tg", "sp4_tp8", {}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_equals_diffusers(tiny, mesh, parallel, options):
+    folder, inputs, expected = tiny
+    result = refsim.run(folder, inputs=inputs, mesh=mesh, parallel=parallel, **options)
+    assert result.tensors["sample"].shape == expected.shape
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
+    assert len(set(result.value["digests"])) == 1
+
+
+def test_without_cross_attention_norm(tmp_path):
+    model, inputs = (
+        make_model(cross_attn_norm=False, num_layers=1, patch_size=(2, 2, 2)),
+        make_inputs(batch=1, latent=(4, 4, 6)),
+    )
+    with torch.no_grad():
+        expected = model(**inputs, return_dict=False)[0]
+    result = refsim.run(save(model, tmp_path), inputs=inputs, mesh="n300", parallel="tp2")
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
+
+
+def test_bf16_is_as_good_as_diffusers_own(tiny):
+    from diffusers import WanTransformer3DModel
+
+    folder, inputs, _ = tiny
+    model = WanTransformer3DModel.from_pretrained(folder, torch_dtype=torch.bfloat16)  # keeps in fp32 what it keeps
+    low = {name: x.bfloat16() if x.ndim > 1 else x for name, x in inputs.items()}
+    with torch.no_grad():
+        own = model(**low, return_dict=False)[0]
+        exact = model.float()(**{n: x.float() for n, x in low.items()}, return_dict=False)[0]
+    ours = refsim.run(folder, inputs=inputs, mesh="t3k", parallel="sp2_tp4", dtype="bf16").tensors["sample"]
+    assert ours.dtype == torch.bfloat16
+    assert relative_rmse(ours, exact) <= 2 * relative_rmse(own, exact)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"added_kv_proj_dim": 60}, "image-to-video"),
+        ({"patch_size": (1, 0, 2)}, "patch_size"),
+        ({"qk_norm": "rms_norm"}, "rms_norm_across_heads"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_config_that_cannot_be(changes, word):
+    from refsim.models.wan22.config import WanConfig
+
+    with pytest.raises(UserError, match=word):
+        WanConfig.from_dict(changes)
+
+
+def test_inputs_that_do_not_fit(tiny):
+    folder, inputs, _ = tiny
+    with pytest.raises(UserError, match="3x7x12"):
+        refsim.run(folder, inputs=make_inputs(latent=(3, 7, 12)), mesh="n300", parallel="sp2")
+    with pytest.raises(UserError, match="--prompt split"):
+        refsim.run(folder, inputs=inputs, mesh="n300", parallel="sp2", prompt="split")
