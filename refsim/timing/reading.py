@@ -199,7 +199,18 @@ class ReadingDevice(Device):
 _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}
 _REDUCTIONS = {"mean", "sum", "var_mean", "native_layer_norm", "native_group_norm", "_softmax", "amax"}
 _LAYOUTS = {"cat", "clone", "copy_", "_to_copy", "constant_pad_nd", "stack", "index", "repeat", "flip"}
-_FREE = {"empty", "zeros", "full", "arange", "detach", "alias", "lift_fresh", "zeros_like", "empty_like", "scalar_tensor"}
+_FREE = {
+    "empty",
+    "zeros",
+    "full",
+    "arange",
+    "detach",
+    "alias",
+    "lift_fresh",
+    "zeros_like",
+    "empty_like",
+    "scalar_tensor",
+}
 
 
 class _Recorder(TorchDispatchMode):
@@ -288,7 +299,9 @@ def read(
         arguments = {}
         for name, shape in shapes.items():
             start, stop = batch_range(device, shape[0])
-            arguments[name] = torch.empty((stop - start, *shape[1:]), dtype=storage if len(shape) > 1 else torch.float32)
+            arguments[name] = torch.empty(
+                (stop - start, *shape[1:]), dtype=storage if len(shape) > 1 else torch.float32
+            )
         with _Recorder(device):
             gather_batch(device, model(**arguments))
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())

@@ -1,6 +1,6 @@
 """Who may import whom: the rules of the architecture, checked on the syntax tree of every file.
 
-refsim.runtime < ccl < parallel < layers < models < pipelines    a lower layer never imports a higher one
+refsim.runtime < ccl < parallel < layers < models < pipelines < timing    a lower layer never imports a higher one
 refsim.errors, mesh, config, checkpoint, output                  import none of them
 refsim                                                           imports no wing beside or above it; only cli.py
                                                                  may, inside functions
@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines")
+LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
 BASE = ("errors", "mesh", "config", "checkpoint", "output")
 FRONT = ("api", "launch", "validate", "cli", "__main__")
 ABOVE = ("tt_impl", "parity", "benchmarks", "reports", "tests")

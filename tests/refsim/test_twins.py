@@ -11,6 +11,7 @@ ALONE = {
     "(tt_impl/pipelines/transformer.py)",
     "refsim/parallel/sequence.py": "ttnn's mesh mapper cuts the tokens, and its ops mask from logical_n",
     "refsim/models/registry.py": "one model so far; the device wing's pipelines name it",
+    "refsim/models/published.py": "configurations without weights, for predictions and full-size runs",
     "refsim/models/sd35/config.py": "the configuration is shared",
     "refsim/pipelines/attention.py": "attention alone is judged through the block in the device wing",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
