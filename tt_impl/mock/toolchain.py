@@ -1,8 +1,8 @@
 """Stand-in for the RISC-V compiler: programs are built for the mock, but no kernel is ever run.
 
 ttnn compiles each kernel with ``riscv-tt-elf-g++`` and maps the ELF it gets. The stand-in answers ``--version``,
-writes a dependency file and copies one fixed ELF to the output, through a temporary name and a rename, because
-processes that share a cache would otherwise map half a file.
+writes a dependency file and links one fixed ELF to the output, in one step, because processes that share a cache would
+otherwise map half a file, and in one process, because a program has hundreds of kernels.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ for argument in "$@"; do
   case "$previous" in -o) out="$argument" ;; -MF) dependencies="$argument" ;; esac
   previous="$argument"
 done
-if [ -n "$out" ]; then cp "{elf}" "$out.$$" && mv -f "$out.$$" "$out" || exit 1; fi
 if [ -n "$dependencies" ]; then echo "$out:" > "$dependencies"; fi
+if [ -n "$out" ]; then exec ln -f "{elf}" "$out"; fi
 """
 
 _BASE = 0x9040
