@@ -1,0 +1,105 @@
+"""Spatial parallelism of images: rows cut over one group, columns over another, borders handed to the neighbours.
+
+    image of 6 x 8 over sp 2 (rows) and tp 2 (columns)        what member (0, 0) needs for a 3 x 3 convolution
+
+        columns 0..3   columns 4..7                               0 0 0 0 0 0      0  the image's own border
+        +-----------+ +-----------+  rows 0..2                    0 x x x x e      e  from (0, 1), first hop
+        |  (0, 0)   | |  (0, 1)   |                               0 x x x x e      s  from (1, 0), first hop
+        +-----------+ +-----------+                               0 x x x x e      c  from (1, 1): (1, 0)'s rows
+        +-----------+ +-----------+  rows 3..5                    0 s s s s c         travel with (0, 1)'s columns
+        |  (1, 0)   | |  (1, 1)   |
+        +-----------+ +-----------+
+
+Rows travel first, then columns of what that made, so corners arrive without a hop of their own. Sizes that do not
+divide are padded at the bottom and right; padding is set to zero before every exchange, as the border of the image is.
+
+Bytes sent per member and exchange, r and c the bytes of a halo's rows and (extended) columns:
+``r * neighbours above and below + c * neighbours left and right``.
+
+Source: TTNN's neighbor_pad; DistriFusion and domain parallelism of convolutions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.ccl import all_gather
+from refsim.ccl.exchange import exchange
+from refsim.parallel.padding import round_up
+from refsim.parallel.sequence import TokenShards
+from refsim.runtime.device import Device
+from refsim.runtime.group import Group
+
+
+@dataclass(frozen=True)
+class ImageShards:
+    """How images of (..., height, width) are cut: rows over the sp group, columns over the tp group."""
+
+    rows: TokenShards
+    columns: TokenShards
+
+    @classmethod
+    def of(cls, device: Device, height: int, width: int) -> ImageShards:
+        def cut(size: int, group: str) -> TokenShards:
+            factor = device.groups[group].size
+            return TokenShards(size, factor, round_up(size, factor) // factor)
+
+        return cls(cut(height, "sp"), cut(width, "tp"))
+
+    def scaled(self, by: int) -> ImageShards:
+        """The cut of the same images ``by`` times as high and wide, every member keeping its part."""
+        rows, columns = (TokenShards(by * s.logical_n, s.factor, by * s.local_n) for s in (self.rows, self.columns))
+        return ImageShards(rows, columns)
+
+    def real(self, device: Device) -> tuple[int, int]:
+        """How many local rows and columns are image, not padding."""
+        sides = ((self.rows, "sp"), (self.columns, "tp"))
+        (top, bottom), (left, right) = (cut.tokens(device.groups[group].index) for cut, group in sides)
+        return bottom - top, right - left
+
+
+def cut_image(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
+    """This member's part (..., local height, local width) of a full image, zero-padded."""
+    rows = shards.rows.cut(x, device.groups["sp"].index, dim=-2)
+    return shards.columns.cut(rows, device.groups["tp"].index, dim=-1)
+
+
+def gather_image(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
+    """The full image (..., height, width) on every member, the padding dropped."""
+    x = all_gather(device, x.contiguous(), device.groups["tp"], dim=-1).narrow(-1, 0, shards.columns.logical_n)
+    return all_gather(device, x.contiguous(), device.groups["sp"], dim=-2).narrow(-2, 0, shards.rows.logical_n)
+
+
+def zero_padding(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
+    """The local part with what is no image set to zero."""
+    height, width = shards.real(device)
+    if (height, width) == tuple(x.shape[-2:]):
+        return x
+    return F.pad(x[..., :height, :width], (0, x.shape[-1] - width, 0, x.shape[-2] - height))
+
+
+def exchange_halo(device: Device, x: Tensor, shards: ImageShards, *, by: int = 1) -> Tensor:
+    """(..., local height, local width) -> ``by`` more rows and columns on every side, the neighbours' or zeros.
+
+    ``by`` is at most the local height and width, so that a halo comes from the next member alone.
+    """
+    x = zero_padding(device, x, shards)
+    x = _extend(device, x, device.groups["sp"], -2, by)
+    return _extend(device, x, device.groups["tp"], -1, by)
+
+
+def _extend(device: Device, x: Tensor, group: Group, dim: int, by: int) -> Tensor:
+    """Both neighbours' borders of ``dim`` around ``x``; zeros where there is no neighbour."""
+    n, i, size = group.size, group.index, x.shape[dim]
+    first, last = x.narrow(dim, 0, by).contiguous(), x.narrow(dim, size - by, by).contiguous()
+    before, after = torch.zeros_like(first), torch.zeros_like(last)
+    if n > 1:
+        sends = [(first, i - 1)] * (i > 0) + [(last, i + 1)] * (i + 1 < n)
+        recvs = [(before, i - 1)] * (i > 0) + [(after, i + 1)] * (i + 1 < n)
+        with device.collective("neighbor_pad", group, *(border for border, _ in sends)):
+            exchange(device, group, 0, sends=sends, recvs=recvs)
+    return torch.cat([before, x, after], dim)
