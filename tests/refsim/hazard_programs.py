@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -174,6 +175,29 @@ def posted_early_untold(device: Device, group: Group, buffer: DeviceBuffer) -> N
         use(device, buffer.tensor, step=0)
         second.wait()
     use(device, buffer.tensor)
+
+
+def layers(device: Device, *, policy: str, late_s: float, rest_s: float) -> Answer:
+    """Two ranks swap a shard per layer and read it; the fabric may write at any time, as all receives are posted first.
+
+    Under ``upstream`` all layers use one buffer, under ``alternate`` two in turn. Rank 1 is ``late_s`` late before its
+    first read; the rest of a layer takes ``rest_s``. Each rank tells the layers whose shards it read.
+    """
+    group = device.groups["sp"]
+    other, slots = 1 - group.index, {"upstream": 1, "alternate": 2}[policy]
+    buffers = [device.buffers.persistent(f"k{slot}", (4,), torch.float32) for slot in range(slots)]
+    read = []
+    with device.collective("ring_attention", group):
+        arriving = [device.irecv(buffers[layer % slots].tensor, group, other, step=layer) for layer in range(4)]
+        for layer, arrival in enumerate(arriving):
+            sent = device.isend(torch.full((4,), float(layer)), group, other, step=layer)
+            arrival.wait()
+            time.sleep(late_s if layer == 0 and group.index == 1 else 0)
+            with device.compute("sdpa", buffers[layer % slots].tensor, step=layer):
+                read.append(int(buffers[layer % slots].tensor[0]))
+            sent.wait()
+            time.sleep(rest_s)
+    return {"read": read}, {}
 
 
 MISTAKES: dict[str, Callable[[Device, Group, DeviceBuffer], None]] = {

@@ -89,6 +89,31 @@ def test_nothing_is_found_where_nobody_looks():
     assert play("two_at_once", detect=False).hazards == []
 
 
+def swap_layers(**arguments):
+    spec = get_mesh("n300")
+    program = "tests.refsim.hazard_programs:layers"
+    return execute(program, spec, parse_parallel("sp2", spec), arguments, timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.4], ids=["on_time", "late"])
+def test_one_buffer_for_all_layers_is_reported_whether_or_not_a_rank_is_late(late_s):
+    """Upstream's policy on the real runtime: right values if nobody lags by the rest of a layer, wrong ones if so."""
+    result = swap_layers(policy="upstream", late_s=late_s, rest_s=0.1)
+    assert (result.values[1]["read"] == [0, 1, 2, 3]) is (late_s == 0)
+    sentences = [str(hazard) for hazard in result.hazards]
+    wanted = (
+        "write-while-read: rank 0's send of step 1 of ring_attention writes buffer k0 of rank 1 and "
+        "rank 1's sdpa of step 0 of ring_attention reads it and nothing orders the two."
+    )
+    assert wanted in sentences
+
+
+def test_two_buffers_in_turn_are_safe_however_late_a_rank_is():
+    result = swap_layers(policy="alternate", late_s=0.4, rest_s=0.0)
+    assert result.hazards == []
+    assert [value["read"] for value in result.values] == [[0, 1, 2, 3]] * 2
+
+
 @pytest.mark.parametrize("schedule", ["gather", "step", "block"])
 @pytest.mark.parametrize("scheme", ["n150-serial", "t3k_1x8-ring8", "t3k-sp4tp2-ring_line"])
 def test_rings_are_clean(scheme, schedule):

@@ -1,0 +1,115 @@
+"""Cases under seeded schedules: same bits; what differs, hazards and failures come with the command to replay them."""
+
+import json
+import shlex
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from parity import runners, schedules
+from parity.cases import AttentionShape, Layout, make_case
+from parity.schedules_cli import app
+from refsim.errors import RankFailure, UserError
+from refsim.launch import Result
+from refsim.runtime.hazards import Hazard
+
+CASE = "attention-t3k-sp4_tp2-ring-block-fp32-fa_rand-chunks48x20"
+HAZARD = Hazard("write-after-write", "rank 0's send and rank 1's send both write buffer k of rank 2.", "k", 2)
+
+
+def result(x: float = 1.0, value: int = 0, hazards=()) -> Result:
+    return Result([{"digest": 0}, {"digest": value}], {"out": torch.tensor([1.0, x])}, {}, [], hazards=list(hazards))
+
+
+class Runner:
+    """Answers by seed; None is the undisturbed run."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def drop(self, case, seed):
+        pass
+
+    def simulate(self, case, seed, *, delay):
+        answer = self.answers.get(delay and delay[0], result())
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def explore(answers, seeds=3):
+    case = make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape())
+    return schedules.explore(Runner(answers), case, list(range(seeds)))
+
+
+def test_the_same_bits_under_every_schedule_pass():
+    outcome = explore({})
+    assert outcome.passed
+    assert outcome.schedules == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (result(x=1.0 + 2**-23), "out differs from the undisturbed run in 1 bytes"),
+        (result(x=float("nan")), "out differs from the undisturbed run in 2 bytes"),
+        (result(value=1), "what ranks 1 report differs from the undisturbed run"),
+        (result(hazards=[HAZARD]), str(HAZARD)),
+        (RankFailure("rank 3 made no progress.", rank=3), "rank 3 made no progress."),
+    ],
+    ids=["bit", "nan", "other_rank", "hazard", "hang"],
+)
+def test_a_schedule_that_goes_wrong_is_found_and_can_be_replayed(answer, said):
+    outcome = explore({1: answer})
+    assert outcome.failures == {1: [said]}
+    assert list(outcome.replays("smoke", schedules.LONGEST_S)) == [f"refsim schedules replay {outcome.case} --seed 1"]
+
+
+def test_a_hazard_of_the_undisturbed_run_fails_too():
+    assert explore({None: result(hazards=[HAZARD])}).failures == {None: [str(HAZARD)]}
+
+
+def test_the_replay_command_carries_what_is_not_the_default():
+    command = schedules.replay_command("a-b", 4, "full", 0.05)
+    assert shlex.split(command)[3:] == ["a-b", "--seed", "4", "--suite", "full", "--longest", "50"]
+
+
+@pytest.mark.parametrize("answer", [None, RankFailure("rank 1 died.", rank=1)], ids=["passes", "fails"])
+def test_the_commands_tell_and_their_exit_codes_too(monkeypatch, answer):
+    answers = {5: answer} if answer else {}
+    monkeypatch.setattr(runners, "CpuRunner", lambda: Runner(answers))
+    ran = CliRunner().invoke(app, ["run", "-k", CASE, "--schedules", "3", "--seed", "4", "--json"])
+    assert ran.exit_code == bool(answer)
+    (record,) = json.loads(ran.stdout)
+    assert (record["case"], record["schedules"], record["verdict"]) == (CASE, 3, "failed" if answer else "passed")
+    if answer:
+        assert record["failures"] == [{"seed": 5, "reasons": ["rank 1 died."]}]
+        (command,) = record["replay"]
+        again = CliRunner().invoke(app, shlex.split(command)[2:])
+        assert (again.exit_code, "rank 1 died." in again.stdout) == (1, True)
+    assert CliRunner().invoke(app, ["replay", CASE, "--seed", "4"]).exit_code == 0
+
+
+def test_a_case_that_does_not_exist_is_refused():
+    with pytest.raises(UserError, match="has no case 'nothing'"):
+        CliRunner().invoke(app, ["replay", "nothing", "--seed", "1"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "case", [CASE, "attention-t3k_1x8-sp8-ring-fp32-normal", "attention-t3k-sp4_tp2-usp_r2u2-fp32-normal"]
+)
+def test_the_simulator_keeps_its_bits(case):
+    from parity.cases import suite_cases
+
+    (chosen,) = (known for known in suite_cases("smoke") if known.id == case)
+    with runners.CpuRunner() as runner:
+        outcome = schedules.explore(runner, chosen, [0, 1, 2])
+    assert outcome.passed, outcome.failures
+    assert len(outcome.schedules) == 3
