@@ -50,8 +50,10 @@ def program(
         tokens=tokens,
         prompt_tokens=None,
     )
-    whole = gather_features(device, spatial).local[..., : config.features]
-    result = {"spatial": gather_tokens(device, whole, sp, tokens, dim=1).contiguous()}
-    if prompt is not None:
-        result["prompt"] = gather_features(device, prompt).local[..., : config.features].contiguous()
-    return {}, result
+    whole = {
+        name: gather_features(device, x).local[..., : config.features].contiguous()
+        for name, x in (("spatial", spatial), ("prompt", prompt))
+        if x is not None
+    }
+    whole["spatial"] = gather_tokens(device, whole["spatial"], sp, tokens, dim=1).contiguous()
+    return {}, whole
