@@ -218,3 +218,13 @@ def test_command_line_runs(monkeypatch, tmp_path, metrics, code):
     assert {p.name for p in tmp_path.iterdir()} == {"results.json", "junit.xml", "parity.md"}
     as_json = CliRunner().invoke(app, [*arguments, "--json"])
     assert json.loads(as_json.stdout)["exit_code"] == code
+
+
+def test_a_hazard_fails_a_case_whose_values_are_right(tmp_path, monkeypatch):
+    sentence = "write-while-read: rank 0's send writes buffer k of rank 1 and rank 1's sdpa reads it."
+    runner = FakeRunner({"good": GOOD})
+    monkeypatch.setattr(runner, "run", lambda case, seed: Measured(GOOD, {}, hazards=[sentence]))
+    done = gate.run_suite("smoke", out_dir=tmp_path, cases=[case("good")], runner=runner)
+    (record,) = done.records
+    assert (record["verdict"], record["reason"], record["hazards"]) == ("failed", sentence, [sentence])
+    assert sentence in (tmp_path / "parity.md").read_text()

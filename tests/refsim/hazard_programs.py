@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
-from refsim.runtime.buffers import DeviceBuffer, Semaphore
+from refsim.parallel.ring import ring_attention
+from refsim.parallel.sdpa import SDPAProgramConfig
+from refsim.runtime.buffers import BufferPool, DeviceBuffer, PingPong, Semaphore
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 
@@ -198,6 +203,38 @@ def layers(device: Device, *, policy: str, late_s: float, rest_s: float) -> Answ
             sent.wait()
             time.sleep(rest_s)
     return {"read": read}, {}
+
+
+def single_buffer(pair: PingPong, step: int) -> DeviceBuffer:
+    return pair._slots[0]
+
+
+def shared_by_k_and_v(pool: BufferPool, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> PingPong:
+    return PingPong(tuple(pool.persistent(f"{name.replace('.v', '.k')}[{slot}]", shape, dtype) for slot in (0, 1)))
+
+
+PLANTED = {
+    "none": contextlib.nullcontext,
+    "single_buffer": partial(mock.patch.object, PingPong, "__getitem__", single_buffer),
+    "shared_by_k_and_v": partial(mock.patch.object, BufferPool, "ping_pong", shared_by_k_and_v),
+}
+
+
+def ring(device: Device, *, planted: str, schedule: str) -> Answer:
+    """Ring attention with a planted mistake. All shards of K and V are the same, so the answer is right anyhow."""
+    q, k = (torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    with PLANTED[planted]():
+        out, lse = ring_attention(
+            device,
+            q,
+            k,
+            k,
+            group=device.groups["ring"],
+            valid=lambda shard: [(0, 8)],
+            schedule=schedule,
+            program=SDPAProgramConfig(k_chunk_size=4),
+        )
+    return {"out": out.tolist(), "lse": lse.tolist()}, {}
 
 
 MISTAKES: dict[str, Callable[[Device, Group, DeviceBuffer], None]] = {

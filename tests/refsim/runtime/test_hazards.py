@@ -1,5 +1,7 @@
 """Every kind of hazard is found in a real program whose values come out right, and correct programs give none."""
 
+import re
+
 import pytest
 import torch
 
@@ -87,6 +89,30 @@ def test_what_only_the_messages_keep_apart_is_acquitted():
 
 def test_nothing_is_found_where_nobody_looks():
     assert play("two_at_once", detect=False).hazards == []
+
+
+def ring(planted: str, schedule: str, mesh: str):
+    spec = get_mesh(mesh)
+    config = parse_parallel(f"sp{max(spec.shape)}_tp{min(spec.shape)}", spec)
+    arguments = {"planted": planted, "schedule": schedule}
+    return execute("tests.refsim.hazard_programs:ring", spec, config, arguments, timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("mesh", ["t3k-1x8", "t3k"], ids=["ring", "line"])
+@pytest.mark.parametrize("schedule", ["step", "block"])
+@pytest.mark.parametrize("planted", ["single_buffer", "shared_by_k_and_v"])
+def test_a_mistake_in_ring_attention_is_reported_although_the_answer_is_right(planted, schedule, mesh):
+    right = ring("none", schedule, mesh)
+    assert right.hazards == []
+    faulty = ring(planted, schedule, mesh)
+    assert faulty.values == right.values
+    assert {hazard.rank for hazard in faulty.hazards} == set(range(8))
+    assert "write-while-read" in {hazard.kind for hazard in faulty.hazards} or planted != "single_buffer"
+    for hazard in faulty.hazards:
+        assert (
+            len(re.findall(r"rank \d's (?:send of step \d|sdpa of step \d|copy of the local shard)", str(hazard))) == 2
+        )
+        assert_one_sentence(str(hazard))
 
 
 def swap_layers(**arguments):
