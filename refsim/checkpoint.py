@@ -8,6 +8,7 @@ file outside the folder is opened.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch import Tensor
 from refsim.errors import UserError
 
 _STEM = "diffusion_pytorch_model"
+_DTYPES = ("F64", "F32", "F16", "BF16")
+_MOST_JSON_BYTES = 64 << 20
 Range = tuple[int, int]
 
 
@@ -31,14 +34,14 @@ class Checkpoint:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
+        if not _is(Path.is_dir, self.folder):
             raise UserError(f"checkpoint '{self.folder}' is not a folder; give one saved by diffusers.")
-        self.config: dict[str, Any] = _read_json(self.folder / "config.json")
+        self.config: dict[str, Any] = self._read_json("config.json")
         self._files: dict[str, Any] = {}
         self._where: dict[str, str] = {}
         index = self.folder / f"{_STEM}.safetensors.index.json"
         if index.exists():
-            weight_map = _read_json(index).get("weight_map")
+            weight_map = self._read_json(index.name).get("weight_map")
             if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
                 raise UserError(f"'{index}' has no weight_map from tensor names to file names.")
             for file in sorted(set(weight_map.values())):
@@ -64,16 +67,39 @@ class Checkpoint:
         """safetensors' lazy slice of a tensor."""
         return self._files[self._where[name]].get_slice(name)
 
-    def _open(self, file: str) -> None:
+    def _path(self, file: str) -> Path:
+        """The path of a file that the folder is to hold; ``UserError`` if it does not, or holds it elsewhere."""
         path = self.folder / file
-        if Path(file).name != file or not path.resolve().is_relative_to(self.folder.resolve()):
+        try:
+            inside = Path(file).name == file and path.resolve().is_relative_to(self.folder.resolve())
+        except (OSError, ValueError, RuntimeError):  # no name of a file, or links in a circle
+            inside = False
+        if not inside:
             raise UserError(f"checkpoint '{self.folder}' names '{file}', which is not a file inside the folder.")
-        if not path.is_file():
+        if not _is(Path.is_file, path):
             raise UserError(f"checkpoint '{self.folder}' lacks the file '{file}'.")
+        return path
+
+    def _open(self, file: str) -> None:
+        path = self._path(file)
         try:
             self._files[file] = safe_open(path, "pt")
         except (SafetensorError, OSError, ValueError) as e:
             raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
+
+    def _read_json(self, file: str) -> dict[str, Any]:
+        path = self._path(file)
+        try:
+            if path.stat().st_size > _MOST_JSON_BYTES:
+                raise ValueError(f"larger than {_MOST_JSON_BYTES >> 20} MiB")
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except RecursionError as e:
+            raise UserError(f"'{path}' is not valid JSON (nested too deeply).") from e
+        except (OSError, ValueError) as e:
+            raise UserError(f"'{path}' is not valid JSON ({e}).") from e
+        if not isinstance(value, dict):
+            raise UserError(f"'{path}' does not hold a JSON object.")
+        return value
 
 
 class Weights:
@@ -101,7 +127,7 @@ class Weights:
             ranges: (start, stop) per leading dim, None for all of it; lanes beyond the shape are zeros (padding).
 
         Raises:
-            UserError: the tensor is missing or has another shape.
+            UserError: the tensor is missing, has another shape or is not of floating point (8 bits are quantised).
         """
         if name not in self._checkpoint.names:
             raise UserError(f"checkpoint '{self._checkpoint.folder}' lacks '{name}', which its config asks for.")
@@ -109,6 +135,11 @@ class Weights:
         found = tuple(lazy.get_shape())
         if found != shape:
             raise UserError(f"'{name}' in checkpoint '{self._checkpoint.folder}' has shape {found}, not {shape}.")
+        if lazy.get_dtype() not in _DTYPES:
+            raise UserError(
+                f"'{name}' in checkpoint '{self._checkpoint.folder}' is {lazy.get_dtype()}; weights are one of "
+                f"{', '.join(_DTYPES)}."
+            )
         self._used.add(name)
         whole = [(0, size) for size in shape]
         wanted = [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
@@ -121,6 +152,10 @@ class Weights:
             tensor = F.pad(tensor, [n for lanes in reversed(missing) for n in (0, lanes)])
         return tensor
 
+    def leave(self, *prefixes: str) -> None:
+        """Say that tensors with these prefixes are not needed here (an autoencoder's encoder when decoding)."""
+        self._used |= {name for name in self._checkpoint.names if name.startswith(prefixes)}
+
     def finish(self, model: str) -> None:
         """Raise ``UserError`` if the checkpoint holds tensors that the model did not consume."""
         unused = sorted(self._checkpoint.names - self._used)
@@ -132,13 +167,9 @@ class Weights:
             )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(f"checkpoint folder '{path.parent}' lacks '{path.name}'.")
+def _is(kind: Callable[[Path], bool], path: Path) -> bool:
+    """``kind(path)``; a name that no file can have is none."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise UserError(f"'{path}' is not valid JSON ({e}).") from e
-    if not isinstance(value, dict):
-        raise UserError(f"'{path}' does not hold a JSON object.")
-    return value
+        return kind(path)
+    except (OSError, ValueError):
+        return False

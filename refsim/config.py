@@ -240,7 +240,7 @@ def valid_configs(mesh: MeshSpec) -> list[str]:
 def _why_not(mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]) -> str:
     asked = "_".join(f"{k}{f}" for k, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1) or "sp1"
     works = f"on mesh {mesh} these would work: {', '.join(valid_configs(mesh))}."
-    pairs = [(r, sp // r) for r in range(1, sp + 1) if sp % r == 0]
+    pairs = [(r, sp // r) for r in range(1, mesh.num_devices + 1) if sp % r == 0]
     fitting = [(r, u) for r, u in pairs if _fit(mesh, cfg, sp, tp, r, u, axes) is not None]
     advice = f"{_options([p for p in fitting if 1 not in p] or fitting)} would work." if fitting else works
     if ring * ulysses == 0:

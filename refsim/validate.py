@@ -104,7 +104,11 @@ def check_run(
 
 def _check_inputs(path: Path, wanted: dict[str, tuple[int | None, ...]]) -> dict[str, tuple[int, ...]]:
     """Shapes of the inputs file, after checking names, shapes, dtypes and values."""
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        found = False
+    if not found:
         raise UserError(f"inputs file '{path}' does not exist; give a safetensors file with {', '.join(wanted)}.")
     shapes = {}
     try:

@@ -1,4 +1,4 @@
-"""Twenty seeded disturbances on 4 ranks; ``nox -s chaos`` runs two hundred on 8 and 32."""
+"""Eighteen seeded disturbances on 4 ranks; ``nox -s chaos`` runs two hundred on 8 and 32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.cases import ON_RANKS, SHARES, Disturbance, plan
 from tests.chaos.run_case import Outcome, _check_report, run_case
 from tests.chaos.workload import Files
 
-CASES = [*plan(17, 0, ON_RANKS, sizes=(4,)), *plan(3, 1, ("full_disk", "closed_stdout", "ctrl_c"), sizes=(4,))]
+CASES = [*plan(15, 0, ON_RANKS, sizes=(4,)), *plan(3, 1, ("full_disk", "closed_stdout", "ctrl_c"), sizes=(4,))]
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,8 @@ class SD35Config:
         """From a parsed config.json; ``UserError`` for a value this model cannot have."""
         known = {f.name: f.type for f in fields(cls)}
         given = {k: v for k, v in config.items() if k in known}
-        given["dual_attention_layers"] = tuple(given.get("dual_attention_layers") or ())
+        dual = given.get("dual_attention_layers") or ()
+        given["dual_attention_layers"] = tuple(dual) if isinstance(dual, (list, tuple)) else (dual,)
         for name, value in given.items():
             whole = value if name == "dual_attention_layers" else (value,) if known[name] == "int" else ()
             if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in whole):
