@@ -10,28 +10,23 @@ from refsim.errors import UserError
 
 
 def open_and_close() -> None:
-    """Two meshes of one product after each other, then one of another product."""
+    """Two meshes of one product after each other, one while another is open, then one of another product."""
     from tt_impl.mesh import open_mesh
 
-    for name in ("t3k", "t3k-1x8"):
-        with open_mesh(name) as mesh:
-            print(f"opened {mesh.describe()}")
+    with open_mesh("t3k") as mesh:
+        print(f"opened {mesh.describe()}")
+        try:
+            with open_mesh("t3k"):
+                print("opened twice")
+        except UserError as error:
+            print(f"refused {error}")
+    with open_mesh("t3k-1x8") as mesh:
+        print(f"opened {mesh.describe()}")
     try:
         with open_mesh("n150"):
             print("opened a second cluster")
     except UserError as error:
         print(f"refused {error}")
-
-
-def open_twice() -> None:
-    from tt_impl.mesh import open_mesh
-
-    with open_mesh("n150"):
-        try:
-            with open_mesh("n150"):
-                print("opened twice")
-        except UserError as error:
-            print(f"refused {error}")
 
 
 def fail() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from refsim.errors import UserError
 from refsim.mesh import MESHES
-from tests.tt_impl.cases import opening
-from tests.tt_impl.worker import launch
+from tests.tt_impl.worker import cases_of, launch, run_cases
 from tt_impl import mesh as mesh_module
+from tt_impl.launch import Worker
 from tt_impl.mesh import derive_fabric, open_mesh
 
 # name: (compute grid x, y; fabric). Grids: 8x8 on Wormhole cards, 8x9 on a Galaxy; 11x10 on P150 and P300, 12x10
@@ -38,48 +38,34 @@ def test_every_mesh_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_mesh_opens(name: str, tmp_path: Path) -> None:
-    """One process per mesh: it computes, communicates with all links, says what it is, and leaves nothing behind."""
-    done = launch("tests.tt_impl.worker", name, opening.__name__, *opening.CASES, folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    failed = [line for line in done.stdout.splitlines() if '"error": "' in line]
-    assert not failed, failed
+def test_mesh_opens(name: str, worker: Worker) -> None:
+    """One process per mesh: it computes, communicates with all links, and says what it is."""
+    ran = run_cases(worker, cases_of("opening"), name)
+    assert {case: outcome.error for case, outcome in ran.outcomes.items() if outcome.error} == {}
     grid, fabric = OPENED[name]
-    assert f"opened mock {MESHES[name]}, {MESHES[name].arch}, {grid} cores, {fabric}" in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert ran.mesh == f"mock {MESHES[name]}, {MESHES[name].arch}, {grid} cores, {fabric}"
 
 
-def test_one_cluster_per_process(tmp_path: Path) -> None:
+def test_open_and_close(tmp_path: Path) -> None:
+    """Two meshes of one product after each other, none of another one, nor two at a time; nothing is left behind."""
     done = launch("tests.tt_impl.programs", "open_and_close", folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    first, second, refused = done.stdout.splitlines()
+    first, twice, second, other = done.stdout.splitlines()
     assert "t3k (2x4)" in first and "FABRIC_1D" in first
+    assert twice.startswith("refused") and "still open" in twice
     assert "t3k-1x8 (1x8)" in second and "FABRIC_1D_RING" in second
-    assert refused.startswith("refused") and "one cluster per process" in refused and "n150" in refused
+    assert other.startswith("refused") and "one cluster per process" in other and "n150" in other
+    assert list(tmp_path.iterdir()) == []
+    assert not (Path(__file__).resolve().parents[2] / "generated").exists()
 
 
-def test_open_twice(tmp_path: Path) -> None:
-    done = launch("tests.tt_impl.programs", "open_twice", folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "refused" in done.stdout and "still open" in done.stdout
-
-
-def test_folder_goes_after_an_error(tmp_path: Path) -> None:
+def test_folders_of_failed_processes_go(tmp_path: Path) -> None:
+    """A killed process leaves its folder, the next one sweeps it, and one that ends by an error takes its own away."""
+    launch("tests.tt_impl.programs", "die", folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
     done = launch("tests.tt_impl.programs", "fail", folder=tmp_path)
     assert done.returncode == 1 and "the program failed" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_of_a_killed_process_is_swept(tmp_path: Path) -> None:
-    launch("tests.tt_impl.programs", "die", folder=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1
-    launch("tests.tt_impl.programs", "fail", folder=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_written_elsewhere(tmp_path: Path) -> None:
-    launch("tests.tt_impl.programs", "open_twice", folder=tmp_path)
-    assert not (Path(__file__).resolve().parents[2] / "generated").exists()
 
 
 def test_derived_fabric() -> None:

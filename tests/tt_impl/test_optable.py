@@ -19,7 +19,7 @@ L1_BYTES = 1499136
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> launch.Outcome:
+def outcome(tmp_path_factory: pytest.TempPathFactory, worker: launch.Worker) -> launch.Outcome:
     """One block with dual attention, 192 features padded to 256, on t3k sp2_tp4."""
     folder: Path = tmp_path_factory.mktemp("block")
     checkpoints.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
@@ -28,7 +28,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> launch.Outcome:
     inputs = {name: torch.randn(size, generator=g) for name, size in sizes.items()}
     safetensors.torch.save_file(inputs, folder / "inputs.st")
     spec = get_mesh("t3k")
-    return launch.execute(
+    return worker.execute(
         "tt_impl.pipelines.block:program",
         spec,
         parse_parallel("sp2_tp4", spec),

@@ -10,7 +10,7 @@ import pytest
 from refsim.config import parse_parallel
 from refsim.errors import RankFailure
 from refsim.mesh import get_mesh
-from tt_impl import launch
+from tt_impl.launch import Worker
 
 BLOCK = {
     "patch_size": 2,
@@ -87,11 +87,11 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_refused(case: str) -> None:
+def test_refused(case: str, worker: Worker) -> None:
     mesh, parallel, fault, arguments, parts = CASES[case]
     spec = get_mesh(mesh)
     with pytest.raises(RankFailure) as caught:
-        launch.execute(
+        worker.execute(
             "tt_impl.pipelines.memory:program",
             spec,
             parse_parallel(parallel, spec),

@@ -1,7 +1,6 @@
-"""Cases in worker processes: ttnn can end its process, and that must be one failed case, not a lost run.
+"""Cases in a process of their own: ttnn can end its process, and that must be one failed case, not a lost run.
 
-``python -m tests.tt_impl.worker MESH MODULE CASE...`` opens the mesh on mock devices and runs the cases one after
-the other, each inside the shadow; it writes one line of JSON before and one after each case to standard output.
+A case is a function of an :class:`tests.tt_impl.env.Env`; a case module lists its own in ``CASES``.
 """
 
 from __future__ import annotations
@@ -15,12 +14,22 @@ import tempfile
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from refsim.config import DiTParallelConfig, parse_parallel
+from refsim.errors import RankFailure
+from refsim.mesh import MeshSpec, get_mesh
+from tt_impl.launch import Worker
+
+if TYPE_CHECKING:
+    import ttnn
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120
-MARK = "case> "
 ERROR_CHARS = 3000
+
+Case = tuple[str, str]
+"""Name of a module in ``tests.tt_impl.cases``, and of the case in it."""
 
 
 @dataclass
@@ -31,65 +40,78 @@ class Outcome:
     calls: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Ran:
+    """Outcomes by case, and what the mesh said of itself (empty if no process came to its end)."""
+
+    outcomes: dict[Case, Outcome]
+    mesh: str = ""
+
+
 def launch(*arguments: str, folder: str | Path, timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m arguments`` with ``folder`` for its temporary files; a timeout counts as return code -9."""
+    """Run ``python -m arguments`` with ``folder`` for its temporary files."""
     environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", *arguments]
-    try:
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, timeout=timeout, capture_output=True, text=True, check=False
-        )
-    except subprocess.TimeoutExpired as expired:
-        out, err = (
-            text.decode() if isinstance(text, bytes) else text or "" for text in (expired.stdout, expired.stderr)
-        )
-        return subprocess.CompletedProcess(command, -9, out, f"{err}\nno answer in {timeout} s")
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, timeout=timeout, capture_output=True, text=True, check=False
+    )
 
 
-def run_cases(module: ModuleType, mesh: str) -> dict[str, Outcome]:
-    """Outcome of every case of ``module``; after a crash the remaining cases go to a new worker."""
-    pending = list(module.CASES)
-    outcomes: dict[str, Outcome] = {}
+def cases_of(*modules: str) -> list[Case]:
+    """All cases of the named modules."""
+    return [(name, case) for name in modules for case in importlib.import_module(f"tests.tt_impl.cases.{name}").CASES]
+
+
+def run_cases(worker: Worker, cases: list[Case], mesh: str) -> Ran:
+    """Outcome of every case, one after the other on one open mesh; after a crash the rest goes to a new process."""
+    ran = Ran({})
+    spec = get_mesh(mesh)
+    config = parse_parallel("sp{}_tp{}".format(*spec.shape), spec)  # which no case looks at
+    pending = list(cases)
     with tempfile.TemporaryDirectory(prefix="tests-tt-impl-") as folder:
+        progress = Path(folder) / "progress"
         while pending:
-            done = launch("tests.tt_impl.worker", mesh, module.__name__, *pending, folder=folder)
-            records = [json.loads(line[len(MARK) :]) for line in done.stdout.splitlines() if line.startswith(MARK)]
-            started = None
-            for record in records:
-                if "error" in record:
-                    outcomes[record["case"]] = Outcome(record["error"], record["calls"])
-                started = record["case"]
-            culprit = pending[0] if started is None else started
-            if culprit not in outcomes:
-                outcomes[culprit] = Outcome(f"the worker ended with {done.returncode}\n{done.stderr[-ERROR_CHARS:]}")
-            elif set(pending) - set(outcomes):
-                lost = next(case for case in pending if case not in outcomes)
-                outcomes[lost] = Outcome(
-                    f"the worker ended with {done.returncode} before {lost}\n{done.stderr[-ERROR_CHARS:]}"
-                )
-            pending = [case for case in pending if case not in outcomes]
-    return outcomes
+            progress.write_text("", encoding="utf-8")
+            failure = "no process ended without an answer"
+            try:
+                ran.mesh = worker.execute(
+                    f"{__name__}:program",
+                    spec,
+                    config,
+                    {"cases": pending, "progress": str(progress)},
+                    backend="ttnn-mock",
+                    values=False,
+                    timeout_s=TIMEOUT_S,
+                ).ran
+            except RankFailure as error:
+                failure = f"{error}\n{(error.traceback or '')[-ERROR_CHARS:]}"
+            for line in progress.read_text(encoding="utf-8").splitlines():
+                record = json.loads(line)
+                ran.outcomes[tuple(record["case"])] = Outcome(record["error"], record["calls"])
+            pending = [case for case in pending if case not in ran.outcomes]
+            if pending:
+                ran.outcomes[pending.pop(0)] = Outcome(failure)
+    return ran
 
 
-def main(mesh_name: str, module_name: str, *names: str) -> None:
+def program(
+    device: ttnn.MeshDevice, spec: MeshSpec, config: DiTParallelConfig, *, cases: list[list[str]], progress: str
+) -> dict[str, Any]:
+    """Runs in the worker: every case inside a shadow of its own; a line of JSON in ``progress`` for each."""
     from tests.tt_impl.env import Env
-    from tt_impl.mesh import open_mesh
+    from tt_impl.mesh import Mesh, derive_fabric
+    from tt_impl.mock.shadow import shadow_values
 
-    module = importlib.import_module(module_name)
-    with open_mesh(mesh_name) as mesh:
-        from tt_impl.mock.shadow import shadow_values
-
-        for name in names:
-            print(f"{MARK}{json.dumps({'case': name})}", flush=True)
+    mesh = Mesh(device, spec, "mock", derive_fabric(spec))
+    with open(progress, "a", encoding="utf-8") as file:
+        for name, case in cases:
             error = None
             with shadow_values() as shadow:
                 try:
-                    module.CASES[name](Env(mesh, shadow))
+                    importlib.import_module(f"tests.tt_impl.cases.{name}").CASES[case](Env(mesh, shadow))
                 except Exception:
                     error = traceback.format_exc(limit=-4)[:ERROR_CHARS]
-            record = {"case": name, "error": error, "calls": sorted(shadow.calls)}
-            print(f"{MARK}{json.dumps(record)}", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+            print(
+                json.dumps({"case": [name, case], "error": error, "calls": sorted(shadow.calls)}), file=file, flush=True
+            )
+    return {}

@@ -8,10 +8,6 @@ import torch.nn.functional as F
 from tests.tt_impl.env import Env, collect
 
 
-def describe(t: Env) -> None:
-    print(f"opened {t.mesh.describe()}", flush=True)
-
-
 def add(t: Env) -> None:
     rows, columns = t.shape
     x, y = (t.rand(1, 1, 32 * rows, 32 * columns) for _ in range(2))
