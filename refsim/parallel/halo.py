@@ -16,7 +16,7 @@ divide are padded at the bottom and right; padding is set to zero before every e
 Bytes sent per member and exchange, r and c the bytes of a halo's rows and (extended) columns:
 ``r * neighbours above and below + c * neighbours left and right``.
 
-Source: TTNN's neighbor_pad; DistriFusion and domain parallelism of convolutions.
+Source: TTNN's neighbor_pad_async.
 """
 
 from __future__ import annotations

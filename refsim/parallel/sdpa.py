@@ -38,7 +38,7 @@ class OnlineSoftmax:
 
     def __init__(self, device: Device, q_BHNE: Tensor, program: SDPAProgramConfig) -> None:
         self.device, self._dtype, self._program = device, q_BHNE.dtype, program
-        self._q = q_BHNE.to(_MATH[q_BHNE.dtype])
+        self._q = _packed(q_BHNE, _MATH[q_BHNE.dtype])
         self._out = torch.zeros(q_BHNE.shape, dtype=torch.float32)
         self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
         self._started = False
@@ -48,7 +48,7 @@ class OnlineSoftmax:
         if k_BHNE.shape[2] == 0:
             return
         with self.device.compute("sdpa", self._q, k_BHNE, v_BHNE, step=step, buffer=buffer):
-            k, v = k_BHNE.to(self._q.dtype), v_BHNE.to(self._q.dtype)
+            k, v = _packed(k_BHNE, self._q.dtype), _packed(v_BHNE, self._q.dtype)
             for start in range(0, self._q.shape[2], self._program.q_chunk_size):
                 rows = slice(start, start + self._program.q_chunk_size)
                 out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(self._q[:, :, rows], k, v)
@@ -66,6 +66,11 @@ class OnlineSoftmax:
     def result(self) -> tuple[Tensor, Tensor]:
         """(out_BHNE in the storage dtype, lse_BHN in fp32)."""
         return self._out.to(self._dtype), self._lse
+
+
+def _packed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` in ``dtype``, dense: the kernel takes features for neighbours in memory and answers wrongly otherwise."""
+    return x.to(dtype, memory_format=torch.contiguous_format)
 
 
 def intersect(ranges: list[Range], start: int, stop: int) -> list[Range]:

@@ -43,3 +43,14 @@ def make_inputs(seed: int = 1, batch: int = 2, latent: tuple[int, int, int] = (3
         "encoder_hidden_states": torch.randn(batch, text, CONFIG["text_dim"], generator=generator),
         "timestep": torch.tensor([937.5, 412.0])[:batch],
     }
+
+
+def make_vae(seed: int = 5):
+    """diffusers' Wan autoencoder of 8 channels; the last convolution small, so that few pixels are clamped."""
+    from diffusers import AutoencoderKLWan
+
+    vae = randomise(AutoencoderKLWan(base_dim=8), seed)
+    with torch.no_grad():
+        vae.decoder.conv_out.weight.mul_(0.3)
+        vae.decoder.conv_out.bias.mul_(0.3)
+    return vae

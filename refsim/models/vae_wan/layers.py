@@ -1,0 +1,155 @@
+"""Layers of Wan's decoder on this member's part of every frame.
+
+convolution in time     [2 past frames, kept | new frames] --> no look into the future, chunk by chunk as in one go
+convolution in space    one halo exchange of the new frames; the past ones keep theirs
+norm                    over channels, which are whole: no communication
+attention (mid block)   keys and values of a frame gathered over rows and columns, queries local
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.parallel.halo import ImageShards, exchange_halo, gather_image
+from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig
+from refsim.runtime.device import Device
+
+_SHORTEST = 1e-12
+
+
+@dataclass
+class Stream:
+    """One video on its way through the decoder.
+
+    Attributes:
+        past: per convolution the frames before the next chunk, halos included.
+        first: the chunk under way is the first one.
+    """
+
+    past: dict[str, Tensor] = field(default_factory=dict)
+    first: bool = True
+
+
+class CausalConv3d:
+    """Convolution of (B, C, T, local H, local W), causal in time; ``kernel`` is (time, space)."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        in_channels: int,
+        out_channels: int,
+        kernel: tuple[int, int] = (3, 3),
+    ) -> None:
+        self._device, self._name = device, name
+        self._time, self._space = kernel
+        self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
+        self.bias = weights.take(f"{name}.bias", (out_channels,))
+
+    def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
+        if self._space > 1:
+            x = exchange_halo(self._device, x, shards, by=self._space // 2)
+        if self._time > 1:
+            kept = self._time - 1
+            past = stream.past.get(self._name)
+            x = torch.cat([x.new_zeros(*x.shape[:2], kept, *x.shape[3:]) if past is None else past, x], 2)
+            stream.past[self._name] = x[:, :, -kept:].clone()
+        with self._device.compute("conv3d", x, self.weight):
+            return F.conv3d(x, self.weight, self.bias)
+
+
+class ChannelNorm:
+    """``x / |x| * sqrt(C) * gamma`` over the channels (dim 1), the length in fp32."""
+
+    def __init__(self, weights: Weights, name: str, *, channels: int, dims: int) -> None:
+        self.gamma = weights.take(f"{name}.gamma", (channels, *(1,) * dims)).view(-1, 1, 1, 1)
+        self._scale = channels**0.5
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.normalize(x.float(), dim=1, eps=_SHORTEST).to(x.dtype) * self._scale * self.gamma
+
+
+class ResidualBlock:
+    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int) -> None:
+        self._norm1 = ChannelNorm(weights, f"{name}.norm1", channels=in_channels, dims=3)
+        self._norm2 = ChannelNorm(weights, f"{name}.norm2", channels=out_channels, dims=3)
+        first = {"in_channels": in_channels, "out_channels": out_channels}
+        second = {"in_channels": out_channels, "out_channels": out_channels}
+        self._conv1 = CausalConv3d(weights, device, f"{name}.conv1", **first)
+        self._conv2 = CausalConv3d(weights, device, f"{name}.conv2", **second)
+        self._shortcut = None
+        if in_channels != out_channels:
+            self._shortcut = CausalConv3d(weights, device, f"{name}.conv_shortcut", kernel=(1, 1), **first)
+
+    def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
+        hidden = self._conv1(F.silu(self._norm1(x)), shards, stream)
+        hidden = self._conv2(F.silu(self._norm2(hidden)), shards, stream)
+        return hidden + (x if self._shortcut is None else self._shortcut(x, shards, stream))
+
+
+class FrameAttention:
+    """Every pixel of a frame over all pixels of the same frame, one head."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int) -> None:
+        self._device, self._channels = device, channels
+        self._norm = ChannelNorm(weights, f"{name}.norm", channels=channels, dims=2)
+        self._qkv = [weights.take(f"{name}.to_qkv.weight", (3 * channels, channels, 1, 1)).flatten(1)]
+        self._qkv.append(weights.take(f"{name}.to_qkv.bias", (3 * channels,)))
+        self._proj = [weights.take(f"{name}.proj.weight", (channels, channels, 1, 1)).flatten(1)]
+        self._proj.append(weights.take(f"{name}.proj.bias", (channels,)))
+
+    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        frames, (height, width) = x.shape[2], x.shape[3:]
+        qkv = F.linear(self._norm(x).movedim(1, -1), *self._qkv)  # (B, T, H, W, 3 C)
+        q, kv = qkv.split((self._channels, 2 * self._channels), -1)
+        kv = gather_image(self._device, kv.movedim(-1, 1), shards)
+        k, v = kv.movedim(1, -1).flatten(2, 3).flatten(0, 1).unsqueeze(1).chunk(2, -1)  # (B T, 1, all pixels, C)
+        program = SDPAProgramConfig()
+        state = OnlineSoftmax(self._device, q.flatten(2, 3).flatten(0, 1).unsqueeze(1), program)
+        for start in range(0, k.shape[2], program.k_chunk_size):
+            rows = slice(start, start + program.k_chunk_size)
+            state.attend(k[:, :, rows], v[:, :, rows], step=0, buffer="frame")
+        out = state.result()[0].squeeze(1).unflatten(1, (height, width)).unflatten(0, (-1, frames))
+        return x + F.linear(out, *self._proj).movedim(-1, 1)
+
+
+class Upsample:
+    """Twice the height and width (nearest, then a convolution that halves the channels), and twice the time.
+
+    Time is doubled by a causal convolution to two frames per frame, but for the very first frame, which stays one
+    and is not seen by that convolution.
+    """
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, temporal: bool) -> None:
+        self._device = device
+        self._time_conv = None
+        if temporal:
+            self._time_conv = CausalConv3d(
+                weights,
+                device,
+                f"{name}.time_conv",
+                in_channels=channels,
+                out_channels=2 * channels,
+                kernel=(3, 1),
+            )
+        self.weight = weights.take(f"{name}.resample.1.weight", (channels // 2, channels, 3, 3)).unsqueeze(2)
+        self.bias = weights.take(f"{name}.resample.1.bias", (channels // 2,))
+
+    def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> tuple[Tensor, ImageShards]:
+        if self._time_conv is not None and not stream.first:
+            pairs = self._time_conv(x, shards, stream).unflatten(1, (2, -1))  # (B, 2, C, T, H, W)
+            x = pairs.movedim(1, 3).flatten(2, 3)
+        shards = shards.scaled(2)
+        x = x.repeat_interleave(2, -2).repeat_interleave(2, -1)
+        x = exchange_halo(self._device, x, shards)
+        with self._device.compute("conv3d", x, self.weight):
+            return F.conv3d(x, self.weight, self.bias), shards
