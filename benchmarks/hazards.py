@@ -1,10 +1,13 @@
 """What it costs to look for hazards: the same run with and without, in turn, in one process.
 
-    cpu    seconds of CPU of all ranks (from the kernel's scheduler, all threads), which a busy machine disturbs least
-    wall   seconds from handing out the job to the last rank's reply
+    cpu      seconds of CPU of all ranks (from the kernel's scheduler, all threads), which a busy machine disturbs least
+    wall     seconds from handing out the job to the last rank's reply
+    counted  on every rank: uses logged and buffers looked up, times what one of each takes there, plus the screening of
+             the log, over the rank's CPU seconds; free of the noise of the two above, but leaves out the one small
+             message per rank that says whether anybody is in doubt
 
 Every pair gives one ratio with / without; printed are the medians over the pairs and their quartiles. The order inside
-a pair alternates.
+a pair alternates. ``counted`` is the largest share of any rank.
 
 ``python -m benchmarks.hazards [--pairs 12] [--json]``
 """
@@ -12,19 +15,26 @@ a pair alternates.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import psutil
+import torch
+from torch import Tensor
 
 from parity.cases import AttentionShape, Case, Layout, make_case, suite_cases
 from parity.runners import CpuRunner
 from refsim import launch
+from refsim.runtime.buffers import BufferPool
+from refsim.runtime.device import Device
+from refsim.runtime.hazards import UseLog
 from refsim.runtime.pool import Zygote
 
 FULL_LENGTH = make_case(
@@ -49,6 +59,57 @@ def measure(runner: CpuRunner, case: Case, detect: bool) -> tuple[float, float]:
         return cpu_s() - before, result.wall_s
 
 
+def accounted(device: Device, *, program: str, arguments: dict) -> tuple[dict, dict]:
+    """``program``, and what its uses of buffers cost this rank (runs on the ranks)."""
+    module, _, function = program.partition(":")
+    looked_up = 0
+    of = device.buffers.of
+
+    def counting(tensor: Tensor):
+        nonlocal looked_up
+        looked_up += 1
+        return of(tensor)
+
+    device.buffers.of = counting
+    began = time.process_time()
+    result, tensors = getattr(importlib.import_module(module), function)(device, **arguments)
+    spent = time.process_time() - began
+    began = time.thread_time()
+    device.uses.suspicious()
+    screening = time.thread_time() - began
+
+    tries, log, pool = 2000, UseLog(), BufferPool()
+    buffer = pool.persistent("probe", (2, 4, 8, 16), torch.float32)
+    began = time.thread_time()
+    for _ in range(tries):
+        log.end(log.begin(buffer.tensor, buffer, writes=False, op="probe", step=0, path="probe"))
+    per_use = (time.thread_time() - began) / tries
+    began = time.thread_time()
+    for _ in range(tries):
+        pool.of(buffer.tensor)
+    per_look = (time.thread_time() - began) / tries
+    uses = len(device.uses._uses)
+    result = dict(result) | {
+        "uses": uses,
+        "share": (uses * per_use + looked_up * per_look + screening) / spent,
+    }
+    return result, tensors
+
+
+def counted(runner: CpuRunner, case: Case) -> dict:
+    """Largest share of CPU that logging and screening take on any rank, and how many uses that rank logged."""
+    original = launch.execute
+
+    def execute(program, mesh, config, arguments, **more):
+        wrapped = {"program": program, "arguments": arguments}
+        return original("benchmarks.hazards:accounted", mesh, config, wrapped, **more)
+
+    with mock.patch.object(launch, "execute", execute):
+        values = runner.simulate(case, 0).values
+    worst = max(values, key=lambda value: value["share"])
+    return {"share": worst["share"], "uses": worst["uses"]}
+
+
 def compare(runner: CpuRunner, case: Case, pairs: int) -> dict:
     """Ratios with / without over ``pairs`` pairs of runs."""
     measure(runner, case, True), measure(runner, case, False)
@@ -61,7 +122,7 @@ def compare(runner: CpuRunner, case: Case, pairs: int) -> dict:
             seconds[detect].append(measured)
         for i, name in enumerate(found):
             found[name].append(run[True][i] / run[False][i])
-    record: dict = {"case": case.id, "pairs": pairs}
+    record: dict = {"case": case.id, "pairs": pairs, "counted": counted(runner, case)}
     for i, (name, ratios) in enumerate(found.items()):
         low, middle, high = statistics.quantiles(ratios, n=4)
         without = statistics.median(measured[i] for measured in seconds[False])
@@ -83,6 +144,8 @@ def main(argv: list[str] | None = None) -> int:
             records.append(compare(runner, case, options.pairs))
             r = records[-1]
             if not options.json:
+                share, uses = r["counted"]["share"], r["counted"]["uses"]
+                print(f"{case.id}: counted {share:.2%} of the CPU of a rank ({uses} uses)")
                 for name in ("cpu", "wall"):
                     low, high = r[name]["quartiles"]
                     print(
