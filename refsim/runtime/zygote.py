@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import os
+import select
 import shutil
 import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
 
 from refsim.runtime import wire
 
@@ -32,8 +35,9 @@ def main(control_fd: int, run_dir: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pools: dict[int, list[int]] = {}
     try:
-        for module in PRELOAD:
-            importlib.import_module(module)
+        with _ending_with_the_launcher(control, run_dir):
+            for module in PRELOAD:
+                importlib.import_module(module)
         gc.freeze()
         while True:
             message, _, fds = wire.receive(control)
@@ -51,6 +55,36 @@ def main(control_fd: int, run_dir: str) -> None:
         for pids in pools.values():
             _kill(pids)
         shutil.rmtree(run_dir, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ending_with_the_launcher(control: socket.socket, run_dir: str) -> Iterator[None]:
+    """End at once, not at the next message, when the launcher hangs up while this process is busy importing.
+
+    The kernel sends SIGIO when something happens on the socket; a thread to watch it would make forking unsafe.
+    """
+    if not hasattr(fcntl, "F_SETOWN"):
+        yield
+        return
+    hung_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+    poll = select.poll()
+    poll.register(control, hung_up)
+
+    def look(*_: object) -> None:
+        if any(events & hung_up for _, events in poll.poll(0)):
+            shutil.rmtree(run_dir, ignore_errors=True)
+            os._exit(0)
+
+    signal.signal(signal.SIGIO, look)
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    look()
+    try:
+        yield
+    finally:
+        fcntl.fcntl(control, fcntl.F_SETFL, flags)
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
 
 
 def _threads() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-MANY = 1500
+MANY = 400
 
 
 def examples(count: int) -> settings:
