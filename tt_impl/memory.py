@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from refsim.config import parse_parallel
@@ -17,15 +18,26 @@ MIB = 1024 * 1024
 PROGRAM = "tt_impl.pipelines.memory:program"
 
 
-def plan(model: str, mesh: str, parallel: str, *, pixels: int = 1024, optable: bool = False) -> Outcome:
-    """The report of ``tt_impl.pipelines.memory`` for a named model, as ``Outcome.report``.
+def plan(
+    model: dict[str, Any] | str,
+    mesh: str,
+    parallel: str,
+    *,
+    pixels: int = 1024,
+    optable: bool = False,
+    run: Callable[..., Outcome] = execute,
+) -> Outcome:
+    """The report of ``tt_impl.pipelines.memory`` for a named model or a config.json, as ``Outcome.report``.
+
+    Args:
+        run: ``tt_impl.launch.execute``, or that of a warm ``Worker``.
 
     Raises:
         UserError: no such mesh, model or configuration.
         RankFailure: ttnn refused; where the model does not fit, its message has the byte counts.
     """
     spec = get_mesh(mesh)
-    return execute(
+    return run(
         PROGRAM,
         spec,
         parse_parallel(parallel, spec),
