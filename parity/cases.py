@@ -45,6 +45,15 @@ class ModelShape:
 
 
 @dataclass(frozen=True)
+class BlockShape:
+    """Image tokens ``n``, prompt tokens and batch of one transformer block."""
+
+    n: int = 240
+    text: int = 77
+    batch: int = 1
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where and how a case runs: everything that must not change the answer.
 
@@ -78,8 +87,8 @@ class Case:
 
     Attributes:
         id: unique, see the top of this file.
-        kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle) or ``wing``
-            (checkpoint, the device wing against refsim).
+        kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``wing`` (checkpoint,
+            the device wing against refsim) or ``wing_block`` (the same of one block, judged by what it adds).
         model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
         dtype: storage, ``fp32`` or ``bf16``.
         suite: ``smoke`` cases are part of ``full``.
@@ -94,7 +103,7 @@ class Case:
     kind: str
     model: str
     layout: Layout
-    shape: AttentionShape | ModelShape
+    shape: AttentionShape | ModelShape | BlockShape
     dtype: str = "fp32"
     suite: str = "smoke"
     family: str = "normal"

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 class ModelSpec:
     """Configuration of ``diffusers.SD3Transformer2DModel`` and how its folder is written.
 
-    ``float64_noise``: whether fp32's own noise is measured by a float64 forward, which at real widths would cost
-    more than everything else together.
+    Attributes:
+        float64_noise: whether fp32's own noise is measured by a float64 forward, which at real widths would cost more
+            than everything else together.
+        block: only the weights of this block, in bf16, for programs that run nothing else.
     """
 
     config: dict[str, Any]
     max_shard_size: str = "10GB"
     float64_noise: bool = False
+    block: int | None = None
 
 
 def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
@@ -63,7 +66,17 @@ MODELS: dict[str, ModelSpec] = {
     # A smaller positional table than the real 384 and 192, cropped by the same rule.
     "sd35_medium": ModelSpec(_sd35(24, 64, 2, (0,)), max_shard_size="400MB"),
     "sd35_large": ModelSpec(_sd35(38, 64, 2, ())),
+    # One block: the first of medium (dual attention) and of large; the second of the tiny one is an ordinary one.
+    "sd35_medium_block": ModelSpec(_sd35(24, 64, 2, (0,)), block=0),
+    "sd35_large_block": ModelSpec(_sd35(38, 64, 2, ()), block=0),
+    "sd35_tiny64_block": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY), block=1),
+    "sd35_tiny64_dual_block": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY), block=0),
 }
+
+_SHARP = 1.5
+"""Of a single block the norm weights of queries and keys are multiplied by it: scores of spread 2 make a few keys count
+in every row. With spread 1 attention averages 100 keys to a tenth of the feed-forward's size, and what the block adds
+would hardly show it."""
 
 
 def build(spec: ModelSpec, seed: int, folder: Path) -> None:
@@ -75,6 +88,9 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
         model = SD3Transformer2DModel(**spec.config)
     g = generator(seed, "weights")
+    if spec.block is not None:
+        _write_block(model, spec.block, g, folder)
+        return
     state = {name: _random(name, p.shape, g) for name, p in model.named_parameters()}
     state["pos_embed.pos_embed"] = (
         get_2d_sincos_pos_embed(
@@ -88,6 +104,19 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     )
     model.load_state_dict(state, strict=True, assign=True)
     model.save_pretrained(folder, max_shard_size=spec.max_shard_size)
+
+
+def _write_block(model: Any, index: int, g: torch.Generator, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    state = {}
+    for name, p in model.named_parameters():
+        if name.startswith(f"transformer_blocks.{index}."):
+            x = _random(name, p.shape, g)
+            state[name] = (x * _SHARP if ".norm_" in name and ".attn" in name else x).bfloat16()
+    folder.mkdir(parents=True)
+    model.save_config(folder)
+    save_file(state, folder / "diffusion_pytorch_model.safetensors")
 
 
 def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> Any:

@@ -104,7 +104,7 @@ def run_suite(
     chosen = list(cases) if cases is not None else select(suite, expr, backend)
     if runner is None:
         check_environment(chosen)
-        runner = _make_runner(backend)
+        runner = make_runner(backend)
     folder = _make_folder(out_dir)
     run = SuiteRun(
         suite, expr, backend, seed, _versions(), _machine(), datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -112,6 +112,8 @@ def run_suite(
     begun = time.monotonic()
     last_use = {(case.kind, case.model, seed + case.seed): case.id for case in chosen}
     with runner:
+        if (plan := getattr(runner, "plan", None)) is not None:
+            plan([(case, seed + case.seed) for case in chosen])
         for index, case in enumerate(chosen, 1):
             if progress:
                 progress(index, len(chosen), case, None)
@@ -177,7 +179,8 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
     return record
 
 
-def _make_runner(backend: str) -> Runner:
+def make_runner(backend: str) -> Runner:
+    """The runner of a backend; ``UserError`` if this Python lacks what it needs."""
     if backend == "cpu":
         from parity.runners import CpuRunner
 

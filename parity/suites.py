@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from parity.cases import FAMILIES, AttentionShape, Layout, ModelShape, Registry, make_case
+from parity.cases import FAMILIES, AttentionShape, BlockShape, Layout, ModelShape, Registry, make_case
 
 RING8 = Layout("t3k-1x8", "sp8")
 ULYSSES8 = Layout("t3k-1x8", "sp8", "ulysses")
@@ -194,6 +194,17 @@ def _full_size(found: Registry) -> None:
     _model(found, "sd35_medium", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, **full)
 
 
+_WING_LAYOUTS = (
+    ("n300", "tp2"),
+    ("t3k", "cfg2_sp2_tp2"),
+    ("t3k", "sp2_tp4"),
+    ("t3k-1x8", "tp8"),  # 38 heads become 40
+    ("galaxy", "cfg2_sp4_tp4"),
+    ("bh-qb-1x4", "tp4"),
+    ("bh-loudbox", "sp2_tp4"),
+)
+
+
 @cache
 def wing_registry() -> Registry:
     """The device wing's cases: where the TTNN program runs, judged against refsim in bf16."""
@@ -210,16 +221,11 @@ def wing_registry() -> Registry:
     ):
         _wing(found, "sd35_tiny64", layout, guidance=guidance, text=29)
     for model in ("sd35_medium", "sd35_large"):
-        for layout, guidance in (
-            (Layout("n300", "tp2"), None),
-            (Layout("t3k", "cfg2_sp2_tp2"), 4.5),
-            (Layout("t3k", "sp2_tp4"), None),
-            (Layout("t3k-1x8", "tp8"), None),
-            (Layout("galaxy", "cfg2_sp4_tp4"), 4.5),
-            (Layout("bh-qb-1x4", "tp4"), None),
-            (Layout("bh-loudbox", "sp2_tp4"), None),
-        ):
-            _wing(found, model, layout, guidance=guidance, batch=1 if guidance is None else 2, needs_gb=8)
+        for where in _WING_LAYOUTS:
+            found.add(make_case("wing_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))
+        for where in _WING_LAYOUTS:
+            guidance = 4.5 if where[1].startswith("cfg") else None
+            _wing(found, model, Layout(*where), guidance=guidance, batch=2 if guidance else 1, needs_gb=8)
     return found
 
 

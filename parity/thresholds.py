@@ -7,7 +7,7 @@ far a bound is from the rounding it has to leave room for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Metrics = Mapping[str, "float | int | None"]
 
@@ -122,6 +122,17 @@ TABLE["wing", "bf16"] = (
     Threshold("guided_one_minus_pcc", 1e-3, "guidance is judged like the sample it is made of", optional=True),
     Threshold("comm_unexplained", 0, "the same collectives in the same order, on the same axis, with the same bytes"),
     _FINITE,
+)
+
+_ADDED = "PCC 0.9995 of what the block itself adds, its residual taken away, between two bf16 programs"
+TABLE["wing_block", "bf16"] = (
+    *(t for t in TABLE["wing", "bf16"] if not t.metric.startswith("guided")),
+    *(replace(t, metric=f"added_{t.metric}") for t in _pcc(5e-4, _ADDED)),
+    Threshold(
+        "added_rel_rmse",
+        3.2e-2,
+        "the error that PCC 0.9995 stands for, sqrt(2 * 5e-4), so that a factor on what the block adds counts",
+    ),
 )
 
 

@@ -8,72 +8,140 @@ from __future__ import annotations
 
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import safetensors.torch
+from torch import Tensor
 
 from parity import metrics as m
-from parity import oracles
+from parity import oracles, wing_block
 from parity.cases import Case
-from parity.checkpoints import CheckpointStore
+from parity.checkpoints import MODELS, CheckpointStore
 from parity.comm import differences, unexplained
 from parity.runners import Measured, token_shards
 from refsim import api
-from refsim.config import parse_parallel
+from refsim import launch as reference_launch
+from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import UserError
+from refsim.launch import Result
 from refsim.mesh import get_mesh
-from tt_impl import launch
+from tt_impl.launch import Outcome, Worker
+
+WORKERS = 2
+"""Device programs at a time. The reference's ranks run beside them; one program keeps less than one core busy."""
 
 
 class WingRunner:
-    """Runs cases on a ttnn backend, each in a process of its own; holds checkpoints over the cases of one suite."""
+    """Runs cases on a ttnn backend, each in a process of its own, some ahead of their turn; a context manager.
+
+    Checkpoints, inputs and the reference's answers are kept until :meth:`drop`.
+    """
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
         self._store = CheckpointStore()
         self._oracle = oracles.ModelOracle(self._store)
-        self._beside = ThreadPoolExecutor(1)  # the device wing's process works while the reference's ranks do
+        self._inputs: dict[tuple[str, int], Path] = {}
+        self._answers: dict[tuple[str, int], Result] = {}
+        self._ahead: list[tuple[Case, int]] = []
+        self._under_way: dict[tuple[str, int], Future] = {}
 
     def __enter__(self) -> WingRunner:
         self._store.__enter__()
+        self._folder = tempfile.TemporaryDirectory(prefix="refsim-wing-", ignore_cleanup_errors=True)
+        self._threads = ThreadPoolExecutor(WORKERS)
+        self._workers = [Worker().__enter__() for _ in range(WORKERS)]
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._beside.shutdown()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.__exit__(*error)  # which ends what a thread still waits for
+        self._threads.shutdown()
+        self._folder.cleanup()
         self._store.__exit__(*error)
 
+    def plan(self, cases: Sequence[tuple[Case, int]]) -> None:
+        """Tell which cases will be run, in this order, with which seeds, so that some can be started early."""
+        self._ahead = list(cases)
+
     def drop(self, case: Case, seed: int) -> None:
+        """Forget what only this case's checkpoint needs; called after the last case that uses it."""
         self._store.drop(case.model, seed)
         self._oracle.drop(case.model, seed)
 
     def run(self, case: Case, seed: int) -> Measured:
         """Run one case on both wings; whatever goes wrong is raised."""
-        if case.kind != "wing":
+        started = self._under_way.pop((case.id, seed), None) or self.start(case, seed)
+        self._ahead = [planned for planned in self._ahead if planned != (case, seed)]
+        while self._ahead and len(self._under_way) < WORKERS:
+            following = self._ahead.pop(0)
+            self._under_way[following[0].id, following[1]] = self.start(*following)
+        try:
+            self.reference(case, seed)
+        finally:
+            outcome, seconds = started.result()
+        measured = self.measure(case, seed, outcome)
+        measured.sim_s = seconds
+        self._answers.pop((case.id, seed))
+        return measured
+
+    def start(self, case: Case, seed: int, *, fault: str = "") -> Future[tuple[Outcome, float]]:
+        """Start the device wing on a case as soon as a worker is idle; its answer and the seconds it took.
+
+        ``fault``: ``module:function`` called in the program's process before it, see :mod:`parity.faults`.
+        """
+        if case.kind not in ("wing", "wing_block"):
             raise UserError(f"case {case.id} has no counterpart on backend {self._backend}.")
-        started = time.monotonic()
-        layout, spec = case.layout, get_mesh(case.mesh)
-        config = parse_parallel(
-            layout.parallel, spec, attention=layout.attention, ring=layout.ring, ulysses=layout.ulysses
-        )
-        folder, inputs = self._store.folder(case.model, seed), self._oracle.inputs(case, seed)
-        with tempfile.TemporaryDirectory(prefix="refsim-wing-", ignore_cleanup_errors=True) as name:
-            path = Path(name) / "inputs.safetensors"
-            safetensors.torch.save_file({k: x.contiguous() for k, x in inputs.items()}, path)
-            device = self._beside.submit(
-                launch.execute,
-                "tt_impl.pipelines.transformer:program",
-                spec,
-                config,
-                {"checkpoint": str(folder), "inputs": str(path), "guidance": case.guidance},
-                backend=self._backend,
-                optable=self._backend == "ttnn-mock",
-            )
+        arguments: dict[str, Any] = {
+            "checkpoint": str(self._store.folder(case.model, seed)),
+            "inputs": str(self._inputs_of(case, seed)),
+        }
+        if case.kind == "wing":
+            program = "tt_impl.pipelines.transformer:program"
+            arguments["guidance"] = case.guidance
+        else:
+            program = "tt_impl.pipelines.block:program"
+            arguments["index"] = MODELS[case.model].block
+        optable = self._backend == "ttnn-mock" and not fault
+
+        def work() -> tuple[Outcome, float]:
+            worker = self._idle.get()
+            began = time.monotonic()
             try:
-                reference = api.run(
+                outcome = worker.execute(
+                    program,
+                    get_mesh(case.mesh),
+                    _config(case),
+                    arguments,
+                    backend=self._backend,
+                    fault=fault,
+                    optable=optable,
+                )
+                return outcome, time.monotonic() - began
+            finally:
+                self._idle.put(worker)
+
+        return self._threads.submit(work)
+
+    def reference(self, case: Case, seed: int) -> Result:
+        """refsim's answer in bf16, computed once; its ranks are forked, so call it from one thread only."""
+        key = case.id, seed
+        if key not in self._answers:
+            folder, inputs = self._store.folder(case.model, seed), self._inputs_of(case, seed)
+            layout = case.layout
+            if case.kind == "wing":
+                self._answers[key] = api.run(
                     folder,
-                    inputs=path,
-                    mesh=spec,
+                    inputs=inputs,
+                    mesh=get_mesh(case.mesh),
                     parallel=layout.parallel,
                     attention=layout.attention,
                     ring=layout.ring,
@@ -81,20 +149,32 @@ class WingRunner:
                     guidance=case.guidance,
                     dtype="bf16",
                 )
-            finally:
-                outcome = device.result()
-        wing_s = time.monotonic() - started
-        ours, ref = (oracles.tokens_of(t.float()) for t in (outcome.tensors["sample"], reference.tensors["sample"]))
-        n = ref.shape[1]
-        found = m.compare(ours, ref, token_shards(layout, n, n))
-        if case.guidance is not None:
-            guided = outcome.tensors["guided"].float(), reference.tensors["guided"].float()
-            found["guided_one_minus_pcc"] = m.one_minus_pcc(*guided)
-        group = outcome.collectives[: len(outcome.collectives) // config.cfg]
+            else:
+                arguments = {"checkpoint": str(folder), "inputs": str(inputs), "dtype": "bfloat16"}
+                self._answers[key] = reference_launch.execute(
+                    "refsim.pipelines.block:program",
+                    get_mesh(case.mesh),
+                    _config(case),
+                    arguments | {"index": MODELS[case.model].block},
+                )
+        return self._answers[key]
+
+    def measure(self, case: Case, seed: int, outcome: Outcome) -> Measured:
+        """All metrics of the device wing's answer against the reference's."""
+        reference = self.reference(case, seed)
+        config = _config(case)
+        extra: dict[str, Any] = {}
+        if case.kind == "wing":
+            found = _compare_samples(case, outcome.tensors, reference.tensors)
+        else:
+            inputs = safetensors.torch.load_file(self._inputs_of(case, seed))
+            shards = token_shards(case.layout, case.shape.n, case.shape.n)
+            found, extra["streams"] = wing_block.compare(inputs, outcome.tensors, reference.tensors, shards)
+        groups = config.cfg if case.kind == "wing" else 1
+        group = outcome.collectives[: len(outcome.collectives) // groups]
         comm = differences(reference.collectives, group)
         found["comm_unexplained"] = unexplained(comm)
-        hazards = [str(hazard) for hazard in reference.hazards]
-        extra = {
+        extra |= {
             "ran": outcome.ran,
             "communication": comm,
             "collectives": group,
@@ -102,7 +182,38 @@ class WingRunner:
             "optable": outcome.optable,
             "resources": outcome.resources,
         }
-        return Measured(found, {}, reference.bytes_by_collective, wing_s, hazards=hazards, extra=extra)
+        hazards = [str(hazard) for hazard in reference.hazards]
+        return Measured(found, {}, reference.bytes_by_collective, hazards=hazards, extra=extra)
+
+    def _inputs_of(self, case: Case, seed: int) -> Path:
+        """A file with the case's inputs."""
+        key = case.id, seed
+        if key not in self._inputs:
+            if case.kind == "wing":
+                drawn = self._oracle.inputs(case, seed)
+            else:
+                features = MODELS[case.model].config["caption_projection_dim"]
+                drawn = wing_block.block_inputs(case.shape, features, seed)
+            path = Path(self._folder.name) / f"{case.id}-{seed}.safetensors"
+            safetensors.torch.save_file({k: x.contiguous() for k, x in drawn.items()}, path)
+            self._inputs[key] = path
+        return self._inputs[key]
+
+
+def _config(case: Case) -> DiTParallelConfig:
+    layout = case.layout
+    return parse_parallel(
+        layout.parallel, get_mesh(case.mesh), attention=layout.attention, ring=layout.ring, ulysses=layout.ulysses
+    )
+
+
+def _compare_samples(case: Case, ours: dict[str, Tensor], ref: dict[str, Tensor]) -> dict[str, Any]:
+    out_tokens, ref_tokens = (oracles.tokens_of(t["sample"].float()) for t in (ours, ref))
+    n = ref_tokens.shape[1]
+    found = m.compare(out_tokens, ref_tokens, token_shards(case.layout, n, n))
+    if case.guidance is not None:
+        found["guided_one_minus_pcc"] = m.one_minus_pcc(ours["guided"].float(), ref["guided"].float())
+    return found
 
 
 def _summary(ops: list[dict]) -> list[dict]:
