@@ -54,8 +54,8 @@ def program(
     result = {"sample": sample}
     if guidance is not None:
         result["guided"] = guide(sample, guidance)
-    return {"digest": _digest(sample)}, result
+    return {"digest": digest(sample)}, result
 
 
-def _digest(x: Tensor) -> str:
+def digest(x: Tensor) -> str:
     return hashlib.blake2b(x.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
-from refsim.pipelines.transformer import _digest
+from refsim.pipelines.transformer import digest
 
 
 def decode(device, *, checkpoint: str, inputs: str):
@@ -16,4 +16,4 @@ def decode(device, *, checkpoint: str, inputs: str):
     folder = Checkpoint(checkpoint)
     decoder = WanVAEDecoder(Weights(folder, torch.float32), device, WanVAEConfig.from_dict(folder.config))
     frames = decoder(load_file(inputs)["latent"])
-    return {"digest": _digest(frames)}, {"frames": frames}
+    return {"digest": digest(frames)}, {"frames": frames}

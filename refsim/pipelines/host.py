@@ -1,0 +1,80 @@
+"""The host of the mesh, played by rank 0: it runs diffusers' scheduler and hands every device the next latents.
+
+    devices: transformer --> prediction (replicated)    rank 0: scheduler.step --broadcast over sp, tp, cfg--> latents
+                ^                                                                                                 |
+                '-------------------------------------------------------------------------------------------------'
+
+The scheduler is a few operations on the latents with a state of its own; on a real mesh it runs on the host as well.
+Only rank 0 imports diffusers.
+
+Bytes: per step the latents once to every device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from refsim.ccl import broadcast
+from refsim.runtime.device import Device
+
+
+def upload(device: Device, x: Tensor) -> Tensor:
+    """Rank 0's ``x`` on every device; the others pass a tensor of the same shape and dtype."""
+    for name in ("sp", "tp", "cfg"):  # rank 0 is the first member of each of its groups
+        x = broadcast(device, x, device.groups[name], root=0)
+    return x
+
+
+class HostScheduler:
+    """A diffusers scheduler folder, its time steps known to every device.
+
+    Attributes:
+        timesteps: (steps,) in float64, in the order they are run.
+        num_train_timesteps: what 1.0 in fractions of the schedule stands for.
+    """
+
+    def __init__(self, device: Device, folder: Path, steps: int, **set_timesteps: float) -> None:
+        self._device, self._scheduler = device, None
+        count, timesteps = torch.zeros(2, dtype=torch.int64), torch.empty(0)
+        if device.rank == 0:
+            device.status("importing the scheduler")
+            self._scheduler = load_scheduler(folder)
+            self._scheduler.set_timesteps(steps, **set_timesteps)
+            if hasattr(self._scheduler, "set_begin_index"):
+                self._scheduler.set_begin_index(0)
+            timesteps = self._scheduler.timesteps.double()
+            count = torch.tensor([len(timesteps), self._scheduler.config.num_train_timesteps])
+        length, self.num_train_timesteps = upload(device, count).tolist()
+        self.timesteps = upload(device, timesteps if device.rank == 0 else torch.empty(length, dtype=torch.float64))
+
+    def step(self, prediction: Tensor, index: int, latents: Tensor) -> Tensor:
+        """The latents after step ``index``, on every device, in the dtype they came in."""
+        if self._scheduler is not None:
+            self._device.status(f"scheduling step {index}")
+            t = self._scheduler.timesteps[index]
+            latents = self._scheduler.step(prediction, t, latents, return_dict=False)[0].to(latents.dtype)
+        return upload(self._device, latents)
+
+
+def load_scheduler(folder: Path):
+    """diffusers' scheduler of a folder; ``UserError`` if the folder does not name one."""
+    import json
+
+    from refsim.errors import UserError
+
+    path = folder / "scheduler_config.json"
+    try:
+        name = json.loads(path.read_text(encoding="utf-8")).get("_class_name")
+    except (OSError, ValueError, AttributeError) as e:
+        raise UserError(f"'{path}' is not a scheduler's configuration ({e}).") from e
+    import diffusers
+
+    found = getattr(diffusers, name, None) if isinstance(name, str) and name.endswith("Scheduler") else None
+    if found is None:
+        raise UserError(
+            f"'{path}' names the scheduler {name!r}, which diffusers {diffusers.__version__} does not have."
+        )
+    return found.from_pretrained(folder)

@@ -1,0 +1,146 @@
+"""The program behind ``refsim run`` of a Wan2.2 text-to-video folder: prompt and noise in, frames out.
+
+    embeddings [negative, positive] --> for every time step t:
+        t >= boundary_ratio * 1000:  transformer   (high noise)  with guidance     --> scheduler (host) --> latents
+        t <  boundary_ratio * 1000:  transformer_2 (low noise)   with guidance_2   --'
+    latents * std + mean --> decoder, frames cut by rows (sp) and columns (tp) --> frames
+
+One expert is held at a time; time only goes down, so each is loaded once. With cfg2 the two halves of the batch are on
+two groups (CFG parallel), otherwise they are one batch (CFG fusion). A folder without ``boundary_ratio`` has one
+transformer for all steps.
+
+Counterpart: diffusers' ``WanPipeline``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.errors import UserError
+from refsim.models.registry import load_model
+from refsim.models.vae_wan.config import WanVAEConfig
+from refsim.models.vae_wan.decoder import WanVAEDecoder
+from refsim.parallel.cfg import batch_range, gather_batch, guide
+from refsim.parallel.sdpa import SDPAProgramConfig
+from refsim.parallel.usp import AttentionOptions
+from refsim.pipelines.host import HostScheduler
+from refsim.pipelines.transformer import digest
+from refsim.runtime.device import Device
+
+
+def program(
+    device: Device,
+    *,
+    folder: str,
+    inputs: str,
+    dtype: str,
+    steps: int,
+    guidance: float,
+    guidance_2: float | None,
+    schedule: str,
+    pad_heads: bool,
+    chunks: tuple[int, int],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run this device's part; rank 0 returns the video and what every step gave.
+
+    Args:
+        inputs: safetensors with ``latents`` (1, C, T, H, W), the initial noise in fp32, and ``prompt_embeds``
+            (1 or 2, L, text_dim): [negative, positive], or the positive one where guidance is 1 or less.
+        guidance_2: of the low-noise expert, by default ``guidance``.
+
+    Returns:
+        ``frames`` (1, 3, F, 8 H, 8 W) in -1..1 and ``steps`` (steps, 1, C, T, H, W), the latents after every step;
+        seconds per stage, the expert of every step and the frames' digest.
+    """
+    root, storage = Path(folder), getattr(torch, dtype)
+    tensors = load_file(inputs)
+    clock = _Clock()
+    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
+    experts = _Experts(device, root, storage, options)
+    prompt = tensors["prompt_embeds"].to(storage)
+    prompt = prompt[slice(*batch_range(device, prompt.shape[0]))]
+    latents, kept, used = tensors["latents"], [], []
+    scheduler = HostScheduler(device, root / "scheduler", steps)
+    scales = {"transformer": guidance, "transformer_2": guidance if guidance_2 is None else guidance_2}
+    clock.lap("prepare")
+
+    for index, t in enumerate(scheduler.timesteps):
+        expert = experts.name(float(t), scheduler.num_train_timesteps)
+        device.status(f"running step {index} with {expert}")
+        batch = latents.to(storage).expand(prompt.shape[0], *latents.shape[1:])
+        sample = experts.load(expert)(
+            hidden_states=batch, encoder_hidden_states=prompt, timestep=t.expand(prompt.shape[0])
+        )
+        sample = gather_batch(device, sample)
+        if sample.shape[0] == 2:
+            sample = guide(sample, scales[expert])
+        latents = scheduler.step(sample, index, latents)
+        kept.append(latents)
+        used.append(expert)
+    experts.drop()
+    clock.lap("denoise")
+
+    checkpoint = Checkpoint(root / "vae")
+    config = WanVAEConfig.from_dict(checkpoint.config)
+    decoder = WanVAEDecoder(Weights(checkpoint, storage), device, config)
+    frames = decoder(decoder.denormalize(latents.to(storage), config))
+    clock.lap("decode")
+    result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
+    return result, {"frames": frames, "steps": torch.stack(kept)}
+
+
+class _Experts:
+    """The transformer of each stretch of the schedule, one in memory at a time."""
+
+    def __init__(self, device: Device, root: Path, storage: torch.dtype, options: AttentionOptions) -> None:
+        self._device, self._root, self._storage, self._options = device, root, storage, options
+        self._boundary = boundary_ratio(root)
+        self._held: tuple[str, Any] | None = None
+
+    def name(self, t: float, num_train_timesteps: int) -> str:
+        """Which expert runs at time ``t``."""
+        high = self._boundary is None or t >= self._boundary * num_train_timesteps
+        return "transformer" if high else "transformer_2"
+
+    def load(self, name: str) -> Any:
+        if self._held is None or self._held[0] != name:
+            self.drop()
+            self._device.status(f"loading {name}")
+            folder = Checkpoint(self._root / name)
+            weights = Weights(folder, self._storage)
+            model = load_model(folder, weights, self._device, options=self._options, split_prompt=False)
+            self._held = (name, model)
+        return self._held[1]
+
+    def drop(self) -> None:
+        self._held = None
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name], self._last = round(now - self._last, 3), now
+
+
+def boundary_ratio(root: Path) -> float | None:
+    """``boundary_ratio`` of a pipeline folder; ``UserError`` for what this pipeline does not do."""
+    path = root / "model_index.json"
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise UserError(f"'{path}' is not a pipeline's index ({e}).") from e
+    if index.get("expand_timesteps"):
+        raise UserError(f"'{root}' is a TI2V pipeline (expand_timesteps); the T2V pipeline is supported.")
+    return index.get("boundary_ratio")
