@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 
 import pytest
 
+from parity import gate
+from parity.cases import suite_cases
+from parity.runners import Measured
 from refsim.errors import RankFailure
 from tests.chaos.cases import ON_RANKS, SHARES, Disturbance, plan
 from tests.chaos.run_case import Outcome, _check_report, run_case
@@ -32,6 +37,28 @@ def test_every_kind_comes_and_the_same_seed_gives_the_same_plan():
     assert {case.kind for case in cases} == set(SHARES)
     assert {case.ranks for case in cases} == {8, 32}
     assert cases == plan(200, 7) != plan(200, 8)
+
+
+def test_the_next_case_of_a_suite_runs_and_the_report_holds_the_last_events(files, tmp_path):
+    """Two cases of the gate on real ranks, the first of which loses one of them."""
+    cases = [case for case in suite_cases("smoke", "cpu") if case.kind == "attention"][:2]
+    workload = files.workloads[4][1].measure(tmp_path / "unused")
+
+    class Runner(contextlib.nullcontext):
+        def run(self, case, seed):
+            killed = case is cases[0]
+            workload.run("kill", 2, 30 if killed else 0, tmp_path / "note", 0, 60.0)
+            return Measured(metrics={}, noise={})
+
+        def drop(self, case, seed):
+            pass
+
+    done = gate.run_suite(out_dir=tmp_path / "out", cases=cases, runner=Runner())
+    first, second = json.loads((tmp_path / "out" / "results.json").read_text())["records"]
+    assert first["verdict"] == "failed" and "rank 2 was killed by SIGKILL" in first["reason"]
+    assert set(first["last_events"]) == {"0", "1", "2", "3"} and all(first["last_events"].values())
+    assert second["reason"].endswith("was not measured") and not second["error"]  # it ran to its end
+    assert len(done.records) == 2
 
 
 KILLED = Disturbance(0, "kill", 4, 2, 0.5, 9, 0)

@@ -82,6 +82,14 @@ def test_ranks_that_wait_for_each_other_time_out():
     assert "receive from rank" in message
 
 
+def test_a_rank_that_nobody_waits_for_is_bounded_too():
+    started = time.monotonic()
+    with pytest.raises(RankFailure, match="rank 0 made no progress") as caught:
+        run("one_fails", "n150", "sp1", {"rank": 0, "how": "hang"}, timeout_s=SHORT_S)
+    assert time.monotonic() - started < SECONDS
+    assert caught.value.last_events[0]
+
+
 def test_a_rank_that_waits_for_nothing_ends_the_run():
     failure("wait_for_nothing")
 
