@@ -152,7 +152,7 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
         "wall_s": 0.0,
     }
     started = time.monotonic()
-    missing = _missing_memory(case)
+    missing = missing_memory(case)
     if missing:
         return record | {"verdict": "skipped", "reason": missing}
     try:
@@ -197,7 +197,7 @@ def make_runner(backend: str) -> Runner:
     return WingRunner(backend)
 
 
-def _missing_memory(case: Case) -> str:
+def missing_memory(case: Case) -> str:
     """A sentence if the machine has less memory free than the case needs, where that can be told."""
     try:
         with open("/proc/meminfo", encoding="ascii") as f:

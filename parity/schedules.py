@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from parity.cases import Case
+from parity.gate import missing_memory
 from refsim.errors import RefsimError
 from refsim.launch import Result
 
@@ -37,16 +38,18 @@ class Outcome:
     Attributes:
         schedules: seeds that were run, in order; the undisturbed run is not among them.
         failures: seed -> what was wrong, None for the undisturbed run.
+        skipped: why nothing was run; empty if it was.
     """
 
     case: str
     schedules: list[int] = field(default_factory=list)
     failures: dict[int | None, list[str]] = field(default_factory=dict)
+    skipped: str = ""
     wall_s: float = 0.0
 
     @property
-    def passed(self) -> bool:
-        return not self.failures
+    def verdict(self) -> str:
+        return "failed" if self.failures else "skipped" if self.skipped else "passed"
 
     def replays(self, suite: str, longest_s: float) -> Iterator[str]:
         """The command for every schedule that failed."""
@@ -58,7 +61,8 @@ class Outcome:
         return {
             "case": self.case,
             "schedules": len(self.schedules),
-            "verdict": "passed" if self.passed else "failed",
+            "verdict": self.verdict,
+            "reason": self.skipped,
             "failures": [{"seed": seed, "reasons": reasons} for seed, reasons in self.failures.items()],
             "replay": list(self.replays(suite, longest_s)),
             "wall_s": round(self.wall_s, 3),
@@ -74,7 +78,9 @@ def replay_command(case: str, seed: int, suite: str, longest_s: float) -> str:
 
 def explore(runner: Simulator, case: Case, seeds: list[int], longest_s: float = LONGEST_S) -> Outcome:
     """Run ``case`` undisturbed, then under the schedule of every seed, and compare."""
-    outcome = Outcome(case.id)
+    outcome = Outcome(case.id, skipped=missing_memory(case))
+    if outcome.skipped:
+        return outcome
     plain = _attempt(runner, case, outcome, None, None)
     for seed in seeds:
         outcome.schedules.append(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -36,21 +37,20 @@ def run_schedules(
             outcomes.append(outcome)
             if not any(later.model == case.model for later in cases[index:]):
                 runner.drop(case, case.seed)
-            verdict = "passed" if outcome.passed else "FAILED"
-            typer.echo(f"[{index}/{len(cases)}] {verdict} {case.id} ({len(outcome.schedules)} schedules)", err=True)
+            why = outcome.skipped or f"{len(outcome.schedules)} schedules"
+            typer.echo(f"[{index}/{len(cases)}] {outcome.verdict} {case.id} ({why})", err=True)
             for failing, reasons in outcome.failures.items():
                 said = "undisturbed" if failing is None else f"seed {failing}"
                 typer.echo(f"  {said}: {'; '.join(reasons[:3])}", err=True)
             for command in outcome.replays(suite, longest / 1e3):
                 typer.echo(f"  replay: {command}", err=True)
-    failed = sum(not outcome.passed for outcome in outcomes)
+    count = Counter(outcome.verdict for outcome in outcomes)
     if as_json:
         typer.echo(json.dumps([outcome.as_json(suite, longest / 1e3) for outcome in outcomes], indent=2))
     else:
-        typer.echo(
-            f"{len(outcomes) - failed} of {len(outcomes)} cases keep their bits under {schedules} schedules each"
-        )
-    if failed:
+        said = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
+        typer.echo(f"{said}; a case passes if it keeps its bits under {schedules} schedules, without a hazard")
+    if count["failed"] or not count["passed"]:
         raise typer.Exit(1)
 
 
@@ -82,9 +82,11 @@ def replay(
         for reasons in outcome.failures.values():
             for reason in reasons:
                 typer.echo(reason)
-        if outcome.passed:
+        if outcome.verdict == "passed":
             typer.echo(f"{case} keeps its bits under the schedule of seed {seed}, without a hazard")
-    if not outcome.passed:
+        elif outcome.skipped:
+            typer.echo(f"{case} was not run: it {outcome.skipped}")
+    if outcome.verdict != "passed":
         raise typer.Exit(1)
 
 

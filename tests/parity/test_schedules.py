@@ -51,7 +51,7 @@ def explore(answers, seeds=3):
 
 def test_the_same_bits_under_every_schedule_pass():
     outcome = explore({})
-    assert outcome.passed
+    assert outcome.verdict == "passed"
     assert outcome.schedules == [0, 1, 2]
 
 
@@ -74,6 +74,15 @@ def test_a_schedule_that_goes_wrong_is_found_and_can_be_replayed(answer, said):
 
 def test_a_hazard_of_the_undisturbed_run_fails_too():
     assert explore({None: result(hazards=[HAZARD])}).failures == {None: [str(HAZARD)]}
+
+
+def test_a_case_too_big_for_the_machine_is_skipped_aloud(monkeypatch):
+    monkeypatch.setattr(schedules, "missing_memory", lambda case: "needs 99 GiB")
+    outcome = explore({})
+    assert (outcome.verdict, outcome.skipped, outcome.schedules) == ("skipped", "needs 99 GiB", [])
+    monkeypatch.setattr(runners, "CpuRunner", lambda: Runner({}))
+    ran = CliRunner().invoke(app, ["run", "-k", CASE])
+    assert (ran.exit_code, ran.stdout.startswith("0 passed, 0 failed, 1 skipped")) == (1, True)
 
 
 def test_the_replay_command_carries_what_is_not_the_default():
@@ -111,5 +120,5 @@ def test_the_simulator_keeps_its_bits(case):
     (chosen,) = (known for known in suite_cases("smoke") if known.id == case)
     with runners.CpuRunner() as runner:
         outcome = schedules.explore(runner, chosen, [0, 1, 2])
-    assert outcome.passed, outcome.failures
+    assert outcome.verdict == "passed", outcome.failures
     assert len(outcome.schedules) == 3

@@ -5,12 +5,13 @@ import re
 import pytest
 import torch
 
+from refsim import cli
 from refsim.config import parse_parallel
 from refsim.errors import RankFailure
-from refsim.launch import execute
+from refsim.launch import Result, execute
 from refsim.mesh import get_mesh
 from refsim.runtime.buffers import DeviceBuffer
-from refsim.runtime.hazards import UseLog, find
+from refsim.runtime.hazards import Hazard, UseLog, find
 from tests.refsim.hazard_programs import MISTAKES
 from tests.refsim.helpers import TIMEOUT_S, assert_one_sentence, attention_inputs, run
 from tests.refsim.parallel.schemes import SCHEMES, attend
@@ -168,6 +169,26 @@ def test_collectives_are_clean(collective, mesh):
     arguments = {"collective": collective, "group": "sp", "dtype": "float32", "shape": [16, 3], "chunk_bytes": 8}
     result = run("one_collective", mesh, "sp8" if mesh != "n300" else "sp2", arguments | options)
     assert result.hazards == []
+
+
+@pytest.mark.parametrize("found", [0, 2])
+def test_the_command_line_prints_hazards_and_exits_1(found, monkeypatch, capsys, tmp_path):
+    hazards = [Hazard("write-after-write", f"rank {i}'s send and so on.", "k", i) for i in range(found)]
+    answer = Result([{"digests": ["a", "a"]}], {"sample": torch.ones(1)}, {}, [], hazards=hazards)
+    monkeypatch.setattr("refsim.launch.warm_up", lambda: None)
+    monkeypatch.setattr("refsim.api.run", lambda *args, **options: answer)
+    words = [
+        "run",
+        str(tmp_path / "model"),
+        "--inputs",
+        str(tmp_path / "in"),
+        "--out",
+        str(tmp_path / "out"),
+        "--mesh",
+        "n150",
+    ]
+    assert cli._main(words) == bool(found)
+    assert capsys.readouterr().err == "".join(f"refsim: {hazard}\n" for hazard in hazards)
 
 
 # The logs alone, without ranks ----------------------------------------------------------------------------------------
