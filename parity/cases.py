@@ -37,9 +37,9 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Latent (height, width), prompt tokens and batch; a batch of 2 is [negative, positive]."""
+    """Latent (height, width) or (frames, height, width), prompt tokens and batch; 2 is [negative, positive]."""
 
-    latent: tuple[int, int] = (24, 40)
+    latent: tuple[int, ...] = (24, 40)
     text: int = 77
     batch: int = 2
 

@@ -6,6 +6,7 @@ through the model is inert. Matrices have spread 1/sqrt(inputs), which keeps act
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Configuration of ``diffusers.SD3Transformer2DModel`` and how its folder is written.
+    """Configuration of a diffusers transformer and how its folder is written.
 
     Attributes:
+        class_name: of the transformer in diffusers.
         float64_noise: whether fp32's own noise is measured by a float64 forward, which at real widths would cost more
             than everything else together.
         block: only the weights of this block, in bf16, for programs that run nothing else.
@@ -33,6 +35,7 @@ class ModelSpec:
     max_shard_size: str = "10GB"
     float64_noise: bool = False
     block: int | None = None
+    class_name: str = "SD3Transformer2DModel"
 
 
 def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
@@ -54,6 +57,26 @@ def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more:
     }
 
 
+def _wan(heads: int, head_dim: int, layers: int, **more: Any) -> dict[str, Any]:
+    return {
+        "patch_size": (1, 2, 2),
+        "num_attention_heads": heads,
+        "attention_head_dim": head_dim,
+        "in_channels": 16,
+        "out_channels": 16,
+        "text_dim": 4096,
+        "freq_dim": 256,
+        "ffn_dim": 13824,
+        "num_layers": layers,
+        "cross_attn_norm": True,
+        "qk_norm": "rms_norm_across_heads",
+        "eps": 1e-6,
+        "rope_max_seq_len": 1024,
+        **more,
+    }
+
+
+WAN = "WanTransformer3DModel"
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
 
 MODELS: dict[str, ModelSpec] = {
@@ -71,6 +94,12 @@ MODELS: dict[str, ModelSpec] = {
     "sd35_large_block": ModelSpec(_sd35(38, 64, 2, ()), block=0),
     "sd35_tiny64_block": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY), block=1),
     "sd35_tiny64_dual_block": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY), block=0),
+    # Three heads whose 20 features are turned 8 by time, 6 by height, 6 by width.
+    "wan22_tiny": ModelSpec(
+        _wan(3, 20, 3, ffn_dim=112, text_dim=24, freq_dim=32), max_shard_size="200KB", class_name=WAN
+    ),
+    # Real widths of one expert, two of its 40 blocks, which are all alike.
+    "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=WAN),
 }
 
 _SHARP = 1.5
@@ -81,29 +110,28 @@ would hardly show it."""
 
 def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     """Write a checkpoint folder through ``save_pretrained``; the same seed gives the same bits."""
+    import diffusers
     import torch
-    from diffusers import SD3Transformer2DModel
-    from diffusers.models.embeddings import get_2d_sincos_pos_embed
 
     with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
-        model = SD3Transformer2DModel(**spec.config)
+        model = getattr(diffusers, spec.class_name)(**spec.config)
     g = generator(seed, "weights")
     if spec.block is not None:
         _write_block(model, spec.block, g, folder)
         return
     state = {name: _random(name, p.shape, g) for name, p in model.named_parameters()}
-    state["pos_embed.pos_embed"] = (
-        get_2d_sincos_pos_embed(
-            spec.config["caption_projection_dim"],
-            spec.config["pos_embed_max_size"],
-            base_size=spec.config["sample_size"] // spec.config["patch_size"],
-            output_type="pt",
-        )
-        .float()
-        .unsqueeze(0)
-    )
+    if "pos_embed_max_size" in spec.config:
+        state["pos_embed.pos_embed"] = _positional_table(spec.config)
     model.load_state_dict(state, strict=True, assign=True)
     model.save_pretrained(folder, max_shard_size=spec.max_shard_size)
+
+
+def _positional_table(config: dict[str, Any]) -> Tensor:
+    from diffusers.models.embeddings import get_2d_sincos_pos_embed
+
+    base = config["sample_size"] // config["patch_size"]
+    features, size = config["caption_projection_dim"], config["pos_embed_max_size"]
+    return get_2d_sincos_pos_embed(features, size, base_size=base, output_type="pt").float().unsqueeze(0)
 
 
 def _write_block(model: Any, index: int, g: torch.Generator, folder: Path) -> None:
@@ -120,18 +148,28 @@ def _write_block(model: Any, index: int, g: torch.Generator, folder: Path) -> No
 
 
 def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> Any:
-    """The diffusers model of a folder in ``dtype``; ``rounded``: with weights that bf16 can hold."""
+    """The diffusers model of a folder in ``dtype``; ``rounded``: with weights that bf16 can hold.
+
+    What diffusers keeps in fp32 when it loads a model in bf16 is neither rounded nor stored lower here.
+    """
+    import diffusers
     import torch
-    from diffusers import SD3Transformer2DModel
     from safetensors.torch import load_file
 
+    config = json.loads((folder / "config.json").read_text())
+    model_class = getattr(diffusers, config["_class_name"])
     with torch.device("meta"):
-        model = SD3Transformer2DModel.from_config(SD3Transformer2DModel.load_config(folder))
+        model = model_class.from_config(model_class.load_config(folder))
+    if hasattr(model, "rope"):  # its tables are no part of the checkpoint
+        model.rope = type(model.rope)(config["attention_head_dim"], config["patch_size"], config["rope_max_seq_len"])
+    kept = set(model_class._keep_in_fp32_modules or ())
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         state |= load_file(path)
     for name, x in state.items():
-        state[name] = (x.bfloat16() if rounded else x).to(dtype)
+        exact = not kept.isdisjoint(name.split("."))
+        lower = torch.float32 if exact and dtype == torch.bfloat16 else dtype
+        state[name] = (x.bfloat16() if rounded and not exact else x).to(lower)
     model.load_state_dict(state, strict=True, assign=True)
     return model.eval()
 
@@ -139,6 +177,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
 def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
     import torch
 
+    if name.endswith("scale_shift_table"):
+        return torch.randn(shape, generator=g).mul_(0.3)
     if len(shape) == 1:
         x = torch.randn(shape, generator=g).mul_(0.2)
         return x.add_(1.0) if name.endswith("weight") else x

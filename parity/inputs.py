@@ -60,21 +60,24 @@ def attention_inputs(shape: AttentionShape, family: str, seed: int) -> dict[str,
     return tensors
 
 
-def model_inputs(shape: ModelShape, joint_dim: int, pooled_dim: int, family: str, seed: int) -> dict[str, Tensor]:
-    """Arguments of ``SD3Transformer2DModel.forward`` in fp32.
+def model_inputs(
+    shape: ModelShape, joint_dim: int, pooled_dim: int | None, family: str, seed: int
+) -> dict[str, Tensor]:
+    """Arguments of a diffusers transformer's ``forward`` in fp32.
 
-    ``hidden_states`` (B, 16, H, W), ``encoder_hidden_states`` (B, L, joint_dim), ``pooled_projections``
-    (B, pooled_dim), ``timestep`` (B,) in 0..1000. Samples differ in everything, the timestep too, so that a sample
-    on the wrong cfg group shows.
+    ``hidden_states`` (B, 16, [T,] H, W), ``encoder_hidden_states`` (B, L, joint_dim), ``pooled_projections``
+    (B, pooled_dim) unless that is None, ``timestep`` (B,) in 0..1000. Samples differ in everything, the timestep too,
+    so that a sample on the wrong cfg group shows.
     """
     g = generator(seed, "model", family)
-    b, (height, width) = shape.batch, shape.latent
-    return {
-        "hidden_states": _draw(family, (b, 16, height, width), g),
+    b = shape.batch
+    tensors = {
+        "hidden_states": _draw(family, (b, 16, *shape.latent), g),
         "encoder_hidden_states": _draw(family, (b, shape.text, joint_dim), g),
-        "pooled_projections": _draw(family, (b, pooled_dim), g),
-        "timestep": torch.tensor([857.69, 602.15, 8.93, 1000.0])[torch.arange(b) % 4],
     }
+    if pooled_dim is not None:
+        tensors["pooled_projections"] = _draw(family, (b, pooled_dim), g)
+    return tensors | {"timestep": torch.tensor([857.69, 602.15, 8.93, 1000.0])[torch.arange(b) % 4]}
 
 
 def rounded(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
     attention   torch.nn.functional.scaled_dot_product_attention on float64, the plain math kernel (the simulator's
                 blocks use the fused one); log-sum-exp by torch.logsumexp on float64 scores
-    model       diffusers.SD3Transformer2DModel in fp32, same folder, same inputs
+    model       the diffusers transformer in fp32, same folder, same inputs
     noise       the same oracle in the storage dtype, judged like an answer: what rounding alone costs
 
 Where storage is bf16, the reference gets the same bf16 values (weights and inputs) but computes on float64 or fp32.
@@ -64,9 +64,8 @@ class ModelOracle:
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         """The case's inputs, holding only values of its storage dtype."""
         config = MODELS[case.model].config
-        tensors = model_inputs(
-            case.shape, config["joint_attention_dim"], config["pooled_projection_dim"], case.family, seed
-        )
+        joint_dim = config.get("joint_attention_dim") or config["text_dim"]
+        tensors = model_inputs(case.shape, joint_dim, config.get("pooled_projection_dim"), case.family, seed)
         return rounded(tensors, case.dtype)
 
     def reference(self, case: Case, seed: int) -> Tensor:
@@ -100,7 +99,7 @@ def guided(sample: Tensor, scale: float) -> Tensor:
 
 
 def tokens_of(sample: Tensor, patch: int = 2) -> Tensor:
-    """(B, C, H, W) -> (B, H/p * W/p, p * p * C): one row per image token, row-major as the model orders them."""
-    b, c, height, width = sample.shape
-    x = sample.reshape(b, c, height // patch, patch, width // patch, patch)
-    return x.permute(0, 2, 4, 3, 5, 1).reshape(b, -1, patch * patch * c)
+    """(B, C, [T,] H, W) -> (B, [T *] H/p * W/p, p * p * C): one row per image token, in the order of the model."""
+    x = sample.unflatten(-1, (-1, patch)).unflatten(-3, (-1, patch))
+    x = x.movedim(1, -1).movedim(-4, -3)
+    return x.reshape(x.shape[0], -1, patch * patch * sample.shape[1])

@@ -28,6 +28,7 @@ def registry() -> Registry:
     _real_widths(found, "sd35_medium")
     _real_widths(found, "sd35_large")
     _full_size(found)
+    _wan(found)
     return found
 
 
@@ -192,6 +193,30 @@ def _full_size(found: Registry) -> None:
     _model(found, "sd35_large", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **full)
     _model(found, "sd35_large", USP24, dtype="bf16", batch=1, **full)
     _model(found, "sd35_medium", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, **full)
+
+
+def _wan(found: Registry) -> None:
+    """One Wan2.2 expert: tiny through every scheme, 3 x 4 x 6 patches; then at real widths, 480 of its tokens."""
+    tiny = {"latent": (3, 8, 12), "text": 29, "suite": "full"}
+    for layout in (
+        Layout("t3k", "sp2_tp4"),
+        RING8,
+        ULYSSES8,
+        USP24,
+        Layout("t3k-1x8", "tp8"),
+        Layout("tg", "sp8_tp4"),
+        Layout("tg", "sp4_tp8"),
+        Layout("galaxy", "sp8_tp4"),
+    ):
+        _model(found, "wan22_tiny", layout, **tiny)
+    for parallel in ("cfg2_sp2_tp2", "cfg2_tp4"):
+        layout, fusion = Layout("t3k", parallel), Layout("t3k", "sp2_tp4")
+        _model(found, "wan22_tiny", layout, guidance=4.0, twin=fusion, **tiny)
+    for layout in (Layout("t3k", "sp2_tp4"), USP24):
+        _model(found, "wan22_tiny", layout, dtype="bf16", **tiny)
+    real = {"latent": (2, 24, 40), "text": 512, "batch": 1, "suite": "full", "needs_gb": 14}
+    _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
+    _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)
 
 
 _WING_LAYOUTS = (
