@@ -50,7 +50,10 @@ def lint(session: nox.Session) -> None:
 def ttnn(session: nox.Session) -> None:
     """The device wing: real ttnn on meshes without hardware, judged against the reference wing."""
     session.install("-e", ".[ttnn,dev]")
-    session.run("pytest", "-n", "2", "--dist", "loadfile", "tests/tt_impl", *session.posargs)  # a file shares meshes
+    session.run(
+        "pytest", "-n", "2", "--dist", "loadfile", "tests/tt_impl", "tests/parity/test_wing_faults.py", *session.posargs
+    )
     for mesh, parallel in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):  # all 38 blocks, from shapes alone
         session.run("python", "-m", "tt_impl.memory", "--model", "large", "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
+    session.run("python", "-m", "parity.faults.wing")  # wrong programs: every one must be caught

@@ -9,7 +9,7 @@ Clean cases run first: a gate that fails a clean wing catches everything and sho
 from __future__ import annotations
 
 import re
-import time
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,7 +39,7 @@ def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> l
         One record each, clean ones first: ``id``, ``kind`` (``clean`` or ``fault``), ``wing``, ``family``,
         ``sentence``, ``stands_for``, ``case``, ``verdict`` (``passed`` or ``false alarm``; ``caught`` or
         ``survived``), ``caught_by`` (``metric``, ``value``, ``threshold`` of every bound exceeded, the furthest
-        first), ``error`` (what refused it), ``metrics``, ``thresholds`` and ``seconds``.
+        first), ``error`` (what refused it), ``metrics``, ``thresholds`` and ``seconds`` (None if refused).
 
     Raises:
         UserError: ttnn is not installed.
@@ -84,15 +84,13 @@ def _record(runner: Any, case: Case, fault: Fault | None, future: Any) -> Record
         "metrics": {},
         "thresholds": {t.metric: t.limit for t in bounds},
     }
-    began = time.monotonic()
-    named = False
+    seconds, named = None, False
     try:
         outcome, seconds = future.result()
         measured = runner.measure(case, SEED, outcome)
     except RefsimError as e:
         record["error"] = f"{type(e).__name__}: {e}"
         named = bool(fault and fault.says and re.search(fault.says, record["error"]))
-        seconds = time.monotonic() - began
     else:
         record["metrics"] = measured.metrics
         exceeded = [t for t in bounds if judge(measured.metrics, (t,))]
@@ -113,3 +111,20 @@ def _excess(exceeded: dict[str, Any]) -> float:
     if value is None or value != value:
         return float("inf")
     return value / limit if limit else 1.0  # a count says that something is wrong, not how much
+
+
+def main() -> int:
+    """Run all of them, one line each; 1 if one survived or a clean case failed."""
+
+    def line(index: int, total: int, record: Record) -> None:
+        by = "; ".join(f"{b['metric']} {b['value']:.2g} > {b['threshold']:.2g}" for b in record["caught_by"][:2])
+        print(f"[{index}/{total}] {record['verdict']:11} {record['id']}  {by or record['error'][:200]}", flush=True)
+
+    records = run(progress=line)
+    faults = [record for record in records if record["kind"] == "fault"]
+    print(f"{sum(r['verdict'] == 'caught' for r in faults)} of {len(faults)} faults caught")
+    return 0 if is_good(records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

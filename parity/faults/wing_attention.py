@@ -159,7 +159,7 @@ def lse_merge_averaged() -> None:
     ULYSSES,
     "The two dims of Ulysses' all_to_all change places.",
     "in_dim and out_dim exchanged",
-    says="all_to_all",
+    says="ttnn.slice on .* must be less than or equal to the shape of the tensor",
 )
 def ulysses_dims_swapped() -> None:
     from tt_impl.parallel import ulysses

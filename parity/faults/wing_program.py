@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from parity.faults.wing_tools import CFG2, SP2_TP4, TP2, WHOLE_SP2, around, around_init, fault
+from parity.faults.wing_tools import CFG2, SP2_DUAL, SP2_TP4, TP2, WHOLE_SP2, around, around_init, fault
 
 CFG, POSITIONS, BUFFERS, RESOURCES = "cfg", "positions", "buffers", "resources"
 
@@ -67,7 +67,7 @@ def positions_not_cut() -> None:
 
 @fault(
     BUFFERS,
-    TP2,
+    SP2_DUAL,
     "One buffer instead of a ping-pong pair.",
     "memory saved by halving the persistent buffers",
     says="HazardError: buffer 0 .* may still read it",

@@ -1,0 +1,71 @@
+"""A warm worker: every program in a process of its own; one that crashes, fails or hangs costs nobody else's."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from refsim.config import parse_parallel
+from refsim.errors import RankFailure, UserError
+from refsim.mesh import get_mesh
+from tt_impl.launch import Outcome, Worker
+
+MESH = get_mesh("n300")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as found:
+        yield found
+
+
+def run(worker: Worker, mesh: str = "n300", **more: object) -> Outcome:
+    spec = get_mesh(mesh)
+    config = parse_parallel(f"tp{spec.num_devices}", spec)
+    return worker.execute("tests.tt_impl.test_launch:ones", spec, config, {}, backend="ttnn-mock", **more)
+
+
+def ones(device, spec, config) -> tuple[dict, dict[str, torch.Tensor]]:
+    """The program: adds 1 and 1 on every device."""
+    import os
+
+    import ttnn
+
+    x = ttnn.from_torch(torch.ones(32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device)
+    found = ttnn.to_torch(ttnn.add(x, x), mesh_composer=ttnn.ConcatMeshToTensor(device, dim=0))
+    return {"pid": os.getpid()}, {"sum": found.float()}
+
+
+def refuse() -> None:
+    raise UserError("no.")
+
+
+def test_processes_of_their_own_and_other_clusters(worker: Worker) -> None:
+    first, second, other = run(worker), run(worker), run(worker, "bh-qb-1x4")
+    assert first.report["pid"] != second.report["pid"]
+    assert first.tensors["sum"].shape == (64, 32) and other.tensors["sum"].shape == (128, 32)
+    assert all(bool((o.tensors["sum"] == 2).all()) for o in (first, second, other))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "said"),
+    [
+        ("os:abort", RankFailure, "was killed by SIGABRT in opening the mesh"),
+        ("time:sleep", RankFailure, "TypeError: time.sleep"),
+        ("signal:pause", RankFailure, "no answer in 2 s"),
+        ("tests.tt_impl.test_launch:refuse", UserError, "^no.$"),
+    ],
+)
+def test_the_next_program_runs(worker: Worker, fault: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        run(worker, fault=fault, timeout_s=2 if fault == "signal:pause" else 60)
+    assert bool((run(worker).tensors["sum"] == 2).all())
+
+
+def test_nothing_is_left() -> None:
+    with Worker() as worker:
+        run(worker)
+        process, folder = worker._process, Path(worker._folder.name)
+        assert process.poll() is None and any(folder.glob("tt-impl-mock-*"))
+    assert process.poll() is not None and not folder.exists()
