@@ -95,6 +95,7 @@ def attention_result(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     trace: bool = False,
     delay: tuple[int, float] | None = None,
+    fault: str = "",
 ) -> Result:
     """As :func:`simulate_attention`, with every option, returning the whole :class:`~refsim.launch.Result`.
 
@@ -104,7 +105,7 @@ def attention_result(
         prompt: ``replicated`` or ``split`` over sp.
         schedule: ``gather``, ``step`` or ``block`` (see ``refsim.parallel.ring``).
         pad_heads: pad heads that Ulysses cannot split evenly instead of refusing them.
-        delay: (seed, longest pause in seconds), see :func:`refsim.launch.execute`.
+        delay, fault: see :func:`refsim.launch.execute`.
     """
     spec = get_mesh(mesh)
     storage = _dtype(dtype if dtype is not None else tensors["q"].dtype)
@@ -135,6 +136,7 @@ def attention_result(
             timeout_s=timeout_s,
             keep_trace=trace,
             delay=delay,
+            fault=fault,
         )
     if result is None:
         raise UserError("simulate_attention answers on rank 0 only; under torchrun use refsim run.")
@@ -194,6 +196,7 @@ def run(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     trace: bool = False,
     delay: tuple[int, float] | None = None,
+    fault: str = "",
 ) -> Result | None:
     """One forward of a diffusers checkpoint folder on a mesh.
 
@@ -205,7 +208,7 @@ def run(
         guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         dtype: storage of weights and activations, ``fp32`` or ``bf16``.
         prompt: ``replicated`` on every member of sp, or ``split`` over it.
-        schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s, trace, delay: see :func:`attention_result`.
+        schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s, trace, delay, fault: see :func:`attention_result`.
         out: safetensors file to write ``sample`` (and ``guided``) to.
 
     Returns:
@@ -249,6 +252,7 @@ def run(
             timeout_s=timeout_s,
             keep_trace=trace,
             delay=delay,
+            fault=fault,
         )
     if result is not None:
         result.value["digests"] = [value["digest"] for value in result.values]

@@ -102,6 +102,7 @@ def execute(
     keep_trace: bool = False,
     delay: tuple[int, float] | None = None,
     detect: bool = True,
+    fault: str = "",
 ) -> Result | None:
     """Run ``program`` (``module:function``) on every device of ``mesh``; None on torchrun's ranks above 0.
 
@@ -111,12 +112,22 @@ def execute(
         delay: (seed, longest pause in seconds): pause before sends and before arrivals are taken, and take operations
             that do not depend on each other in another order.
         detect: look for hazards; off only to measure what that costs.
+        fault: ``module:function`` of a context manager that every rank enters around the program, to put a mistake in
+            and take it out again (see ``parity.faults``).
     """
     from refsim.runtime.hazards import Hazard
     from refsim.runtime.worker import make_job
 
     job = make_job(
-        program, mesh, config, arguments, timeout_s=timeout_s, keep_trace=keep_trace, delay=delay, detect=detect
+        program,
+        mesh,
+        config,
+        arguments,
+        timeout_s=timeout_s,
+        keep_trace=keep_trace,
+        delay=delay,
+        detect=detect,
+        fault=fault,
     )
     started = time.monotonic()
     if under_torchrun():

@@ -44,8 +44,9 @@ def make_job(
     keep_trace: bool,
     delay: tuple[int, float] | None,
     detect: bool = True,
+    fault: str = "",
 ) -> Job:
-    """A job as plain JSON values; ``delay`` and ``detect`` as in ``refsim.launch.execute``."""
+    """A job as plain JSON values; ``delay``, ``detect`` and ``fault`` as in ``refsim.launch.execute``."""
     return {
         "program": program,
         "mesh": [mesh.name, mesh.system, mesh.arch, mesh.shape, mesh.links, mesh.torus],
@@ -55,11 +56,23 @@ def make_job(
         "keep_trace": keep_trace,
         "delay": delay,
         "detect": detect,
+        "fault": fault,
     }
 
 
 def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run a job on this rank; rank 0 returns the answer, with trace and byte counts of all ranks added."""
+    with _named(job["fault"])() if job["fault"] else contextlib.nullcontext():
+        return _run_job(job, board)
+
+
+def _named(name: str) -> Any:
+    """The function that ``module:function`` names."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     name, system, arch, *pairs = job["mesh"]
     mesh = MeshSpec(name, system, arch, *(tuple(p) for p in pairs))
     factors = {k: (f, tuple(a) if isinstance(a, list) else a) for k, (f, a) in job["config"].items()}
@@ -75,10 +88,9 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
         log_uses=job["detect"],
         schedule=Schedule(transport.rank, *(job["delay"] or ())),
     )
-    module, _, function = job["program"].partition(":")
     device.status("starting the program")
     with torch.inference_mode():
-        result, tensors = getattr(importlib.import_module(module), function)(device, **job["arguments"])
+        result, tensors = _named(job["program"])(device, **job["arguments"])
     device.finish()
     device.status("handing in its trace")
     mine = {
