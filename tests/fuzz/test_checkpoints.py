@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -122,6 +122,9 @@ NAMES = st.one_of(
 
 
 @examples(50)
+@example(name="sub/inner.safetensors", where="one")
+@example(name="link", where="one")
+@example(name="../elsewhere.safetensors", where="one")
 @given(name=NAMES, where=st.sampled_from(["one", "all", "new", "other"]))
 def test_index_that_names_anything(good, place, name, where):
     folder = fresh(place, good / "sharded")

@@ -115,6 +115,11 @@ def test_huge_factors_are_refused_at_once(good, parallel):
     assert_refused(command(*run_words(good, {}), "--parallel", *parallel))
 
 
+@pytest.mark.parametrize("guidance", ["nan", "inf", "-inf", "1e400"])
+def test_guidance_that_is_no_finite_number(good, guidance):
+    assert_refused(command(*run_words(good, {"--guidance": guidance})))
+
+
 PLACES = st.sampled_from(
     [
         "nowhere/out.safetensors",
