@@ -22,6 +22,7 @@ from parity import oracles, wing_block
 from parity.cases import Case
 from parity.checkpoints import MODELS, CheckpointStore
 from parity.comm import differences, unexplained
+from parity.gate import missing_memory
 from parity.runners import Measured, token_shards
 from refsim import api
 from refsim import launch as reference_launch
@@ -79,11 +80,7 @@ class WingRunner:
 
     def run(self, case: Case, seed: int) -> Measured:
         """Run one case on both wings; whatever goes wrong is raised."""
-        started = self._under_way.pop((case.id, seed), None) or self.start(case, seed)
-        self._ahead = [planned for planned in self._ahead if planned != (case, seed)]
-        while self._ahead and len(self._under_way) < WORKERS:
-            following = self._ahead.pop(0)
-            self._under_way[following[0].id, following[1]] = self.start(*following)
+        started = self._next(case, seed)
         try:
             self.reference(case, seed)
         finally:
@@ -92,6 +89,22 @@ class WingRunner:
         measured.sim_s = seconds
         self._answers.pop((case.id, seed))
         return measured
+
+    def _next(self, case: Case, seed: int) -> Future[tuple[Outcome, float]]:
+        """Start this case unless it is under way, then those that follow it, as many as there are workers."""
+        started = self._under_way.pop((case.id, seed), None) or self.start(case, seed)
+        if (case, seed) in self._ahead:
+            position = self._ahead.index((case, seed))
+            for skipped, its_seed in self._ahead[:position]:
+                if (future := self._under_way.pop((skipped.id, its_seed), None)) is not None:
+                    future.cancel()
+            del self._ahead[: position + 1]
+        for following, its_seed in self._ahead[:WORKERS]:
+            if (following.id, its_seed) not in self._under_way:
+                if missing_memory(following):
+                    break  # the gate skips it, or by its turn there is enough
+                self._under_way[following.id, its_seed] = self.start(following, its_seed)
+        return started
 
     def start(self, case: Case, seed: int, *, fault: str = "") -> Future[tuple[Outcome, float]]:
         """Start the device wing on a case as soon as a worker is idle; its answer and the seconds it took.
