@@ -87,7 +87,8 @@ class Case:
 
     Attributes:
         id: unique, see the top of this file.
-        kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``wing`` (checkpoint,
+        kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``decoder`` (an
+            autoencoder's, rows cut over sp and columns over tp, diffusers oracle), ``wing`` (checkpoint,
             the device wing against refsim) or ``wing_block`` (the same of one block, judged by what it adds).
         model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
         dtype: storage, ``fp32`` or ``bf16``.
@@ -139,8 +140,11 @@ class Case:
 def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "", **more: Any) -> Case:
     """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
     case = Case("", kind, model, layout, shape, **more)
-    words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis"), layout.scheme]
-    if not shape.text:
+    words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
+    words.append("halo" if kind == "decoder" else layout.scheme)
+    if kind == "decoder":
+        pass
+    elif not shape.text:
         words.append("no_prompt")
     elif layout.prompt != "replicated":
         words.append(f"{layout.prompt}_prompt")

@@ -99,6 +99,9 @@ MODELS: dict[str, ModelSpec] = {
         _wan(3, 20, 3, ffn_dim=112, text_dim=24, freq_dim=32), max_shard_size="200KB", class_name=WAN
     ),
     # Real widths of one expert, two of its 40 blocks, which are all alike.
+    "wan_vae_tiny": ModelSpec(
+        {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
+    ),
     "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=WAN),
 }
 
@@ -179,10 +182,12 @@ def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
 
     if name.endswith("scale_shift_table"):
         return torch.randn(shape, generator=g).mul_(0.3)
-    if len(shape) == 1:
+    if len(shape) == 1 or name.endswith("gamma"):
         x = torch.randn(shape, generator=g).mul_(0.2)
-        return x.add_(1.0) if name.endswith("weight") else x
+        return x.add_(1.0) if name.endswith(("weight", "gamma")) else x
     fan_in = shape[1:].numel()
+    if name.startswith("decoder.conv_out"):  # little of the picture is to be clamped, which would hide errors
+        fan_in *= 16
     return torch.empty(shape).uniform_(-1.0, 1.0, generator=g).mul_((3.0 / fan_in) ** 0.5)
 
 

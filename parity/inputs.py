@@ -80,6 +80,11 @@ def model_inputs(
     return tensors | {"timestep": torch.tensor([857.69, 602.15, 8.93, 1000.0])[torch.arange(b) % 4]}
 
 
+def decoder_inputs(shape: ModelShape, z_dim: int, family: str, seed: int) -> dict[str, Tensor]:
+    """``z`` (B, z_dim, [T,] H, W) in fp32, the argument of diffusers' ``decode``."""
+    return {"z": _draw(family, (shape.batch, z_dim, *shape.latent), generator(seed, "decoder", family))}
+
+
 def rounded(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
     """The same fp32 tensors holding only values that ``dtype`` (``fp32`` or ``bf16``) can hold.
 

@@ -98,6 +98,20 @@ def seam(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width: int =
     return one_minus_pcc(out_GNF[:, rows], ref_GNF[:, rows]) if rows else None
 
 
+def seam_ratio(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width: int = SEAM_WIDTH) -> float | None:
+    """RMS of the error over the seam rows of all groups in units of that over the other rows; None without a border.
+
+    0 where the seam is exact, inf where only the seam is not; NaN if anything is non-finite.
+    """
+    out, ref = _pair(out_GNF, ref_GNF)
+    rows = seam_rows(shards, width)
+    rest = sorted(set(range(out.shape[1])) - set(rows))
+    if not rows or not rest:
+        return None
+    error = out - ref
+    return _ratio(_rms(error[:, rows]), _rms(error[:, rest])) if _is_finite(out, ref) else math.nan
+
+
 def compare(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[str, float | int | None]:
     """All metrics of one answer, by the names that thresholds and records use."""
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -17,7 +18,7 @@ from parity.cases import Case, Layout
 from parity.checkpoints import CheckpointStore
 from parity.inputs import attention_inputs, rounded
 from refsim import api
-from refsim.config import parse_parallel
+from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.launch import Result
 from refsim.mesh import get_mesh
 from refsim.parallel.sequence import TokenShards
@@ -33,6 +34,7 @@ class Measured:
         bytes_by_collective: sent by all ranks, keyed ``collective@group``.
         sim_s, oracle_s: seconds of the simulator, and of everything that is not.
         hazards: uses of device buffers that nothing kept apart, one sentence each.
+        trace: events of all ranks, where asked for.
         extra: what a backend has to say beyond that.
     """
 
@@ -42,6 +44,7 @@ class Measured:
     sim_s: float = 0.0
     oracle_s: float = 0.0
     hazards: list[str] = field(default_factory=list)
+    trace: list[dict[str, Any]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -63,10 +66,10 @@ class CpuRunner:
         torch.set_num_threads(self._threads)
         self._store.__exit__(*error)
 
-    def run(self, case: Case, seed: int) -> Measured:
-        """Run one case with ``seed``; whatever goes wrong is raised."""
+    def run(self, case: Case, seed: int, **more: Any) -> Measured:
+        """Run one case with ``seed``; whatever goes wrong is raised. ``more`` goes to ``refsim.api``."""
         started = time.monotonic()
-        measured = (self._attention if case.kind == "attention" else self._model)(case, seed)
+        measured = {"attention": self._attention, "model": self._model, "decoder": self._decoder}[case.kind](case, seed, **more)
         measured.oracle_s = time.monotonic() - started - measured.sim_s
         return measured
 
@@ -80,14 +83,14 @@ class CpuRunner:
 
     def drop(self, case: Case, seed: int) -> None:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
-        if case.kind == "model":
+        if case.kind != "attention":
             self._store.drop(case.model, seed)
             self._oracle.drop(case.model, seed)
 
-    def _attention(self, case: Case, seed: int) -> Measured:
+    def _attention(self, case: Case, seed: int, **more: Any) -> Measured:
         tensors = rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
         rows = case.shape.rows
-        result = simulate_attention(case, case.layout, tensors)
+        result = simulate_attention(case, case.layout, tensors, **more)
         ref, lse_ref = oracles.attention_float64(tensors, case.shape)
         out, lse = _joint(result, rows), _lse_rows(result.tensors["lse"], case.shape.n, rows)
         shards = token_shards(case.layout, case.shape.n, rows)
@@ -105,12 +108,12 @@ class CpuRunner:
             hazards += map(str, twin.hazards)
             found["twin_max_abs"] = m.max_abs(_joint(twin, rows), out)
         noise = oracles.attention_noise(tensors, case.shape, case.dtype)
-        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards)
+        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards, trace=result.trace)
 
-    def _model(self, case: Case, seed: int) -> Measured:
+    def _model(self, case: Case, seed: int, **more: Any) -> Measured:
         tensors = self._oracle.inputs(case, seed)
         folder = self._store.folder(case.model, seed)
-        result = simulate_model(case, case.layout, folder, tensors)
+        result = simulate_model(case, case.layout, folder, tensors, **more)
         ref = self._oracle.reference(case, seed)
         sample = result.tensors["sample"]
         out_tokens, ref_tokens = oracles.tokens_of(sample), oracles.tokens_of(ref)
@@ -134,7 +137,38 @@ class CpuRunner:
                 guided = m.rel_rmse(twin.tensors["guided"], result.tensors["guided"])
                 found["twin_rel_rmse"] = m.worst([found["twin_rel_rmse"], guided])
         noise = self._oracle.noise(case, seed)
-        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards)
+        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards, trace=result.trace)
+
+    def _decoder(self, case: Case, seed: int) -> Measured:
+        """Frames judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
+        tensors = self._oracle.inputs(case, seed)
+        result = simulate_model(case, case.layout, self._store.folder(case.model, seed), tensors)
+        ref, sample = self._oracle.reference(case, seed), result.tensors["sample"]
+        config = parse_parallel(case.layout.parallel, get_mesh(case.mesh))
+        found = compare_frames(sample, ref, case.shape.latent, config)
+        digests = result.value["digests"]
+        found["distinct_replicas"] = len(set(digests)) if len(digests) == config.num_devices else math.nan
+        return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=list(map(str, result.hazards)))
+
+
+def compare_frames(
+    out: Tensor, ref: Tensor, latent: tuple[int, ...], config: DiTParallelConfig
+) -> dict[str, float | int | None]:
+    """Metrics of frames (B, C, [T,] H, W), and their seams, of a latent cut by rows over sp and by columns over tp.
+
+    Rows are judged as the tokens of the first cut, columns as those of the second; of each metric the worse counts.
+    """
+    found: dict[str, Any] = {}
+    for dim, factor in ((-2, config.sp), (-1, config.tp)):
+        local, scale = -(-latent[dim] // factor), ref.shape[dim] // latent[dim]
+        bounds = [min(i * local, latent[dim]) * scale for i in range(factor + 1)]
+        shards = list(itertools.pairwise(bounds))
+        # (B, [T,] lines, across, C) -> (B [T], lines, everything of a line)
+        lines = [x.movedim(1, -1).movedim(dim - 1, -3).flatten(0, -4).flatten(-2) for x in (out, ref)]
+        for name, value in (m.compare(*lines, shards) | {"seam_ratio": m.seam_ratio(*lines, shards)}).items():
+            values = [v for v in (found.get(name), value) if v is not None]
+            found[name] = m.worst(values) if values else None
+    return found
 
 
 def simulate_attention(case: Case, layout: Layout, tensors: dict[str, Tensor], **more: Any) -> Result:

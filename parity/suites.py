@@ -214,6 +214,15 @@ def _wan(found: Registry) -> None:
         _model(found, "wan22_tiny", layout, guidance=4.0, twin=fusion, **tiny)
     for layout in (Layout("t3k", "sp2_tp4"), USP24):
         _model(found, "wan22_tiny", layout, dtype="bf16", **tiny)
+    for where in (
+        ("n300", "sp2"),
+        ("t3k", "sp2_tp4"),
+        ("t3k", "cfg2_sp2_tp2"),
+        ("tg", "sp8_tp4"),
+        ("galaxy", "sp8_tp4"),
+    ):
+        shape = ModelShape((3, 10, 13), 0, 2 if "cfg" in where[1] else 1)
+        found.add(make_case("decoder", "wan_vae_tiny", Layout(*where), shape, suite="full"))
     real = {"latent": (2, 24, 40), "text": 512, "batch": 1, "suite": "full", "needs_gb": 14}
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)

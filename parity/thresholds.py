@@ -115,6 +115,18 @@ TABLE: dict[tuple[str, str], tuple[Threshold, ...]] = {
     ),
 }
 
+_DECODER_FP32 = (
+    *(t for t in TABLE["model", "fp32"] if not t.metric.startswith(("guided", "twin"))),
+    Threshold(
+        "seam_ratio",
+        1.5,
+        "rounding is alike all over a picture, and its RMS over hundreds of pixels scatters by some percent; a border "
+        "that is not exchanged, or whose padding is not zero, stands out a thousandfold",
+        optional=True,
+    ),
+)
+TABLE["decoder", "fp32"] = _DECODER_FP32
+
 _WING = "PCC 0.999 between two bf16 programs that round in different places; either alone stays above 0.9999 of fp32"
 TABLE["wing", "bf16"] = (
     *_pcc(1e-3, _WING),

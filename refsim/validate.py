@@ -85,7 +85,7 @@ def check_run(
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     folder = Checkpoint(checkpoint)
     model_class, model_config = find_model(folder)
-    if not pad_heads:
+    if not pad_heads and hasattr(model_config, "num_attention_heads"):
         refuse_uneven_heads(model_config.num_attention_heads, config)
     model = load_model(
         folder,

@@ -6,6 +6,8 @@ from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer
+from refsim.models.vae_wan.config import WanVAEConfig
+from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.transformer import WanTransformer
 from refsim.parallel.usp import AttentionOptions
@@ -14,6 +16,7 @@ from refsim.runtime.device import Device
 _MODELS = {
     SD35Transformer.CLASS_NAME: (SD35Transformer, SD35Config),
     WanTransformer.CLASS_NAME: (WanTransformer, WanConfig),
+    WanVAEDecoder.CLASS_NAME: (WanVAEDecoder, WanVAEConfig),
 }
 
 

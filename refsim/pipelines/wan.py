@@ -91,7 +91,7 @@ def program(
     checkpoint = Checkpoint(root / "vae")
     config = WanVAEConfig.from_dict(checkpoint.config)
     decoder = WanVAEDecoder(Weights(checkpoint, storage), device, config)
-    frames = decoder(decoder.denormalize(latents.to(storage), config))
+    frames = decoder(z=decoder.denormalize(latents.to(storage), config))
     clock.lap("decode")
     result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
     return result, {"frames": frames, "steps": torch.stack(kept)}

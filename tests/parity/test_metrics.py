@@ -132,3 +132,14 @@ def test_correlation_is_bounded_and_its_range_is_used(values, factor, offset):
 
 def test_a_metric_that_was_not_measured_fails():
     assert judge({}, FP32) and any("not measured" in f for f in judge({"rel_rmse": None}, FP32))
+
+
+def test_the_seam_ratio_compares_the_seam_with_the_rest(ref):
+    noise = torch.randn(ref.shape, dtype=ref.dtype, generator=torch.Generator().manual_seed(1))
+    out = ref + 1e-6 * noise
+    assert 0.8 < m.seam_ratio(out, ref, SHARDS) < 1.2
+    out[:, 31] += 1e-5
+    assert m.seam_ratio(out, ref, SHARDS) > 2
+    assert m.seam_ratio(out, ref, [(0, 120)]) is None
+    out[0, 0, 0] = math.nan
+    assert math.isnan(m.seam_ratio(out, ref, SHARDS))

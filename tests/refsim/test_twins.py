@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MIRRORED = ("layers", "parallel", "models", "pipelines")
+_NOT_YET = "the device wing runs the transformer of SD3.5 only so far"
 ALONE = {
     "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
     "(tt_impl/pipelines/transformer.py)",
@@ -17,6 +18,17 @@ ALONE = {
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
+    "refsim/parallel/halo.py": "autoencoders' decoders run in refsim only so far",
+    "refsim/pipelines/host.py": "schedulers run on the host, which the device wing's transformer does not need",
+    **dict.fromkeys(
+        [
+            "refsim/layers/rope.py",
+            "refsim/pipelines/wan.py",
+            *(f"refsim/models/wan22/{n}.py" for n in ("attention", "block", "config", "embeddings", "transformer")),
+            *(f"refsim/models/vae_wan/{n}.py" for n in ("config", "decoder", "layers")),
+        ],
+        _NOT_YET,
+    ),
 }
 
 

@@ -19,15 +19,28 @@ from refsim.checkpoint import Weights
 from refsim.models.vae_wan.config import CLASS_NAME, WanVAEConfig
 from refsim.models.vae_wan.layers import CausalConv3d, ChannelNorm, FrameAttention, ResidualBlock, Stream, Upsample
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
+from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 
 
 class WanVAEDecoder:
-    """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed."""
+    """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed.
+
+    Args:
+        options, split_prompt: as every model has them; a decoder has neither attention over sp nor a prompt.
+    """
 
     CLASS_NAME = CLASS_NAME
 
-    def __init__(self, weights: Weights, device: Device, config: WanVAEConfig) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        config: WanVAEConfig,
+        *,
+        options: AttentionOptions | None = None,
+        split_prompt: bool = False,
+    ) -> None:
         self._device, self._config = device, config
         z, widths = config.z_dim, [config.base_dim * m for m in reversed(config.dim_mult)]
         self._post_quant = CausalConv3d(
@@ -60,6 +73,14 @@ class WanVAEDecoder:
         weights.finish(CLASS_NAME)
 
     @staticmethod
+    def input_shapes(config: WanVAEConfig) -> dict[str, tuple[int | None, ...]]:
+        """Name and shape of the argument of diffusers' ``decode``; None where any size will do."""
+        return {"z": (None, config.z_dim, None, None, None)}
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Any latent fits: what does not divide over the mesh is padded."""
+
+    @staticmethod
     def denormalize(latent_BCTHW: Tensor, config: WanVAEConfig) -> Tensor:
         """What the transformers worked on -> what :meth:`__call__` takes: ``latent * std + mean`` per channel."""
         mean, std = (
@@ -68,10 +89,10 @@ class WanVAEDecoder:
         )
         return latent_BCTHW / (1.0 / std) + mean  # not "* std": diffusers rounds this way
 
-    def __call__(self, latent_BCTHW: Tensor) -> Tensor:
+    def __call__(self, *, z: Tensor) -> Tensor:
         """(B, z, T, H, W) on every device -> (B, 3, 1 + 4 (T - 1), 8 H, 8 W) in -1..1, on every device."""
-        shards = ImageShards.of(self._device, *latent_BCTHW.shape[3:])
-        latent = cut_image(self._device, latent_BCTHW, shards)
+        shards = ImageShards.of(self._device, *z.shape[3:])
+        latent = cut_image(self._device, z, shards)
         stream, frames = Stream(), []
         for t in range(latent.shape[2]):
             self._device.status(f"decoding latent frame {t}")
