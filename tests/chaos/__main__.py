@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import sys
 import tempfile
 import time
@@ -48,6 +47,7 @@ def table(outcomes: list[Outcome]) -> list[dict]:
     rows = []
     for kind in [kind for kind in SHARES if any(o.case.kind == kind for o in outcomes)] + ["all"]:
         mine = [o for o in outcomes if kind in (o.case.kind, "all")]
+        seconds = [o.seconds for o in mine if o.seconds is not None]
         rows.append(
             {
                 "kind": kind,
@@ -56,7 +56,7 @@ def table(outcomes: list[Outcome]) -> list[dict]:
                 "in_a_transfer": sum("rank " in o.where for o in mine),
                 "misses": sum(bool(o.problems) for o in mine),
                 "leaks": sum(len(o.leaks) for o in mine),
-                "worst_s": round(max((o.seconds for o in mine if o.seconds is not None), default=math.nan), 2),
+                "worst_s": round(max(seconds), 2) if seconds else None,
             }
         )
     return rows
@@ -65,7 +65,7 @@ def table(outcomes: list[Outcome]) -> list[dict]:
 def write(rows: list[dict], outcomes: list[Outcome], options: argparse.Namespace, wall_s: float) -> None:
     print(" ".join(f"{name:>14}" for name in rows[0]) if rows else "nothing ran")
     for row in rows:
-        print(" ".join(f"{value!s:>14}" for value in row.values()))
+        print(" ".join(f"{'-' if value is None else value:>14}" for value in row.values()))
     disks = {o.where for o in outcomes if o.case.kind == "full_disk"}
     print(f"seed {options.seed}, {wall_s:.0f} s; full disk played by {', '.join(disks) or '-'}; {options.json}")
     options.json.parent.mkdir(parents=True, exist_ok=True)
