@@ -1,8 +1,9 @@
 """Mistakes that ttnn's host side accepts, or answers with a crash, told before the call.
 
 ``guard`` watches every call of a mesh: links the mesh does not have, cores the device does not have, Ring on a
-line, a reduce_scatter whose parts are no whole tiles, a tensor that was deallocated, and on a mock mesh what is
-known to crash ttnn there. ``BufferLedger`` is for who hands out ping-pong buffers.
+line, a reduce_scatter whose parts are no whole tiles, a persistent buffer of another shape or dtype than what is
+gathered into it, a tensor that was deallocated, and on a mock mesh what is known to crash ttnn there. ``BufferLedger``
+is for who hands out ping-pong buffers.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ RING_BY_DEFAULT = frozenset(
 
 REDUCE_SCATTERS = frozenset({"ttnn.reduce_scatter", "ttnn.experimental.reduce_scatter_minimal_async"})
 
+GATHERS = {
+    "ttnn.experimental.all_gather_async": None,
+    "ttnn.experimental.all_gather_minimal_matmul_async": -1,
+}
+"""Collectives that take any persistent buffer (the others' ttnn checks itself), and the dim they gather if fixed."""
+
 CRASHES_MOCK = frozenset(
     {
         "ttnn.point_to_point",
@@ -59,6 +66,8 @@ def guard(spec: MeshSpec, grid: tuple[int, int], kind: str) -> Iterator[None]:
         check_cores(call, grid)
         if call.name in REDUCE_SCATTERS:
             check_reduce_scatter(call)
+        if call.name in GATHERS:
+            check_persistent_buffer(call)
         if call.name == "ttnn.mesh_partition":
             check_mesh_partition(call)
         return call.proceed()
@@ -120,13 +129,23 @@ def check_cores(call: Invocation, grid: tuple[int, int]) -> None:
 
 
 def check_reduce_scatter(call: Invocation) -> None:
-    """Every rank's part must be whole tiles, else ttnn takes a detour that silently pads and slices."""
+    """Every rank's part must be whole tiles, else ttnn takes a detour that silently pads and slices.
+
+    On a line, sums travel in both directions, each through a half of the intermediate buffer.
+    """
     tensor, size, dim, ranks = _cut(call)
     unit = TILE if tensor.layout == ttnn.TILE_LAYOUT and dim >= len(tensor.shape) - 2 else 1
     if size % (ranks * unit):
         raise UserError(
             f"{call.name} cuts dim {dim} of size {size} into {ranks} parts, which needs a multiple of "
             f"{ranks * unit}; pad the dim."
+        )
+    lists = [a for a in (call.kwargs.get("persistent_output_buffers"), *call.args[1:2]) if isinstance(a, list | tuple)]
+    if lists and _topology(call) == ttnn.Topology.Linear and lists[0][0].volume() < 2 * tensor.volume():
+        wanted = (2 * tensor.shape[0], *list(tensor.shape)[1:])
+        raise UserError(
+            f"{call.name} on a line needs an intermediate buffer of shape {wanted}, a half for each direction, "
+            f"but its buffer has shape {tuple(lists[0][0].shape)}."
         )
 
 
@@ -138,11 +157,29 @@ def check_mesh_partition(call: Invocation) -> None:
         )
 
 
-def _cut(call: Invocation) -> tuple[ttnn.Tensor, int, int, int]:
-    """(tensor, size of the dim that is cut, that dim, number of parts) of a scattering collective."""
+def check_persistent_buffer(call: Invocation) -> None:
+    """The buffer is written as if it had the gathered tensor's shape and dtype, whatever it has."""
+    buffer = call.kwargs.get("persistent_output_buffer")
+    if buffer is None and len(call.args) > 1 and isinstance(call.args[1], ttnn.Tensor) and not GATHERS[call.name]:
+        buffer = call.args[1]
+    if buffer is None:
+        return
+    tensor, _, dim, ranks = _cut(call, GATHERS[call.name])
+    shape = list(tensor.shape)
+    shape[dim] *= ranks
+    if list(buffer.shape) != shape or buffer.dtype != tensor.dtype:
+        raise UserError(
+            f"{call.name} gathers a {tensor.dtype.name} tensor of shape {tuple(shape)}, but its persistent buffer is a "
+            f"{buffer.dtype.name} tensor of shape {tuple(buffer.shape)}; give it the gathered tensor's shape and dtype."
+        )
+
+
+def _cut(call: Invocation, dim: int | None = None) -> tuple[ttnn.Tensor, int, int, int]:
+    """(tensor, size of its dim, that dim, devices along the axis) of a collective that cuts or joins a dim."""
     tensor = call.args[0] if call.args else call.kwargs["input_tensor"]
     numbers = [a for a in call.args[1:] if isinstance(a, int)]
-    dim = call.kwargs["dim"] if "dim" in call.kwargs else numbers.pop(0)
+    if dim is None:
+        dim = call.kwargs["dim"] if "dim" in call.kwargs else numbers.pop(0)
     axis = call.kwargs.get("cluster_axis", numbers[0] if numbers else None)
     rows, columns = tensor.device().shape
     ranks = rows * columns if axis is None else (rows, columns)[axis]

@@ -60,6 +60,25 @@ def rotary(t: Env) -> None:
     t.check(out, _rotated(x, cos, sin), ulps=2)
 
 
+def rotary_of_a_token(t: Env) -> None:
+    """Every user's token has a place of its own."""
+    ttnn, users = t.ttnn, 4
+    x = t.rand(1, users, 8, 64)
+    cos, sin, turn = _rope(t, users, 64)
+    by_user = [c.reshape(1, users, 1, 64) for c in (cos, sin)]
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(users - 1, 0))})
+
+    def on_cores(value: Tensor) -> Any:
+        spec = ttnn.ShardSpec(cores, (32, value.shape[-1]), ttnn.ShardOrientation.ROW_MAJOR)
+        config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
+        return ttnn.to_memory_config(t.put(value), config)
+
+    out = ttnn.experimental.rotary_embedding_llama(
+        on_cores(x), *map(on_cores, by_user), on_cores(turn.repeat(1, 1, users, 1)), is_decode_mode=True
+    )
+    t.check(out, _rotated(x, *by_user), ulps=2)
+
+
 def rotary_halves(t: Env) -> None:
     x, angle = t.rand(1, 4, 64, 64), torch.rand(1, 1, 64, 32, generator=t.random)
     cos, sin = angle.cos().bfloat16().float(), angle.sin().bfloat16().float()

@@ -146,4 +146,14 @@ def embedding(t: Env) -> None:
     t.check(out, table[ids])
 
 
+def by_index(t: Env) -> None:
+    ttnn, x, source = t.ttnn, t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 32)
+    index = torch.rand(1, 1, 32, 64, generator=t.random).argsort(-1)[..., :32]
+    on_mesh = t.put(index.to(torch.int32), dtype="uint32")
+    t.check(ttnn.gather(t.put(x), 3, on_mesh), x.gather(3, index))
+    rows = [t.put(value, layout="ROW_MAJOR") for value in (x, source)]
+    places = t.put(index.to(torch.int32), dtype="int32", layout="ROW_MAJOR")
+    t.check(ttnn.scatter(rows[0], 3, places, rows[1]), x.scatter(3, index, source))
+
+
 CASES = collect(globals())

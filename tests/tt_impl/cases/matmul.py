@@ -1,6 +1,8 @@
-"""Matrix products and convolution against torch."""
+"""Matrix products against torch."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -84,39 +86,29 @@ def all_gather_matmul(t: Env) -> None:
     t.check(buffer, x)
 
 
-def conv2d(t: Env) -> None:
-    """Weights from the host, and again those that ttnn prepared and handed back."""
-    ttnn, x = t.ttnn, t.rand(1, 32, 16, 16)
-    weight, bias = t.rand(64, 32, 3, 3, scale=0.1), t.rand(1, 1, 1, 64)
-    wanted = F.conv2d(x, weight, bias.flatten(), stride=2, padding=1).permute(0, 2, 3, 1).reshape(1, 1, 64, 64)
-    options = dict(
-        device=t.device, in_channels=32, out_channels=64, batch_size=1, input_height=16, input_width=16,
-        kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), conv_config=ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16),
+def sparse_matmul(t: Env) -> None:
+    """Experts: those that no token chose give zeros."""
+    ttnn, experts = t.ttnn, 4
+    config = ttnn.MatmulMultiCoreReuseMultiCast1DProgramConfig(
+        compute_with_storage_grid_size=ttnn.CoreCoord(2, 1), in0_block_w=1, out_subblock_h=1, out_subblock_w=1,
+        out_block_h=1, out_block_w=1, per_core_M=1, per_core_N=1, fuse_batch=False, fused_activation=None,
+        mcast_in0=True,
     )  # fmt: skip
-    image = t.put(x.permute(0, 2, 3, 1).reshape(1, 1, 256, 32), layout="ROW_MAJOR")
-    host = [ttnn.from_torch(value, dtype=ttnn.bfloat16) for value in (weight, bias)]
-    out, (height, width), prepared = ttnn.conv2d(
-        input_tensor=image, weight_tensor=host[0], bias_tensor=host[1], return_output_dim=True,
-        return_weights_and_bias=True, **options,
-    )  # fmt: skip
-    assert (height, width) == (8, 8)
-    t.check(out, wanted)
-    again = ttnn.conv2d(input_tensor=image, weight_tensor=prepared[0], bias_tensor=prepared[1], **options)
-    t.check(again, wanted)
+    w = t.rand(1, experts, 64, 64, scale=0.1)
 
+    def chosen(*values: int) -> Any:
+        return t.put(torch.tensor(values).float().reshape(1, 1, 1, experts), layout="ROW_MAJOR")
 
-def conv2d_cut_weights(t: Env) -> None:
-    """Output channels cut over axis 1: every device convolves with its own host shard of the weight."""
-    ttnn, x, weight = t.ttnn, t.rand(1, 32, 8, 8), t.rand(128, 32, 1, 1, scale=0.1)
-    mapper = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(None, 0))
-    out = ttnn.conv2d(
-        input_tensor=t.put(x.permute(0, 2, 3, 1).reshape(1, 1, 64, 32), layout="ROW_MAJOR"),
-        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16, mesh_mapper=mapper),
-        device=t.device, in_channels=32, out_channels=32, batch_size=1, input_height=8, input_width=8,
-        kernel_size=(1, 1), conv_config=ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16),
-    )  # fmt: skip
-    wanted = F.conv2d(x, weight).permute(0, 2, 3, 1).reshape(1, 1, 64, 128)
-    t.check(out, t.shards(torch.as_tensor(wanted), (None, 3)))
+    x = t.rand(1, 1, 32, 64)
+    out = ttnn.sparse_matmul(t.put(x), t.put(w), sparsity=chosen(1, 0, 0, 1), nnz=2, program_config=config)
+    wanted = torch.stack([x[0, 0] @ w[0, e] * float(e in (0, 3)) for e in range(experts)])
+    t.check(out, wanted.reshape(1, 1, 1, experts, 32, 64))
+    hidden = t.rand(1, experts, 32, 64)
+    out = ttnn.sparse_matmul(
+        t.put(hidden), t.put(w), sparsity=chosen(0, 1, 1, 0), is_input_a_sparse=True, program_config=config
+    )
+    wanted = torch.stack([hidden[0, e] @ w[0, e] * float(e in (1, 2)) for e in range(experts)])
+    t.check(out, wanted.unsqueeze(0))
 
 
 CASES = collect(globals())

@@ -80,6 +80,36 @@ def unaligned_parts(t: Env) -> None:
     raises(UserError, lambda: ttnn.mesh_partition(y, 3, 1), "98", "multiple of 4")
 
 
+def wrong_persistent_buffer(t: Env) -> None:
+    """ttnn would write 512 columns into what has fewer, and bfloat16 into what is read as bfloat8_b."""
+    ttnn, x = t.ttnn, t.put(t.rand(1, 1, 64, 512), (None, 3))
+    gather, pair = ttnn.experimental.all_gather_async, t.semaphores(2)
+    multiply, w = ttnn.experimental.all_gather_minimal_matmul_async, t.put(t.rand(512, 128))
+    narrow = ttnn.typecast(t.put(t.rand(1, 1, 64, 512)), ttnn.bfloat8_b)
+    common = dict(num_links=1, topology=t.linear, cluster_axis=1)
+    for buffer, *said in (
+        (
+            t.empty(1, 1, 64, 128),
+            "BFLOAT16 tensor of shape (1, 1, 64, 512)",
+            "BFLOAT16 tensor of shape (1, 1, 64, 128)",
+        ),
+        (t.empty(1, 1, 64, 1024), "(1, 1, 64, 512)", "(1, 1, 64, 1024)"),
+        (narrow, "BFLOAT16 tensor of shape (1, 1, 64, 512)", "BFLOAT8_B tensor of shape (1, 1, 64, 512)"),
+    ):
+        raises(UserError, lambda b=buffer: gather(x, b, 3, pair, **common), "all_gather_async", *said)
+        by_name = dict(persistent_output_buffer=buffer, dim=3, multi_device_global_semaphore=pair)
+        raises(UserError, lambda k=by_name: gather(x, **k, **common), "all_gather_async", *said)
+        alone = dict(persistent_output_buffer=buffer, multi_device_global_semaphore=pair)
+        raises(UserError, lambda k=alone: multiply(x, w, **k, **common), "all_gather_minimal_matmul_async", *said)
+    reduce, y = ttnn.experimental.reduce_scatter_minimal_async, t.put(t.rand(1, 1, 64, 512))
+    buffers = [t.empty(1, 1, 64, 512), t.empty(1, 1, 64, 128)]  # the first one has room for one direction
+    raises(
+        UserError,
+        lambda: reduce(y, buffers, 3, t.semaphores(3), **common),
+        "reduce_scatter_minimal_async", "(2, 1, 64, 512)", "(1, 1, 64, 512)",
+    )  # fmt: skip
+
+
 def use_after_deallocate(t: Env) -> None:
     x = t.put(t.rand(1, 1, 32, 64))
     view = t.ttnn.reshape(x, (1, 32, 64))

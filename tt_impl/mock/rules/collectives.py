@@ -113,6 +113,47 @@ def ring_attention_all_gather_async(
     return tuple(gathered(x, dim, cluster_axis) for x in input_tensor)
 
 
+@across("experimental.neighbor_pad_async")
+def neighbor_pad_async(
+    call: Call,
+    input_tensor: Shards,
+    dim: Sequence[int],
+    padding_left: Sequence[int],
+    padding_right: Sequence[int],
+    padding_mode: str,
+    cluster_axis: Sequence[int],
+    *_semaphores: Any,
+) -> list[Tensor]:
+    """Rows of the neighbours before and after along each dim; at the ends zeros, or the last row again.
+
+    The second dim is padded after the first, so that corners come from the neighbour across.
+    """
+    result = list(input_tensor)
+    for d, left, right, axis in zip(dim, padding_left, padding_right, cluster_axis, strict=True):
+        before = result
+        result = list(before)
+        for group in input_tensor.groups(axis):
+            for place, i in enumerate(group):
+                x, size = before[i], before[i].shape[d]
+                parts = [x]
+                if left:
+                    at_end = _edge(x, d, 0, left, padding_mode)
+                    parts.insert(0, before[group[place - 1]].narrow(d, size - left, left) if place else at_end)
+                if right:
+                    at_end = _edge(x, d, size - 1, right, padding_mode)
+                    last = place == len(group) - 1
+                    parts.append(at_end if last else before[group[place + 1]].narrow(d, 0, right))
+                result[i] = torch.cat(parts, d)
+    return result
+
+
+def _edge(x: Tensor, dim: int, row: int, count: int, padding_mode: str) -> Tensor:
+    if padding_mode not in ("zeros", "replicate"):
+        raise TypeError(f"padding_mode '{padding_mode}' is not known")
+    edge = x.narrow(dim, row, 1).repeat_interleave(count, dim)
+    return edge if padding_mode == "replicate" else torch.zeros_like(edge)
+
+
 @across("experimental.all_to_all_async_generic")
 def all_to_all_async_generic(
     call: Call, input_tensor: Shards, in_dim: int, out_dim: int, *, cluster_axis: int | None = None

@@ -169,6 +169,16 @@ def topk(input_tensor: Tensor, k: int = 32, dim: int = -1, largest: bool = True,
     return list(torch.topk(input_tensor, k, dim, largest, sorted))
 
 
+@per_device("gather")
+def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    return torch.gather(input, dim, index)
+
+
+@per_device("scatter")
+def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return torch.scatter(input, dim, index, src.to(input.dtype))
+
+
 @per_device("softmax")
 def softmax(input_tensor: Tensor, dim: int = -1) -> Tensor:
     return torch.softmax(input_tensor, dim)

@@ -73,6 +73,21 @@ def nlp_concat_heads(input_tensor: Tensor) -> Tensor:
     return join_heads(input_tensor).unsqueeze(1)
 
 
+@per_device("experimental.nlp_create_qkv_heads_decode")
+def nlp_create_qkv_heads_decode(
+    input_tensor: Tensor, *, num_heads: int, num_kv_heads: int | None = None, overlap_qk_coregrid: bool | None = True
+) -> list[Tensor]:
+    """One token of B users, [1, 1, B, (H + 2 Hkv) * E] -> q [1, B, H, E], k and v [1, B, Hkv, E]."""
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    return [x.transpose(1, 2) for x in _split_qkv(input_tensor, None, num_heads, kv_heads)]
+
+
+@per_device("experimental.nlp_concat_heads_decode")
+def nlp_concat_heads_decode(input_tensor: Tensor, *, num_heads: int) -> Tensor:
+    """[1, B, >= H, E] -> [1, 1, B, H*E]."""
+    return input_tensor[:, :, :num_heads].flatten(2).unsqueeze(1)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tensor:
     """x * cos + (x @ T) * sin, T [1, 1, 32, 32] applied to every 32 columns; it swaps neighbours with a sign."""
     tile = transformation.reshape(transformation.shape[-2:])
@@ -86,8 +101,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tenso
 def rotary_embedding_llama(
     input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, trans_mat: Tensor, *, is_decode_mode: bool = False
 ) -> Tensor:
+    """[B, H, N, E] by the angles of rows N; in decode mode [1, B, H, E] by those of users: cos and sin [1, B, 1, E]."""
     if is_decode_mode:
-        raise TypeError("is_decode_mode is not known")
+        tile = trans_mat[..., :32, :32].reshape(-1, 32, 32)[:1]
+        users = cos_cache[:, : input_tensor.shape[1], :1], sin_cache[:, : input_tensor.shape[1], :1]
+        return rotate(input_tensor, *users, tile)
     return rotate(input_tensor, cos_cache, sin_cache, trans_mat)
 
 

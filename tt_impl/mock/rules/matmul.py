@@ -102,6 +102,33 @@ def dit_minimal_matmul_addcmul_fused(
     return addcmul_input_tensor1 + scalar * product * addcmul_input_tensor2
 
 
+@per_device("sparse_matmul")
+def sparse_matmul(
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
+    *,
+    sparsity: Tensor,
+    nnz: int | None = None,
+    is_input_a_sparse: bool = False,
+    is_input_b_sparse: bool = True,
+) -> Tensor:
+    """Experts' products, zero where ``sparsity`` is.
+
+    b sparse: [A, B, M, K] @ [1, E, K, N] -> [A, B, 1, E, M, N], sparsity [A, B, 1, E]; both: [1, E, M, K] -> [1, E, M,
+    N], sparsity [1, 1, 1, E]; a sparse: [A, E, M, K] -> [A, E, M, N], sparsity [1, 1, A, E]. ``nnz`` must be the number
+    of values that are not zero: a device would hang.
+    """
+    if nnz is not None and nnz != int((sparsity != 0).sum()):
+        raise TypeError(f"nnz is {nnz}, but {int((sparsity != 0).sum())} values of sparsity are not zero")
+    used = (sparsity != 0).float()
+    if is_input_a_sparse:
+        return torch.matmul(input_tensor_a, input_tensor_b) * used.reshape(*input_tensor_a.shape[:2], 1, 1)
+    if is_input_b_sparse:
+        product = torch.matmul(input_tensor_a[:, :, None, None], input_tensor_b)
+        return product * used.reshape(*input_tensor_a.shape[:2], 1, -1, 1, 1)
+    raise TypeError("sparse_matmul of two dense tensors is not known")
+
+
 @across("experimental.all_gather_minimal_matmul_async")
 def all_gather_minimal_matmul_async(
     call: Call,

@@ -30,7 +30,7 @@ NEUTRAL = frozenset(
     persistent_output_buffer persistent_output_buffers persistent_output_tensor persistent_output_buffer_k
     persistent_output_buffer_v persistent_output_buffer_joint_k persistent_output_buffer_joint_v ccl_core_grid_offset
     use_column_major_ccl use_multicore use_low_perf reshape_tile_mode skip_padding_fill pad_value use_2d_core_grid
-    recip_tensor reciprocals tile inplace num_out_blocks use_welford conv_config slice_config
+    recip_tensor reciprocals out tile inplace num_out_blocks use_welford conv_config slice_config
     """.split()
 )
 """Arguments without influence on the values, their rounding (known from the output) aside."""

@@ -1,0 +1,118 @@
+"""Convolution of images and videos, and the exchange of their borders, against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.tt_impl.env import Env, collect, raises
+
+
+def conv2d(t: Env) -> None:
+    """Weights from the host, and again those that ttnn prepared and handed back."""
+    ttnn, x = t.ttnn, t.rand(1, 32, 16, 16)
+    weight, bias = t.rand(64, 32, 3, 3, scale=0.1), t.rand(1, 1, 1, 64)
+    wanted = F.conv2d(x, weight, bias.flatten(), stride=2, padding=1).permute(0, 2, 3, 1).reshape(1, 1, 64, 64)
+    options = dict(
+        device=t.device, in_channels=32, out_channels=64, batch_size=1, input_height=16, input_width=16,
+        kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), conv_config=ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16),
+    )  # fmt: skip
+    image = t.put(x.permute(0, 2, 3, 1).reshape(1, 1, 256, 32), layout="ROW_MAJOR")
+    host = [ttnn.from_torch(value, dtype=ttnn.bfloat16) for value in (weight, bias)]
+    out, (height, width), prepared = ttnn.conv2d(
+        input_tensor=image, weight_tensor=host[0], bias_tensor=host[1], return_output_dim=True,
+        return_weights_and_bias=True, **options,
+    )  # fmt: skip
+    assert (height, width) == (8, 8)
+    t.check(out, wanted)
+    again = ttnn.conv2d(input_tensor=image, weight_tensor=prepared[0], bias_tensor=prepared[1], **options)
+    t.check(again, wanted)
+
+
+def conv2d_cut_weights(t: Env) -> None:
+    """Output channels cut over axis 1: every device convolves with its own host shard of the weight."""
+    ttnn, x, weight = t.ttnn, t.rand(1, 32, 8, 8), t.rand(128, 32, 1, 1, scale=0.1)
+    mapper = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(None, 0))
+    out = ttnn.conv2d(
+        input_tensor=t.put(x.permute(0, 2, 3, 1).reshape(1, 1, 64, 32), layout="ROW_MAJOR"),
+        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16, mesh_mapper=mapper),
+        device=t.device, in_channels=32, out_channels=32, batch_size=1, input_height=8, input_width=8,
+        kernel_size=(1, 1), conv_config=ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16),
+    )  # fmt: skip
+    wanted = F.conv2d(x, weight).permute(0, 2, 3, 1).reshape(1, 1, 64, 128)
+    t.check(out, t.shards(torch.as_tensor(wanted), (None, 3)))
+
+
+def _last(x: Tensor) -> Tensor:
+    """Channels last."""
+    return x.movedim(1, -1).contiguous()
+
+
+def _conv3d(t: Env, x: Any, weight: Tensor, bias: Tensor, block: int, **more: Any) -> Any:
+    ttnn = t.ttnn
+    config = ttnn.Conv3dConfig(
+        weights_dtype=ttnn.bfloat16, output_layout=ttnn.ROW_MAJOR_LAYOUT, C_in_block=block,
+        compute_with_storage_grid_size=t.device.compute_with_storage_grid_size(),
+    )  # fmt: skip
+    prepared = ttnn.experimental.prepare_conv3d_weights(
+        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16), C_in_block=block, device=t.device
+    )
+    return ttnn.experimental.conv3d(
+        input_tensor=x, weight_tensor=prepared, bias_tensor=t.put(bias.reshape(1, -1)), device=t.device,
+        config=config, dtype=ttnn.bfloat16, output_channels=weight.shape[0], kernel_size=weight.shape[2:], **more,
+    )  # fmt: skip
+
+
+def conv3d(t: Env) -> None:
+    """Rows of the video cut over axis 0, columns over axis 1; channels in one block and in two."""
+    x, bias = t.rand(1, 64, 3, 8, 16), t.rand(32)
+    on_mesh = t.put(_last(x), (2, 3), layout="ROW_MAJOR")
+    weight = t.rand(32, 64, 3, 1, 1, scale=0.1)
+    wanted = t.shards(_last(F.conv3d(x, weight, bias)), (2, 3))
+    for block in (64, 32):
+        t.check(_conv3d(t, on_mesh, weight, bias, block), wanted)
+    weight = t.rand(32, 64, 3, 3, 3, scale=0.1)
+    whole = t.put(_last(x), layout="ROW_MAJOR")
+    for mode in ("zeros", "replicate"):
+        padded = F.pad(x, (1, 1, 1, 1, 0, 0), mode="constant" if mode == "zeros" else mode)
+        wanted = _last(F.conv3d(padded, weight, bias, stride=(1, 2, 2)))
+        out = _conv3d(t, whole, weight, bias, 32, padding=(0, 1, 1), stride=(1, 2, 2), padding_mode=mode)
+        t.check(out, wanted)
+
+
+def neighbor_pad(t: Env) -> None:
+    """Rows over axis 0, columns over axis 1, and both at once, with corners; what is convolved then has no seam."""
+    pad = t.ttnn.experimental.neighbor_pad_async
+    x = t.rand(1, 2, 8, 16, 32)
+    on_mesh = t.put(x, (2, 3), layout="ROW_MAJOR")
+    rows, columns = x.shape[2] // t.shape[0], x.shape[3] // t.shape[1]
+    channels_first = x.movedim(-1, 1)
+    for mode in ("zeros", "replicate"):
+        around = F.pad(channels_first, (2, 1, 1, 1, 0, 0), mode="constant" if mode == "zeros" else mode)
+        around = around.movedim(1, -1)
+        wanted = [
+            around[:, :, r * rows : (r + 1) * rows + 2, c * columns : (c + 1) * columns + 3]
+            for r in range(t.shape[0])
+            for c in range(t.shape[1])
+        ]
+        out = pad(on_mesh, [2, 3], [1, 2], [1, 1], mode, [0, 1], t.semaphores(2), t.semaphores(1),
+                  num_links=[1, 1], topology=t.linear)  # fmt: skip
+        t.check(out, wanted)
+        out = pad(on_mesh, [2], [1], [1], mode, [0], t.semaphores(1), t.semaphores(1), num_links=[1], topology=t.linear)
+        t.check(out, [part[:, :, :, 2:-1] for part in wanted])
+
+
+def unknown_arguments(t: Env) -> None:
+    x = t.put(t.rand(1, 2, 8, 16, 32), (2, 3), layout="ROW_MAJOR")
+    pad = t.ttnn.experimental.neighbor_pad_async
+    raises(
+        Exception,
+        lambda: pad(x, [2], [1], [1], "zeros", [0], t.semaphores(1), t.semaphores(1), num_links=[1], logical_h=6),
+        "neighbor_pad_async", "logical_h",
+    )  # fmt: skip
+
+
+CASES = collect(globals())
