@@ -19,7 +19,8 @@ from torch import Tensor
 
 from refsim.errors import UserError
 
-_STEM = "diffusion_pytorch_model"
+_STEMS = ("diffusion_pytorch_model", "model")
+"""What diffusers and transformers call the file of weights."""
 _DTYPES = ("F64", "F32", "F16", "BF16")
 _MOST_JSON_BYTES = 64 << 20
 Range = tuple[int, int]
@@ -39,7 +40,9 @@ class Checkpoint:
         self.config: dict[str, Any] = self._read_json("config.json")
         self._files: dict[str, Any] = {}
         self._where: dict[str, str] = {}
-        index = self.folder / f"{_STEM}.safetensors.index.json"
+        found = [stem for stem in _STEMS if list(self.folder.glob(f"{stem}.safetensors*"))]
+        stem = (found or _STEMS)[0]
+        index = self.folder / f"{stem}.safetensors.index.json"
         if index.exists():
             weight_map = self._read_json(index.name).get("weight_map")
             if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
@@ -51,7 +54,7 @@ class Checkpoint:
                     raise UserError(f"'{index}' says that {file} holds '{name}', but it does not.")
             self._where = weight_map
         else:
-            file = f"{_STEM}.safetensors"
+            file = f"{stem}.safetensors"
             self._open(file)
             self._where = dict.fromkeys(self._files[file].keys(), file)
 
@@ -113,6 +116,11 @@ class Weights:
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, *, meta: bool = False) -> None:
         self._checkpoint, self._dtype, self._meta = checkpoint, dtype, meta
         self._used: set[str] = set()
+
+    @property
+    def names(self) -> set[str]:
+        """What the folder holds."""
+        return self._checkpoint.names
 
     def to(self, dtype: torch.dtype) -> Weights:
         """The same tensors handed out in another dtype (what a model keeps in fp32); what is used counts for both."""

@@ -29,6 +29,7 @@ class ColParallelLinear:
     Args:
         gathered_input: the input comes from ``gather_features`` and so has the padded number of lanes.
         unflatten: the checkpoint's shape of the weight, where it is a convolution used as a linear.
+        bias: the linear has one.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ColParallelLinear:
         out_features: int,
         gathered_input: bool,
         unflatten: tuple[int, ...] | None = None,
+        bias: bool = True,
     ) -> None:
         self._device = device
         tp = device.groups["tp"]
@@ -50,7 +52,7 @@ class ColParallelLinear:
             self.weight = weights.take(f"{name}.weight", (out_features, in_features), rows, lanes)
         else:
             self.weight = weights.take(f"{name}.weight", (out_features, *unflatten), rows).flatten(1)
-        self.bias = weights.take(f"{name}.bias", (out_features,), rows)
+        self.bias = weights.take(f"{name}.bias", (out_features,), rows) if bias else None
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
         return column_linear(self._device, x, self.weight, self.bias)
@@ -62,6 +64,7 @@ class RowParallelLinear:
     Args:
         in_padded: number of lanes of the whole input, padding included (heads are padded to whole heads, hidden
             features to tiles).
+        bias: the linear has one.
     """
 
     def __init__(
@@ -73,13 +76,14 @@ class RowParallelLinear:
         in_features: int,
         out_features: int,
         in_padded: int,
+        bias: bool = True,
     ) -> None:
         self._device = device
         tp = device.groups["tp"]
         padded = padded_features(out_features, tp.size)
         shape = (out_features, in_features)
         self.weight = weights.take(f"{name}.weight", shape, (0, padded), shard_range(in_padded, tp))
-        self.bias = weights.take(f"{name}.bias", (out_features,), shard_range(padded, tp))
+        self.bias = weights.take(f"{name}.bias", (out_features,), shard_range(padded, tp)) if bias else None
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
         return row_linear(self._device, x, self.weight, self.bias)
@@ -101,6 +105,7 @@ class ColParallelQKV:
         in_features: int,
         num_heads: int,
         head_dim: int,
+        bias: bool = True,
     ) -> None:
         self._device, self._head_dim = device, head_dim
         tp = device.groups["tp"]
@@ -108,7 +113,7 @@ class ColParallelQKV:
         rows = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
         lanes = (0, padded_features(in_features, tp.size))
         self.weights = [weights.take(f"{n}.weight", (inner, in_features), rows, lanes) for n in names]
-        self.biases = [weights.take(f"{n}.bias", (inner,), rows) for n in names]
+        self.biases = [weights.take(f"{n}.bias", (inner,), rows) if bias else None for n in names]
 
     def __call__(self, x: MeshTensor) -> tuple[Tensor, ...]:
         qkv = fused_column_linear(self._device, x, self.weights, self.biases).local

@@ -53,7 +53,7 @@ def column_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | 
 
 
 def fused_column_linear(
-    device: Device, x: MeshTensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+    device: Device, x: MeshTensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> MeshTensor:
     """Column-parallel linears of one input as the device runs them: one op, out features one after the other.
 

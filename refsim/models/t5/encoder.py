@@ -1,0 +1,173 @@
+"""T5 and UMT5 encoders, heads and feed-forward cut over tp, the prompt whole on every member of sp.
+
+    ids --> embeddings (rows read one by one) --> x, replicated
+    block:  x --rms norm--> QKV of the local heads --> softmax(q k + relative bias + mask) v --row-parallel--.
+            x <--all_gather-- + <--reduce_scatter-----------------------------------------------------------'
+            x --rms norm--> gelu(wi_0 x) * (wi_1 x) --wo row-parallel--reduce_scatter--all_gather--> + --> x
+
+There is no scale 1 / sqrt(E), no bias of linears and no position but the relative bias: one number per head and bucket
+of distances. It depends on the length alone and is computed once for it. T5 has one table, in its first layer; UMT5 one
+in every layer.
+
+Bytes per block: two reduce_scatter and two all_gather of (B, L, D).
+
+Counterparts: transformers' ``T5EncoderModel`` and ``UMT5EncoderModel``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
+from refsim.layers.norm import RMSNorm
+from refsim.models.t5.config import T5Config
+from refsim.parallel.padding import padded_features, padded_heads
+from refsim.parallel.tensor import gather_features, shard_range
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+
+_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
+"""Two names of one tensor; a folder holds either or both."""
+
+
+class RelativeBias:
+    """The local heads' (1, H, L, L) addition to the scores, kept for the last length asked for."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, config: T5Config) -> None:
+        tp = device.groups["tp"]
+        heads = shard_range(padded_heads(config.num_heads, tp.size), tp)
+        self._buckets, self._max_distance = (
+            config.relative_attention_num_buckets,
+            config.relative_attention_max_distance,
+        )
+        self._table = weights.take(f"{name}.weight", (self._buckets, config.num_heads), None, heads)
+        self._known: tuple[int, Tensor] | None = None
+
+    def __call__(self, length: int) -> Tensor:
+        if self._known is None or self._known[0] != length:
+            position = torch.arange(length)
+            distance = position[None, :] - position[:, None]
+            self._known = (length, self._table[self._bucket(distance)].movedim(-1, 0).unsqueeze(0))
+        return self._known[1]
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        """Half of the buckets per direction; in each half exact distances first, then ever wider ranges."""
+        half = self._buckets // 2
+        exact = half // 2
+        size = distance.abs()
+        wide = torch.log(size.float() / exact) / math.log(self._max_distance / exact) * (half - exact)
+        bucket = torch.where(size < exact, size, (exact + wide.clamp(min=0).long()).clamp(max=half - 1))
+        return bucket + (distance > 0) * half
+
+
+class T5Block:
+    """``encoder.block.{index}``."""
+
+    def __init__(self, weights: Weights, device: Device, config: T5Config, index: int) -> None:
+        self._device = device
+        d, tp, prefix = config.d_model, device.groups["tp"].size, f"encoder.block.{index}.layer"
+        inner = {"num_heads": config.num_heads, "head_dim": config.d_kv}
+        attention, ff = f"{prefix}.0.SelfAttention", f"{prefix}.1.DenseReluDense"
+        norm = {"features": d, "eps": config.layer_norm_epsilon}
+        self._norm1 = RMSNorm(weights, f"{prefix}.0.layer_norm", **norm)
+        self._norm2 = RMSNorm(weights, f"{prefix}.1.layer_norm", **norm)
+        self._features = d
+        names = tuple(f"{attention}.{n}" for n in "qkv")
+        self._qkv = ColParallelQKV(weights, device, names, in_features=d, bias=False, **inner)
+        self._out = RowParallelLinear(
+            weights,
+            device,
+            f"{attention}.o",
+            in_features=config.num_heads * config.d_kv,
+            out_features=d,
+            in_padded=padded_heads(config.num_heads, tp) * config.d_kv,
+            bias=False,
+        )
+        self.bias = None
+        if index == 0 or config.model_type == "umt5":
+            self.bias = RelativeBias(weights, device, f"{attention}.relative_attention_bias", config)
+        wide = {"in_features": d, "out_features": config.d_ff, "gathered_input": True, "bias": False}
+        self._gate = ColParallelLinear(weights, device, f"{ff}.wi_0", **wide)
+        self._up = ColParallelLinear(weights, device, f"{ff}.wi_1", **wide)
+        self._down = RowParallelLinear(
+            weights,
+            device,
+            f"{ff}.wo",
+            in_features=config.d_ff,
+            out_features=d,
+            in_padded=padded_features(config.d_ff, tp),
+            bias=False,
+        )
+
+    def __call__(self, x: MeshTensor, bias_1HLL: Tensor) -> MeshTensor:
+        """(B, L, D), tp=Replicate with padded lanes, in and out; the mask is part of the bias."""
+        q, k, v = self._qkv(self._norm(self._norm1, x))
+        with self._device.compute("sdpa", q, k, v):
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias_1HLL.to(q.dtype), scale=1.0)
+        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
+        x = x + gather_features(self._device, self._out(x.with_local(out.transpose(1, 2).flatten(2), **cut)))
+        normed = self._norm(self._norm2, x)
+        gate = self._gate(normed).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
+        return x + gather_features(self._device, self._down(gate * self._up(normed)))
+
+    def _norm(self, norm: RMSNorm, x: MeshTensor) -> MeshTensor:
+        """Over the real lanes; padded ones stay zero."""
+        padding = x.local.shape[-1] - self._features
+        return x.map("rms_norm", lambda y: F.pad(norm(y[..., : self._features]), (0, padding)))
+
+
+class T5Encoder:
+    """Built from a transformers folder's weights; every key must be consumed."""
+
+    def __init__(self, weights: Weights, device: Device, config: T5Config) -> None:
+        self._device, self._config, self._weights = device, config, weights
+        self._table = next((n for n in _TABLES if n in weights.names), _TABLES[0])
+        self._shape = (config.vocab_size, config.d_model)
+        self._row(0)  # declares the table as used
+        weights.leave(*_TABLES)
+        self._blocks = [T5Block(weights, device, config, i) for i in range(config.num_layers)]
+        name, eps = "encoder.final_layer_norm", config.layer_norm_epsilon
+        self._norm = RMSNorm(weights, name, features=config.d_model, eps=eps)
+        weights.finish(f"the {config.model_type} encoder")
+
+    def __call__(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
+        """Ids (B, L) and mask (1 real, 0 padding; None for all real) -> (B, L, D), replicated.
+
+        Raises:
+            UserError: an id that is not in the vocabulary.
+        """
+        x = self._embed(input_ids_BL)
+        mask = 0.0
+        if attention_mask_BL is not None:
+            mask = torch.zeros(attention_mask_BL.shape, dtype=x.dtype)
+            mask = mask.masked_fill(attention_mask_BL == 0, torch.finfo(x.dtype).min)[:, None, None, :]
+        stream = MeshTensor(F.pad(x, (0, self._padded() - x.shape[-1])))
+        bias = None
+        for index, block in enumerate(self._blocks):
+            self._device.status(f"encoding the prompt, block {index}")
+            bias = bias if block.bias is None else block.bias(x.shape[1]) + mask
+            stream = block(stream, bias)
+        return self._norm(stream.local[..., : self._config.d_model])
+
+    def _padded(self) -> int:
+        return padded_features(self._config.d_model, self._device.groups["tp"].size)
+
+    def _embed(self, ids_BL: Tensor) -> Tensor:
+        """Only the rows of the ids there are, each read once: the table is larger than several blocks."""
+        known, where = ids_BL.unique(return_inverse=True)
+        if int(known[0]) < 0 or int(known[-1]) >= self._config.vocab_size:
+            worst = int(known[0] if int(known[0]) < 0 else known[-1])
+            raise UserError(
+                f"the tokenizer gave the id {worst}, but the text encoder knows 0 to {self._config.vocab_size - 1}; "
+                "use the tokenizer that belongs to it."
+            )
+        return torch.cat([self._row(int(i)) for i in known])[where]
+
+    def _row(self, index: int) -> Tensor:
+        return self._weights.take(self._table, self._shape, (index, index + 1))
