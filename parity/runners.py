@@ -69,7 +69,8 @@ class CpuRunner:
     def run(self, case: Case, seed: int, **more: Any) -> Measured:
         """Run one case with ``seed``; whatever goes wrong is raised. ``more`` goes to ``refsim.api``."""
         started = time.monotonic()
-        measured = {"attention": self._attention, "model": self._model, "decoder": self._decoder}[case.kind](case, seed, **more)
+        kinds = {"attention": self._attention, "model": self._model, "decoder": self._decoder}
+        measured = kinds[case.kind](case, seed, **more)
         measured.oracle_s = time.monotonic() - started - measured.sim_s
         return measured
 
@@ -108,7 +109,8 @@ class CpuRunner:
             hazards += map(str, twin.hazards)
             found["twin_max_abs"] = m.max_abs(_joint(twin, rows), out)
         noise = oracles.attention_noise(tensors, case.shape, case.dtype)
-        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards, trace=result.trace)
+        sent = result.bytes_by_collective
+        return Measured(found, _noise(noise, ref), sent, sim_s, hazards=hazards, trace=result.trace)
 
     def _model(self, case: Case, seed: int, **more: Any) -> Measured:
         tensors = self._oracle.inputs(case, seed)
@@ -137,7 +139,8 @@ class CpuRunner:
                 guided = m.rel_rmse(twin.tensors["guided"], result.tensors["guided"])
                 found["twin_rel_rmse"] = m.worst([found["twin_rel_rmse"], guided])
         noise = self._oracle.noise(case, seed)
-        return Measured(found, _noise(noise, ref), result.bytes_by_collective, sim_s, hazards=hazards, trace=result.trace)
+        sent = result.bytes_by_collective
+        return Measured(found, _noise(noise, ref), sent, sim_s, hazards=hazards, trace=result.trace)
 
     def _decoder(self, case: Case, seed: int) -> Measured:
         """Frames judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""

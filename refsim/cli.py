@@ -285,8 +285,10 @@ def _mount_parity() -> None:
     from parity.cli import app as parity_app
 
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
+    from parity.faults.cli import app as faults_app
     from parity.schedules_cli import app as schedules_app
 
+    app.add_typer(faults_app, name="faults", help="Put known mistakes in and see that the gate catches them.")
     app.add_typer(schedules_app, name="schedules", help="Same bits under every schedule; which buffer policy is safe.")
 
 

@@ -94,8 +94,9 @@ def _record(runner: Any, case: Case, fault: Fault | None, future: Any) -> Record
     else:
         record["metrics"] = measured.metrics
         exceeded = [t for t in bounds if judge(measured.metrics, (t,))]
-        by = [{"metric": t.metric, "value": measured.metrics.get(t.metric), "threshold": t.limit} for t in exceeded]
-        record["caught_by"] = sorted(by, key=_excess, reverse=True)
+        record["caught_by"] = ordered(
+            {"metric": t.metric, "value": measured.metrics.get(t.metric), "threshold": t.limit} for t in exceeded
+        )
     record["seconds"] = seconds
     failed = bool(record["caught_by"] or record["error"])
     if fault:
@@ -103,6 +104,11 @@ def _record(runner: Any, case: Case, fault: Fault | None, future: Any) -> Record
     else:
         record["verdict"] = "false alarm" if failed else "passed"
     return record
+
+
+def ordered(exceeded: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was exceeded, the furthest first."""
+    return sorted(exceeded, key=_excess, reverse=True)
 
 
 def _excess(exceeded: dict[str, Any]) -> float:

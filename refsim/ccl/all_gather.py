@@ -34,10 +34,10 @@ def all_gather(
     Bytes sent by member i, in n-1 steps: Ring ``(n-1) * B``; Line ``((i+1)*[i<n-1] + (n-i)*[i>0]) * B``.
 
     Args:
-        out: persistent (n, *x.shape) device buffer to gather into.
+        out: persistent (n, *x.shape) device buffer to gather into; it is handed back as it is, unread.
 
     Returns:
-        x.shape with ``dim`` n times as long. Same as ``torch.distributed.all_gather`` followed by ``cat``.
+        x.shape with ``dim`` n times as long, or ``out``. Same as ``torch.distributed.all_gather`` followed by ``cat``.
     """
     n, i = group.size, group.index
     if n == 1:
@@ -57,5 +57,7 @@ def all_gather(
                 recvs = [(stage[i - 1 - s], i - 1)] if i - 1 - s >= 0 else []
                 recvs += [(stage[i + 1 + s], i + 1)] if i + 1 + s < n else []
             exchange(device, group, s, sends=sends, recvs=recvs, chunk_bytes=chunk_bytes)
+        if out is not None:
+            return out
         with device.reading("concatenation", stage):
             return torch.cat(stage.unbind(0), dim)

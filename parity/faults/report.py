@@ -1,0 +1,129 @@
+"""What the faults' records tell: counts, which metric alone would have missed what, the matrix fault x metric."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from parity.faults.wing import Record, is_good
+from parity.thresholds import Threshold, judge
+from refsim import output
+
+WHOLE_PCC = Threshold("one_minus_pcc", 1e-3, "PCC >= 0.999 over the whole tensor, the usual gate")
+
+
+def missed_by(record: Record) -> list[str]:
+    """Metrics of the case that, alone, would have let the fault pass; ``pcc 0.999`` is the usual whole-tensor gate."""
+    if record["error"]:
+        return []  # refused before there was anything to measure
+    caught = {by["metric"] for by in record["caught_by"]}
+    metrics, limits = record["metrics"], record["thresholds"]
+    missed = [m for m in limits if m not in caught and metrics.get(m) is not None]
+    return missed + (["pcc 0.999"] if not judge(metrics, (WHOLE_PCC,)) else [])
+
+
+def summary(records: list[Record]) -> dict[str, Any]:
+    """Counts; ``good`` is what the exit code says."""
+    faults = [r for r in records if r["kind"] == "fault"]
+    return {
+        "faults": len(faults),
+        "caught": sum(r["verdict"] == "caught" for r in faults),
+        "survived": [r["id"] for r in faults if r["verdict"] != "caught"],
+        "clean_cases": len(records) - len(faults),
+        "false_alarms": [r["id"] for r in records if r["verdict"] == "false alarm"],
+        "missed_by_pcc_0.999": [r["id"] for r in faults if "pcc 0.999" in missed_by(r)],
+        "good": bool(faults) and is_good(records),
+    }
+
+
+def as_json(records: list[Record]) -> str:
+    """Summary and records; not-a-numbers as text."""
+    made = [{**r, "missed_by": missed_by(r) if r["kind"] == "fault" else []} for r in records]
+    return json.dumps(_plain({"summary": summary(records), "records": made}), indent=1, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def markdown(records: list[Record]) -> str:
+    """What caught each fault, and the matrix fault x metric."""
+    told = summary(records)
+    faults = [r for r in records if r["kind"] == "fault"]
+    lines = [
+        "# Faults",
+        "",
+        f"**Measured.** {told['caught']} of {told['faults']} deliberate faults caught, "
+        f"{len(told['false_alarms'])} false alarms on {told['clean_cases']} clean cases. "
+        f"A gate of whole-tensor PCC >= 0.999 alone would have let {len(told['missed_by_pcc_0.999'])} of them pass.",
+        "",
+    ]
+    for family in dict.fromkeys(r["family"] for r in faults):
+        lines += [
+            f"## {family}",
+            "",
+            "| fault | wing | what is wrong | stands for | caught by |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {r['id']} | {r['wing']} | {_cell(r['sentence'])} | {_cell(r['stands_for'])} | {_cell(_caught(r))} |"
+            for r in faults
+            if r["family"] == family
+        ]
+        lines.append("")
+    lines += ["## Which metric sees what", "", "`x` beyond its bound, `.` within it, blank: not measured there.", ""]
+    for wing in dict.fromkeys(r["wing"] for r in faults):
+        lines += _matrix(wing, [r for r in faults if r["wing"] == wing and not r["error"]])
+    return "\n".join(lines)
+
+
+def _matrix(wing: str, faults: list[Record]) -> list[str]:
+    metrics = list(dict.fromkeys(m for r in faults for m in r["thresholds"] if r["metrics"].get(m) is not None))
+    metrics = [m for m in metrics if any(by["metric"] == m for r in faults for by in r["caught_by"])]
+    lines = [
+        f"### {wing}",
+        "",
+        "| fault | pcc 0.999 | " + " | ".join(metrics) + " |",
+        "|---" * (len(metrics) + 2) + "|",
+    ]
+    for r in faults:
+        caught = {by["metric"] for by in r["caught_by"]}
+        marks = ["x" if m in caught else "." if r["metrics"].get(m) is not None else " " for m in metrics]
+        usual = "." if "pcc 0.999" in missed_by(r) else "x"
+        lines.append(f"| {r['id']} | {usual} | " + " | ".join(marks) + " |")
+    return [*lines, ""]
+
+
+def _caught(record: Record) -> str:
+    if record["caught_by"]:
+        by = record["caught_by"][0]
+        return f"{by['metric']} {_number(by['value'])} > {_number(by['threshold'])}"
+    return f"refused: {record['error']}" if record["verdict"] == "caught" else "SURVIVED"
+
+
+def _number(value: Any) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _cell(text: str) -> str:
+    short = text if len(text) <= 160 else f"{text[:157]}..."
+    return short.replace("|", "\\|").replace("\n", " ")
+
+
+def line(index: int, total: int, record: Record) -> str:
+    """One line of progress."""
+    why = _cell(_caught(record)) if record["kind"] == "fault" or record["verdict"] != "passed" else ""
+    return f"[{index}/{total}] {record['verdict']:11} {record['id']}  {why}"
+
+
+def write(records: list[Record], folder: Path) -> None:
+    """``faults.json`` and ``faults.md`` in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    output.write(folder / "faults.json", as_json(records).encode())
+    output.write(folder / "faults.md", markdown(records).encode())

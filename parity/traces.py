@@ -1,0 +1,98 @@
+"""What only the event trace shows: overlap, concurrency of the cfg branches, axes, topologies, traffic.
+
+The answer of a run says nothing about its schedule: a program that gathers first and computes then, or that runs its
+guidance branches one after the other, gives the same bits. Every value here is 0 for a program that is as it should
+be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from parity.cases import Layout
+from refsim.config import parse_parallel
+from refsim.mesh import get_mesh
+from refsim.runtime.group import parallel_groups
+
+Event = dict[str, Any]
+
+
+def check(trace: list[Event], layout: Layout) -> dict[str, int]:
+    """Counts of what is wrong in the trace of a run of ``layout``; all 0 where nothing is."""
+    mesh = get_mesh(layout.mesh)
+    config = parse_parallel(layout.parallel, mesh, attention=layout.attention, ring=layout.ring, ulysses=layout.ulysses)
+    groups = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
+    wrong_axis = wrong_topology = 0
+    for event in trace:
+        if event["op"] in ("send", "recv"):
+            group = groups[event["rank"]][event["group"]]
+            topology = group.topology.value if group.topology else None
+            wrong_axis += _axis(event["axis"]) != _axis(group.axis) or event["peer"] not in group.ranks
+            wrong_topology += event["topology"] != topology
+    overlapped = layout.schedule != "gather" and config.ring > 1
+    return {
+        "trace_without_overlap": without_overlap(trace) if overlapped else 0,
+        "trace_cfg_in_turn": cfg_in_turn(trace),
+        "trace_wrong_axis": wrong_axis,
+        "trace_wrong_topology": wrong_topology,
+    }
+
+
+def without_overlap(trace: list[Event]) -> int:
+    """Ring steps, over all ranks, that compute while nothing of the next step is under way."""
+    found = 0
+    by_rank: dict[int, list[Event]] = defaultdict(list)
+    for event in trace:
+        if event["collective"].split("/")[-1] == "ring_attention" or "ring_attention/" in event["collective"] + "/":
+            by_rank[event["rank"]].append(event)
+    for events in by_rank.values():
+        moves = [e for e in events if e["op"] in ("send", "recv")]
+        last = max((e["step"] for e in events if e["op"] == "sdpa"), default=0)
+        steps = {e["step"] for e in events if e["op"] == "sdpa" and e["step"] < last}
+        for step in steps:
+            computing = [e for e in events if e["op"] == "sdpa" and e["step"] == step]
+            found += not any(m["start"] < c["end"] and c["start"] < m["end"] for c in computing for m in moves)
+    return found
+
+
+def cfg_in_turn(trace: list[Event]) -> int:
+    """Compute steps that come after word from another cfg branch: within one forward no branch needs another's.
+
+    Told from the order of each rank's own events, not from the clock, so that a busy machine raises no alarm.
+    """
+    found = 0
+    heard: set[int] = set()
+    for event in sorted(trace, key=lambda e: e["start"]):
+        if event["op"] == "recv" and event["group"] == "cfg":
+            heard.add(event["rank"])
+        found += event["op"] not in ("send", "recv") and event["rank"] in heard
+    return found
+
+
+def traffic(trace: list[Event]) -> Counter[tuple[Any, ...]]:
+    """Every transfer and every compute step of every rank, without times: equal for two runs of one program."""
+    return Counter(
+        (
+            e["rank"],
+            e["op"],
+            e["collective"],
+            e["group"],
+            str(e["axis"]),
+            e["step"],
+            e["bytes"],
+            e["peer"],
+            str(e["shapes"]),
+        )
+        for e in trace
+    )
+
+
+def traffic_changed(trace: list[Event], clean: list[Event]) -> int:
+    """Events that only one of two runs has."""
+    ours, theirs = traffic(trace), traffic(clean)
+    return sum(((ours - theirs) + (theirs - ours)).values())
+
+
+def _axis(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
