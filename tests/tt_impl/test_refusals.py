@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from parity import gate
+from parity.cases import Case, suite_cases
 from refsim.config import parse_parallel
-from refsim.errors import RankFailure, UserError
 from refsim.mesh import get_mesh
 from tt_impl.launch import Worker
 
@@ -89,22 +90,34 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_refused(case: str, worker: Worker) -> None:
-    mesh, parallel, fault, arguments, parts = CASES[case]
-    spec = get_mesh(mesh)
-    with pytest.raises((RankFailure, UserError)) as caught:
-        worker.execute(
+class Refused:
+    """A parity runner whose device wing runs into a fault."""
+
+    def __init__(self, worker: Worker, mesh: str, parallel: str, fault: str, arguments: dict[str, Any]) -> None:
+        self._worker, self._spec = worker, get_mesh(mesh)
+        self._config = parse_parallel(parallel, self._spec)
+        self._fault, self._arguments = fault and f"tests.tt_impl.refused:{fault}", arguments
+
+    def run(self, case: Case, seed: int) -> None:
+        self._worker.execute(
             "tt_impl.pipelines.memory:program",
-            spec,
-            parse_parallel(parallel, spec),
-            arguments,
+            self._spec,
+            self._config,
+            self._arguments,
             backend="ttnn-mock",
             values=False,
-            fault=fault and f"tests.tt_impl.refused:{fault}",
+            fault=self._fault,
             timeout_s=120,
         )
-    message = str(caught.value)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused(case: str, worker: Worker) -> None:
+    """What ttnn says is the reason for which the parity gate fails the case."""
+    *program, parts = CASES[case]
+    record = gate.run_case(Refused(worker, *program), suite_cases("smoke", "ttnn-mock")[0], "ttnn-mock", 0)
+    assert record["verdict"] == "failed" and record["error"]
+    message = record["reason"]
     missing = [part for part in parts if not re.search(re.escape(part).replace(r"\{bytes\}", r"\d+"), message)]
     assert missing == [], message
     assert "backtrace" not in message
