@@ -10,14 +10,16 @@ from tt_impl.launch import Worker
 
 ON_T3K = cases_of("attention", "cache", "collectives", "conv", "eltwise", "layout", "matmul", "norm", "refusals")
 ON_TWO_LINKS = cases_of("two_links")
+ON_N300 = cases_of("submeshes")
 
 
 @pytest.fixture(scope="module")
 def outcomes(worker: Worker) -> dict[Case, Outcome]:
-    return run_cases(worker, ON_T3K, "t3k").outcomes | run_cases(worker, ON_TWO_LINKS, "bh-qb-1x4").outcomes
+    parts = (ON_T3K, "t3k"), (ON_TWO_LINKS, "bh-qb-1x4"), (ON_N300, "n300")
+    return {case: outcome for part in parts for case, outcome in run_cases(worker, *part).outcomes.items()}
 
 
-@pytest.mark.parametrize("case", [*ON_T3K, *ON_TWO_LINKS], ids="-".join)
+@pytest.mark.parametrize("case", [*ON_T3K, *ON_TWO_LINKS, *ON_N300], ids="-".join)
 def test_case(case: Case, outcomes: dict[Case, Outcome]) -> None:
     error = outcomes[case].error
     assert error is None, error

@@ -2,8 +2,8 @@
 
 ``guard`` watches every call of a mesh: links the mesh does not have, cores the device does not have, Ring on a
 line, a reduce_scatter whose parts are no whole tiles, a persistent buffer of another shape or dtype than what is
-gathered into it, a tensor that was deallocated, and on a mock mesh what is known to crash ttnn there. ``BufferLedger``
-is for who hands out ping-pong buffers.
+gathered into it, a tensor that was deallocated, a mesh that is used beside its submeshes, and on a mock mesh what is
+known to crash ttnn there. ``BufferLedger`` is for who hands out ping-pong buffers.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ GATHERS = {
 }
 """Collectives that take any persistent buffer (the others' ttnn checks itself), and the dim they gather if fixed."""
 
+DIVIDE = frozenset({"ttnn.MeshDevice.create_submesh", "ttnn.MeshDevice.create_submeshes"})
+
 CRASHES_MOCK = frozenset(
     {
         "ttnn.point_to_point",
@@ -57,7 +59,14 @@ CRASHES_MOCK = frozenset(
 def guard(spec: MeshSpec, grid: tuple[int, int], kind: str) -> Iterator[None]:
     """Check every call of ttnn in the block against the mesh ``spec`` and the compute ``grid`` (x, y) of a device."""
 
+    divided: set[int] = set()
+
     def handle(call: Invocation) -> Any:
+        check_divided(call, divided)
+        if call.name in DIVIDE:
+            result = call.proceed()
+            divided.add(call.args[0].id())
+            return result
         check_allocated(call.name, (call.args, call.kwargs))
         if kind == "mock" and call.name in CRASHES_MOCK:
             raise UserError(f"{call.name} crashes ttnn on a mock mesh; leave it out there.")
@@ -74,6 +83,18 @@ def guard(spec: MeshSpec, grid: tuple[int, int], kind: str) -> Iterator[None]:
 
     with intercepted(handle):
         yield
+
+
+def check_divided(call: Invocation, divided: set[int]) -> None:
+    """The allocators of a mesh and of its submeshes know nothing of each other and give out the same memory twice."""
+    arguments = [*call.args, *call.kwargs.values()]
+    devices = [a for a in arguments if isinstance(a, ttnn.MeshDevice)]
+    devices += [t.device() for t in tensors_in(arguments) if on_device(t) and t.is_allocated()]
+    if divided and call.name not in DIVIDE and any(device.id() in divided for device in devices):
+        raise UserError(
+            f"{call.name} uses a mesh that was cut into submeshes, whose allocators would give out the same memory "
+            "twice; use the submeshes only."
+        )
 
 
 def check_allocated(name: str, arguments: Any) -> None:

@@ -34,7 +34,7 @@ METHODS = (
     "unpad",
     "unpad_from_tile",
 )
-DEVICE_METHODS = ("load_sub_device_manager",)
+DEVICE_METHODS = ("create_submesh", "create_submeshes", "load_sub_device_manager")
 FUNCTIONS = ("aggregate_tensor", "combine_device_tensors", "distribute_tensor", "begin_trace_capture")
 
 

@@ -187,6 +187,10 @@ def _method_to(shadow: Shadow, call: Invocation) -> Any:
     raise ShadowError(f"{call.name} of a tensor on a device has no shadow rule; use ttnn.to_layout.")
 
 
+def _valueless(shadow: Shadow, call: Invocation) -> Any:
+    return call.proceed()
+
+
 SPECIAL: dict[str, Callable[[Shadow, Invocation], Any]] = {
     "ttnn.from_torch": _from_torch,
     "ttnn.to_device": _to_device,
@@ -201,6 +205,8 @@ SPECIAL: dict[str, Callable[[Shadow, Invocation], Any]] = {
     "ttnn.deallocate": _deallocate,
     "ttnn.Tensor.deallocate": _deallocate,
     "ttnn.copy_host_to_device_tensor": _copy_to_device,
+    "ttnn.MeshDevice.create_submesh": _valueless,
+    "ttnn.MeshDevice.create_submeshes": _valueless,
     "ttnn.zeros": _fill(0.0),
     "ttnn.zeros_like": _fill(0.0),
     "ttnn.ones": _fill(1.0),
