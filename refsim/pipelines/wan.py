@@ -1,6 +1,7 @@
 """The program behind ``refsim run`` of a Wan2.2 text-to-video folder: prompt and noise in, frames out.
 
-    embeddings [negative, positive] --> for every time step t:
+    prompt, negative prompt --tokenizer (host)--> ids --UMT5--> embeddings, zero beyond the real tokens
+    for every time step t:
         t >= boundary_ratio * 1000:  transformer   (high noise)  with guidance     --> scheduler (host) --> latents
         t <  boundary_ratio * 1000:  transformer_2 (low noise)   with guidance_2   --'
     latents * std + mean --> decoder, frames cut by rows (sp) and columns (tp) --> frames
@@ -14,7 +15,6 @@ Counterpart: diffusers' ``WanPipeline``.
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,56 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
 from refsim.models.registry import load_model
+from refsim.models.t5.config import T5Config
+from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.usp import AttentionOptions
 from refsim.pipelines.host import HostScheduler
+from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
+
+FPS = 16
+_HEIGHT, _WIDTH, _FRAMES, _TEXT = 480, 832, 81, 512
+
+
+def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+    """The host's part: ``input_ids`` and ``attention_mask`` (2, L) of [negative, positive] prompt (the positive one
+    alone without guidance), and ``latents`` (1, C, T, H, W), the noise in fp32.
+
+    Raises:
+        UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
+    """
+    boundary_ratio(root)
+    from diffusers.pipelines.wan.pipeline_wan import prompt_clean
+
+    vae, transformer = Checkpoint(root / "vae").config, Checkpoint(root / "transformer").config
+    temporal, spatial = vae.get("scale_factor_temporal", 4), vae.get("scale_factor_spatial", 8)
+    height, width, frames = request.height or _HEIGHT, request.width or _WIDTH, request.frames or _FRAMES
+    _, rows, columns = (spatial * p for p in transformer.get("patch_size", (1, 2, 2)))
+    if height % rows or width % columns:
+        raise UserError(
+            f"a picture of {height}x{width} does not divide into {rows}x{columns} pixels; choose multiples."
+        )
+    if (frames - 1) % temporal:
+        near = max(frames // temporal, 1) * temporal + 1
+        raise UserError(f"--frames is one more than a multiple of {temporal}, such as {near}, not {frames}.")
+    texts = [request.negative_prompt, request.prompt] if request.guided else [request.prompt]
+    tokens = load_tokenizer(root / "tokenizer")(
+        [prompt_clean(text) for text in texts],
+        padding="max_length",
+        max_length=request.max_text or _TEXT,
+        truncation=True,
+        add_special_tokens=True,
+        return_attention_mask=True,
+        return_tensors="pt",
+    )
+    size = (transformer.get("in_channels", 16), (frames - 1) // temporal + 1, height // spatial, width // spatial)
+    latents = torch.randn((1, *size), generator=torch.Generator().manual_seed(request.seed))
+    return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}
 
 
 def program(
@@ -52,8 +94,7 @@ def program(
     """Run this device's part; rank 0 returns the video and what every step gave.
 
     Args:
-        inputs: safetensors with ``latents`` (1, C, T, H, W), the initial noise in fp32, and ``prompt_embeds``
-            (1 or 2, L, text_dim): [negative, positive], or the positive one where guidance is 1 or less.
+        inputs: what :func:`prepare` gave.
         guidance_2: of the low-noise expert, by default ``guidance``.
 
     Returns:
@@ -65,12 +106,12 @@ def program(
     clock = _Clock()
     options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
     experts = _Experts(device, root, storage, options)
-    prompt = tensors["prompt_embeds"].to(storage)
-    prompt = prompt[slice(*batch_range(device, prompt.shape[0]))]
+    mine = slice(*batch_range(device, tensors["input_ids"].shape[0]))
+    prompt = _encode(device, root, storage, tensors["input_ids"][mine], tensors["attention_mask"][mine])
+    clock.lap("encode")
     latents, kept, used = tensors["latents"], [], []
     scheduler = HostScheduler(device, root / "scheduler", steps)
     scales = {"transformer": guidance, "transformer_2": guidance if guidance_2 is None else guidance_2}
-    clock.lap("prepare")
 
     for index, t in enumerate(scheduler.timesteps):
         expert = experts.name(float(t), scheduler.num_train_timesteps)
@@ -95,6 +136,14 @@ def program(
     clock.lap("decode")
     result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
     return result, {"frames": frames, "steps": torch.stack(kept)}
+
+
+def _encode(device: Device, root: Path, storage: torch.dtype, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
+    """(B, L) -> (B, L, text_dim), zero where the mask is."""
+    device.status("loading the text encoder")
+    checkpoint = Checkpoint(root / "text_encoder")
+    encoder = T5Encoder(Weights(checkpoint, storage), device, T5Config.from_dict(checkpoint.config))
+    return encoder(ids_BL, mask_BL) * mask_BL.unsqueeze(-1).to(storage)
 
 
 class _Experts:
@@ -136,11 +185,7 @@ class _Clock:
 
 def boundary_ratio(root: Path) -> float | None:
     """``boundary_ratio`` of a pipeline folder; ``UserError`` for what this pipeline does not do."""
-    path = root / "model_index.json"
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise UserError(f"'{path}' is not a pipeline's index ({e}).") from e
+    index = read_index(root)
     if index.get("expand_timesteps"):
         raise UserError(f"'{root}' is a TI2V pipeline (expand_timesteps); the T2V pipeline is supported.")
     return index.get("boundary_ratio")

@@ -1,0 +1,198 @@
+"""A diffusers pipeline folder run on a mesh: prompt in, pictures out.
+
+The launching process is the host: it tokenizes, draws the noise and writes files; encoders, transformers and decoder
+run on the devices. A pipeline module in ``refsim.pipelines`` brings
+
+    prepare(folder, request) -> tensors       what the ranks are handed: ids, noise; reads the folder's tokenizer
+    program                                   the ranks' part; gives ``frames`` (B, 3, F, H, W) in -1..1 and ``steps``
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from refsim import launch, output
+from refsim.api import DTYPES, _as_file
+from refsim.config import parse_parallel
+from refsim.errors import UserError
+from refsim.mesh import get_mesh
+from refsim.pipelines.request import PipelineRequest, read_index
+from refsim.validate import check_options
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PIPELINES = {"WanPipeline": "refsim.pipelines.wan"}
+
+
+@dataclass
+class Generated:
+    """What a pipeline gave.
+
+    Attributes:
+        pixels: (frames, height, width, 3) in uint8.
+        steps: latents after every denoising step, stacked.
+        seconds: per stage, as rank 0 saw it.
+        replicas_equal: every rank ended with the same frames.
+        check: against the single-process run, None unless asked for.
+    """
+
+    pixels: Tensor
+    steps: Tensor
+    seconds: dict[str, float]
+    replicas_equal: bool
+    hazards: list[str]
+    bytes_by_collective: dict[str, int]
+    wall_s: float
+    fps: int
+    notes: dict[str, Any] = field(default_factory=dict)
+    check: Check | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far a run is from the single-process run of the same program.
+
+    Attributes:
+        step_pcc: Pearson correlation of the latents after every step.
+        max_pixel_difference: largest difference of two 8-bit values.
+    """
+
+    step_pcc: list[float]
+    max_pixel_difference: int
+
+    LOWEST_PCC = 0.9995
+    """bf16's own noise; fp32 stays within 1e-9 of 1."""
+
+    @property
+    def passed(self) -> bool:
+        return self.max_pixel_difference <= 1 and all(pcc >= self.LOWEST_PCC for pcc in self.step_pcc)
+
+
+def is_pipeline(folder: Path) -> bool:
+    return (folder / "model_index.json").exists()
+
+
+def generate(
+    folder: str | Path,
+    request: PipelineRequest,
+    *,
+    mesh: str,
+    parallel: str = "sp1",
+    attention: str = "ring",
+    ring: int | None = None,
+    ulysses: int | None = None,
+    dtype: str = "fp32",
+    schedule: str = "step",
+    pad_heads: bool = True,
+    q_chunk_size: int = 256,
+    k_chunk_size: int = 512,
+    timeout_s: float = launch.DEFAULT_TIMEOUT_S,
+    check: bool = False,
+) -> Generated | None:
+    """Run a pipeline folder; None on torchrun's ranks above 0.
+
+    Args:
+        request: prompt, size, steps, guidance and seed.
+        mesh, parallel, attention, ring, ulysses: see :func:`refsim.config.parse_parallel`.
+        dtype: storage of weights and activations, ``fp32`` or ``bf16``.
+        schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s: see :func:`refsim.api.attention_result`.
+        check: run once more in a single process and compare.
+
+    Raises:
+        UserError: anything that does not fit.
+        RankFailure: a rank died, raised or hung.
+    """
+    root, spec = Path(folder), get_mesh(mesh)
+    config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
+    check_options("replicated", schedule, q_chunk_size, k_chunk_size, timeout_s)
+    if dtype not in DTYPES:
+        raise UserError(f"dtype '{dtype}' is not supported; choose fp32 or bf16.")
+    if check and launch.under_torchrun():
+        raise UserError(
+            "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."
+        )
+    if config.cfg > 1 and not request.guided:
+        raise UserError(f"cfg{config.cfg} needs guidance above 1, not {request.guidance:g}.")
+    module = _pipeline(root)
+    with _as_file(module.prepare(root, request)) as inputs:
+        arguments = {
+            "folder": str(root),
+            "inputs": str(inputs),
+            "dtype": str(DTYPES[dtype]).removeprefix("torch."),
+            "steps": request.steps,
+            "guidance": request.guidance,
+            "guidance_2": request.guidance_2,
+            "schedule": schedule,
+            "pad_heads": pad_heads,
+            "chunks": (q_chunk_size, k_chunk_size),
+        }
+        program = f"{module.__name__}:program"
+        result = launch.execute(program, spec, config, arguments, timeout_s=timeout_s)
+        if result is None:
+            return None
+        found = _generated(result, module.FPS)
+        if check:
+            single = get_mesh("n150")
+            alone = launch.execute(program, single, parse_parallel("sp1", single), arguments, timeout_s=timeout_s)
+            found = replace(found, check=_compare(found, _generated(alone, module.FPS)))
+    return found
+
+
+def write_pictures(found: Generated, folder: Path) -> list[Path]:
+    """PNG per frame, and an animated GIF where there are several; the paths, the GIF first."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    images = [Image.fromarray(frame.numpy()) for frame in found.pixels]
+    written = []
+    if len(images) > 1:
+        content = io.BytesIO()
+        duration = 1000 / found.fps
+        images[0].save(content, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
+        written.append(folder / "video.gif")
+        output.write(written[0], content.getvalue())
+    for index, image in enumerate(images):
+        content = io.BytesIO()
+        image.save(content, "PNG")
+        written.append(folder / (f"frame_{index:04d}.png" if len(images) > 1 else "image.png"))
+        output.write(written[-1], content.getvalue())
+    return written
+
+
+def _pipeline(root: Path):
+    name = read_index(root).get("_class_name")
+    if name not in PIPELINES:
+        raise UserError(f"pipeline '{root}' is a {name}; supported: {', '.join(PIPELINES)}.")
+    return importlib.import_module(PIPELINES[name])
+
+
+def _generated(result: launch.Result, fps: int) -> Generated:
+    import torch
+
+    frames = result.tensors["frames"].float()
+    pixels = ((frames / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    notes = {name: value for name, value in result.value.items() if name not in ("digest", "seconds")}
+    return Generated(
+        pixels=pixels[0].permute(1, 2, 3, 0).contiguous(),
+        steps=result.tensors["steps"],
+        seconds=result.value["seconds"],
+        replicas_equal=len({value["digest"] for value in result.values}) == 1,
+        hazards=[str(hazard) for hazard in result.hazards],
+        bytes_by_collective=result.bytes_by_collective,
+        wall_s=result.wall_s,
+        fps=fps,
+        notes=notes,
+    )
+
+
+def _compare(found: Generated, alone: Generated) -> Check:
+    import torch
+
+    pairs = zip(found.steps, alone.steps, strict=True)
+    pcc = [float(torch.corrcoef(torch.stack([a.double().flatten(), b.double().flatten()]))[0, 1]) for a, b in pairs]
+    return Check(pcc, int((found.pixels.int() - alone.pixels.int()).abs().max()))

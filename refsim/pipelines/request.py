@@ -1,0 +1,76 @@
+"""What a user asks a pipeline for, and the index of its folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from refsim.errors import UserError
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """Prompt, size and schedule; sizes of None are the pipeline's own.
+
+    Attributes:
+        guidance: scale of classifier-free guidance; 1 or less is none.
+        guidance_2: of the second expert, where there is one; None for the same.
+        height, width: pixels.
+        frames: of a video.
+        seed: of the initial noise, drawn in fp32 on the host as diffusers draws it.
+        max_text: tokens the prompt is padded or cut to.
+    """
+
+    prompt: str
+    negative_prompt: str = ""
+    steps: int = 50
+    guidance: float = 5.0
+    guidance_2: float | None = None
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    seed: int = 0
+    max_text: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "height", "width", "frames", "max_text"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')} is 1 or more, not {value}.")
+        for name in ("guidance", "guidance_2"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise UserError(f"--{name.replace('_', '-')} is a finite number, not {value}.")
+
+    @property
+    def guided(self) -> bool:
+        return self.guidance > 1.0
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """``model_index.json``; ``UserError`` if it is not one."""
+    path = folder / "model_index.json"
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise UserError(f"'{path}' is not a pipeline's index ({e}).") from e
+    if not isinstance(index, dict):
+        raise UserError(f"'{path}' does not hold a JSON object.")
+    return index
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """transformers' tokenizer of a folder, read from the folder alone."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as e:
+        raise UserError("a pipeline needs transformers and diffusers; install refsim[oracle].") from e
+    if not folder.is_dir():
+        raise UserError(f"the pipeline lacks its tokenizer folder '{folder}'.")
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as e:
+        raise UserError(f"'{folder}' holds no tokenizer that transformers can read ({e}).") from e
