@@ -94,19 +94,23 @@ def _topologies(mesh) -> list[str | None]:
 
 @app.command()
 def run(
-    checkpoint_dir: Annotated[Path, typer.Argument(help="Folder saved by diffusers (config.json + safetensors).")],
+    checkpoint_dir: Annotated[Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline.")],
     mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
-    inputs: Annotated[Path, typer.Option(help="safetensors with the diffusers forward arguments.")],
-    out: Annotated[Path, typer.Option(help="safetensors to write `sample` (and `guided`) to.")],
+    out: Annotated[Path, typer.Option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
+    inputs: Annotated[
+        Path | None, typer.Option(help="Model: safetensors with the diffusers forward arguments.")
+    ] = None,
     parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
     attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
     ring: Annotated[int | None, typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
     ulysses: Annotated[int | None, typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")] = None,
-    guidance: Annotated[float | None, typer.Option(help="Also write guided = uncond + S (cond - uncond).")] = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
+    ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
     ] = None,
-    prompt: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
+    prompt_tokens: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
     schedule: Annotated[str, typer.Option(help="Ring schedule: gather, step or block.")] = "step",
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     q_chunk_size: Annotated[int, typer.Option(help="Query rows per attention chunk.")] = 256,
@@ -115,17 +119,70 @@ def run(
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
     trace: Annotated[Path | None, typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Pipeline: what to show.")] = None,
+    negative_prompt: Annotated[str, typer.Option(help="Pipeline: what not to show.")] = "",
+    steps: Annotated[int, typer.Option(help="Pipeline: denoising steps.")] = 50,
+    guidance_2: Annotated[float | None, typer.Option("--guidance-2", help="Pipeline: of the second expert.")] = None,
+    height: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
+    width: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
+    frames: Annotated[int | None, typer.Option(help="Pipeline: of a video.")] = None,
+    max_text: Annotated[int | None, typer.Option(help="Pipeline: tokens the prompt is padded or cut to.")] = None,
+    seed: Annotated[int, typer.Option(help="Pipeline: of the noise it starts from.")] = 0,
+    check: Annotated[bool, typer.Option("--check", help="Pipeline: compare every step with one process.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", help="Pipeline: ask for prompts until q.")] = False,
 ) -> None:
-    """One forward of a checkpoint on real inputs, every mesh device a process of its own."""
+    """One forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
     from refsim import launch
     from refsim.config import parse_parallel
     from refsim.mesh import get_mesh
     from refsim.output import check_target
+    from refsim.pipelines.request import PipelineRequest, is_pipeline
 
     if backend not in BACKENDS:
         raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
     spec = get_mesh(mesh)
     config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
+    if is_pipeline(checkpoint_dir):
+        if backend != "cpu":
+            raise UserError(f"a pipeline runs on backend cpu, not {backend}; give the folder of its transformer.")
+        if prompt is None and not interactive:
+            raise UserError(f"'{checkpoint_dir}' is a pipeline; give --prompt TEXT or --interactive.")
+        if inputs is not None or trace is not None:
+            raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
+        launch.warm_up()
+        from refsim.cli_pipeline import run_pipeline
+
+        scale = {} if guidance is None else {"guidance": guidance}
+        sizes = {"height": height, "width": width, "frames": frames, "max_text": max_text}
+        code = run_pipeline(
+            checkpoint_dir,
+            PipelineRequest(prompt or "", negative_prompt, steps, guidance_2=guidance_2, seed=seed, **scale, **sizes),
+            out,
+            interactive=interactive,
+            as_json=as_json,
+            progress=_progress(f"{checkpoint_dir.name} on {spec}, {config}, {config.attention}", quiet=as_json),
+            mesh=mesh,
+            parallel=parallel,
+            attention=attention,
+            ring=ring,
+            ulysses=ulysses,
+            dtype=dtype or "fp32",
+            schedule=schedule,
+            pad_heads=pad_heads,
+            q_chunk_size=q_chunk_size,
+            k_chunk_size=k_chunk_size,
+            timeout_s=timeout,
+            check=check,
+        )
+        if code:
+            raise typer.Exit(code)
+        return
+    if prompt is not None or interactive:
+        raise UserError(
+            f"'{checkpoint_dir}' is one model and no pipeline (no model_index.json); give --inputs instead."
+        )
+    if inputs is None:
+        raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
     check_target(out, "--out", inputs, checkpoint_dir)
     if trace is not None:
         check_target(trace, "--trace", inputs, checkpoint_dir, out)
@@ -134,8 +191,8 @@ def run(
     if backend != "cpu":
         if dtype not in (None, "bf16", "bfloat16"):
             raise UserError(f"backend {backend} stores bf16, not {dtype}; leave --dtype out or say bf16.")
-        if prompt != "replicated":
-            raise UserError(f"backend {backend} holds the prompt on every device; leave out --prompt {prompt}.")
+        if prompt_tokens != "replicated":
+            raise UserError(f"backend {backend} holds the prompt on every device; leave out --prompt-tokens.")
         _run_ttnn(checkpoint_dir, inputs, spec, config, backend, guidance, out, timeout, trace, as_json, pad_heads)
         return
     dtype = dtype or "fp32"
@@ -153,7 +210,7 @@ def run(
             ulysses=ulysses,
             guidance=guidance,
             dtype=dtype,
-            prompt=prompt,
+            prompt=prompt_tokens,
             schedule=schedule,
             pad_heads=pad_heads,
             q_chunk_size=q_chunk_size,

@@ -73,10 +73,6 @@ class Check:
         return self.max_pixel_difference <= 1 and all(pcc >= self.LOWEST_PCC for pcc in self.step_pcc)
 
 
-def is_pipeline(folder: Path) -> bool:
-    return (folder / "model_index.json").exists()
-
-
 def generate(
     folder: str | Path,
     request: PipelineRequest,
@@ -147,7 +143,7 @@ def write_pictures(found: Generated, folder: Path) -> list[Path]:
     """PNG per frame, and an animated GIF where there are several; the paths, the GIF first."""
     from PIL import Image
 
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # of --interactive: one folder per prompt
     images = [Image.fromarray(frame.numpy()) for frame in found.pixels]
     written = []
     if len(images) > 1:

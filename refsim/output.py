@@ -34,6 +34,21 @@ def check_target(path: Path, option: str, *inputs: Path) -> None:
         raise UserError(f"{option} '{path}' cannot be written ({_reason(e)}); choose another place.") from e
 
 
+def check_folder(path: Path, option: str, *inputs: Path) -> None:
+    """``UserError`` unless ``path`` is a folder, or can become one in an existing folder, and lies in no input."""
+    try:
+        place = path if path.exists() or path.is_symlink() else path.absolute().parent
+        if not place.is_dir():
+            raise UserError(f"{option} '{path}' is no folder and lies in none; create the one it is to lie in.")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise UserError(f"{option} '{path}' cannot be written to; choose another place.")
+        for given in inputs:
+            if path.resolve().is_relative_to(given.resolve()):
+                raise UserError(f"{option} '{path}' lies in the input '{given}'; choose another place.")
+    except (OSError, ValueError, RuntimeError) as e:
+        raise UserError(f"{option} '{path}' cannot be written ({_reason(e)}); choose another place.") from e
+
+
 def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option: str = "--out") -> None:
     """Write bytes, or what ``content`` writes, to ``path``; a file that was there stays whole until then.
 

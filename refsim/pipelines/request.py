@@ -50,6 +50,14 @@ class PipelineRequest:
         return self.guidance > 1.0
 
 
+def is_pipeline(folder: Path) -> bool:
+    """Whether a folder holds a whole pipeline; a name that no folder can have does not."""
+    try:
+        return (folder / "model_index.json").is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def read_index(folder: Path) -> dict[str, Any]:
     """``model_index.json``; ``UserError`` if it is not one."""
     path = folder / "model_index.json"

@@ -37,7 +37,7 @@ FLAGS = {
     "--ulysses": NUMBER,
     "--guidance": NUMBER,
     "--dtype": st.one_of(st.sampled_from(["fp32", "bf16", "fp8", "float64"]), ODD_TEXT),
-    "--prompt": st.one_of(st.sampled_from(["replicated", "split"]), ODD_TEXT),
+    "--prompt-tokens": st.one_of(st.sampled_from(["replicated", "split"]), ODD_TEXT),
     "--schedule": st.one_of(st.sampled_from(["gather", "step", "block"]), ODD_TEXT),
     "--q-chunk-size": NUMBER,
     "--k-chunk-size": NUMBER,

@@ -23,7 +23,10 @@ ALONE = {
     **dict.fromkeys(
         [
             "refsim/layers/rope.py",
+            "refsim/pipelines/request.py",
             "refsim/pipelines/wan.py",
+            "refsim/models/t5/config.py",
+            "refsim/models/t5/encoder.py",
             *(f"refsim/models/wan22/{n}.py" for n in ("attention", "block", "config", "embeddings", "transformer")),
             *(f"refsim/models/vae_wan/{n}.py" for n in ("config", "decoder", "layers")),
         ],

@@ -41,7 +41,9 @@ class WanTransformer:
         self, weights: Weights, device: Device, config: WanConfig, *, options: AttentionOptions, split_prompt: bool
     ) -> None:
         if split_prompt:
-            raise UserError(f"{CLASS_NAME} attends to the whole prompt on every device; leave out --prompt split.")
+            raise UserError(
+                f"{CLASS_NAME} attends to the whole prompt on every device; leave out --prompt-tokens split."
+            )
         self._device, self._config = device, config
         d = config.features
         self._patches = VideoPatches(weights, device, config)

@@ -85,5 +85,5 @@ def test_inputs_that_do_not_fit(tiny):
     folder, inputs, _ = tiny
     with pytest.raises(UserError, match="3x7x12"):
         refsim.run(folder, inputs=make_inputs(latent=(3, 7, 12)), mesh="n300", parallel="sp2")
-    with pytest.raises(UserError, match="--prompt split"):
+    with pytest.raises(UserError, match="--prompt-tokens split"):
         refsim.run(folder, inputs=inputs, mesh="n300", parallel="sp2", prompt="split")

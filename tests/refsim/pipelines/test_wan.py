@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -95,3 +96,23 @@ def test_a_pipeline_of_another_kind(tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
     with pytest.raises(UserError, match="FluxPipeline"):
         generate(tmp_path, REQUEST, mesh="n300", parallel="tp2")
+
+
+def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsys, monkeypatch):
+    from PIL import Image
+
+    from refsim import cli
+
+    words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "sp2_tp4", "--out", str(tmp_path / "pictures")]
+    sizes = ["--height", "32", "--width", "48", "--frames", "5", "--max-text", "8", "--steps", "2"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\nq\n"))
+    assert cli._main([*words, *sizes, "--interactive", "--check"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("PCC 1.0000000") == 2
+    assert "check against one process: passed" in said
+    with Image.open(tmp_path / "pictures" / "000" / "frame_0004.png") as image:
+        assert image.size == (48, 32)
+    with Image.open(tmp_path / "pictures" / "000" / "video.gif") as video:
+        assert video.n_frames == 5
+    assert cli._main([*words, *sizes]) == 2
+    assert "--prompt" in capsys.readouterr().err

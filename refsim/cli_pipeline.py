@@ -1,0 +1,107 @@
+"""``refsim run`` of a pipeline folder: prompt in, pictures in a folder, what it took and how exact it was on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from refsim.generate import Generated, generate, write_pictures
+from refsim.output import check_folder
+from refsim.pipelines.request import PipelineRequest
+
+
+def run_pipeline(
+    folder: Path,
+    request: PipelineRequest,
+    out: Path,
+    *,
+    interactive: bool,
+    as_json: bool,
+    progress: AbstractContextManager[None],
+    **how: Any,
+) -> int:
+    """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed.
+
+    Args:
+        how: mesh, parallel and so on, as :func:`refsim.generate.generate` takes them.
+    """
+    check_folder(out, "--out", folder)
+    if not interactive:
+        return _once(folder, request, out, as_json=as_json, progress=progress, how=how)
+    code, number = 0, 0
+    while (prompt := _ask()) is not None:
+        if prompt:
+            asked = replace(request, prompt=prompt)
+            where = out / f"{number:03d}"
+            code |= _once(folder, asked, where, as_json=as_json, progress=progress, how=how)
+            number += 1
+    return code
+
+
+def _ask() -> str | None:
+    """The next line, None at the end or at ``q``."""
+    sys.stderr.write("prompt (q ends): ")
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    return None if not line or line.strip() == "q" else line.strip()
+
+
+def _once(
+    folder: Path,
+    request: PipelineRequest,
+    out: Path,
+    *,
+    as_json: bool,
+    progress: AbstractContextManager[None],
+    how: dict[str, Any],
+) -> int:
+    with progress:
+        found = generate(folder, request, **how)
+    if found is None:
+        return 0
+    files = write_pictures(found, out)
+    check = found.check
+    summary = {
+        "prompt": request.prompt,
+        "mesh": str(how["mesh"]),
+        "parallel": how["parallel"],
+        "pictures": len(found.pixels),
+        "size": list(found.pixels.shape[1:3]),
+        "files": [str(path) for path in files],
+        "seconds": {**found.seconds, "total": round(found.wall_s, 3)},
+        "replicas_equal": found.replicas_equal,
+        "hazards": found.hazards,
+        "bytes_by_collective": found.bytes_by_collective,
+        **found.notes,
+        "check": check
+        and {
+            "step_pcc": check.step_pcc,
+            "max_pixel_difference": check.max_pixel_difference,
+            "passed": check.passed,
+        },
+    }
+    typer.echo(json.dumps(summary, indent=2) if as_json else _text(summary, found))
+    for hazard in found.hazards:
+        sys.stderr.write(f"refsim: {hazard}\n")
+    wrong = found.hazards or not found.replicas_equal or (check is not None and not check.passed)
+    return int(bool(wrong))
+
+
+def _text(summary: dict[str, Any], found: Generated) -> str:
+    height, width = summary["size"]
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["seconds"].items())
+    same = "all ranks agree" if found.replicas_equal else "RANKS DISAGREE"
+    lines = [f"{summary['pictures']} picture(s) of {height}x{width} -> {summary['files'][0]}  ({same}; {stages})"]
+    if found.check is not None:
+        lines += [f"step {i:3d}  PCC {pcc:.12f}" for i, pcc in enumerate(found.check.step_pcc)]
+        verdict = "passed" if found.check.passed else "FAILED"
+        lines.append(
+            f"check against one process: {verdict}, largest difference of a pixel {found.check.max_pixel_difference}"
+        )
+    return "\n".join(lines)
