@@ -1,13 +1,14 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint,
-``nox -s chaos`` disturbs runs in two hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s ttnn`` is
-the device wing on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an error)."""
+``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
+hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s ttnn`` is the device wing on ttnn's mock meshes
+(needs python3.12; an interpreter that is missing is an error)."""
 
 import nox
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "parity", "tests", "ttnn"]
+nox.options.sessions = ["lint", "parity", "faults", "tests", "ttnn"]
 
 
 @nox.session
@@ -15,6 +16,13 @@ def parity(session: nox.Session) -> None:
     """The main job: every parallel scheme on every mesh of the smoke suite, judged against independent code."""
     session.install("-e", ".[oracle]")
     session.run("refsim", "parity", "run", *(session.posargs or ["--suite", "smoke", "--out", "out/parity"]))
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Wrong programs, one mistake each: the gate must catch every one of them and alarm on none that is right."""
+    session.install("-e", ".[oracle]")
+    session.run("refsim", "faults", "run", *(session.posargs or ["--out", "out/faults"]))
 
 
 @nox.session
@@ -56,4 +64,4 @@ def ttnn(session: nox.Session) -> None:
     for mesh, parallel in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):  # all 38 blocks, from shapes alone
         session.run("python", "-m", "tt_impl.memory", "--model", "large", "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
-    session.run("python", "-m", "parity.faults.wing")  # wrong programs: every one must be caught
+    session.run("refsim", "faults", "run", "--wing", "tt_impl", "--out", "out/faults-ttnn")

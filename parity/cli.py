@@ -43,6 +43,7 @@ def run(
     expr: Expr = None,
     backend: Backend = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +54,7 @@ def run(
     select(suite, expr, backend)  # a mistake should not have to wait for torch
     launch.warm_up()
     with _Lines() as lines:
-        done = run_suite(suite, expr, backend, seed, out, lines)
+        done = run_suite(suite, expr, backend, seed, out, lines, seeds=seeds)
     if as_json:
         from parity.report import results_json
 
@@ -62,6 +63,23 @@ def run(
         _print(done, out)
     if done.exit_code:
         raise typer.Exit(done.exit_code)
+
+
+@app.command()
+def calibrate(
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and inputs.")] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the oracle's own rounding and store it; the thresholds follow from it."""
+    from parity import calibrate as calibration
+
+    found = calibration.calibrate(seeds, lambda text: typer.echo(text, err=True))
+    calibration.write(found)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    for kind, floor in found["floors"].items():
+        typer.echo(f"{kind}: " + ", ".join(f"{metric} {value:.2g}" for metric, value in floor.items()))
 
 
 class _Lines:

@@ -85,6 +85,7 @@ def run_suite(
     out_dir: str | Path | None = None,
     progress: Progress | None = None,
     *,
+    seeds: int = 1,
     cases: Sequence[Case] | None = None,
     runner: Runner | None = None,
 ) -> SuiteRun:
@@ -94,6 +95,7 @@ def run_suite(
         expr: ``-k`` expression on case ids.
         seed: of weights and inputs; a case adds its own.
         out_dir: folder for the reports, made if need be; None writes nothing.
+        seeds: how many, from ``seed`` on; with more than one, a record's id ends in its seed.
         cases, runner: instead of the registered ones, for tests of the gate itself.
 
     Raises:
@@ -107,22 +109,25 @@ def run_suite(
         runner = make_runner(backend)
     folder = _make_folder(out_dir)
     run = SuiteRun(
-        suite, expr, backend, seed, _versions(), _machine(), datetime.now(timezone.utc).isoformat(timespec="seconds")
+        suite, expr, backend, seed, versions(), _machine(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     )
     begun = time.monotonic()
-    last_use = {(case.kind, case.model, seed + case.seed): case.id for case in chosen}
+    jobs = [(case, seed + offset + case.seed) for offset in range(seeds) for case in chosen]
+    last_use = {(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs, 1)}
     with runner:
         if (plan := getattr(runner, "plan", None)) is not None:
-            plan([(case, seed + case.seed) for case in chosen])
-        for index, case in enumerate(chosen, 1):
+            plan(jobs)
+        for index, (case, case_seed) in enumerate(jobs, 1):
             if progress:
-                progress(index, len(chosen), case, None)
-            record = run_case(runner, case, backend, seed + case.seed)
+                progress(index, len(jobs), case, None)
+            record = run_case(runner, case, backend, case_seed)
+            if seeds > 1:
+                record["id"] += f"-seed{case_seed}"
             run.records.append(record)
-            if last_use[case.kind, case.model, seed + case.seed] == case.id:
-                runner.drop(case, seed + case.seed)
+            if last_use[case.kind, case.model, case_seed] == index:
+                runner.drop(case, case_seed)
             if progress:
-                progress(index, len(chosen), case, record)
+                progress(index, len(jobs), case, record)
     run.wall_s = time.monotonic() - begun
     if folder is not None:
         from parity.report import write_all
@@ -238,7 +243,7 @@ def _make_folder(out_dir: str | Path | None) -> Path | None:
     return folder
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Of what computed the answers and what judged them; ``-`` for what is not installed."""
     from importlib import metadata
 

@@ -3,9 +3,10 @@
 Legend: G groups judged on their own (batch x heads, or batch), N tokens, F features.
 
 What each metric misses, and which other one sees it:
-    PCC          a factor or an offset on everything                        -> relative RMSE
+    PCC          a factor or an offset on everything                        -> relative RMSE, CCC
     whole tensor one bad shard out of many                                  -> worst PCC over groups and shards
     per shard    a few wrong rows where shards meet (masks, rear, merge)    -> PCC of the seam rows
+    averages     one wrong token, one wrong value                           -> worst token, largest error in ulps
     all of them  NaN, which compares as false with every bound              -> every value here becomes NaN, and
                                                                                ``thresholds.judge`` fails on NaN
 """
@@ -55,6 +56,39 @@ def one_minus_pcc(out: Tensor, ref: Tensor) -> float:
         return 1.0
     a, b = (x / n for x, n in zip(centred, norms, strict=True))
     return 0.5 * float((a - b).square().sum())
+
+
+def one_minus_ccc(out: Tensor, ref: Tensor) -> float:
+    """1 - Lin's concordance: mean squared distance over (both variances + squared distance of the means).
+
+    A correlation that a factor or an offset lowers too. NaN if either holds anything non-finite.
+    """
+    out, ref = _pair(out, ref)
+    if not _is_finite(out, ref):
+        return math.nan
+    spread = float(out.var(correction=0) + ref.var(correction=0) + (out.mean() - ref.mean()).square())
+    return _ratio(float((out - ref).square().mean()), spread)
+
+
+def worst_token(out_GNF: Tensor, ref_GNF: Tensor) -> float:
+    """Largest RMS error of a token (of a group) over the RMS of the whole reference."""
+    out, ref = _pair(out_GNF, ref_GNF)
+    if not _is_finite(out, ref):
+        return math.nan
+    return _ratio(math.sqrt(float((out - ref).square().mean(-1).max())), _rms(ref))
+
+
+def max_ulp(out: Tensor, ref: Tensor, digits: int) -> float:
+    """Largest error in units in the last of ``digits`` binary places (24: fp32, 8: bf16).
+
+    A unit is that of the reference's value, or of its RMS where the value is smaller: near zero a value is what is
+    left of larger ones, with their units.
+    """
+    out, ref = _pair(out, ref)
+    if not _is_finite(out, ref):
+        return math.nan
+    size = ref.abs().clamp_min(max(_rms(ref), torch.finfo(torch.float64).tiny))
+    return float(((out - ref).abs() / torch.exp2(size.log2().floor() - (digits - 1))).max())
 
 
 def max_abs(out: Tensor, ref: Tensor) -> float:
@@ -112,13 +146,18 @@ def seam_ratio(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width:
     return _ratio(_rms(error[:, rows]), _rms(error[:, rest])) if _is_finite(out, ref) else math.nan
 
 
-def compare(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[str, float | int | None]:
-    """All metrics of one answer, by the names that thresholds and records use."""
+def compare(
+    out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], *, digits: int | None = None
+) -> dict[str, float | int | None]:
+    """All metrics of one answer, by the names that thresholds and records use; ``digits`` as in :func:`max_ulp`."""
     return {
         "rel_rmse": rel_rmse(out_GNF, ref_GNF),
         "one_minus_pcc": one_minus_pcc(out_GNF, ref_GNF),
         "one_minus_pcc_shard": worst_shard(out_GNF, ref_GNF, shards),
         "one_minus_pcc_seam": seam(out_GNF, ref_GNF, shards),
+        "one_minus_ccc": one_minus_ccc(out_GNF, ref_GNF),
+        "worst_token": worst_token(out_GNF, ref_GNF),
+        "max_ulp": max_ulp(out_GNF, ref_GNF, digits) if digits else None,
         "max_abs": max_abs(out_GNF, ref_GNF),
         "non_finite": non_finite(out_GNF),
     }

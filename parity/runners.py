@@ -23,6 +23,8 @@ from refsim.launch import Result
 from refsim.mesh import get_mesh
 from refsim.parallel.sequence import TokenShards
 
+DIGITS = {"fp32": 24, "bf16": 8}
+
 
 @dataclass
 class Measured:
@@ -99,7 +101,7 @@ class CpuRunner:
             split = case.layout.prompt == "split"
             prompt = token_shards(case.layout, case.shape.text, case.shape.text) if split else [(0, case.shape.text)]
             shards += [(rows + a, rows + b) for a, b in prompt]
-        found = m.compare(_per_head(out), _per_head(ref), shards)
+        found = m.compare(joint_rows_per_head(out), joint_rows_per_head(ref), shards, digits=DIGITS[case.dtype])
         found["lse_rel_max"] = m.rel_max(lse, lse_ref)
         found["non_finite"] += m.non_finite(lse)
         sim_s, hazards = result.wall_s, list(map(str, result.hazards))
@@ -120,7 +122,7 @@ class CpuRunner:
         sample = result.tensors["sample"]
         out_tokens, ref_tokens = oracles.tokens_of(sample), oracles.tokens_of(ref)
         n = ref_tokens.shape[1]
-        found = m.compare(out_tokens, ref_tokens, token_shards(case.layout, n, n))
+        found = m.compare(out_tokens, ref_tokens, token_shards(case.layout, n, n), digits=DIGITS[case.dtype])
         digests = result.value["digests"]
         ranks = get_mesh(case.mesh).num_devices
         found["distinct_replicas"] = len(set(digests)) if len(digests) == ranks else math.nan
@@ -233,7 +235,7 @@ def _lse_rows(lse: Tensor, n: int, rows: int) -> Tensor:
     return torch.cat([lse[:, :, :rows], lse[:, :, n:]], 2)
 
 
-def _per_head(x: Tensor) -> Tensor:
+def joint_rows_per_head(x: Tensor) -> Tensor:
     """(B, H, N, E) -> (B * H, N, E)."""
     return x.flatten(0, 1)
 

@@ -6,10 +6,20 @@ far a bound is from the rounding it has to leave room for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 Metrics = Mapping[str, "float | int | None"]
+CALIBRATION = Path(__file__).with_name("calibration.json")
+"""Noise floors: the oracle in the storage dtype against itself in a wider one, by ``refsim parity calibrate``."""
+
+MARGIN = 8.0
+"""A limit from a floor is this many times the floor. The simulator rounds in other places than the oracle, and a seed
+not tried may be worse than those tried; a fault of the corpus is mostly a hundred times further."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +158,45 @@ TABLE["wing_block", "bf16"] = (
 )
 
 
+FROM_FLOOR = {
+    "one_minus_ccc": "like PCC, but a factor or an offset on everything counts",
+    "worst_token": "the worst token, which an average over all hides",
+    "max_ulp": "the worst value, in units of its last place",
+}
+"""Metrics that have no bound but the one from their floor."""
+
+
+@cache
+def calibration() -> dict[str, Any]:
+    """What is in ``calibration.json``: ``floors`` by ``kind dtype`` and metric, and what they were measured with."""
+    return json.loads(CALIBRATION.read_text(encoding="utf-8"))
+
+
+def limit_of(metric: str, floor: float) -> float:
+    """The bound that follows from a floor; 1 - PCC and 1 - CCC grow with the square of an error."""
+    return floor * (MARGIN**2 if metric.startswith("one_minus") else MARGIN)
+
+
+@cache
 def thresholds_for(kind: str, dtype: str) -> tuple[Threshold, ...]:
-    """The bounds of a kind of case (``attention``, ``model``) in a storage dtype (``fp32``, ``bf16``)."""
-    return TABLE[kind, dtype]
+    """The bounds of a kind of case (``attention``, ``model``) in a storage dtype (``fp32``, ``bf16``).
+
+    Those of ``TABLE``, tightened to the margin above the measured noise floor where that is lower, and those of
+    ``FROM_FLOOR``.
+    """
+    floors = calibration()["floors"].get(f"{kind} {dtype}", {})
+    found = []
+    for t in TABLE[kind, dtype]:
+        measured = floors.get(t.metric)
+        if measured and limit_of(t.metric, measured) < t.limit:
+            said = f"{MARGIN:g} times the error of the oracle's own rounding; no more than {t.limit:g}: {t.reason}"
+            t = replace(t, limit=limit_of(t.metric, measured), reason=said)
+        found.append(t)
+    for metric, reason in FROM_FLOOR.items():
+        if metric in floors:
+            said = f"{MARGIN:g} times the error of the oracle's own rounding; {reason}"
+            found.append(Threshold(metric, limit_of(metric, floors[metric]), said))
+    return tuple(found)
 
 
 def judge(metrics: Metrics, thresholds: tuple[Threshold, ...]) -> list[str]:

@@ -9,7 +9,6 @@ Clean cases run first: a gate that fails a clean wing catches everything and sho
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -117,20 +116,3 @@ def _excess(exceeded: dict[str, Any]) -> float:
     if value is None or value != value:
         return float("inf")
     return value / limit if limit else 1.0  # a count says that something is wrong, not how much
-
-
-def main() -> int:
-    """Run all of them, one line each; 1 if one survived or a clean case failed."""
-
-    def line(index: int, total: int, record: Record) -> None:
-        by = "; ".join(f"{b['metric']} {b['value']:.2g} > {b['threshold']:.2g}" for b in record["caught_by"][:2])
-        print(f"[{index}/{total}] {record['verdict']:11} {record['id']}  {by or record['error'][:200]}", flush=True)
-
-    records = run(progress=line)
-    faults = [record for record in records if record["kind"] == "fault"]
-    print(f"{sum(r['verdict'] == 'caught' for r in faults)} of {len(faults)} faults caught")
-    return 0 if is_good(records) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

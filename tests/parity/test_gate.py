@@ -18,6 +18,9 @@ GOOD = {
     "one_minus_pcc_shard": 1e-14,
     "one_minus_pcc_seam": None,
     "lse_rel_max": 1e-7,
+    "one_minus_ccc": 1e-14,
+    "worst_token": 1e-7,
+    "max_ulp": 2.0,
     "max_abs": 1e-6,
     "non_finite": 0,
 }
@@ -228,3 +231,11 @@ def test_a_hazard_fails_a_case_whose_values_are_right(tmp_path, monkeypatch):
     (record,) = done.records
     assert (record["verdict"], record["reason"], record["hazards"]) == ("failed", sentence, [sentence])
     assert sentence in (tmp_path / "parity.md").read_text()
+
+
+def test_several_seeds_are_several_records():
+    runner = FakeRunner({"good": GOOD})
+    done = gate.run_suite("smoke", seed=3, seeds=2, cases=[case("good")], runner=runner)
+    assert [record["id"][-11:] for record in done.records] == ["-good-seed3", "-good-seed4"]
+    assert [seed for _, seed in runner.ran] == [3, 4]
+    assert len(runner.dropped) == 2

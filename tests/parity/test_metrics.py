@@ -22,11 +22,11 @@ def ref():
 
 
 def failures(out, ref, thresholds=FP32):
-    return judge(m.compare(out, ref, SHARDS) | {"lse_rel_max": 0.0}, thresholds)
+    return judge(m.compare(out, ref, SHARDS, digits=24) | {"lse_rel_max": 0.0}, thresholds)
 
 
 def test_equal_tensors_are_at_distance_zero(ref):
-    found = m.compare(ref.clone(), ref, SHARDS)
+    found = m.compare(ref.clone(), ref, SHARDS, digits=24)
     assert set(found.values()) == {0.0}
     assert failures(ref.clone(), ref) == []
 
@@ -39,7 +39,8 @@ def test_fp32_rounding_passes(ref):
 def test_relative_rmse_sees_what_correlation_cannot(ref, spoil):
     out = spoil(ref)
     assert m.one_minus_pcc(out, ref) < 1e-15
-    assert [f.split()[0] for f in failures(out, ref)] == ["rel_rmse"]
+    caught = {f.split()[0] for f in failures(out, ref)}
+    assert caught == {"rel_rmse", "one_minus_ccc", "worst_token", "max_ulp"}
     assert m.rel_rmse(out, ref) == pytest.approx(0.01, rel=0.1)
 
 
@@ -50,7 +51,7 @@ def test_bf16_bounds_a_factor_too(ref):
 def test_one_bad_shard_is_seen_where_the_whole_hides_it(ref):
     out = ref.clone()
     out[1, 96:120] += 0.15 * torch.randn(24, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = m.compare(out, ref, SHARDS)
+    found = m.compare(out, ref, SHARDS, digits=24)
     assert found["one_minus_pcc"] < found["one_minus_pcc_shard"] / 5
     assert found["one_minus_pcc_shard"] == pytest.approx(0.5 * 0.15**2, rel=0.3)
     assert m.worst_shard(out, ref, SHARDS[:3]) < 1e-15
@@ -59,7 +60,7 @@ def test_one_bad_shard_is_seen_where_the_whole_hides_it(ref):
 def test_an_error_at_the_seam_only_is_loudest_there(ref):
     out = ref.clone()
     out[:, 63:65] *= -1.0
-    found = m.compare(out, ref, SHARDS)
+    found = m.compare(out, ref, SHARDS, digits=24)
     assert found["one_minus_pcc_seam"] > 3 * found["one_minus_pcc_shard"] > 3 * found["one_minus_pcc"]
 
 
@@ -75,10 +76,10 @@ def test_seam_rows_are_those_next_to_a_border():
 def test_anything_non_finite_fails_every_metric(ref, bad):
     out = ref.clone()
     out[0, 31, 3] = bad
-    found = m.compare(out, ref, SHARDS)
+    found = m.compare(out, ref, SHARDS, digits=24)
     assert found.pop("non_finite") == 1
     assert all(math.isnan(value) for value in found.values())
-    assert len(failures(out, ref)) == 5
+    assert len(failures(out, ref)) == len(found)  # max_abs has no bound, non_finite was taken out
     assert failures(ref, out), "a reference with NaN must not pass either"
 
 
@@ -143,3 +144,27 @@ def test_the_seam_ratio_compares_the_seam_with_the_rest(ref):
     assert m.seam_ratio(out, ref, [(0, 120)]) is None
     out[0, 0, 0] = math.nan
     assert math.isnan(m.seam_ratio(out, ref, SHARDS))
+
+
+def test_concordance_sees_what_correlation_does_not(ref):
+    for wrong in (ref * 1.01, ref + 0.01):
+        assert m.one_minus_pcc(wrong, ref) < 1e-12
+        assert m.one_minus_ccc(wrong, ref) > 1e-6
+
+
+def test_worst_token_is_not_averaged_away(ref):
+    wrong = ref.clone()
+    wrong[0, 3] *= 1.5
+    assert m.worst_token(wrong, ref) > 5 * m.rel_rmse(wrong, ref) / wrong.shape[0]
+    assert m.worst_token(wrong, ref) == pytest.approx(
+        float((0.5 * ref[0, 3]).norm() / ref[0, 3].numel() ** 0.5 / ref.square().mean().sqrt()), rel=1e-6
+    )
+
+
+def test_ulps_are_those_of_the_storage():
+    ref = torch.full((1, 4, 8), 1.0)
+    wrong = ref.clone()
+    wrong[0, 2, 3] += 3 * 2.0**-23
+    assert m.max_ulp(wrong, ref, 24) == 3.0
+    wrong[0, 0, 0] += 2.0**-7
+    assert m.max_ulp(wrong, ref, 8) == 1.0

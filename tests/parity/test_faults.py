@@ -1,0 +1,103 @@
+"""The corpus of faults: every one is told apart, a survivor and a false alarm fail the run, what PCC misses is seen."""
+
+import json
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+from parity.faults import ref, report, wing
+from parity.faults.cli import app
+from parity.faults.ref_tools import RING, fault
+from parity.faults.registry import FAULTS
+
+FAMILIES = {
+    "merge",
+    "joint",
+    "padding",
+    "order",
+    "precision",
+    "affine",
+    "seam",
+    "rare",
+    "reduction",
+    "weights",
+    "tables",
+    "buffers",
+    "schedule",
+    "configuration",
+}
+PCC_MISSES = "answer-scaled or lse-in-bf16 or one-stale-copy or released-early or cfg-branches-in-turn or border-keys"
+
+
+def test_the_corpus_is_large_and_covers_the_families():
+    count = Counter(f.family for f in ref.ref_faults().values())
+    assert count.keys() == FAMILIES
+    assert len(ref.ref_faults()) >= 60
+    assert len(wing.wing_faults()) >= 20
+
+
+@pytest.mark.parametrize("name", sorted(ref.ref_faults()))
+def test_a_fault_says_what_it_is(name):
+    known = FAULTS[name]
+    assert known.id == name
+    assert known.sentence.endswith(".")
+    assert known.sentence[0].isupper() or known.sentence.startswith("logical_n")
+
+
+def test_two_faults_of_one_name_are_refused():
+    known = next(iter(ref.ref_faults().values()))
+    with pytest.raises(ValueError, match="two faults"):
+        FAULTS[known.id] and __import__("parity.faults.registry", fromlist=["register"]).register(known)
+
+
+def test_what_whole_tensor_pcc_misses_is_caught(tmp_path):
+    result = CliRunner().invoke(app, ["run", "-k", PCC_MISSES, "--out", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    told = json.loads((tmp_path / "faults.json").read_text())
+    assert told["summary"]["caught"] == told["summary"]["faults"] == 6
+    assert len(told["summary"]["missed_by_pcc_0.999"]) == 6
+    assert "| answer-scaled | refsim |" in (tmp_path / "faults.md").read_text()
+    missed = {r["id"]: r["missed_by"] for r in told["records"]}
+    assert "one_minus_pcc" in missed["answer-scaled"]
+    assert "rel_rmse" in missed["one-stale-copy"]
+
+
+@pytest.fixture
+def harmless():
+    """A fault that changes nothing, and so survives."""
+
+    @fault("rare", RING, "Nothing is wrong.")
+    def harmless_fault():
+        yield
+
+    globals()["harmless_fault"] = harmless_fault
+    yield "harmless-fault"
+    del FAULTS["harmless-fault"], globals()["harmless_fault"]
+
+
+def test_a_survivor_is_told_and_fails_the_run(harmless):
+    records = ref.run([harmless])
+    assert [r["verdict"] for r in records] == ["passed", "survived"]
+    assert report.summary(records)["survived"] == [harmless]
+    assert not report.summary(records)["good"]
+    assert "SURVIVED" in report.markdown(records)
+
+
+def test_a_false_alarm_fails_the_run(monkeypatch):
+    monkeypatch.setattr(ref.traces, "check", lambda trace, layout: {"trace_wrong_axis": 1})
+    records = ref.run(["answer-scaled"])
+    assert [r["verdict"] for r in records] == ["false alarm", "caught"]
+    assert not report.summary(records)["good"]
+
+
+def test_buffer_faults_leave_a_hazard_or_are_refused():
+    records = ref.run([name for name, known in ref.ref_faults().items() if known.family == "buffers"])
+    for record in records:
+        if record["kind"] == "fault":
+            assert record["error"] or record["metrics"]["hazards"] > 0, record["id"]
+
+
+def test_an_expression_that_matches_nothing_is_one_sentence():
+    result = CliRunner().invoke(app, ["run", "-k", "no_such_fault"])
+    assert "no fault matches" in str(result.exception)
