@@ -43,6 +43,7 @@ _STORAGE = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 FUSED: dict[tuple[Any, str], str] = {
     (norm.RMSNorm, "__call__"): "rms_norm",
+    (norm.DistributedRMSNorm, "__call__"): "rms_norm",
     (norm.LayerNorm, "__call__"): "layer_norm",
     (norm.DistributedLayerNorm, "__call__"): "layer_norm",
 }
@@ -102,15 +103,22 @@ class Architecture:
 class FakeWeights(Weights):
     """Any tensor in any shape, nothing read; counts bytes."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype, self.bytes = dtype, 0
+    def __init__(self, dtype: torch.dtype, whole: FakeWeights | None = None) -> None:
+        self._dtype, self.bytes, self._whole = dtype, 0, whole or self
+
+    def to(self, dtype: torch.dtype) -> FakeWeights:
+        """In another dtype; bytes count for the weights this was called on."""
+        return FakeWeights(dtype, self._whole)
 
     def take(self, name: str, shape: Shape, *ranges: Range | None) -> Tensor:
         whole = [(0, size) for size in shape]
         cut = [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
         found = torch.empty([b - a for a, b in cut], dtype=self._dtype)
-        self.bytes += found.numel() * found.element_size()
+        self._whole.bytes += found.numel() * found.element_size()
         return found
+
+    def leave(self, *prefixes: str) -> None:
+        """Nothing to leave."""
 
     def finish(self, model: str) -> None:
         """Nothing can be left over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -75,6 +76,28 @@ def test_equals_diffusers(tiny, mesh, parallel):
         assert found.check.passed
 
 
+def test_one_expert_flow_match_and_no_guidance(tmp_path):
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    pipe = make_pipeline(scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0), transformer_2=None, boundary_ratio=None)
+    pipe.save_pretrained(tmp_path)
+    request = replace(REQUEST, guidance=1.0, guidance_2=None, height=32, width=48, frames=5, steps=3)
+    images = pipe(
+        request.prompt,
+        height=32,
+        width=48,
+        num_frames=5,
+        num_inference_steps=3,
+        guidance_scale=1.0,
+        generator=torch.Generator().manual_seed(request.seed),
+        max_sequence_length=request.max_text,
+        output_type="np",
+    ).frames[0]
+    found = generate(tmp_path, request, mesh="n300", parallel="sp2")
+    assert found.notes["experts"] == ["transformer"] * 3
+    assert (found.pixels - (torch.from_numpy(images) * 255).round().to(torch.int16)).abs().max() <= 1
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -86,8 +109,6 @@ def test_equals_diffusers(tiny, mesh, parallel):
     ids=str,
 )
 def test_requests_that_do_not_fit(tiny, changes, word):
-    from dataclasses import replace
-
     with pytest.raises(UserError, match=word):
         generate(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
 

@@ -9,14 +9,16 @@ from tests.refsim.models.tiny_wan import make_model, make_vae
 def make_pipeline(**changes):
     from diffusers import UniPCMultistepScheduler, WanPipeline
 
-    pipe = WanPipeline(
-        tokenizer=make_tokenizer(),
-        text_encoder=make_encoder("umt5"),
-        vae=make_vae(),
-        scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=5.0),
-        transformer=make_model(0),
-        transformer_2=make_model(1),
-        **{"boundary_ratio": 0.875, **changes},
-    )
+    schedule = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 5.0}
+    parts = {
+        "tokenizer": make_tokenizer(),
+        "text_encoder": make_encoder("umt5"),
+        "vae": make_vae(),
+        "scheduler": UniPCMultistepScheduler(**schedule),
+        "transformer": make_model(0),
+        "transformer_2": make_model(1),
+        "boundary_ratio": 0.875,
+    }
+    pipe = WanPipeline(**{**parts, **changes})
     pipe.set_progress_bar_config(disable=True)
     return pipe
