@@ -3,6 +3,7 @@
 The launching process is the host: it tokenizes, draws the noise and writes files; encoders, transformers and decoder
 run on the devices. A pipeline module in ``refsim.pipelines`` brings
 
+    check(folder, device)                     UserError for a part that is missing or does not fit; reads headers
     prepare(folder, request) -> tensors       what the ranks are handed: ids, noise; reads the folder's tokenizer
     program                                   the ranks' part; gives ``frames`` (B, 3, F, H, W) in -1..1 and ``steps``
 """
@@ -21,6 +22,7 @@ from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
 from refsim.pipelines.request import PipelineRequest, read_index
+from refsim.runtime.device import Device
 from refsim.validate import check_options
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ def generate(
     if config.cfg > 1 and not request.guided:
         raise UserError(f"cfg{config.cfg} needs guidance above 1, not {request.guidance:g}.")
     module = _pipeline(root)
+    module.check(root, Device(spec, config, 0))
     with _as_file(module.prepare(root, request)) as inputs:
         arguments = {
             "folder": str(root),

@@ -30,6 +30,7 @@ from refsim.models.t5.config import T5Config
 from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
+from refsim.models.wan22.config import WanConfig
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.usp import AttentionOptions
@@ -76,6 +77,21 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     size = (transformer.get("in_channels", 16), (frames - 1) // temporal + 1, height // spatial, width // spatial)
     latents = torch.randn((1, *size), generator=torch.Generator().manual_seed(request.seed))
     return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}
+
+
+def check(root: Path, device: Device) -> None:
+    """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
+    experts = _Experts(device, root, torch.float32, AttentionOptions(), meta=True)
+    encoder = _text_encoder(device, root, torch.float32, meta=True)
+    decoder_config = _decoder(device, root, torch.float32, meta=True)[1]
+    for name in ("transformer",) if experts.boundary is None else ("transformer", "transformer_2"):
+        experts.load(name)
+        config = WanConfig.from_dict(Checkpoint(root / name).config)
+        pairs = (("text_dim", config.text_dim, "d_model of text_encoder", encoder.features),)
+        pairs += (("in_channels", config.in_channels, "z_dim of vae", decoder_config.z_dim),)
+        for mine, size, other, wanted in pairs:
+            if size != wanted:
+                raise UserError(f"pipeline '{root}' has {mine} {size} in {name} but {other} is {wanted}.")
 
 
 def program(
@@ -129,9 +145,7 @@ def program(
     experts.drop()
     clock.lap("denoise")
 
-    checkpoint = Checkpoint(root / "vae")
-    config = WanVAEConfig.from_dict(checkpoint.config)
-    decoder = WanVAEDecoder(Weights(checkpoint, storage), device, config)
+    decoder, config = _decoder(device, root, storage)
     frames = decoder(z=decoder.denormalize(latents.to(storage), config))
     clock.lap("decode")
     result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
@@ -141,22 +155,36 @@ def program(
 def _encode(device: Device, root: Path, storage: torch.dtype, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
     """(B, L) -> (B, L, text_dim), zero where the mask is."""
     device.status("loading the text encoder")
-    checkpoint = Checkpoint(root / "text_encoder")
-    encoder = T5Encoder(Weights(checkpoint, storage), device, T5Config.from_dict(checkpoint.config))
+    encoder = _text_encoder(device, root, storage)
     return encoder(ids_BL, mask_BL) * mask_BL.unsqueeze(-1).to(storage)
+
+
+def _text_encoder(device: Device, root: Path, storage: torch.dtype, *, meta: bool = False) -> T5Encoder:
+    checkpoint = Checkpoint(root / "text_encoder")
+    return T5Encoder(Weights(checkpoint, storage, meta=meta), device, T5Config.from_dict(checkpoint.config))
+
+
+def _decoder(
+    device: Device, root: Path, storage: torch.dtype, *, meta: bool = False
+) -> tuple[WanVAEDecoder, WanVAEConfig]:
+    checkpoint = Checkpoint(root / "vae")
+    config = WanVAEConfig.from_dict(checkpoint.config)
+    return WanVAEDecoder(Weights(checkpoint, storage, meta=meta), device, config), config
 
 
 class _Experts:
     """The transformer of each stretch of the schedule, one in memory at a time."""
 
-    def __init__(self, device: Device, root: Path, storage: torch.dtype, options: AttentionOptions) -> None:
-        self._device, self._root, self._storage, self._options = device, root, storage, options
-        self._boundary = boundary_ratio(root)
+    def __init__(
+        self, device: Device, root: Path, storage: torch.dtype, options: AttentionOptions, *, meta: bool = False
+    ) -> None:
+        self._device, self._root, self._storage, self._options, self._meta = device, root, storage, options, meta
+        self.boundary = boundary_ratio(root)
         self._held: tuple[str, Any] | None = None
 
     def name(self, t: float, num_train_timesteps: int) -> str:
         """Which expert runs at time ``t``."""
-        high = self._boundary is None or t >= self._boundary * num_train_timesteps
+        high = self.boundary is None or t >= self.boundary * num_train_timesteps
         return "transformer" if high else "transformer_2"
 
     def load(self, name: str) -> Any:
@@ -164,7 +192,7 @@ class _Experts:
             self.drop()
             self._device.status(f"loading {name}")
             folder = Checkpoint(self._root / name)
-            weights = Weights(folder, self._storage)
+            weights = Weights(folder, self._storage, meta=self._meta)
             model = load_model(folder, weights, self._device, options=self._options, split_prompt=False)
             self._held = (name, model)
         return self._held[1]

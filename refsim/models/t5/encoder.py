@@ -136,6 +136,10 @@ class T5Encoder:
         self._norm = RMSNorm(weights, name, features=config.d_model, eps=eps)
         weights.finish(f"the {config.model_type} encoder")
 
+    @property
+    def features(self) -> int:
+        return self._config.d_model
+
     def __call__(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         """Ids (B, L) and mask (1 real, 0 padding; None for all real) -> (B, L, D), replicated.
 

@@ -13,6 +13,7 @@ from refsim.errors import UserError
 from refsim.generate import generate
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.models.tiny_sd35 import relative_rmse
+from tests.refsim.models.tiny_text import make_encoder
 from tests.refsim.pipelines.tiny_wan_pipeline import make_pipeline
 
 REQUEST = PipelineRequest(
@@ -111,6 +112,24 @@ def test_one_expert_flow_match_and_no_guidance(tmp_path):
 def test_requests_that_do_not_fit(tiny, changes, word):
     with pytest.raises(UserError, match=word):
         generate(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
+
+
+@pytest.mark.parametrize("part", ["text_encoder", "vae", "transformer_2", "tokenizer", "scheduler"])
+def test_a_part_that_is_missing(tiny, tmp_path, part):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in tiny[0].iterdir():
+        if path.name != part:
+            (folder / path.name).symlink_to(path)
+    with pytest.raises(UserError, match=part):
+        generate(folder, REQUEST, mesh="n300", parallel="tp2")
+
+
+def test_parts_that_do_not_belong_together(tiny, tmp_path):
+    pipe = make_pipeline(text_encoder=make_encoder("umt5", d_model=32))
+    pipe.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="text_dim 24 in transformer but d_model of text_encoder is 32"):
+        generate(tmp_path, REQUEST, mesh="n300", parallel="tp2")
 
 
 def test_a_pipeline_of_another_kind(tmp_path):
