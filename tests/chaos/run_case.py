@@ -64,19 +64,26 @@ class Outcome:
             self.problems.append(problem)
 
 
-def run_case(case: Disturbance, files: Files, folder: Path, *, hang_bound_s: float | None = None) -> Outcome:
+def run_case(
+    case: Disturbance,
+    files: Files,
+    folder: Path,
+    *,
+    hang_bound_s: float | None = None,
+    within_s: float = WITHIN_S,
+) -> Outcome:
     """Run ``case``; ``folder`` is for its own files."""
     folder.mkdir()
     if case.kind in ON_RANKS:
         workload = files.workloads[case.ranks][case.workload].measure(folder / "unused")
-        return _on_ranks(case, workload, folder, hang_bound_s or HANG_BOUND_S[case.ranks])
+        return _on_ranks(case, workload, folder, hang_bound_s or HANG_BOUND_S[case.ranks], within_s)
     return _on_the_command_line(case, files, folder)
 
 
 # A rank is disturbed --------------------------------------------------------------------------------------------------
 
 
-def _on_ranks(case: Disturbance, workload: Workload, folder: Path, hang_bound_s: float) -> Outcome:
+def _on_ranks(case: Disturbance, workload: Workload, folder: Path, hang_bound_s: float, within_s: float) -> Outcome:
     outcome, note = Outcome(case), folder / "note.json"
     event = 1 + int(case.moment * workload.events[case.rank])
     bound = hang_bound_s if case.kind in ("hang", "busy") else PATIENCE_S
@@ -105,7 +112,7 @@ def _on_ranks(case: Disturbance, workload: Workload, folder: Path, hang_bound_s:
         outcome.problems.append("the run ended as if nothing had happened")
     else:
         _check_report(outcome, error)
-        limit = WITHIN_S + (bound if case.kind in ("hang", "busy") else 0.0)
+        limit = within_s + (bound if case.kind in ("hang", "busy") else 0.0)
         outcome.check(outcome.seconds <= limit, f"it took {outcome.seconds:.1f} s, more than {limit:g}")
     error = None
     outcome.leaks += watch.left_over()
