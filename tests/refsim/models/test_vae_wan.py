@@ -13,8 +13,8 @@ from refsim.mesh import get_mesh
 from tests.refsim.models.tiny_sd35 import save
 from tests.refsim.models.tiny_wan import make_vae
 
-LATENT = (1, 16, 3, 10, 13)
-"""Three latent frames (9 frames), sides that divide neither by 2, 4 nor 8 shards evenly."""
+LATENT = (1, 16, 3, 6, 10)
+"""Three latent frames (9 frames); the sides leave some of 2, 4 and 8 shards with less, some with nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_seam_is_noticed(tiny):
     config = parse_parallel("sp2_tp4", get_mesh("t3k"))
     off = expected + 1e-7 * torch.randn(expected.shape, generator=torch.Generator().manual_seed(4))
     assert 0.5 < compare_frames(off, expected, LATENT[2:], config)["seam_ratio"] < 1.5
-    off[..., 40, :] += 1e-6
+    off[..., 24, :] += 1e-6
     assert compare_frames(off, expected, LATENT[2:], config)["seam_ratio"] > 1.5
 
 

@@ -19,12 +19,12 @@ from tests.refsim.pipelines.tiny_wan_pipeline import make_pipeline
 REQUEST = PipelineRequest(
     "a cat runs over green hills",
     "slow dog",
-    steps=4,
+    steps=3,
     guidance=3.5,
     guidance_2=2.0,
     height=64,
     width=96,
-    frames=9,
+    frames=5,
     seed=7,
     max_text=40,
 )
