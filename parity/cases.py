@@ -88,8 +88,9 @@ class Case:
     Attributes:
         id: unique, see the top of this file.
         kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``decoder`` (an
-            autoencoder's, rows cut over sp and columns over tp, diffusers oracle), ``wing`` (checkpoint,
-            the device wing against refsim) or ``wing_block`` (the same of one block, judged by what it adds).
+            autoencoder's, rows cut over sp and columns over tp, diffusers oracle), ``encoder`` (of text, transformers
+            oracle), ``wing`` (checkpoint, the device wing against refsim) or ``wing_block`` (the same of one block,
+            judged by what it adds).
         model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
         dtype: storage, ``fp32`` or ``bf16``.
         suite: ``smoke`` cases are part of ``full``.
@@ -141,7 +142,7 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
     """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
     case = Case("", kind, model, layout, shape, **more)
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
-    words.append("halo" if kind == "decoder" else layout.scheme)
+    words.append({"decoder": "halo", "encoder": "heads"}.get(kind, layout.scheme))
     if kind == "decoder":
         pass
     elif not shape.text:

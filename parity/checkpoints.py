@@ -77,6 +77,15 @@ def _wan(heads: int, head_dim: int, layers: int, **more: Any) -> dict[str, Any]:
 
 
 WAN = "WanTransformer3DModel"
+_T5 = {
+    "vocab_size": 64,
+    "d_model": 24,
+    "d_kv": 10,
+    "d_ff": 50,
+    "num_layers": 3,
+    "num_heads": 3,
+    "feed_forward_proj": "gated-gelu",
+}
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
 
 MODELS: dict[str, ModelSpec] = {
@@ -102,6 +111,8 @@ MODELS: dict[str, ModelSpec] = {
     "wan_vae_tiny": ModelSpec(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
     ),
+    "t5_tiny": ModelSpec(_T5, class_name="T5EncoderModel"),
+    "umt5_tiny": ModelSpec(_T5, class_name="UMT5EncoderModel"),
     "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=WAN),
 }
 
@@ -116,6 +127,9 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     import diffusers
     import torch
 
+    if spec.class_name.endswith("EncoderModel"):
+        _build_encoder(spec, generator(seed, "weights"), folder)
+        return
     with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
         model = getattr(diffusers, spec.class_name)(**spec.config)
     g = generator(seed, "weights")
@@ -127,6 +141,16 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
         state["pos_embed.pos_embed"] = _positional_table(spec.config)
     model.load_state_dict(state, strict=True, assign=True)
     model.save_pretrained(folder, max_shard_size=spec.max_shard_size)
+
+
+def _build_encoder(spec: ModelSpec, g: torch.Generator, folder: Path) -> None:
+    import transformers
+
+    model_class = getattr(transformers, spec.class_name)
+    model = model_class(model_class.config_class(**spec.config)).requires_grad_(False)
+    for name, p in model.named_parameters():
+        p.copy_(_random(name, p.shape, g))
+    model.save_pretrained(folder)
 
 
 def _positional_table(config: dict[str, Any]) -> Tensor:
@@ -160,6 +184,10 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
     from safetensors.torch import load_file
 
     config = json.loads((folder / "config.json").read_text())
+    if "architectures" in config:
+        import transformers
+
+        return getattr(transformers, config["architectures"][0]).from_pretrained(folder, dtype=dtype).eval()
     model_class = getattr(diffusers, config["_class_name"])
     with torch.device("meta"):
         model = model_class.from_config(model_class.load_config(folder))

@@ -85,6 +85,14 @@ def decoder_inputs(shape: ModelShape, z_dim: int, family: str, seed: int) -> dic
     return {"z": _draw(family, (shape.batch, z_dim, *shape.latent), generator(seed, "decoder", family))}
 
 
+def encoder_inputs(shape: ModelShape, vocabulary: int, seed: int) -> dict[str, Tensor]:
+    """``input_ids`` and ``attention_mask`` (B, L) in int64; sample 0 has padding behind a third of its tokens."""
+    size = (shape.batch, shape.text)
+    mask = torch.ones(size, dtype=torch.int64)
+    mask[0, shape.text // 3 :] = 0
+    return {"input_ids": torch.randint(vocabulary, size, generator=generator(seed, "ids")), "attention_mask": mask}
+
+
 def rounded(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
     """The same fp32 tensors holding only values that ``dtype`` (``fp32`` or ``bf16``) can hold.
 

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity.cases import AttentionShape, Case
 from parity.checkpoints import MODELS, CheckpointStore, load_oracle
-from parity.inputs import decoder_inputs, model_inputs, rounded
+from parity.inputs import decoder_inputs, encoder_inputs, model_inputs, rounded
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _SCORES_BYTES = 256 * 2**20
@@ -64,6 +64,8 @@ class ModelOracle:
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         """The case's inputs, holding only values of its storage dtype."""
         config = MODELS[case.model].config
+        if case.kind == "encoder":
+            return encoder_inputs(case.shape, config["vocab_size"], seed)
         if case.kind == "decoder":
             return rounded(decoder_inputs(case.shape, config["z_dim"], case.family, seed), case.dtype)
         joint_dim = config.get("joint_attention_dim") or config["text_dim"]
@@ -88,7 +90,10 @@ class ModelOracle:
         key = (case.model, case.shape, case.family, seed, case.dtype, arithmetic)
         if key not in self._samples:
             model = load_oracle(self.store.folder(case.model, seed), arithmetic, rounded=case.dtype == "bf16")
-            tensors = {n: x.to(arithmetic) if x.ndim > 1 else x for n, x in self.inputs(case, seed).items()}
+            tensors = {
+                n: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() else x
+                for n, x in self.inputs(case, seed).items()
+            }
             with torch.inference_mode():
                 run = model.decode if case.kind == "decoder" else model
                 self._samples[key] = run(**tensors, return_dict=False)[0]

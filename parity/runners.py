@@ -71,7 +71,7 @@ class CpuRunner:
     def run(self, case: Case, seed: int, **more: Any) -> Measured:
         """Run one case with ``seed``; whatever goes wrong is raised. ``more`` goes to ``refsim.api``."""
         started = time.monotonic()
-        kinds = {"attention": self._attention, "model": self._model, "decoder": self._decoder}
+        kinds = {"attention": self._attention, "model": self._model, "decoder": self._decoder, "encoder": self._encoder}
         measured = kinds[case.kind](case, seed, **more)
         measured.oracle_s = time.monotonic() - started - measured.sim_s
         return measured
@@ -143,6 +143,16 @@ class CpuRunner:
         noise = self._oracle.noise(case, seed)
         sent = result.bytes_by_collective
         return Measured(found, _noise(noise, ref), sent, sim_s, hazards=hazards, trace=result.trace)
+
+    def _encoder(self, case: Case, seed: int) -> Measured:
+        """Every token's features, those of padding too: they are computed from the real ones."""
+        tensors = self._oracle.inputs(case, seed)
+        result = simulate_model(case, case.layout, self._store.folder(case.model, seed), tensors)
+        ref, digests = self._oracle.reference(case, seed), result.value["digests"]
+        found = m.compare(result.tensors["sample"], ref, [(0, ref.shape[1])])
+        ranks = get_mesh(case.mesh).num_devices
+        found["distinct_replicas"] = len(set(digests)) if len(digests) == ranks else math.nan
+        return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=list(map(str, result.hazards)))
 
     def _decoder(self, case: Case, seed: int) -> Measured:
         """Frames judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""

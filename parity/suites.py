@@ -223,6 +223,9 @@ def _wan(found: Registry) -> None:
     ):
         shape = ModelShape((3, 10, 13), 0, 2 if "cfg" in where[1] else 1)
         found.add(make_case("decoder", "wan_vae_tiny", Layout(*where), shape, suite="full"))
+    for model in ("t5_tiny", "umt5_tiny"):
+        for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4"), ("galaxy", "sp8_tp4")):
+            found.add(make_case("encoder", model, Layout(*where), ModelShape((), 150, 2), suite="full"))
     real = {"latent": (2, 24, 40), "text": 512, "batch": 1, "suite": "full", "needs_gb": 14}
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)

@@ -136,6 +136,7 @@ _DECODER_FP32 = (
     ),
 )
 TABLE["decoder", "fp32"] = _DECODER_FP32
+TABLE["encoder", "fp32"] = _DECODER_FP32[:-1]
 
 _WING = "PCC 0.999 between two bf16 programs that round in different places; either alone stays above 0.9999 of fp32"
 TABLE["wing", "bf16"] = (

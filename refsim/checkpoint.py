@@ -60,7 +60,10 @@ class Checkpoint:
 
     @property
     def class_name(self) -> str:
-        return str(self.config.get("_class_name"))
+        """As diffusers writes it, or the first of transformers' architectures."""
+        named = self.config.get("architectures")
+        first = named[0] if isinstance(named, list) and named else None
+        return str(self.config.get("_class_name", first))
 
     @property
     def names(self) -> set[str]:

@@ -20,6 +20,7 @@ from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 
 PROMPTS = ("replicated", "split")
+_WHOLE_NUMBERS = ("input_ids", "attention_mask")
 
 
 def check_options(prompt: str, schedule: str, q_chunk_size: int, k_chunk_size: int, timeout_s: float) -> None:
@@ -137,6 +138,10 @@ def _check_input(name: str, tensor: Tensor, wanted: tuple[int | None, ...]) -> t
     if not fits or 0 in shape:
         text = ", ".join("any" if w is None else str(w) for w in wanted)
         raise UserError(f"input {name} has shape {shape} but the checkpoint needs ({text}).")
+    if name in _WHOLE_NUMBERS:
+        if tensor.dtype not in (torch.int64, torch.int32):
+            raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be int64.")
+        return shape
     if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64) and len(wanted) > 1:
         raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be floating point.")
     check_finite(name, tensor)

@@ -6,6 +6,8 @@ from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer
+from refsim.models.t5.config import T5Config
+from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.models.wan22.config import WanConfig
@@ -17,6 +19,8 @@ _MODELS = {
     SD35Transformer.CLASS_NAME: (SD35Transformer, SD35Config),
     WanTransformer.CLASS_NAME: (WanTransformer, WanConfig),
     WanVAEDecoder.CLASS_NAME: (WanVAEDecoder, WanVAEConfig),
+    "T5EncoderModel": (T5Encoder, T5Config),
+    "UMT5EncoderModel": (T5Encoder, T5Config),
 }
 
 

@@ -29,6 +29,7 @@ from refsim.layers.norm import RMSNorm
 from refsim.models.t5.config import T5Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features, shard_range
+from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -123,9 +124,21 @@ class T5Block:
 
 
 class T5Encoder:
-    """Built from a transformers folder's weights; every key must be consumed."""
+    """Built from a transformers folder's weights; every key must be consumed.
 
-    def __init__(self, weights: Weights, device: Device, config: T5Config) -> None:
+    Args:
+        options, split_prompt: as every model has them; every member of sp encodes the whole prompt.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        config: T5Config,
+        *,
+        options: AttentionOptions | None = None,
+        split_prompt: bool = False,
+    ) -> None:
         self._device, self._config, self._weights = device, config, weights
         self._table = next((n for n in _TABLES if n in weights.names), _TABLES[0])
         self._shape = (config.vocab_size, config.d_model)
@@ -140,17 +153,27 @@ class T5Encoder:
     def features(self) -> int:
         return self._config.d_model
 
-    def __call__(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
+    @staticmethod
+    def input_shapes(config: T5Config) -> dict[str, tuple[int | None, ...]]:
+        """Names and shapes of the transformers ``forward`` arguments; None where any size will do."""
+        return {"input_ids": (None, None), "attention_mask": (None, None)}
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """``UserError`` if ids and mask are not of one length."""
+        if shapes["input_ids"] != shapes["attention_mask"]:
+            raise UserError(f"attention_mask {shapes['attention_mask']} must be as input_ids {shapes['input_ids']}.")
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Ids (B, L) and mask (1 real, 0 padding; None for all real) -> (B, L, D), replicated.
 
         Raises:
             UserError: an id that is not in the vocabulary.
         """
-        x = self._embed(input_ids_BL)
+        x = self._embed(input_ids)
         mask = 0.0
-        if attention_mask_BL is not None:
-            mask = torch.zeros(attention_mask_BL.shape, dtype=x.dtype)
-            mask = mask.masked_fill(attention_mask_BL == 0, torch.finfo(x.dtype).min)[:, None, None, :]
+        if attention_mask is not None:
+            mask = torch.zeros(attention_mask.shape, dtype=x.dtype)
+            mask = mask.masked_fill(attention_mask == 0, torch.finfo(x.dtype).min)[:, None, None, :]
         stream = MeshTensor(F.pad(x, (0, self._padded() - x.shape[-1])))
         bias = None
         for index, block in enumerate(self._blocks):
