@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from refsim.errors import UserError
-from refsim.generate import generate
+from refsim.generate import Check, generate
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.models.tiny_sd35 import relative_rmse
 from tests.refsim.models.tiny_text import make_encoder
@@ -130,6 +130,14 @@ def test_parts_that_do_not_belong_together(tiny, tmp_path):
     pipe.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="text_dim 24 in transformer but d_model of text_encoder is 32"):
         generate(tmp_path, REQUEST, mesh="n300", parallel="tp2")
+
+
+def test_what_a_check_lets_pass():
+    assert Check([1.0, 0.9999], 5, exact=False).passed
+    assert not Check([1.0, 0.9999], 0, exact=True).passed
+    assert not Check([1.0, 1.0], 2, exact=True).passed
+    assert not Check([1.0, 0.999], 0, exact=False).passed
+    assert not Check([1.0, float("nan")], 0, exact=False).passed
 
 
 def test_a_pipeline_of_another_kind(tmp_path):
