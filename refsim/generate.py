@@ -28,7 +28,10 @@ from refsim.validate import check_options
 if TYPE_CHECKING:
     from torch import Tensor
 
-PIPELINES = {"WanPipeline": "refsim.pipelines.wan"}
+PIPELINES = {
+    "StableDiffusion3Pipeline": "refsim.pipelines.stable_diffusion_3",
+    "WanPipeline": "refsim.pipelines.wan",
+}
 
 
 @dataclass

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
+from refsim.models.clip.config import CLIPTextConfig
+from refsim.models.clip.encoder import CLIPTextEncoder
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer
 from refsim.models.t5.config import T5Config
 from refsim.models.t5.encoder import T5Encoder
+from refsim.models.vae.config import VAEConfig
+from refsim.models.vae.decoder import VAEDecoder
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.models.wan22.config import WanConfig
@@ -19,6 +23,8 @@ _MODELS = {
     SD35Transformer.CLASS_NAME: (SD35Transformer, SD35Config),
     WanTransformer.CLASS_NAME: (WanTransformer, WanConfig),
     WanVAEDecoder.CLASS_NAME: (WanVAEDecoder, WanVAEConfig),
+    VAEDecoder.CLASS_NAME: (VAEDecoder, VAEConfig),
+    CLIPTextEncoder.CLASS_NAME: (CLIPTextEncoder, CLIPTextConfig),
     "T5EncoderModel": (T5Encoder, T5Config),
     "UMT5EncoderModel": (T5Encoder, T5Config),
 }

@@ -15,7 +15,6 @@ Counterpart: diffusers' ``WanPipeline``.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from refsim.models.wan22.config import WanConfig
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.usp import AttentionOptions
-from refsim.pipelines.host import HostScheduler
+from refsim.pipelines.host import Clock, HostScheduler
 from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
@@ -119,7 +118,7 @@ def program(
     """
     root, storage = Path(folder), getattr(torch, dtype)
     tensors = load_file(inputs)
-    clock = _Clock()
+    clock = Clock()
     options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
     experts = _Experts(device, root, storage, options)
     mine = slice(*batch_range(device, tensors["input_ids"].shape[0]))
@@ -199,16 +198,6 @@ class _Experts:
 
     def drop(self) -> None:
         self._held = None
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.laps[name], self._last = round(now - self._last, 3), now
 
 
 def boundary_ratio(root: Path) -> float | None:

@@ -37,3 +37,18 @@ def make_tokenizer():
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512
     )
+
+
+def make_clip(seed: int = 0, **changes):
+    """CLIP text encoder with projection: three layers, three heads, every weight random."""
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    sizes = {"vocab_size": 64, "hidden_size": 30, "intermediate_size": 50, "projection_dim": 20, "num_hidden_layers": 3}
+    sizes |= {"num_attention_heads": 3, "max_position_embeddings": 77, "eos_token_id": 1, "bos_token_id": 0}
+    encoder = CLIPTextModelWithProjection(CLIPTextConfig(**{**sizes, **changes})).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in encoder.named_parameters():
+            norm = "norm" in name and name.endswith("weight")
+            p.normal_(1.0 if norm else 0.0, 0.2 if norm or p.ndim == 1 else p.shape[-1] ** -0.5, generator=generator)
+    return encoder

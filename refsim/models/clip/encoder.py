@@ -1,0 +1,156 @@
+"""A CLIP text encoder with projection, heads and features cut over tp, the prompt whole on every member of sp.
+
+    ids --> token + position embeddings --> x, replicated
+    block:  x --norm--> QKV of the local heads --> causal attention --row-parallel--reduce_scatter--all_gather--> + x
+            x --norm--> fc1 (column) --> gelu --> fc2 (row) --reduce_scatter--all_gather--> + x
+    sequence: what goes into the last block (the penultimate hidden state, not normalised)
+    pooled:   last block --> final norm --> row of the end token --> text_projection
+
+Bytes per block: two reduce_scatter and two all_gather of (B, L, D).
+
+Counterpart: transformers' ``CLIPTextModelWithProjection``, as diffusers' Stable Diffusion 3 pipeline uses it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
+from refsim.models.clip.config import CLIPTextConfig
+from refsim.parallel.padding import padded_features, padded_heads
+from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+
+CLASS_NAME = "CLIPTextModelWithProjection"
+_LEGACY_EOS = 2
+"""Configurations before transformers' PR 24773 hold this id; the end token is then the largest id of a row."""
+
+
+class _LayerNorm:
+    """Affine LayerNorm over the real lanes; padded ones stay zero."""
+
+    def __init__(self, weights: Weights, name: str, config: CLIPTextConfig) -> None:
+        self._features, self._eps = config.hidden_size, config.layer_norm_eps
+        self._weight, self._bias = (weights.take(f"{name}.{n}", (self._features,)) for n in ("weight", "bias"))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = F.layer_norm(x[..., : self._features], (self._features,), self._weight, self._bias, self._eps)
+        return F.pad(y, (0, x.shape[-1] - self._features))
+
+
+class CLIPBlock:
+    """``text_model.encoder.layers.{index}``; (B, L, D), tp=Replicate with padded lanes, in and out."""
+
+    def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, index: int) -> None:
+        self._device, self._act = device, config.hidden_act
+        name, d, tp = f"text_model.encoder.layers.{index}", config.hidden_size, device.groups["tp"].size
+        heads = config.num_attention_heads
+        head_dim = d // heads
+        self._norm1, self._norm2 = (_LayerNorm(weights, f"{name}.layer_norm{i}", config) for i in (1, 2))
+        names = tuple(f"{name}.self_attn.{n}_proj" for n in "qkv")
+        self._qkv = ColParallelQKV(weights, device, names, in_features=d, num_heads=heads, head_dim=head_dim)
+        self._out = RowParallelLinear(
+            weights,
+            device,
+            f"{name}.self_attn.out_proj",
+            in_features=d,
+            out_features=d,
+            in_padded=padded_heads(heads, tp) * head_dim,
+        )
+        wide = config.intermediate_size
+        self._fc1 = ColParallelLinear(
+            weights, device, f"{name}.mlp.fc1", in_features=d, out_features=wide, gathered_input=True
+        )
+        self._fc2 = RowParallelLinear(
+            weights,
+            device,
+            f"{name}.mlp.fc2",
+            in_features=wide,
+            out_features=d,
+            in_padded=padded_features(wide, tp),
+        )
+
+    def __call__(self, x: MeshTensor) -> MeshTensor:
+        q, k, v = self._qkv(x.map("layer_norm", self._norm1))
+        with self._device.compute("sdpa", q, k, v):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
+        x = x + gather_features(self._device, self._out(x.with_local(out.transpose(1, 2).flatten(2), **cut)))
+        hidden = self._fc1(x.map("layer_norm", self._norm2)).map(self._act, self._activate)
+        return x + gather_features(self._device, self._fc2(hidden))
+
+    def _activate(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x) if self._act == "quick_gelu" else F.gelu(x)
+
+
+class CLIPTextEncoder:
+    """Built from a transformers folder's weights; every key must be consumed.
+
+    Args:
+        options, split_prompt: as every model has them; every member of sp encodes the whole prompt.
+    """
+
+    CLASS_NAME = CLASS_NAME
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        config: CLIPTextConfig,
+        *,
+        options: AttentionOptions | None = None,
+        split_prompt: bool = False,
+    ) -> None:
+        self._device, self._config = device, config
+        d, embeddings = config.hidden_size, "text_model.embeddings"
+        self._tokens = weights.take(f"{embeddings}.token_embedding.weight", (config.vocab_size, d))
+        self._positions = weights.take(f"{embeddings}.position_embedding.weight", (config.max_position_embeddings, d))
+        self._blocks = [CLIPBlock(weights, device, config, i) for i in range(config.num_hidden_layers)]
+        self._norm = _LayerNorm(weights, "text_model.final_layer_norm", config)
+        self._projection = weights.take("text_projection.weight", (config.projection_dim, d))
+        weights.leave(f"{embeddings}.position_ids")  # 0, 1, 2 ..., which old folders hold
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: CLIPTextConfig) -> dict[str, tuple[int | None, ...]]:
+        """Names and shapes of the transformers ``forward`` arguments; None where any size will do."""
+        return {"input_ids": (None, None)}
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """``UserError`` if there are more ids than positions."""
+        length, most = shapes["input_ids"][1], self._config.max_position_embeddings
+        if length > most:
+            raise UserError(f"input_ids has {length} tokens but the text encoder has {most} positions.")
+
+    def encode(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Ids (B, L) -> penultimate hidden state (B, L, D) and projected end token (B, projection), replicated.
+
+        Raises:
+            UserError: an id that is not in the vocabulary.
+        """
+        d, worst = self._config.hidden_size, self._config.vocab_size - 1
+        if int(input_ids.min()) < 0 or int(input_ids.max()) > worst:
+            raise UserError(
+                f"the tokenizer gave an id outside 0 to {worst}, which the text encoder knows; use the tokenizer that "
+                "belongs to it."
+            )
+        x = self._tokens[input_ids] + self._positions[: input_ids.shape[1]]
+        stream = MeshTensor(F.pad(x, (0, padded_features(d, self._device.groups["tp"].size) - d)))
+        sequence = stream
+        for index, block in enumerate(self._blocks):
+            self._device.status(f"encoding the prompt, block {index}")
+            sequence, stream = stream, block(stream)
+        last = self._norm(stream.local)[..., :d]
+        ends = input_ids if self._config.eos_token_id == _LEGACY_EOS else input_ids == self._config.eos_token_id
+        rows = last[torch.arange(len(last)), ends.int().argmax(-1)]
+        return sequence.local[..., :d], F.linear(rows, self._projection)
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """Ids (B, L) -> ``text_embeds`` (B, projection)."""
+        return self.encode(input_ids)[1]

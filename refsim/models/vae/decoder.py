@@ -1,0 +1,205 @@
+"""The image decoder of Stable Diffusion 3.5: latent in, picture out, images cut by rows (sp) and columns (tp).
+
+    latent --cut--> conv --> mid block (attention over all pixels) --> up blocks, x2 each but the last
+           --> group norm, silu, conv --all_gather over both--> picture
+
+convolution  one halo exchange each
+group norm   (count, mean, M2) of the local pixels gathered over rows and columns and merged: exact, whatever the cut
+attention    keys and values gathered over rows and columns, queries local
+
+Each device holds all weights. Counterpart: ``decode`` of diffusers' ``AutoencoderKL``.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.ccl import all_gather
+from refsim.checkpoint import Weights
+from refsim.models.vae.config import CLASS_NAME, VAEConfig
+from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
+from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.device import Device
+
+_EPS = 1e-6
+
+
+class Conv2d:
+    """Convolution of (B, C, local H, local W) with an odd kernel, the borders of the neighbours around it."""
+
+    def __init__(
+        self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int, kernel: int = 3
+    ) -> None:
+        self._device, self._kernel = device, kernel
+        self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel, kernel))
+        self.bias = weights.take(f"{name}.bias", (out_channels,))
+
+    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        if self._kernel > 1:
+            x = exchange_halo(self._device, x, shards, by=self._kernel // 2)
+        with self._device.compute("conv2d", x, self.weight):
+            return F.conv2d(x, self.weight, self.bias)
+
+
+class GroupNorm:
+    """GroupNorm whose statistics are those of the whole image; padding counts for nothing."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int) -> None:
+        self._device, self._groups = device, groups
+        self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,)) for n in ("weight", "bias"))
+
+    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        height, width = shards.real(self._device)
+        y = x.float().unflatten(1, (self._groups, -1))  # (B, G, C/G, H, W)
+        pixels = y[..., :height, :width].flatten(2)
+        count = torch.full((*pixels.shape[:2], 1), float(pixels.shape[2]), dtype=torch.float32)
+        mean = pixels.sum(-1, keepdim=True) / count.clamp(min=1)
+        stats = torch.cat([count, mean, (pixels - mean).square().sum(-1, keepdim=True)], -1)
+        for group in ("tp", "sp"):
+            stats = self._merge(all_gather(self._device, stats.unsqueeze(0), self._device.groups[group], dim=0))
+        count, mean, m2 = (s[..., None, None] for s in stats.split(1, -1))
+        y = ((y - mean) * torch.rsqrt(m2 / count + _EPS)).flatten(1, 2)
+        return (y * self._weight[:, None, None] + self._bias[:, None, None]).to(x.dtype)
+
+    @staticmethod
+    def _merge(stats_PBG3: Tensor) -> Tensor:
+        """(count, mean, M2) of the members, merged."""
+        count, mean, m2 = stats_PBG3.split(1, -1)
+        total = count.sum(0)
+        whole = (count * mean).sum(0) / total.clamp(min=1)  # a row of members may hold padding only
+        return torch.cat([total, whole, (m2 + count * (mean - whole).square()).sum(0)], -1)
+
+
+class ResnetBlock:
+    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
+
+    def __init__(
+        self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int, groups: int
+    ) -> None:
+        self._norm1 = GroupNorm(weights, device, f"{name}.norm1", channels=in_channels, groups=groups)
+        self._norm2 = GroupNorm(weights, device, f"{name}.norm2", channels=out_channels, groups=groups)
+        first = {"in_channels": in_channels, "out_channels": out_channels}
+        self._conv1 = Conv2d(weights, device, f"{name}.conv1", **first)
+        self._conv2 = Conv2d(weights, device, f"{name}.conv2", in_channels=out_channels, out_channels=out_channels)
+        self._shortcut = None
+        if in_channels != out_channels:
+            self._shortcut = Conv2d(weights, device, f"{name}.conv_shortcut", kernel=1, **first)
+
+    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        hidden = self._conv1(F.silu(self._norm1(x, shards)), shards)
+        hidden = self._conv2(F.silu(self._norm2(hidden, shards)), shards)
+        return hidden + (x if self._shortcut is None else self._shortcut(x, shards))
+
+
+class ImageAttention:
+    """Every pixel over all pixels, one head."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int) -> None:
+        self._device = device
+        self._norm = GroupNorm(weights, device, f"{name}.group_norm", channels=channels, groups=groups)
+
+        def linear(part: str) -> tuple[Tensor, Tensor]:
+            shape = (channels, channels)
+            return weights.take(f"{name}.{part}.weight", shape), weights.take(f"{name}.{part}.bias", shape[:1])
+
+        self._q, self._k, self._v, self._out = (linear(n) for n in ("to_q", "to_k", "to_v", "to_out.0"))
+
+    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        normed = self._norm(x, shards).movedim(1, -1)  # (B, H, W, C)
+        q = F.linear(normed, *self._q).flatten(1, 2).unsqueeze(1)
+        kv = torch.cat([F.linear(normed, *self._k), F.linear(normed, *self._v)], -1)
+        kv = gather_image(self._device, kv.movedim(-1, 1), shards)
+        k, v = kv.movedim(1, -1).flatten(1, 2).unsqueeze(1).chunk(2, -1)
+        program = SDPAProgramConfig()
+        state = OnlineSoftmax(self._device, q, program)
+        for start in range(0, k.shape[2], program.k_chunk_size):
+            rows = slice(start, start + program.k_chunk_size)
+            state.attend(k[:, :, rows], v[:, :, rows], step=0, buffer="image")
+        out = state.result()[0].squeeze(1).unflatten(1, x.shape[2:])
+        return x + F.linear(out, *self._out).movedim(-1, 1)
+
+
+class VAEDecoder:
+    """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed.
+
+    Args:
+        options, split_prompt: as every model has them; a decoder has neither attention over sp nor a prompt.
+    """
+
+    CLASS_NAME = CLASS_NAME
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        config: VAEConfig,
+        *,
+        options: AttentionOptions | None = None,
+        split_prompt: bool = False,
+    ) -> None:
+        self._device, self._config = device, config
+        z, widths = config.latent_channels, config.block_out_channels[::-1]
+        same = {"in_channels": widths[0], "out_channels": widths[0], "groups": config.norm_num_groups}
+        self._post_quant = None
+        if config.use_post_quant_conv:
+            self._post_quant = Conv2d(weights, device, "post_quant_conv", in_channels=z, out_channels=z, kernel=1)
+        self._conv_in = Conv2d(weights, device, "decoder.conv_in", in_channels=z, out_channels=widths[0])
+        mid = "decoder.mid_block"
+        self._mid_in, self._mid_out = (ResnetBlock(weights, device, f"{mid}.resnets.{i}", **same) for i in range(2))
+        self._attention = None
+        if config.mid_block_add_attention:
+            self._attention = ImageAttention(
+                weights, device, f"{mid}.attentions.0", channels=widths[0], groups=config.norm_num_groups
+            )
+        self._stages: list[tuple[list[ResnetBlock], Conv2d | None]] = []
+        arriving = widths[0]
+        for i, channels in enumerate(widths):
+            name, resnets = f"decoder.up_blocks.{i}", []
+            for j in range(config.layers_per_block + 1):
+                sizes = {"in_channels": arriving, "out_channels": channels, "groups": config.norm_num_groups}
+                resnets.append(ResnetBlock(weights, device, f"{name}.resnets.{j}", **sizes))
+                arriving = channels
+            up = None
+            if i < len(widths) - 1:
+                sizes = {"in_channels": channels, "out_channels": channels}
+                up = Conv2d(weights, device, f"{name}.upsamplers.0.conv", **sizes)
+            self._stages.append((resnets, up))
+        self._norm_out = GroupNorm(
+            weights, device, "decoder.conv_norm_out", channels=arriving, groups=config.norm_num_groups
+        )
+        self._conv_out = Conv2d(
+            weights, device, "decoder.conv_out", in_channels=arriving, out_channels=config.out_channels
+        )
+        weights.leave("encoder.", "quant_conv.")
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: VAEConfig) -> dict[str, tuple[int | None, ...]]:
+        """Name and shape of the argument of diffusers' ``decode``; None where any size will do."""
+        return {"z": (None, config.latent_channels, None, None)}
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Any latent fits: what does not divide over the mesh is padded."""
+
+    def __call__(self, *, z: Tensor) -> Tensor:
+        """(B, C, H, W) on every device -> (B, 3, scale * H, scale * W), on every device."""
+        shards = ImageShards.of(self._device, *z.shape[2:])
+        x = cut_image(self._device, z, shards)
+        self._device.status("decoding, mid block")
+        if self._post_quant is not None:
+            x = self._post_quant(x, shards)
+        x = self._mid_in(self._conv_in(x, shards), shards)
+        if self._attention is not None:
+            x = self._attention(x, shards)
+        x = self._mid_out(x, shards)
+        for index, (resnets, up) in enumerate(self._stages):
+            self._device.status(f"decoding, up block {index}")
+            for resnet in resnets:
+                x = resnet(x, shards)
+            if up is not None:
+                shards = shards.scaled(2)
+                x = up(x.repeat_interleave(2, -2).repeat_interleave(2, -1), shards)
+        return gather_image(self._device, self._conv_out(F.silu(self._norm_out(x, shards)), shards), shards)

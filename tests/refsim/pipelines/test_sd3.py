@@ -1,0 +1,116 @@
+"""A tiny Stable Diffusion 3 pipeline saved by diffusers: prompt in, picture out, on a mesh, against diffusers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from refsim.errors import UserError
+from refsim.generate import generate
+from refsim.pipelines.request import PipelineRequest
+from tests.refsim.models.tiny_sd35 import relative_rmse
+from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
+
+REQUEST = PipelineRequest(
+    "a cat runs over green hills", "slow dog", steps=3, guidance=4.5, height=48, width=64, seed=7, max_text=24
+)
+
+
+def diffusers_picture(pipe, request):
+    """(8-bit picture, latents after every step) of diffusers' own run."""
+    steps = []
+
+    def keep(pipe, index, t, tensors):
+        steps.append(tensors["latents"].clone())
+        return {}
+
+    image = pipe(
+        request.prompt,
+        negative_prompt=request.negative_prompt,
+        height=request.height,
+        width=request.width,
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance,
+        generator=torch.Generator().manual_seed(request.seed),
+        max_sequence_length=request.max_text,
+        callback_on_step_end=keep,
+        output_type="np",
+    ).images[0]
+    return (torch.from_numpy(image) * 255).round().to(torch.int16), torch.stack(steps)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    pipe, folder = make_pipeline(), tmp_path_factory.mktemp("sd3")
+    pipe.save_pretrained(folder)
+    return folder, *diffusers_picture(pipe, REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "parallel"), [("t3k", "cfg2_sp2_tp2"), ("t3k", "sp2_tp4"), ("tg", "cfg2_sp4_tp4")], ids=str
+)
+def test_equals_diffusers(tiny, mesh, parallel):
+    folder, picture, steps = tiny
+    found = generate(folder, REQUEST, mesh=mesh, parallel=parallel, check=parallel == "cfg2_sp2_tp2")
+    assert found.replicas_equal
+    assert not found.hazards
+    for ours, theirs in zip(found.steps, steps, strict=True):
+        assert relative_rmse(ours, theirs) <= 5e-6
+    assert found.pixels.shape == (1, *picture.shape)
+    assert (found.pixels[0] - picture).abs().max() <= 1
+    assert picture.float().std() > 10  # a picture, not a flat grey
+    if found.check:
+        assert len(found.check.step_pcc) == REQUEST.steps
+        assert found.check.passed
+
+
+def test_without_t5_and_without_guidance(tmp_path):
+    pipe = make_pipeline(text_encoder_3=None, tokenizer_3=None)
+    pipe.save_pretrained(tmp_path)
+    request = replace(REQUEST, guidance=1.0, steps=2)
+    picture, _ = diffusers_picture(pipe, request)
+    found = generate(tmp_path, request, mesh="n300", parallel="tp2")
+    assert (found.pixels[0] - picture).abs().max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"height": 50}, "8x8"),
+        ({"frames": 5}, "one frame"),
+        ({"guidance_2": 2.0}, "one transformer"),
+        ({"max_text": 600}, "at most 512"),
+    ],
+    ids=str,
+)
+def test_requests_that_do_not_fit(tiny, changes, word):
+    with pytest.raises(UserError, match=word):
+        generate(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
+
+
+def test_parts_that_do_not_belong_together(tmp_path):
+    make_pipeline(text_encoder_3=make_encoder_of(32)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="joint_attention_dim 64 in transformer but d_model of text_encoder_3 is 32"):
+        generate(tmp_path, REQUEST, mesh="n300", parallel="tp2")
+
+
+def make_encoder_of(width):
+    from tests.refsim.models.tiny_text import make_encoder
+
+    return make_encoder("t5", d_model=width)
+
+
+def test_the_command_writes_a_picture(tiny, tmp_path, capsys):
+    from PIL import Image
+
+    from refsim import cli
+
+    words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--out", str(tmp_path / "pictures")]
+    more = ["--prompt", "a dog", "--height", "32", "--width", "32", "--max-text", "8", "--steps", "2", "--check"]
+    assert cli._main([*words, *more]) == 0
+    said = capsys.readouterr().out
+    assert said.count("PCC 1.0000000") == 2
+    with Image.open(tmp_path / "pictures" / "image.png") as image:
+        assert image.size == (32, 32)
