@@ -86,6 +86,21 @@ _T5 = {
     "num_heads": 3,
     "feed_forward_proj": "gated-gelu",
 }
+
+
+def _sd35_vae(widths: tuple[int, ...], groups: int, **more: Any) -> dict[str, Any]:
+    return {
+        "block_out_channels": widths,
+        "down_block_types": ("DownEncoderBlock2D",) * len(widths),
+        "up_block_types": ("UpDecoderBlock2D",) * len(widths),
+        "latent_channels": 16,
+        "norm_num_groups": groups,
+        "use_quant_conv": False,
+        "use_post_quant_conv": False,
+        **more,
+    }
+
+
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
 
 MODELS: dict[str, ModelSpec] = {
@@ -111,6 +126,9 @@ MODELS: dict[str, ModelSpec] = {
     "wan_vae_tiny": ModelSpec(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
     ),
+    "sd35_vae_tiny": ModelSpec(_sd35_vae((16, 24, 32), 8), class_name="AutoencoderKL"),
+    # The published decoder, 128 to 512 channels, three times doubled.
+    "sd35_vae": ModelSpec(_sd35_vae((128, 256, 512, 512), 32, layers_per_block=2), class_name="AutoencoderKL"),
     "t5_tiny": ModelSpec(_T5, class_name="T5EncoderModel"),
     "umt5_tiny": ModelSpec(_T5, class_name="UMT5EncoderModel"),
     "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=WAN),

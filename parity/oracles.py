@@ -67,7 +67,10 @@ class ModelOracle:
         if case.kind == "encoder":
             return encoder_inputs(case.shape, config["vocab_size"], seed)
         if case.kind == "decoder":
-            return rounded(decoder_inputs(case.shape, config["z_dim"], case.family, seed), case.dtype)
+            return rounded(
+                decoder_inputs(case.shape, config.get("z_dim") or config["latent_channels"], case.family, seed),
+                case.dtype,
+            )
         joint_dim = config.get("joint_attention_dim") or config["text_dim"]
         tensors = model_inputs(case.shape, joint_dim, config.get("pooled_projection_dim"), case.family, seed)
         return rounded(tensors, case.dtype)
