@@ -1,0 +1,65 @@
+"""Error of the timing model per operation, on calibration and on validation data apart.
+
+    python benchmarks/accuracy.py TRACES_DIR [--shapes]
+
+Per arch and op class: distinct shapes, MAPE, median and worst error, the error weighted by measured time, and the
+vendor's own ideal model (PM IDEAL) beside it where a trace has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean, median
+
+from refsim.timing import measured
+from refsim.timing.calibration import get_params
+from refsim.timing.chips import get_chip
+
+
+def errors(samples: list[measured.Sample]) -> list[tuple[measured.Sample, float]]:
+    """(sample, predicted / measured - 1) of each."""
+    return [(s, measured.predict(get_chip(s.arch), get_params(s.arch), s).ns / s.ns - 1) for s in samples]
+
+
+def summary(found: list[tuple[measured.Sample, float]]) -> dict[str, float]:
+    size = [abs(e) for _, e in found]
+    time = [s.ns * s.count for s, _ in found]
+    vendor = [abs(s.vendor_ideal_ns / s.ns - 1) for s, _ in found if s.vendor_ideal_ns]
+    return {
+        "shapes": len(size),
+        "mape": mean(size),
+        "median": median(size),
+        "worst": max(size),
+        "by_time": sum(a * b for a, b in zip(size, time, strict=True)) / sum(time),
+        "vendor_mape": mean(vendor) if vendor else float("nan"),
+    }
+
+
+def table(samples: list[measured.Sample]) -> list[tuple[str, str, dict[str, float]]]:
+    found, rows = errors(samples), []
+    for arch in ("wormhole_b0", "blackhole"):
+        of_arch = [f for f in found if f[0].arch == arch]
+        for kind in ("matmul", "conv", "norm", "elementwise", "layout"):
+            part = [f for f in of_arch if f[0].kind == kind]
+            if part:
+                rows.append((arch, kind, summary(part)))
+        if of_arch:
+            rows.append((arch, "all", summary(of_arch)))
+    return rows
+
+
+def main(folder: Path, shapes: bool) -> None:
+    for name, samples in (("calibration", measured.calibration(folder)), ("validation", measured.validation(folder))):
+        print(
+            f"\n{name}\n{'arch':12} {'class':12} {'shapes':>6} {'MAPE':>8} {'median':>8} {'worst':>8} {'by time':>8} {'vendor':>8}"
+        )
+        for arch, kind, row in table(samples):
+            numbers = " ".join(f"{row[k]:8.1%}" for k in ("mape", "median", "worst", "by_time", "vendor_mape"))
+            print(f"{arch:12} {kind:12} {row['shapes']:6} {numbers}")
+        for s, e in errors(samples) if shapes and name == "calibration" else ():
+            print(f"{e:+7.1%} {s.ns / 1000:9.1f} us x{s.count:<4} {s.code} {s.mkn or [t.shape for t in s.inputs[:2]]}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), "--shapes" in sys.argv)

@@ -1,0 +1,235 @@
+"""Measured operations, from profiler traces and published tables, and the model's answer to each."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from refsim.timing import ops
+from refsim.timing.chips import BYTES, Chip
+
+CALIBRATION = ["wh_clip_encoder_2.csv", "bh_64_clip_encoder_1.csv", "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16"]
+VALIDATION = ["matmul_wh_galaxy_best.csv", "bh_p100_dlv3.csv"]
+
+# tech_reports/GEMM_FLOPS/GEMM_FLOPS.md, default configurations, traced, DRAM, BFLOAT16 HiFi2: M, K, N and device
+# utilisation in percent of 8x8 (N150) or 11x10 (P150) cores.
+_N150 = """512 512 512 17.82|512 1024 1024 9.00|512 1024 2048 16.70|1024 1024 1024 41.64|1024 1024 2048 56.61
+|1024 2048 2048 60.49|2048 2048 2048 66.74|2048 2048 3072 70.07|2048 3072 3072 71.30|3072 3072 3072 58.19
+|3072 3072 4096 60.97|3072 4096 4096 59.41|4096 4096 4096 59.46"""
+_P150 = """640 704 704 18.49|640 1408 1408 41.64|640 1408 2816 51.34|1280 1408 1408 61.35|1280 1408 2816 75.97
+|1280 2816 2816 80.38|2560 2816 2816 85.06|2560 2816 4224 86.13|2560 4224 4224 87.03|3840 4224 4224 80.38
+|3840 4224 5632 80.63|3840 5632 5632 80.27|5120 5632 5632 80.52"""
+_KINDS = {
+    "matmul": ("MinimalMatmulOp", "Matmul"),
+    "conv": ("Conv2dDeviceOperation",),
+    "norm": ("LayerNormDeviceOperation", "SoftmaxDeviceOperation", "Pool2D"),
+    "elementwise": (
+        "BinaryNgDeviceOperation",
+        "BinaryDeviceOperation",
+        "UnaryDeviceOperation",
+        "TypecastDeviceOperation",
+    ),
+}
+_FIDELITY = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
+_DTYPE = {"BFLOAT16": "bf16", "FLOAT32": "fp32", "BFLOAT8_B": "bfp8", "BFLOAT4_B": "bfp4", "UINT32": "uint32"}
+
+
+@dataclass(frozen=True)
+class Tensor_:
+    shape: tuple[int, int, int, int]
+    dtype: str
+    memory: str
+    layout: str
+    rows: int = 0
+
+    @property
+    def numel(self) -> int:
+        return self.shape[0] * self.shape[1] * self.shape[2] * self.shape[3]
+
+    @property
+    def nbytes(self) -> float:
+        return self.numel * BYTES[self.dtype]
+
+    @property
+    def in_l1(self) -> bool:
+        return "L1" in self.memory
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One distinct measured op: mean kernel ``ns`` over ``count`` runs. ``matmul_mkn`` where the source is a table."""
+
+    source: str
+    arch: str
+    code: str
+    ns: float
+    count: int
+    cores: int
+    fidelity: str = "HiFi2"
+    inputs: tuple[Tensor_, ...] = ()
+    output: Tensor_ | None = None
+    mkn: tuple[int, int, int] | None = None
+    grid: tuple[int, int] | None = None
+    block: tuple[int, int, int] = (8, 8, 8)
+    attributes: str = ""
+    gap_ns: float = 0.0
+    vendor_ideal_ns: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        return next((kind for kind, codes in _KINDS.items() if self.code.split()[0] in codes), "layout")
+
+
+def calibration(folder: Path) -> list[Sample]:
+    """What parameters may be fitted on."""
+    return [*trace(folder / CALIBRATION[0]), *trace(folder / CALIBRATION[1]), *_published()]
+
+
+def validation(folder: Path) -> list[Sample]:
+    """What no parameter may be fitted on."""
+    return [*_swept(folder / VALIDATION[0]), *trace(folder / VALIDATION[1])]
+
+
+def trace(path: Path) -> list[Sample]:
+    """The distinct ops of a profiler file (columns of tt-perf-report)."""
+    groups: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            inputs = tuple(t for i in range(5) if (t := _tensor(row, f"INPUT_{i}")))
+            key = (
+                row["DEVICE ARCH"], row["OP CODE"], int(row["CORE COUNT"]), row["MATH FIDELITY"] or "HiFi4",
+                inputs, _tensor(row, "OUTPUT_0"), row["ATTRIBUTES"], float(row["PM IDEAL [ns]"] or 0),
+            )  # fmt: skip
+            groups[key].append((float(row["DEVICE KERNEL DURATION [ns]"]), float(row["OP TO OP LATENCY [ns]"] or 0)))
+    found = []
+    for (arch, code, cores, fidelity, inputs, output, attributes, ideal), runs in groups.items():
+        config = re.search(r"M_block_size=(\d+);K_block_size=(\d+);N_block_size=(\d+).*?x=(\d+);y=(\d+)", attributes)
+        numbers = [int(g) for g in config.groups()] if config else None
+        found.append(
+            Sample(
+                path.name,
+                arch,
+                code,
+                sum(r[0] for r in runs) / len(runs),
+                len(runs),
+                cores,
+                fidelity,
+                inputs,
+                output,
+                grid=(numbers[3], numbers[4]) if numbers else None,
+                block=tuple(numbers[:3]) if numbers else (8, 8, 8),
+                attributes=attributes,
+                gap_ns=sorted(r[1] for r in runs)[len(runs) // 2],
+                vendor_ideal_ns=ideal,
+            )  # fmt: skip
+        )
+    return found
+
+
+def _tensor(row: dict[str, str], name: str) -> Tensor_ | None:
+    sizes = [row.get(f"{name}_{axis}_PAD[LOGICAL]") for axis in "WZYX"]
+    if not all(sizes):
+        return None
+    shape = tuple(int(s.partition("[")[0]) for s in sizes)
+    dtype = _DTYPE.get(row[f"{name}_DATATYPE"], "bf16")
+    return Tensor_(shape, dtype, row[f"{name}_MEMORY"], row[f"{name}_LAYOUT"], int(sizes[2].split("[")[1][:-1]))
+
+
+def _published() -> list[Sample]:
+    found = []
+    for arch, grid, table in (("wormhole_b0", (8, 8), _N150), ("blackhole", (11, 10), _P150)):
+        per_tile = 32 / {"wormhole_b0": 1.0, "blackhole": 1.35}[arch]
+        for line in table.split("|"):
+            m, k, n = (int(x) for x in line.split()[:3])
+            ideal = m * k * n / 32768 * per_tile / (grid[0] * grid[1])
+            found.append(
+                Sample(
+                    "GEMM_FLOPS.md",
+                    arch,
+                    "Matmul",
+                    ideal / float(line.split()[3]) * 100,
+                    1,
+                    grid[0] * grid[1],
+                    mkn=(m, k, n),
+                    grid=grid,
+                )  # fmt: skip
+            )
+    return found
+
+
+def _swept(path: Path) -> list[Sample]:
+    found = []
+    with path.open(newline="") as file:
+        for r in csv.DictReader(file):
+            grid = tuple(int(x) for x in r["core_grid"].split("x"))
+            found.append(
+                Sample(
+                    path.name,
+                    "wormhole_b0",
+                    f"MinimalMatmulOp {r['use_case']}",
+                    float(r["best_us"]) * 1000,
+                    1,
+                    grid[0] * grid[1],
+                    mkn=(int(r["M"]), int(r["K"]), int(r["N"])),
+                    grid=grid,
+                    block=(int(r["M_block"]), int(r["K_block"]), int(r["N_block"])),
+                    attributes=r["use_case"],
+                )  # fmt: skip
+            )
+    return found
+
+
+def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
+    """The model's cost of a measured op."""
+    fidelity = s.fidelity if s.fidelity in _FIDELITY else "HiFi4"
+    if s.mkn:
+        multicast = s.code == "Matmul"
+        return ops.matmul(chip, params, *s.mkn, fidelity=fidelity, grid=s.grid, block=s.block, multicast=multicast)
+    if not s.inputs or s.output is None:
+        return ops.l1_copy(chip, params, 0.0, s.cores)
+    x, out = s.inputs[0], s.output
+    if s.kind == "matmul" and len(s.inputs) > 1:
+        w = s.inputs[1]
+        batch = x.shape[0] * x.shape[1]
+        m, k, n = x.shape[2], x.shape[3], w.shape[3]
+        if w.shape[0] * w.shape[1] > 1:
+            return ops.batched_matmul(chip, params, batch, m, k, n, cores=s.cores)
+        grid = s.grid or _grid(s.cores, m, n)
+        return ops.matmul(
+            chip, params, batch * m, k, n, fidelity=fidelity, dtype=w.dtype, grid=grid, block=s.block,
+            multicast=s.code == "Matmul", in_l1=(x.in_l1, w.in_l1, out.in_l1),
+        )  # fmt: skip
+    if s.kind == "conv" and len(s.inputs) > 1:
+        w = s.inputs[1]
+        m, n = out.shape[0] * out.shape[1] * out.shape[2], out.shape[3]
+        return ops.matmul(
+            chip, params, m, w.shape[2], n, fidelity=fidelity, dtype=w.dtype, grid=(1, s.cores), multicast=True,
+            in_l1=(x.in_l1, w.in_l1, out.in_l1),
+        )  # fmt: skip
+    if s.code == "ReshapeDeviceOperation" and x.layout == out.layout == "TILE" and x.shape[3] != out.shape[3]:
+        wider = x.shape[3] // out.shape[3]  # a tile's rows come from as many tiles
+        sources = min(32, wider if wider > 1 else out.rows)
+        return ops.by_tiles(chip, params, out.numel, out.numel, dtype=x.dtype, cores=s.cores, sources=sources)
+    read = sum(t.numel for t in s.inputs if t.numel <= 4 * out.numel)
+    if s.kind == "norm":
+        return ops.by_tiles(chip, params, x.numel, out.numel, width=x.shape[3], dtype=x.dtype, cores=s.cores)
+    l1 = x.in_l1 and out.in_l1
+    if s.kind == "layout" and (l1 or x.layout != "TILE" or "Shard" in s.code):
+        if l1:
+            return ops.l1_copy(chip, params, max(x.nbytes, out.nbytes), s.cores)
+    return ops.by_tiles(
+        chip, params, max(read, x.numel if x.numel <= 4 * out.numel else out.numel), out.numel,
+        dtype=x.dtype, cores=s.cores, in_l1=l1,
+    )  # fmt: skip
+
+
+def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
+    """Cores in the shape that leaves the fewest tiles to the fullest core."""
+    mt, nt = ops.tiles(m), ops.tiles(n)
+    sides = [(a, cores // a) for a in range(1, cores + 1) if cores % a == 0]
+    return min(
+        sides, key=lambda s: -(-mt // max(s)) * -(-nt // min(s)) if m > n else -(-mt // min(s)) * -(-nt // max(s))
+    )
