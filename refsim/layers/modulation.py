@@ -16,16 +16,28 @@ class Modulation:
     """One linear D -> chunks * D whose chunks are cut one by one, so that a device gets its lanes of every chunk.
 
     The time embedding is replicated, so no communication is needed. Padded lanes are zero.
+
+    Args:
+        in_features: of the time embedding, where it is not as wide as the stream.
     """
 
-    def __init__(self, weights: Weights, device: Device, name: str, *, features: int, chunks: int) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        features: int,
+        chunks: int,
+        in_features: int | None = None,
+    ) -> None:
         tp = device.groups["tp"]
         self._split = tp.size > 1
         start, stop = shard_range(padded_features(features, tp.size), tp)
         # a chunk's padding must not reach into the next chunk, so the real lanes are taken and padded one by one
         self._padding = max(0, stop - max(features, start))
         stop = min(stop, features)
-        shape = (chunks * features, features)
+        shape = (chunks * features, in_features or features)
         rows = [(c * features + min(start, stop), c * features + stop) for c in range(chunks)]
         self._weights = [weights.take(f"{name}.weight", shape, r) for r in rows]
         self._biases = [weights.take(f"{name}.bias", shape[:1], r) for r in rows]

@@ -6,6 +6,8 @@ from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.clip.encoder import CLIPTextEncoder
+from refsim.models.cogvideox.config import CogVideoXConfig
+from refsim.models.cogvideox.transformer import CogVideoXTransformer
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer
 from refsim.models.t5.config import T5Config
@@ -23,6 +25,7 @@ _MODELS = {
     SD35Transformer.CLASS_NAME: (SD35Transformer, SD35Config),
     WanTransformer.CLASS_NAME: (WanTransformer, WanConfig),
     WanVAEDecoder.CLASS_NAME: (WanVAEDecoder, WanVAEConfig),
+    CogVideoXTransformer.CLASS_NAME: (CogVideoXTransformer, CogVideoXConfig),
     VAEDecoder.CLASS_NAME: (VAEDecoder, VAEConfig),
     CLIPTextEncoder.CLASS_NAME: (CLIPTextEncoder, CLIPTextConfig),
     "T5EncoderModel": (T5Encoder, T5Config),

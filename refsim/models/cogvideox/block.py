@@ -1,0 +1,142 @@
+"""One block of CogVideoX: text and video share every weight but the gates, and meet in joint attention.
+
+    video --LN affine--mod--all_gather--+--> joint attention --reduce_scatter--gate--+--LN--mod--all_gather--FF--gate-->
+    text  --LN affine--mod--all_gather--'    (same weights for both)                 '
+
+The residual streams live cut over tp (features); video is cut over sp (tokens), the text whole on every member
+(``replicated``, for lengths that do not divide) or cut as well (``split``).
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.layers.feedforward import ParallelFeedForward
+from refsim.layers.linear import ColParallelQKV, RowParallelLinear
+from refsim.layers.modulation import Modulation, modulate
+from refsim.layers.norm import DistributedLayerNorm
+from refsim.layers.rope import apply_rotary
+from refsim.models.cogvideox.config import CogVideoXConfig
+from refsim.parallel.padding import padded_heads
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+
+_HEAD_EPS = 1e-6
+Rotary = tuple[Tensor, Tensor] | None
+
+
+class _HeadNorm:
+    """Affine LayerNorm over the features of one head."""
+
+    def __init__(self, weights: Weights, name: str, features: int) -> None:
+        self._shape = (features,)
+        self._weight, self._bias = (weights.take(f"{name}.{n}", self._shape) for n in ("weight", "bias"))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self._shape, self._weight, self._bias, _HEAD_EPS)
+
+
+class _Attention:
+    """``attn1``; inputs tp=Replicate (gathered), results tp=Shard(-1), tokens over sp as they came in."""
+
+    def __init__(
+        self, weights: Weights, device: Device, prefix: str, config: CogVideoXConfig, options: AttentionOptions
+    ) -> None:
+        self._device, self._options = device, options
+        d, heads, e = config.features, config.num_attention_heads, config.attention_head_dim
+        names = tuple(f"{prefix}.to_{n}" for n in "qkv")
+        self._qkv = ColParallelQKV(
+            weights, device, names, in_features=d, num_heads=heads, head_dim=e, bias=config.attention_bias
+        )
+        self._norm_q, self._norm_k = (_HeadNorm(weights, f"{prefix}.norm_{n}", e) for n in "qk")
+        self._out = RowParallelLinear(
+            weights,
+            device,
+            f"{prefix}.to_out.0",
+            in_features=d,
+            out_features=d,
+            in_padded=padded_heads(heads, device.groups["tp"].size) * e,
+        )
+
+    def __call__(
+        self,
+        video: MeshTensor,
+        text: MeshTensor,
+        rotary: Rotary,
+        tokens: TokenShards,
+        text_tokens: TokenShards | None,
+    ) -> tuple[MeshTensor, MeshTensor]:
+        out, text_out, _ = joint_attention(
+            self._device,
+            self._project(video, rotary),
+            self._project(text, None),
+            tokens=tokens,
+            prompt_tokens=text_tokens,
+            options=self._options,
+        )
+        return self._out(self._concat_heads(video, out)), self._out(self._concat_heads(text, text_out))
+
+    def _project(self, x: MeshTensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self._qkv(x)
+        q, k = self._norm_q(q), self._norm_k(k)
+        if rotary is not None:
+            q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
+        return q, k, v
+
+    def _concat_heads(self, like: MeshTensor, x_BHNE: Tensor) -> MeshTensor:
+        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
+        return like.with_local(x_BHNE.transpose(1, 2).flatten(2), **cut)
+
+
+class CogVideoXBlock:
+    """``transformer_blocks.{index}`` of diffusers' CogVideoXTransformer3DModel."""
+
+    def __init__(
+        self, weights: Weights, device: Device, config: CogVideoXConfig, index: int, options: AttentionOptions
+    ) -> None:
+        self._device = device
+        d, prefix = config.features, f"transformer_blocks.{index}"
+
+        def zero(name: str) -> tuple[DistributedLayerNorm, Modulation]:
+            norm = DistributedLayerNorm(
+                device, features=d, eps=config.norm_eps, affine=(weights, f"{prefix}.{name}.norm")
+            )
+            wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6}
+            return norm, Modulation(weights, device, f"{prefix}.{name}.linear", **wide)
+
+        (self._norm1, self._mod1), (self._norm2, self._mod2) = zero("norm1"), zero("norm2")
+        self._attn = _Attention(weights, device, f"{prefix}.attn1", config, options)
+        self._ff = ParallelFeedForward(weights, device, f"{prefix}.ff", features=d, hidden=4 * d)
+
+    def __call__(
+        self,
+        video: MeshTensor,
+        text: MeshTensor,
+        time_BT: Tensor,
+        *,
+        rotary: Rotary,
+        tokens: TokenShards,
+        text_tokens: TokenShards | None,
+    ) -> tuple[MeshTensor, MeshTensor]:
+        """(B, local N, local D) and (B, local L, local D) in and out; ``time_BT`` with silu applied."""
+        shift, scale, gate, text_shift, text_scale, text_gate = self._mod1(time_BT)
+        attn, text_attn = self._attn(
+            self._gather(modulate(self._norm1(video), shift, scale)),
+            self._gather(modulate(self._norm1(text), text_shift, text_scale)),
+            rotary,
+            tokens,
+            text_tokens,
+        )
+        video, text = video + attn * gate, text + text_attn * text_gate
+        shift, scale, gate, text_shift, text_scale, text_gate = self._mod2(time_BT)
+        video_ff = self._ff(self._gather(modulate(self._norm2(video), shift, scale)))
+        text_ff = self._ff(self._gather(modulate(self._norm2(text), text_shift, text_scale)))
+        return video + video_ff * gate, text + text_ff * text_gate
+
+    def _gather(self, x: MeshTensor) -> MeshTensor:
+        return gather_features(self._device, x)

@@ -1,0 +1,130 @@
+"""What goes into CogVideoX's blocks: patches of every frame, positions as a table or as a rotation, the time step.
+
+    2b  a sincos table is added to the tokens: [time D/4 | width 3D/8 | height 3D/8], each [sin, cos]
+    5b  queries and keys of video tokens are turned: head features [time E/4 | height 3E/8 | width 3E/8]
+
+A member of sp makes the positions of its own tokens only.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from refsim.layers.embeddings import timestep_embedding
+from refsim.layers.linear import ColParallelLinear, Linear
+from refsim.layers.rope import rotary_angles, token_positions
+from refsim.models.cogvideox.config import CogVideoXConfig
+from refsim.parallel.padding import padded_features
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.tensor import shard_range
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Shard
+
+Grid = tuple[int, int, int]
+
+
+class VideoPatches:
+    """The convolution over each frame's patches as a column-parallel linear on this member's tokens, and back."""
+
+    def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig) -> None:
+        self._device, self._config = device, config
+        c, p = config.in_channels, config.patch_size
+        self._proj = ColParallelLinear(
+            weights,
+            device,
+            "patch_embed.proj",
+            in_features=c * p * p,
+            out_features=config.features,
+            gathered_input=False,
+            unflatten=(c, p, p),
+        )
+
+    def grid(self, size: tuple[int, ...]) -> Grid:
+        """Patches (frames, rows, columns) of a latent (frames, channels, height, width)."""
+        (frames, _, height, width), p = size, self._config.patch_size
+        if height % p or width % p:
+            raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
+        return frames, height // p, width // p
+
+    def __call__(self, latent_BFCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
+        """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1), positions of 2b added."""
+        (_, h, w), p = self.grid(latent_BFCHW.shape[1:]), self._config.patch_size
+        x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p))  # (B, F, C, h, p, w, p)
+        patches_BNP = x.permute(0, 1, 3, 5, 2, 4, 6).flatten(4).flatten(1, 3)
+        placements = {"sp": Shard(1)} if self._device.groups["sp"].size > 1 else {}
+        embedded = self._proj(MeshTensor(tokens.cut(patches_BNP, shard, dim=1), placements))
+        if self._config.use_rotary_positional_embeddings:
+            return embedded
+        table = self._table(self.grid(latent_BFCHW.shape[1:]), tokens, shard)
+        return embedded.map("positional table", lambda y: y + table.to(y.dtype))
+
+    def _table(self, grid: Grid, tokens: TokenShards, shard: int) -> Tensor:
+        """(local N, local D) in fp32, zero in padding."""
+        config, d, tp = self._config, self._config.features, self._device.groups["tp"]
+        span = tokens.tokens(shard)
+        t, y, x = token_positions(grid, span)
+        scaled = (
+            t / config.temporal_interpolation_scale,
+            x / config.spatial_interpolation_scale,
+            y / config.spatial_interpolation_scale,
+        )
+        sizes = (d // 4, 3 * d // 8, 3 * d // 8)
+        angles = rotary_angles(scaled, sizes).split([n // 2 for n in sizes], -1)
+        table = torch.cat([part for a in angles for part in (a.sin(), a.cos())], -1).float()
+        padded = padded_features(d, tp.size)
+        table = F.pad(table, (0, padded - d, 0, tokens.local_n - (span[1] - span[0])))
+        return table[:, slice(*shard_range(padded, tp))]
+
+    def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
+        """(B, N, C * p * p) with the channel outermost -> (B, F, C, H, W)."""
+        p = self._config.patch_size
+        x = out_BNP.unflatten(2, (-1, p, p)).unflatten(1, grid)  # (B, F, h, w, C, p, p)
+        return x.permute(0, 1, 4, 2, 5, 3, 6).flatten(5).flatten(3, 4).contiguous()
+
+
+def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor] | None:
+    """(cos, sin) of this shard's tokens, (local N, E / 2) in fp32, zero in padding; None for a model with a table.
+
+    A grid that is not the trained one is stretched over it and centred, as diffusers' pipeline does.
+    """
+    if not config.use_rotary_positional_embeddings:
+        return None
+    span = tokens.tokens(shard)
+    t, y, x = token_positions(grid, span)
+    rows, columns = _stretched(grid[1:], (config.sample_height, config.sample_width), config.patch_size)
+    e = config.attention_head_dim
+    angles = rotary_angles((t, rows[y], columns[x]), (e // 4, 3 * e // 8, 3 * e // 8))
+    padding = (0, 0, 0, tokens.local_n - (span[1] - span[0]))
+    return F.pad(angles.cos().float(), padding), F.pad(angles.sin().float(), padding)
+
+
+def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tuple[Tensor, Tensor]:
+    """Positions of rows and of columns: the grid resized to fit the trained one, its shape kept, and centred."""
+    (h, w), (th, tw) = grid, (sample[0] // patch, sample[1] // patch)
+    if h / w > th / tw:
+        size = (th, round(th / h * w))
+    else:
+        size = (round(tw / w * h), tw)
+    found = []
+    for n, whole, part in zip(grid, (th, tw), size, strict=True):
+        start = round((whole - part) / 2.0)
+        stop = start + part
+        found.append(torch.linspace(start, stop * (n - 1) / n, n, dtype=torch.float32).double())
+    return found[0], found[1]
+
+
+class TimeEmbedding:
+    """The time step through two linears, replicated on every device."""
+
+    def __init__(self, weights: Weights, config: CogVideoXConfig) -> None:
+        self._features, wide = config.features, config.time_embed_dim
+        self._first = Linear(weights, "time_embedding.linear_1", in_features=self._features, out_features=wide)
+        self._second = Linear(weights, "time_embedding.linear_2", in_features=wide, out_features=wide)
+
+    def __call__(self, timestep_B: Tensor, dtype: torch.dtype) -> Tensor:
+        """(B,) in 0..1000 -> (B, time_embed_dim)."""
+        return self._second(F.silu(self._first(timestep_embedding(timestep_B, self._features).to(dtype))))

@@ -1,0 +1,107 @@
+"""The CogVideoX transformer: video latent, prompt and time step in, prediction out.
+
+    latent --patches--> tokens of this device --+--> blocks --> norms, proj --all_gather over sp--> unpatchify
+    prompt --linear--> replicated or cut -------'
+
+Positions are a table added to the tokens (2b) or a rotation of queries and keys (5b); see ``embeddings.py``.
+
+Counterpart: diffusers' ``CogVideoXTransformer3DModel``, its ``image_rotary_emb`` as diffusers' pipeline makes it.
+Source of both forms of the prompt: xDiT's USP tutorial for CogVideoX.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.layers.linear import ColParallelLinear, Linear
+from refsim.models.cogvideox.block import CogVideoXBlock
+from refsim.models.cogvideox.config import CLASS_NAME, CogVideoXConfig
+from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
+from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Shard
+
+
+class CogVideoXTransformer:
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed.
+
+    Args:
+        options: how attention runs.
+        split_prompt: cut the prompt's tokens over sp instead of holding them all on every device.
+    """
+
+    CLASS_NAME = CLASS_NAME
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        config: CogVideoXConfig,
+        *,
+        options: AttentionOptions,
+        split_prompt: bool,
+    ) -> None:
+        self._device, self._config = device, config
+        self._split_prompt = split_prompt and device.groups["sp"].size > 1
+        d = config.features
+        self._patches = VideoPatches(weights, device, config)
+        self._text = ColParallelLinear(
+            weights,
+            device,
+            "patch_embed.text_proj",
+            in_features=config.text_embed_dim,
+            out_features=d,
+            gathered_input=False,
+        )
+        self._time = TimeEmbedding(weights, config)
+        self._blocks = [CogVideoXBlock(weights, device, config, i, options) for i in range(config.num_layers)]
+        self._norms = [
+            [weights.take(f"{name}.{n}", (d,)) for n in ("weight", "bias")] for name in ("norm_final", "norm_out.norm")
+        ]
+        self._mod_out = Linear(weights, "norm_out.linear", in_features=config.time_embed_dim, out_features=2 * d)
+        out_features = config.patch_size**2 * config.out_channels
+        self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=out_features)
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: CogVideoXConfig) -> dict[str, tuple[int | None, ...]]:
+        """Names and shapes of the diffusers ``forward`` arguments; None where any size will do."""
+        return {
+            "hidden_states": (None, None, config.in_channels, None, None),
+            "encoder_hidden_states": (None, None, config.text_embed_dim),
+            "timestep": (None,),
+        }
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """``UserError`` if the latent does not fit the patches."""
+        self._patches.grid(shapes["hidden_states"][1:])
+
+    def __call__(self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> Tensor:
+        """(B, F, C, H, W), (B, L, text), (B,) on every device -> (B, F, C, H, W), replicated over sp and tp."""
+        sp = self._device.groups["sp"]
+        grid = self._patches.grid(hidden_states.shape[1:])
+        tokens = TokenShards.of(math.prod(grid), sp.size)
+        text_tokens = TokenShards.of(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
+        rotary = rotary_tables(self._config, grid, tokens, sp.index)
+        silu_time = F.silu(self._time(timestep, hidden_states.dtype))
+        video = self._patches(hidden_states, tokens, sp.index)
+        if text_tokens is None:
+            text = MeshTensor(encoder_hidden_states)
+        else:
+            text = MeshTensor(text_tokens.cut(encoder_hidden_states, sp.index, dim=1), {"sp": Shard(1)})
+        text = self._text(text)
+        for index, block in enumerate(self._blocks):
+            self._device.status(f"running block {index}")
+            video, text = block(video, text, silu_time, rotary=rotary, tokens=tokens, text_tokens=text_tokens)
+        x = gather_features(self._device, video).local[..., : self._config.features]
+        shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
+        final, out = ((weight, bias) for weight, bias in self._norms)
+        x = F.layer_norm(x, x.shape[-1:], *final, self._config.norm_eps)
+        x = F.layer_norm(x, x.shape[-1:], *out, self._config.norm_eps) * (1 + scale) + shift
+        return self._patches.unpatchify(gather_tokens(self._device, self._proj_out(x), sp, tokens, dim=1), grid)
