@@ -76,6 +76,7 @@ def _wan(heads: int, head_dim: int, layers: int, **more: Any) -> dict[str, Any]:
     }
 
 
+COGVIDEOX = "CogVideoXTransformer3DModel"
 WAN = "WanTransformer3DModel"
 _T5 = {
     "vocab_size": 64,
@@ -86,6 +87,21 @@ _T5 = {
     "num_heads": 3,
     "feed_forward_proj": "gated-gelu",
 }
+
+
+def _cogvideox(*, rotary: bool) -> dict[str, Any]:
+    return {
+        "num_attention_heads": 3,
+        "attention_head_dim": 16,
+        "time_embed_dim": 12,
+        "text_embed_dim": 32,
+        "num_layers": 3,
+        "sample_width": 12,
+        "sample_height": 8,
+        "sample_frames": 9,
+        "max_text_seq_length": 13,
+        "use_rotary_positional_embeddings": rotary,
+    }
 
 
 def _sd35_vae(widths: tuple[int, ...], groups: int, **more: Any) -> dict[str, Any]:
@@ -126,6 +142,8 @@ MODELS: dict[str, ModelSpec] = {
     "wan_vae_tiny": ModelSpec(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
     ),
+    "cogvideox_2b_tiny": ModelSpec(_cogvideox(rotary=False), class_name=COGVIDEOX),
+    "cogvideox_5b_tiny": ModelSpec(_cogvideox(rotary=True), class_name=COGVIDEOX),
     "sd35_vae_tiny": ModelSpec(_sd35_vae((16, 24, 32), 8), class_name="AutoencoderKL"),
     # The published decoder, 128 to 512 channels, three times doubled.
     "sd35_vae": ModelSpec(_sd35_vae((128, 256, 512, 512), 32, layers_per_block=2), class_name="AutoencoderKL"),
@@ -211,6 +229,9 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
         model = model_class.from_config(model_class.load_config(folder))
     if hasattr(model, "rope"):  # its tables are no part of the checkpoint
         model.rope = type(model.rope)(config["attention_head_dim"], config["patch_size"], config["rope_max_seq_len"])
+    if config["_class_name"] == COGVIDEOX and not config["use_rotary_positional_embeddings"]:  # nor is this one
+        sizes = [config[f"sample_{side}"] for side in ("height", "width", "frames")]
+        model.patch_embed.pos_embedding = model.patch_embed._get_positional_embeddings(*sizes).to(dtype)
     kept = set(model_class._keep_in_fp32_modules or ())
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):

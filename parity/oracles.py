@@ -11,6 +11,7 @@ Where storage is bf16, the reference gets the same bf16 values (weights and inpu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity.cases import AttentionShape, Case
-from parity.checkpoints import MODELS, CheckpointStore, load_oracle
+from parity.checkpoints import COGVIDEOX, MODELS, CheckpointStore, load_oracle
 from parity.inputs import decoder_inputs, encoder_inputs, model_inputs, rounded
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -71,8 +72,9 @@ class ModelOracle:
                 decoder_inputs(case.shape, config.get("z_dim") or config["latent_channels"], case.family, seed),
                 case.dtype,
             )
-        joint_dim = config.get("joint_attention_dim") or config["text_dim"]
+        joint_dim = next(config[n] for n in ("joint_attention_dim", "text_dim", "text_embed_dim") if n in config)
         tensors = model_inputs(case.shape, joint_dim, config.get("pooled_projection_dim"), case.family, seed)
+        tensors["hidden_states"] = channels_first(case.model, tensors["hidden_states"]).contiguous()
         return rounded(tensors, case.dtype)
 
     def reference(self, case: Case, seed: int) -> Tensor:
@@ -97,10 +99,28 @@ class ModelOracle:
                 n: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() else x
                 for n, x in self.inputs(case, seed).items()
             }
+            if MODELS[case.model].config.get("use_rotary_positional_embeddings"):
+                tensors["image_rotary_emb"] = rotary_tables(model, tensors["hidden_states"])
             with torch.inference_mode():
                 run = model.decode if case.kind == "decoder" else model
                 self._samples[key] = run(**tensors, return_dict=False)[0]
         return self._samples[key]
+
+
+def channels_first(model: str, x: Tensor) -> Tensor:
+    """(B, C, [T,] H, W) from or to a model's own order; CogVideoX has frames before channels."""
+    return x.transpose(1, 2) if MODELS[model].class_name == COGVIDEOX else x
+
+
+def rotary_tables(model: Any, latent_BFCHW: Tensor) -> tuple[Tensor, Tensor]:
+    """What diffusers' CogVideoX pipeline hands its transformer, made by the pipeline's own code."""
+    from diffusers import CogVideoXPipeline
+
+    pipe = CogVideoXPipeline.__new__(CogVideoXPipeline)
+    pipe.transformer, pipe.vae_scale_factor_spatial = model, 1
+    frames, height, width = (latent_BFCHW.shape[i] for i in (1, 3, 4))
+    make = CogVideoXPipeline._prepare_rotary_positional_embeddings
+    return make(pipe, height, width, frames, torch.device("cpu"))
 
 
 def guided(sample: Tensor, scale: float) -> Tensor:

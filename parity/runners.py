@@ -120,7 +120,7 @@ class CpuRunner:
         result = simulate_model(case, case.layout, folder, tensors, **more)
         ref = self._oracle.reference(case, seed)
         sample = result.tensors["sample"]
-        out_tokens, ref_tokens = oracles.tokens_of(sample), oracles.tokens_of(ref)
+        out_tokens, ref_tokens = (oracles.tokens_of(oracles.channels_first(case.model, x)) for x in (sample, ref))
         n = ref_tokens.shape[1]
         found = m.compare(out_tokens, ref_tokens, token_shards(case.layout, n, n), digits=DIGITS[case.dtype])
         digests = result.value["digests"]

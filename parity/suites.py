@@ -5,6 +5,7 @@ Cases are ordered so that those that share a checkpoint stand together and the h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -229,6 +230,20 @@ def _wan(found: Registry) -> None:
     for model in ("t5_tiny", "umt5_tiny"):
         for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4"), ("galaxy", "sp8_tp4")):
             found.add(make_case("encoder", model, Layout(*where), ModelShape((), 150, 2), suite="full"))
+    for model in ("cogvideox_2b_tiny", "cogvideox_5b_tiny"):
+        for layout in (
+            USP24,
+            RING8,
+            ULYSSES8,
+            Layout("t3k-1x8", "tp8"),
+            Layout("tg", "sp8_tp4"),
+            replace(USP24, prompt="split"),
+            replace(RING8, prompt="split"),
+        ):
+            _model(found, model, layout, latent=(3, 8, 12), text=13, suite="full")
+        guided = {"guidance": 6.0, "twin": Layout("t3k", "sp2_tp4"), "latent": (3, 8, 12), "text": 13, "suite": "full"}
+        _model(found, model, Layout("t3k", "cfg2_sp2_tp2"), **guided)
+        _model(found, model, Layout("t3k", "sp2_tp4"), dtype="bf16", latent=(3, 8, 12), text=13, suite="full")
     real = {"latent": (2, 24, 40), "text": 512, "batch": 1, "suite": "full", "needs_gb": 14}
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)
