@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from refsim.mesh import Topology
 from refsim.timing import ops
 from refsim.timing.chips import BYTES, Chip
+from refsim.timing.fabric import Fabric, fused_ns
 
 CALIBRATION = ["wh_clip_encoder_2.csv", "bh_64_clip_encoder_1.csv", "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16"]
 VALIDATION = ["matmul_wh_galaxy_best.csv", "bh_p100_dlv3.csv"]
@@ -186,6 +188,8 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     """The model's cost of a measured op."""
     fidelity = s.fidelity if s.fidelity in _FIDELITY else "HiFi4"
     if s.mkn:
+        if s.code != "Matmul" and s.attributes != "mm":
+            return _with_collective(chip, params, s)
         multicast = s.code == "Matmul"
         return ops.matmul(chip, params, *s.mkn, fidelity=fidelity, grid=s.grid, block=s.block, multicast=multicast)
     if not s.inputs or s.output is None:
@@ -224,6 +228,17 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
         chip, params, max(read, x.numel if x.numel <= 4 * out.numel else out.numel), out.numel,
         dtype=x.dtype, cores=s.cores, in_l1=l1,
     )  # fmt: skip
+
+
+def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
+    """A matmul fused with its collective over the Galaxy's ring of eight (4 links); K is gathered or the sum scattered."""
+    m, k, n = s.mkn
+    alone = ops.matmul(chip, params, m, k, n, fidelity=s.fidelity, grid=s.grid, block=s.block)
+    fabric = Fabric(chip, 8, 4, Topology.RING)
+    gathers = s.attributes.startswith("all_gather")
+    nbytes = m * k / 8 * 2 if gathers else m * n * 2
+    took = fabric.collective_ns("all_gather" if gathers else "reduce_scatter", nbytes)
+    return replace(alone, ns=fused_ns(alone.ns, took, 8), bound="fabric" if took > alone.ns else alone.bound)
 
 
 def _grid(cores: int, m: int, n: int) -> tuple[int, int]:

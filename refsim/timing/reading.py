@@ -14,8 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
+import sys
+import weakref
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from refsim.checkpoint import Range, Weights
 from refsim.config import DiTParallelConfig
-from refsim.layers import norm
+from refsim.layers import norm, rope
 from refsim.mesh import MeshSpec, Topology
 from refsim.models.published import PublishedModel, input_shapes
 from refsim.models.registry import find_model
@@ -39,6 +43,7 @@ from refsim.runtime.group import Group
 
 Shape = tuple[int, ...]
 _WHOLE = 1 << 40
+_BLOCK = re.compile(r"blocks\.([0-9]+)\.")
 _STORAGE = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 FUSED: dict[tuple[Any, str], str] = {
@@ -86,6 +91,11 @@ class Reading:
     weights_bytes: int = 0
     buffer_bytes: int = 0
     peak_activation_bytes: int = 0
+    bytes_of_block: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def blocks(self) -> int:
+        return len({op.stage for op in self.ops if op.stage.startswith("block ")})
 
 
 @dataclass
@@ -105,6 +115,7 @@ class FakeWeights(Weights):
 
     def __init__(self, dtype: torch.dtype, whole: FakeWeights | None = None) -> None:
         self._dtype, self.bytes, self._whole = dtype, 0, whole or self
+        self.bytes_of_block: Counter[int] = Counter()
 
     def to(self, dtype: torch.dtype) -> FakeWeights:
         """In another dtype; bytes count for the weights this was called on."""
@@ -114,7 +125,10 @@ class FakeWeights(Weights):
         whole = [(0, size) for size in shape]
         cut = [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
         found = torch.empty([b - a for a, b in cut], dtype=self._dtype)
-        self._whole.bytes += found.numel() * found.element_size()
+        taken = found.numel() * found.element_size()
+        self._whole.bytes += taken
+        if block := _BLOCK.search(name):
+            self._whole.bytes_of_block[int(block[1])] += taken
         return found
 
     def leave(self, *prefixes: str) -> None:
@@ -227,9 +241,30 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, device: ReadingDevice) -> None:
         super().__init__()
         self._device = device
+        self._holders: Counter[int] = Counter()
+        self._live = self.peak_bytes = 0
+
+    def _hold(self, tensor: Tensor) -> None:
+        """Counts a storage while any tensor that went through here is on it."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        self._holders[key] += 1
+        if self._holders[key] == 1:
+            self._live += size
+            self.peak_bytes = max(self.peak_bytes, self._live)
+        weakref.finalize(tensor, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._holders[key] -= 1
+        if not self._holders[key]:
+            del self._holders[key]
+            self._live -= size
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(tensor, Tensor):
+                self._hold(tensor)
         if self._device.depth == 0 and isinstance(out, Tensor):
             self._note(func, args, out)
         return out
@@ -272,6 +307,16 @@ def _fused(device: ReadingDevice) -> Iterator[None]:
                     return _call(self, x, *args, **kwargs)
 
             stack.enter_context(mock.patch.object(owner, attribute, call))
+        rotate = rope.apply_rotary
+
+        def rotary(x: Tensor, *tables: Tensor) -> Tensor:
+            device.note("elementwise", "rotary_embedding", [tuple(x.shape)], tuple(x.shape), _short(x.dtype))
+            with device.region():
+                return rotate(x, *tables)
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("refsim.models.") and getattr(module, "apply_rotary", None) is rotate:
+                stack.enter_context(mock.patch.object(module, "apply_rotary", rotary))
         yield
 
 
@@ -310,17 +355,53 @@ def read(
             arguments[name] = torch.empty(
                 (stop - start, *shape[1:]), dtype=storage if len(shape) > 1 else torch.float32
             )
-        with _Recorder(device):
+        with _Recorder(device) as recorder:
             gather_batch(device, model(**arguments))
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())
-    return Reading(device.ops, weights.bytes, buffers)
+    return Reading(device.ops, weights.bytes, buffers, recorder.peak_bytes, weights.bytes_of_block)
 
 
 def read_published(
     model: PublishedModel, size: Shape, mesh: MeshSpec, parallel: DiTParallelConfig, *, batch: int = 2, **options: Any
 ) -> Reading:
-    """:func:`read` for a published model at a latent size; ``batch`` 2 is both guidance branches."""
-    return read(model.config, input_shapes(model, size, batch), mesh, parallel, **options)
+    """:func:`read` for a published model at a latent size; ``batch`` 2 is both guidance branches.
+
+    Blocks of one kind are alike: two of each kind are read and the second one is repeated.
+    """
+    shapes = input_shapes(model, size, batch)
+    kinds = _block_kinds(model.config)
+    few = [(kind, min(count, 2)) for kind, count in kinds]
+    config = dict(model.config) | {"num_layers": sum(count for _, count in few)}
+    if "dual_attention_layers" in config:
+        config["dual_attention_layers"] = tuple(range(few[0][1])) if kinds[0][0] == "dual" else ()
+    short = read(config, shapes, mesh, parallel, **options)
+    blocks: dict[str, list[Op]] = {}
+    for op in short.ops:
+        blocks.setdefault(op.stage, []).append(op)
+    ops, weights, done, index, rings = list(blocks.pop("", [])), short.weights_bytes, 0, 0, 0
+    for (_, count), (_, kept) in zip(kinds, few, strict=True):
+        weights += (count - kept) * short.bytes_of_block[done + kept - 1]
+        for i in range(count):
+            source = blocks[f"block {done + min(i, kept - 1)}"]
+            first = min((op.ring for op in source if op.ring >= 0), default=0)
+            used = len({op.ring for op in source if op.ring >= 0})
+            ops += [
+                replace(op, stage=f"block {index}", ring=op.ring - first + rings if op.ring >= 0 else -1)
+                for op in source
+            ]
+            rings, index = rings + used, index + 1
+        done += kept
+    ops += [op for stage, rest in blocks.items() if not stage.startswith("block ") for op in rest]
+    return replace(short, ops=ops, weights_bytes=weights)
+
+
+def _block_kinds(config: dict[str, Any]) -> list[tuple[str, int]]:
+    """Kinds of blocks in order, and how many of each."""
+    count = config["num_layers"]
+    if config["_class_name"] != "SD3Transformer2DModel":
+        return [("block", count)]
+    dual = len(config["dual_attention_layers"])
+    return [kind for kind in (("dual", dual), ("joint", count - 1 - dual), ("last", 1)) if kind[1]]
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -1,0 +1,72 @@
+"""From ops read off the model to the programs a device runs: what TTNN's fused ops and tt_dit's layers leave out.
+
+Reading follows torch, op by op; on the device
+    - an activation right after a matmul is part of it (``fused_activation``);
+    - a bias that follows a reduce-scatter, a gate (mul, add) is one ternary op (``addcmul``);
+    - scale and shift after a norm are the norm's own weight and bias;
+    - linears of one row that share their input are one linear (the modulations of a block);
+    - queries are not joined with the prompt's before ring joint attention, which takes both;
+    - time embeddings' and position tables' few elements are made on the host once.
+And what torch has as views, the device moves: heads are cut out of QKV and joined after attention.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from refsim.timing.reading import Op
+
+_ACTIVATIONS = {"gelu", "silu", "relu", "gelu_", "silu_"}
+
+
+def programs(ops: list[Op]) -> list[Op]:
+    """The ops in order, fused as above."""
+    found: list[Op] = []
+    seen_rings: set[int] = set()
+    for op in ops:
+        last = found[-1] if found else None
+        small = math.prod(op.output or (2,)) <= 32768 and op.kind in ("elementwise", "layout")
+        if op.dtype.startswith("int") or small or (op.kind == "layout" and _is_weights_or_nothing(op)):
+            continue
+        if last is not None and last.output == op.output and op.kind == "elementwise":
+            if last.kind == "matmul" and op.name in _ACTIVATIONS:
+                continue
+            if op.name in ("mul", "add") and any(math.prod(s) == s[-1] for s in op.inputs) and _normed(found):
+                continue
+            if op.name == "add" and last.name == "mul":
+                found[-1] = replace(last, name="addcmul", inputs=(*last.inputs, op.output))
+                continue
+        if op.kind == "matmul" and last is not None and last.kind == "matmul" and _one_row(last, op):
+            n = last.inputs[1][0] + op.inputs[1][0]
+            found[-1] = replace(last, inputs=(last.inputs[0], (n, last.inputs[1][1])), output=(*last.output[:-1], n))
+            continue
+        starts = op.kind == "sdpa" and op.ring < 0 or op.kind == "collective" and op.name == "ring_attention"
+        if starts and op.ring not in seen_rings:
+            seen_rings.add(op.ring) if op.ring >= 0 else None
+            if last is not None and last.kind == "layout" and last.name == "cat":
+                found.pop()
+            found.append(replace(op, kind="layout", name="create_heads", output=op.inputs[0], bytes=0))
+        if last is not None and last.kind == "sdpa" and op.kind != "sdpa":
+            found.append(replace(last, kind="layout", name="concat_heads", inputs=(last.output,), ring=-1, step=-1))
+        found.append(op if op.dtype != "fp32" or op.kind == "collective" else replace(op, dtype="bf16"))
+    return found
+
+
+def _normed(found: list[Op]) -> bool:
+    """Whether the last thing computed is a norm (its statistics may have been gathered since)."""
+    for op in reversed(found):
+        if op.kind == "collective" and op.bytes and op.inputs and op.inputs[0][-1] <= 2:
+            continue
+        return op.kind == "norm"
+    return False
+
+
+def _one_row(a: Op, b: Op) -> bool:
+    same = a.inputs[0] == b.inputs[0] and a.inputs[1][1] == b.inputs[1][1]
+    return same and len(a.inputs[0]) == 2 and a.inputs[0][0] <= 32
+
+
+def _is_weights_or_nothing(op: Op) -> bool:
+    """A table put together from weights, or a join with nothing."""
+    return len(op.output) == 2 or any(0 in shape for shape in op.inputs)

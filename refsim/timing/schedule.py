@@ -1,0 +1,215 @@
+"""Replay of one device's programs in two lanes, compute and fabric, and what bounds the whole.
+
+    unfused      matmul |======|        reduce_scatter        |====|
+    fused        matmul |======|                                        on a Ring: as long as the longer of the two,
+                 scatter  |====|+one shard                              and the last shard of the other
+    ring joint   sdpa   |s0|s1 |s2 |s3|                                 step i starts when shard i is there and the
+    attention    gather |--1|--2|--3|                                   step before is done; one row of cores gathers
+
+Devices run the same programs; a collective is as slow as its slowest member, so one device stands for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from refsim.mesh import MeshSpec, Topology
+from refsim.timing import ops as cost
+from refsim.timing.chips import Chip, get_chip
+from refsim.timing.fabric import Fabric, fused_ns
+from refsim.timing.ops import Cost, Params
+from refsim.timing.reading import Op
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of a lane, in ns from the start of the forward."""
+
+    lane: str
+    kind: str
+    name: str
+    stage: str
+    start: float
+    end: float
+    bound: str
+    flops: float = 0.0
+
+
+@dataclass
+class Timeline:
+    """A forward on one device. ``ns`` its length; ``ideal_ns`` the roofline with all communication hidden."""
+
+    spans: list[Span] = field(default_factory=list)
+    ns: float = 0.0
+    ideal_compute_ns: float = 0.0
+    ideal_fabric_ns: float = 0.0
+    exposed_ns: float = 0.0
+    hidden_ns: float = 0.0
+
+    @property
+    def ideal_ns(self) -> float:
+        return max(self.ideal_compute_ns, self.ideal_fabric_ns)
+
+    def by_kind(self) -> dict[str, float]:
+        """Ns on the critical path by op class; communication counts where nothing else runs."""
+        found: dict[str, float] = defaultdict(float)
+        for s in self.spans:
+            if s.lane != "fabric":
+                found[s.kind] += s.end - s.start
+        found["collective"] = self.exposed_ns
+        return dict(found)
+
+    def by_bound(self) -> dict[str, float]:
+        found: dict[str, float] = defaultdict(float)
+        for s in self.spans:
+            if s.lane != "fabric":
+                found[s.bound] += s.end - s.start
+        found["fabric"] = self.exposed_ns
+        return dict(found)
+
+
+_CHUNKS = {  # (blackhole, head width) -> (q, k): tt_dit's chunk maps, sp2/tp2 and up
+    (False, 64): (256, 512),
+    (True, 64): (128, 512),
+    (False, 128): (256, 256),
+    (True, 128): (128, 512),
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A mesh with its chips and the fitted parameters; ``fuse`` overlaps matmuls and collectives on Rings."""
+
+    mesh: MeshSpec
+    chip: Chip
+    params: Params
+    fuse: bool = True
+    chunks: tuple[int, int] | None = None
+
+    def fabric(self, op: Op) -> Fabric:
+        axis = op.axis if isinstance(op.axis, int) else 0
+        links = self.mesh.links[axis] or max(self.mesh.links) or 1
+        topology = op.topology or Topology.LINEAR
+        if op.size == 2:
+            topology = Topology.LINEAR
+        return Fabric(self.chip, op.size, links, topology)
+
+
+def machine(mesh: MeshSpec, params: Params, **options) -> Machine:
+    return Machine(mesh, get_chip(mesh.arch, galaxy=mesh.num_devices >= 32), params, **options)
+
+
+def op_cost(m: Machine, op: Op, *, cores: int | None = None) -> Cost:
+    """Cost of one program that is no collective."""
+    if op.kind == "matmul":
+        (x, w) = op.inputs[:2]
+        return cost.matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0])
+    if op.kind == "sdpa":
+        (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
+        q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
+        return cost.sdpa(m.chip, m.params, b, h, rows, keys, e, cores=cores, q_chunk=q, k_chunk=k)
+    elements = math.prod(op.output)
+    read = sum(p for s in op.inputs if (p := math.prod(s)) > elements // 64) if op.kind != "layout" else elements
+    if op.name == "create_heads":
+        read = elements = 3 * elements
+    width = op.output[-1] if op.kind == "norm" else None
+    return cost.by_tiles(m.chip, m.params, max(read, elements if op.kind != "norm" else read), elements, width=width)
+
+
+def flops(op: Op) -> float:
+    if op.kind == "matmul":
+        return 2.0 * math.prod(op.inputs[0]) * op.inputs[1][0]
+    if op.kind == "sdpa":
+        b, h, rows, e = op.inputs[0]
+        return 4.0 * b * h * rows * op.inputs[1][2] * e
+    return 0.0
+
+
+def replay(programs: list[Op], m: Machine) -> Timeline:
+    """Programs one after the other, but for what runs beside the fabric."""
+    line, now, i = Timeline(), 0.0, 0
+    while i < len(programs):
+        op = programs[i]
+        now += m.params.gap_ns
+        line.spans.append(Span("compute", "host", "gap", op.stage, now - m.params.gap_ns, now, "host"))
+        following = programs[i + 1] if i + 1 < len(programs) else None
+        if op.kind == "collective" and op.name == "ring_attention":
+            steps = []
+            while i + 1 < len(programs) and programs[i + 1].ring == op.ring and programs[i + 1].kind == "sdpa":
+                i += 1
+                steps.append(programs[i])
+            now = _ring(line, m, op, steps, now)
+        elif _fusable(m, op, following, "collective", "all_gather"):
+            now = _fused(line, m, op, following, now, gather_first=True)
+            i += 1
+        elif _fusable(m, op, following, "matmul", None) and following.name == "reduce_scatter":
+            now = _fused(line, m, following, op, now, gather_first=False)
+            i += 1
+        elif op.kind == "collective":
+            took = m.fabric(op).collective_ns(op.name, op.bytes)
+            line.ideal_fabric_ns += m.fabric(op).ideal_ns(op.name, op.bytes)
+            line.exposed_ns += took
+            line.spans.append(Span("fabric", "collective", op.name, op.stage, now, now + took, "fabric"))
+            now += took
+        else:
+            now = _compute(line, m, op, now)
+        i += 1
+    line.ns = now
+    return line
+
+
+def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None = None) -> float:
+    c = op_cost(m, op, cores=cores)
+    line.ideal_compute_ns += c.ideal_ns
+    line.spans.append(Span("compute", op.kind, op.name, op.stage, start, start + c.ns, c.bound, flops(op)))
+    return start + c.ns
+
+
+def _fusable(m: Machine, op: Op, following: Op | None, kind: str, name: str | None) -> bool:
+    if not m.fuse or following is None or op.kind != kind or (name and op.name != name):
+        return False
+    collective, matmul = (op, following) if kind == "collective" else (following, op)
+    large = matmul.kind == "matmul" and math.prod(matmul.inputs[0][:-1]) >= 256
+    return collective.kind == "collective" and collective.topology is Topology.RING and collective.size > 2 and large
+
+
+def _fused(line: Timeline, m: Machine, op: Op, matmul: Op, start: float, *, gather_first: bool) -> float:
+    """All-gather under the matmul that takes it, or reduce-scatter under the one that feeds it."""
+    c, fabric = op_cost(m, matmul), m.fabric(op)
+    took = fabric.collective_ns(op.name, op.bytes)
+    whole = fused_ns(c.ns, took, op.size)
+    line.ideal_compute_ns += c.ideal_ns
+    line.ideal_fabric_ns += fabric.ideal_ns(op.name, op.bytes)
+    line.exposed_ns += whole - c.ns
+    line.hidden_ns += took - (whole - c.ns)
+    first, second = (start, start + whole - c.ns) if gather_first else (start + whole - took, start)
+    line.spans.append(Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric"))
+    line.spans.append(Span("compute", "matmul", matmul.name, op.stage, second, second + c.ns, c.bound, flops(matmul)))
+    return start + whole
+
+
+def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> float:
+    """Ring joint attention: one program; its own row of cores gathers while the others attend."""
+    fabric = m.fabric(op)
+    arrivals = (0.0, *fabric.arrivals(op.bytes))
+    line.ideal_fabric_ns += fabric.ideal_ns("all_gather", op.bytes)
+    cores = m.chip.num_cores - min(m.chip.cores) if op.size > 1 else m.chip.num_cores
+    line.spans.append(Span("fabric", "collective", op.name, op.stage, start, start + arrivals[-1], "fabric"))
+    now = begun = start
+    busy = 0.0
+    for step in steps:
+        there = start + arrivals[min(step.step, len(arrivals) - 1)]
+        line.exposed_ns += max(there - now, 0.0)
+        now = max(now, there)
+        done = _compute(line, m, step, now, cores)
+        if begun != now:  # one program: launched once
+            line.spans[-1] = Span(
+                "compute", "sdpa", step.name, step.stage, now, done - m.params.launch_ns, "compute", flops(step)
+            )
+            done -= m.params.launch_ns
+        busy += done - now
+        now = done
+    line.hidden_ns += max(arrivals[-1] - max(now - start - busy, 0.0), 0.0)
+    return now
