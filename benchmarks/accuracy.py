@@ -51,9 +51,8 @@ def table(samples: list[measured.Sample]) -> list[tuple[str, str, dict[str, floa
 
 def main(folder: Path, shapes: bool) -> None:
     for name, samples in (("calibration", measured.calibration(folder)), ("validation", measured.validation(folder))):
-        print(
-            f"\n{name}\n{'arch':12} {'class':12} {'shapes':>6} {'MAPE':>8} {'median':>8} {'worst':>8} {'by time':>8} {'vendor':>8}"
-        )
+        heads = " ".join(f"{h:>8}" for h in ("MAPE", "median", "worst", "by time", "vendor"))
+        print(f"\n{name}\n{'arch':12} {'class':12} shapes {heads}")
         for arch, kind, row in table(samples):
             numbers = " ".join(f"{row[k]:8.1%}" for k in ("mape", "median", "worst", "by_time", "vendor_mape"))
             print(f"{arch:12} {kind:12} {row['shapes']:6} {numbers}")

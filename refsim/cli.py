@@ -340,7 +340,9 @@ def _mount_parity() -> None:
     if any(group.name == "parity" for group in app.registered_groups):
         return
     from parity.cli import app as parity_app
+    from refsim.timing.cli import mount
 
+    mount(app)
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
     from parity.faults.cli import app as faults_app
     from parity.schedules_cli import app as schedules_app

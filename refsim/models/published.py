@@ -50,12 +50,14 @@ class PublishedModel:
     parameters: of the transformer (of one expert).
     sizes: named latent sizes: (height, width) or (frames, height, width), before patches.
     text: prompt tokens.
+    experts: transformers of this size in the pipeline, which share its denoising steps.
     """
 
     config: dict[str, Any]
     parameters: int
     sizes: dict[str, tuple[int, ...]]
     text: int
+    experts: int = 1
 
 
 PUBLISHED: dict[str, PublishedModel] = {
@@ -105,6 +107,7 @@ PUBLISHED: dict[str, PublishedModel] = {
         14_288_491_584,
         {"480p": (21, 60, 104), "720p": (21, 90, 160)},
         512,
+        experts=2,
     ),
     "cogvideox-2b": PublishedModel(
         _COGVIDEOX | {"num_layers": 30, "num_attention_heads": 30, "use_rotary_positional_embeddings": False},

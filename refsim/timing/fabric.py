@@ -17,9 +17,9 @@ from functools import lru_cache
 from refsim.mesh import Topology
 from refsim.timing.chips import Chip
 
-# Efficiency of a link and fixed times: tech_reports/CCLs/results/SUMMARY_wormhole (fits of traced nccl-style runs, bf16,
-# DRAM; 1 link of 12.5 GB/s: e.g. Line all-gather 4.47 us + 1.91 us (N-1) + (N-1) bytes / 11.8 GB/s) and peak link use
-# published for Blackhole (25 GB/s, 2 links).
+# Efficiency of a link and fixed times: tech_reports/CCLs/results/SUMMARY_wormhole (fits of traced nccl-style runs,
+# bf16, DRAM; 1 link of 12.5 GB/s: e.g. Line all-gather 4.47 us + 1.91 us (N-1) + (N-1) bytes / 11.8 GB/s), and peak
+# link use published for Blackhole (25 GB/s, 2 links).
 _EFFICIENCY = {
     "wormhole_b0": {
         ("gather", "Linear"): 11.8 / 12.5, ("gather", "Ring"): 20.8 / 25, ("scatter", "Linear"): 11.1 / 12.5,

@@ -102,9 +102,15 @@ def trace(path: Path) -> list[Sample]:
         for row in csv.DictReader(file):
             inputs = tuple(t for i in range(5) if (t := _tensor(row, f"INPUT_{i}")))
             key = (
-                row["DEVICE ARCH"], row["OP CODE"], int(row["CORE COUNT"]), row["MATH FIDELITY"] or "HiFi4",
-                inputs, _tensor(row, "OUTPUT_0"), row["ATTRIBUTES"], float(row["PM IDEAL [ns]"] or 0),
-            )  # fmt: skip
+                row["DEVICE ARCH"],
+                row["OP CODE"],
+                int(row["CORE COUNT"]),
+                row["MATH FIDELITY"] or "HiFi4",
+                inputs,
+                _tensor(row, "OUTPUT_0"),
+                row["ATTRIBUTES"],
+                float(row["PM IDEAL [ns]"] or 0),
+            )
             groups[key].append((float(row["DEVICE KERNEL DURATION [ns]"]), float(row["OP TO OP LATENCY [ns]"] or 0)))
     found = []
     for (arch, code, cores, fidelity, inputs, output, attributes, ideal), runs in groups.items():
@@ -126,7 +132,7 @@ def trace(path: Path) -> list[Sample]:
                 attributes=attributes,
                 gap_ns=sorted(r[1] for r in runs)[len(runs) // 2],
                 vendor_ideal_ns=ideal,
-            )  # fmt: skip
+            )
         )
     return found
 
@@ -157,7 +163,7 @@ def _published() -> list[Sample]:
                     grid[0] * grid[1],
                     mkn=(m, k, n),
                     grid=grid,
-                )  # fmt: skip
+                )
             )
     return found
 
@@ -179,7 +185,7 @@ def _swept(path: Path) -> list[Sample]:
                     grid=grid,
                     block=(int(r["M_block"]), int(r["K_block"]), int(r["N_block"])),
                     attributes=r["use_case"],
-                )  # fmt: skip
+                )
             )
     return found
 
@@ -203,16 +209,33 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
             return ops.batched_matmul(chip, params, batch, m, k, n, cores=s.cores)
         grid = s.grid or _grid(s.cores, m, n)
         return ops.matmul(
-            chip, params, batch * m, k, n, fidelity=fidelity, dtype=w.dtype, grid=grid, block=s.block,
-            multicast=s.code == "Matmul", in_l1=(x.in_l1, w.in_l1, out.in_l1),
-        )  # fmt: skip
+            chip,
+            params,
+            batch * m,
+            k,
+            n,
+            fidelity=fidelity,
+            dtype=w.dtype,
+            grid=grid,
+            block=s.block,
+            multicast=s.code == "Matmul",
+            in_l1=(x.in_l1, w.in_l1, out.in_l1),
+        )
     if s.kind == "conv" and len(s.inputs) > 1:
         w = s.inputs[1]
         m, n = out.shape[0] * out.shape[1] * out.shape[2], out.shape[3]
         return ops.matmul(
-            chip, params, m, w.shape[2], n, fidelity=fidelity, dtype=w.dtype, grid=(1, s.cores), multicast=True,
+            chip,
+            params,
+            m,
+            w.shape[2],
+            n,
+            fidelity=fidelity,
+            dtype=w.dtype,
+            grid=(1, s.cores),
+            multicast=True,
             in_l1=(x.in_l1, w.in_l1, out.in_l1),
-        )  # fmt: skip
+        )
     if s.code == "ReshapeDeviceOperation" and x.layout == out.layout == "TILE" and x.shape[3] != out.shape[3]:
         wider = x.shape[3] // out.shape[3]  # a tile's rows come from as many tiles
         sources = min(32, wider if wider > 1 else out.rows)
@@ -225,13 +248,18 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
         if l1:
             return ops.l1_copy(chip, params, max(x.nbytes, out.nbytes), s.cores)
     return ops.by_tiles(
-        chip, params, max(read, x.numel if x.numel <= 4 * out.numel else out.numel), out.numel,
-        dtype=x.dtype, cores=s.cores, in_l1=l1,
-    )  # fmt: skip
+        chip,
+        params,
+        max(read, x.numel if x.numel <= 4 * out.numel else out.numel),
+        out.numel,
+        dtype=x.dtype,
+        cores=s.cores,
+        in_l1=l1,
+    )
 
 
 def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
-    """A matmul fused with its collective over the Galaxy's ring of eight (4 links); K is gathered or the sum scattered."""
+    """A matmul fused with its collective on the Galaxy's ring of eight: K is gathered, or the sum scattered."""
     m, k, n = s.mkn
     alone = ops.matmul(chip, params, m, k, n, fidelity=s.fidelity, grid=s.grid, block=s.block)
     fabric = Fabric(chip, 8, 4, Topology.RING)

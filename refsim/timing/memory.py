@@ -9,7 +9,7 @@ from refsim.timing.chips import Chip
 from refsim.timing.reading import Reading
 
 PING_PONG = 2
-"""Persistent buffers exist twice, so that a late reader is not overwritten (tt_dit's CCLManager)."""
+"""Blocks whose gathered weights are held at once: the one in use and the one on its way."""
 RESERVED = 0.06
 """Share of DRAM for programs, traces and what the allocator cannot use."""
 
@@ -33,13 +33,16 @@ class Memory:
         return self.total <= self.capacity
 
 
-def memory(reading: Reading, chip: Chip, parallel: DiTParallelConfig, *, fsdp: bool | None = None) -> Memory:
-    """Memory of one forward; ``fsdp`` None cuts the weights over sp only where they do not fit otherwise."""
+def memory(
+    reading: Reading, chip: Chip, parallel: DiTParallelConfig, *, experts: int = 1, fsdp: bool | None = None
+) -> Memory:
+    """Memory with all ``experts`` in place; ``fsdp`` None cuts weights over sp only where they do not fit otherwise."""
     capacity = chip.dram_gbytes * 1e9 * (1 - RESERVED)
-    buffers = reading.buffer_bytes * (PING_PONG if reading.buffer_bytes else 1)
-    whole = Memory(reading.weights_bytes, reading.peak_activation_bytes, buffers, capacity)
+    buffers = reading.buffer_bytes  # the model asks for both of a pair
+    weights = reading.weights_bytes * experts
+    whole = Memory(weights, reading.peak_activation_bytes, buffers, capacity)
     if fsdp is False or parallel.sp == 1 or (fsdp is None and whole.fits):
         return whole
     largest = reading.weights_bytes / max(reading.blocks, 1)
-    cut = reading.weights_bytes / parallel.sp + PING_PONG * largest
+    cut = weights / parallel.sp + PING_PONG * largest
     return Memory(cut, reading.peak_activation_bytes, buffers, capacity, True)

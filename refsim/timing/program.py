@@ -23,7 +23,7 @@ _ACTIVATIONS = {"gelu", "silu", "relu", "gelu_", "silu_"}
 def programs(ops: list[Op]) -> list[Op]:
     """The ops in order, fused as above."""
     found: list[Op] = []
-    seen_rings: set[int] = set()
+    rings: set[int] = set()
     for op in ops:
         last = found[-1] if found else None
         small = math.prod(op.output or (2,)) <= 32768 and op.kind in ("elementwise", "layout")
@@ -41,9 +41,9 @@ def programs(ops: list[Op]) -> list[Op]:
             n = last.inputs[1][0] + op.inputs[1][0]
             found[-1] = replace(last, inputs=(last.inputs[0], (n, last.inputs[1][1])), output=(*last.output[:-1], n))
             continue
-        starts = op.kind == "sdpa" and op.ring < 0 or op.kind == "collective" and op.name == "ring_attention"
-        if starts and op.ring not in seen_rings:
-            seen_rings.add(op.ring) if op.ring >= 0 else None
+        starts = op.kind == "sdpa" if op.ring < 0 else op.ring not in rings
+        if starts:
+            rings.add(op.ring)
             if last is not None and last.kind == "layout" and last.name == "cat":
                 found.pop()
             found.append(replace(op, kind="layout", name="create_heads", output=op.inputs[0], bytes=0))

@@ -213,3 +213,18 @@ def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> 
         now = done
     line.hidden_ns += max(arrivals[-1] - max(now - start - busy, 0.0), 0.0)
     return now
+
+
+def gather_weights(
+    line: Timeline, m: Machine, nbytes: float, size: int, axis: int, topology: Topology, blocks: int
+) -> None:
+    """Adds what FSDP costs: a block's weights are gathered over ``axis`` before it runs, with nothing beside it."""
+    fabric = Fabric(m.chip, size, m.mesh.links[axis] or 1, topology if size > 2 else Topology.LINEAR)
+    each = fabric.collective_ns("all_gather", nbytes / size / blocks)
+    for i in range(blocks):
+        line.spans.append(
+            Span("fabric", "collective", "gather_weights", f"block {i}", line.ns, line.ns + each, "fabric")
+        )
+        line.ns += each
+        line.exposed_ns += each
+        line.ideal_fabric_ns += fabric.ideal_ns("all_gather", nbytes / size / blocks)

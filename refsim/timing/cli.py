@@ -1,0 +1,125 @@
+"""``refsim time``, ``refsim plan`` and ``refsim report perf``: predictions, no arithmetic is run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refsim.errors import UserError
+
+
+def time(
+    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    ring: Annotated[int | None, typer.Option(help="Ring factor of usp.")] = None,
+    ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps.", min=1, max=1000)] = None,
+    size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
+    fsdp: Annotated[
+        bool | None, typer.Option(help="Weights cut over sp too.", show_default="where they do not fit")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Predicted seconds and memory of the denoising loop on a mesh, and what bounds them."""
+    from refsim.config import parse_parallel
+    from refsim.mesh import get_mesh
+    from refsim.output import check_target
+    from refsim.timing.estimate import estimate
+
+    if trace is not None:
+        check_target(trace, "--trace")
+    on = get_mesh(mesh)
+    config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
+    found = estimate(model, on, config, size=size, steps=steps, fsdp=fsdp)
+    if trace is not None:
+        from refsim.timing.perfetto import write
+
+        write(found, trace)
+    row = found.row()
+    if as_json:
+        typer.echo(json.dumps(row, indent=2))
+        return
+    m, t = row["memory_gb"], found.timeline
+    typer.echo(
+        f"{found.model} {found.size} on {on}, {row['parallel']}: {found.seconds:.2f} s for {found.steps} steps "
+        f"({row['seconds_per_step'] * 1000:.1f} ms each), predicted; denoising only.\n"
+        f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at HiFi2; bound by "
+        f"{found.bound}; communication exposed {row['exposed_communication']:.0%}, hidden {t.hidden_ns / t.ns:.0%}.\n"
+        f"Memory per device: weights {m['weights']:.2f} + activations {m['activations']:.2f} + buffers "
+        f"{m['buffers']:.2f} GB of {m['capacity']:.1f} GB{' (FSDP)' if m['fsdp'] else ''}"
+        f"{'' if m['fits'] else ': DOES NOT FIT'}."
+    )
+    for title, key in (("op class", "by_kind"), ("bound by", "by_bound")):
+        typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
+        for name, seconds in sorted(row[key].items(), key=lambda item: -item[1]):
+            typer.echo(f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}")
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
+    top: Annotated[int, typer.Option(help="How many to show.", min=1)] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Every parallel configuration of a mesh, ranked by predicted time, and why the others cannot run."""
+    from refsim.mesh import get_mesh
+    from refsim.timing.plan import plan as make
+
+    def progress(text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[Kreading {text}")
+            sys.stderr.flush()
+
+    found = make(model, get_mesh(mesh), size=size, progress=progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
+    if not found:
+        raise UserError(f"no configuration lies on {mesh}.")
+    if as_json:
+        rows = [c.estimate.row() | {"rank": c.rank, "would_help": c.helps} for c in runs[:top]]
+        reasons = [{"parallel": c.text, "reason": c.reason} for c in refused]
+        typer.echo(json.dumps({"plans": rows, "infeasible": reasons}, indent=2))
+        return
+    typer.echo(f"{'rank':>4} {'configuration':40} {'s/step':>8} {'seconds':>9} {'GB':>6} {'bound':8} would help")
+    for c in runs[:top]:
+        e = c.estimate
+        fsdp = " fsdp" if e.memory.fsdp else ""
+        typer.echo(
+            f"{c.rank:4} {c.text + fsdp:40} {e.seconds / e.steps:8.3f} {e.seconds:9.2f} {e.memory.total / 1e9:6.2f} "
+            f"{e.bound:8} {c.helps}"
+        )
+    for c in refused:
+        typer.echo(f"   - {c.text:40} cannot run: {c.reason}")
+
+
+report = typer.Typer(no_args_is_help=True)
+
+
+@report.callback()
+def _report() -> None:
+    """Reports made from predictions."""
+
+
+@report.command()
+def perf(
+    out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")] = Path("reports/perf"),
+) -> None:
+    """Tables and plots: expected, desired and published time per system, model and configuration."""
+    from refsim.timing.report import write
+
+    write(out, progress=lambda text: typer.echo(text, err=True))
+
+
+def mount(app: typer.Typer) -> None:
+    app.command()(time)
+    app.command()(plan)
+    app.add_typer(report, name="report", help="Tables and plots of predicted performance.")

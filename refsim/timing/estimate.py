@@ -1,0 +1,158 @@
+"""Seconds and bytes of a published model, or of a checkpoint's configuration, on a mesh."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from refsim.config import DiTParallelConfig
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec, Topology
+from refsim.models.published import PUBLISHED, PublishedModel
+from refsim.timing import schedule
+from refsim.timing.calibration import get_params
+from refsim.timing.memory import Memory, memory
+from refsim.timing.program import programs
+from refsim.timing.reading import Reading, read_published
+
+STEPS = {"SD3Transformer2DModel": 20, "WanTransformer3DModel": 40, "CogVideoXTransformer3DModel": 50}
+"""Denoising steps where none are given: as in the published measurements (tt_dit), or the model card."""
+
+
+@dataclass
+class Estimate:
+    """The denoising loop. ``seconds`` = ``steps`` x ``forwards`` x one forward; encoders and decoder are not in it."""
+
+    model: str
+    size: str
+    mesh: MeshSpec
+    parallel: DiTParallelConfig
+    steps: int
+    forwards: int
+    timeline: schedule.Timeline
+    memory: Memory
+    flops: float
+    peak_tflops: float
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.timeline.ns / 1e9
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_seconds * self.forwards * self.steps
+
+    @property
+    def desired_seconds(self) -> float:
+        """Roofline: every op at its own roof, all communication hidden or, if longer, at link rate."""
+        return self.timeline.ideal_ns / 1e9 * self.forwards * self.steps
+
+    @property
+    def utilisation(self) -> float:
+        return self.flops / (self.timeline.ns * 1000 * self.peak_tflops)
+
+    @property
+    def bound(self) -> str:
+        shares = self.timeline.by_bound()
+        return max(shares, key=shares.__getitem__)
+
+    def row(self) -> dict:
+        t = self.timeline
+        return {
+            "model": self.model,
+            "size": self.size,
+            "mesh": self.mesh.name,
+            "parallel": describe(self.parallel),
+            "steps": self.steps,
+            "forwards_per_step": self.forwards,
+            "seconds": self.seconds,
+            "seconds_per_step": self.forward_seconds * self.forwards,
+            "desired_seconds": self.desired_seconds,
+            "utilisation": self.utilisation,
+            "bound": self.bound,
+            "exposed_communication": t.exposed_ns / t.ns,
+            "by_kind": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_kind().items()},
+            "by_bound": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
+            "memory_gb": {
+                "weights": self.memory.weights / 1e9,
+                "activations": self.memory.activations / 1e9,
+                "buffers": self.memory.buffers / 1e9,
+                "capacity": self.memory.capacity / 1e9,
+                "fsdp": self.memory.fsdp,
+                "fits": self.memory.fits,
+            },
+        }
+
+
+def describe(p: DiTParallelConfig) -> str:
+    """Factors, axes and the attention group, e.g. ``cfg2@1_sp2@0_tp2@1``, ``... ring2 x ulysses2``."""
+    parts = [("cfg", p.cfg_parallel), ("sp", p.sequence_parallel), ("tp", p.tensor_parallel)]
+    named = [
+        f"{n}{f.factor}" + (f"@{f.mesh_axis}" if isinstance(f.mesh_axis, int) else "") for n, f in parts if f.factor > 1
+    ]
+    text = "_".join(named) or "sp1"
+    return text if p.ulysses == 1 else f"{text} ring{p.ring} x ulysses{p.ulysses}"
+
+
+def find(model: str) -> tuple[str, PublishedModel]:
+    """A published model by name, or the transformer of a checkpoint folder by its class and width."""
+    if model in PUBLISHED:
+        return model, PUBLISHED[model]
+    folder = Path(model)
+    for path in (folder / "config.json", folder / "transformer" / "config.json"):
+        if path.is_file():
+            return model, _of_checkpoint(path)
+    raise UserError(f"'{model}' is neither a folder with config.json nor one of {', '.join(PUBLISHED)}.")
+
+
+def _of_checkpoint(path: Path) -> PublishedModel:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        same = next(m for m in PUBLISHED.values() if m.config["_class_name"] == config.get("_class_name"))
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{path} is not JSON of a model's configuration.") from error
+    except StopIteration:
+        names = sorted({m.config["_class_name"] for m in PUBLISHED.values()})
+        raise UserError(f"{path} is a {config.get('_class_name')}; choose one of {', '.join(names)}.") from None
+    return PublishedModel(same.config | config, 0, same.sizes, same.text)
+
+
+def latent(model: PublishedModel, size: str | None) -> tuple[str, tuple[int, ...]]:
+    size = size or list(model.sizes)[-1]
+    if size not in model.sizes:
+        raise UserError(f"size '{size}' is not known for this model; choose one of {', '.join(model.sizes)}.")
+    return size, model.sizes[size]
+
+
+def estimate(
+    name: str,
+    mesh: MeshSpec,
+    parallel: DiTParallelConfig,
+    *,
+    size: str | None = None,
+    steps: int | None = None,
+    fsdp: bool | None = None,
+    reading: Reading | None = None,
+    fuse: bool = True,
+    chunks: tuple[int, int] | None = None,
+) -> Estimate:
+    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other)."""
+    name, model = find(name)
+    size, shape = latent(model, size)
+    batch = parallel.cfg
+    reading = reading or read_published(model, shape, mesh, parallel, batch=batch)
+    machine = schedule.machine(mesh, get_params(mesh.arch), fuse=fuse, chunks=chunks)
+    held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=fsdp)
+    ops = programs(reading.ops)
+    timeline = schedule.replay(ops, machine)
+    if held.fsdp:
+        axis = parallel.sequence_parallel.mesh_axis
+        axis = axis if isinstance(axis, int) else 0
+        whole = mesh.shape[axis] == parallel.sp
+        topology = (mesh.topology(axis) if whole else None) or Topology.LINEAR
+        schedule.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
+    total = sum(schedule.flops(op) for op in ops)
+    steps = steps or STEPS[model.config["_class_name"]]
+    peak = machine.chip.peak_tflops("HiFi2")
+    return Estimate(name, size, mesh, parallel, steps, 2 // batch, timeline, held, total, peak)
