@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["get_mesh", "parse_parallel", "run", "simulate_attention"]
+__all__ = ["get_mesh", "parallelize", "parse_parallel", "run", "simulate_attention"]
 
 _HOME = {
     "run": "refsim.api",
     "simulate_attention": "refsim.api",
+    "parallelize": "refsim.sharded_pipeline",
     "get_mesh": "refsim.mesh",
     "parse_parallel": "refsim.config",
 }

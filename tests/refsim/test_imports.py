@@ -24,7 +24,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
 BASE = ("errors", "mesh", "config", "checkpoint", "output")
-FRONT = ("api", "generate", "launch", "validate", "cli", "cli_pipeline", "__main__")
+FRONT = ("api", "sharded_pipeline", "generate", "launch", "validate", "cli", "cli_pipeline", "__main__")
 ABOVE = ("tt_impl", "parity", "benchmarks", "reports", "tests")
 PACKAGES = ("refsim", "tt_impl", "parity", "benchmarks", "reports")
 LENT = re.compile(r"refsim\.(mesh|config|errors|checkpoint|output|models\.(\w+\.)*config)(\.|$)")

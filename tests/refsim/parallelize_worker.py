@@ -1,0 +1,54 @@
+"""Run under torchrun: diffusers objects as they are and parallelized, compared on every rank; one line of JSON each."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+
+import torch
+
+import refsim
+from tests.refsim.models import test_cogvideox, tiny_wan
+from tests.refsim.pipelines.test_sd3 import REQUEST, diffusers_picture
+from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
+
+
+def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours.double() - theirs).square().mean().sqrt() / theirs.double().std())
+
+
+def cogvideox(parallel: str, rotary: bool) -> dict[str, float]:
+    model, inputs = test_cogvideox.make_model(rotary), test_cogvideox.make_inputs(13)
+    expected = test_cogvideox.answer(copy.deepcopy(model), inputs, rotary)
+    return {"sample": error(test_cogvideox.answer(refsim.parallelize(model, parallel), inputs, rotary), expected)}
+
+
+def wan(parallel: str) -> dict[str, float]:
+    model, inputs = tiny_wan.make_model(0), tiny_wan.make_inputs()
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(**inputs, return_dict=False)[0]
+        ours = refsim.parallelize(model, parallel)(**inputs, return_dict=False)[0]
+    return {"sample": error(ours, expected)}
+
+
+def sd3(parallel: str) -> dict[str, float]:
+    expected, steps = diffusers_picture(make_pipeline(), REQUEST)
+    picture, ours = diffusers_picture(refsim.parallelize(make_pipeline(), parallel), REQUEST)
+    return {"sample": error(ours, steps), "pixels": int((picture - expected).abs().max())}
+
+
+def main() -> None:
+    found = {
+        "sd3": sd3("ulysses2_ring2"),
+        "cogvideox_sincos": cogvideox("ring4", False),
+        "cogvideox_rotary": cogvideox("ulysses2_ring2", True),
+        "wan": wan("ulysses4"),
+    }
+    with open(os.path.join(sys.argv[1], f"{os.environ['RANK']}.json"), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
+if __name__ == "__main__":
+    main()
