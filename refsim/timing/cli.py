@@ -24,20 +24,27 @@ def time(
     fsdp: Annotated[
         bool | None, typer.Option(help="Weights cut over sp too.", show_default="where they do not fit")
     ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predicted seconds and memory of the denoising loop on a mesh, and what bounds them."""
     from refsim.config import parse_parallel
-    from refsim.mesh import get_mesh
+    from refsim.mesh import Topology, get_mesh
     from refsim.output import check_target
     from refsim.timing.estimate import estimate
 
     if trace is not None:
         check_target(trace, "--trace")
+    if topology not in (None, "Linear"):
+        raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
     on = get_mesh(mesh)
     config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
-    found = estimate(model, on, config, size=size, steps=steps, fsdp=fsdp)
+    found = estimate(
+        model, on, config, size=size, steps=steps, fsdp=fsdp, topology=Topology.LINEAR if topology else None
+    )
     if trace is not None:
         from refsim.timing.perfetto import write
 
@@ -47,9 +54,11 @@ def time(
         typer.echo(json.dumps(row, indent=2))
         return
     m, t = row["memory_gb"], found.timeline
+    stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
     typer.echo(
         f"{found.model} {found.size} on {on}, {row['parallel']}: {found.seconds:.2f} s for {found.steps} steps "
-        f"({row['seconds_per_step'] * 1000:.1f} ms each), predicted; denoising only.\n"
+        f"({row['seconds_per_step'] * 1000:.1f} ms each), predicted.\n"
+        f"With {stages}: {found.total_seconds:.2f} s.\n"
         f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at HiFi2; bound by "
         f"{found.bound}; communication exposed {row['exposed_communication']:.0%}, hidden {t.hidden_ns / t.ns:.0%}.\n"
         f"Memory per device: weights {m['weights']:.2f} + activations {m['activations']:.2f} + buffers "
@@ -66,12 +75,15 @@ def plan(
     model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
     mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
     size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
+    attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp (tt_dit runs ring); or all.")] = "all",
     top: Annotated[int, typer.Option(help="How many to show.", min=1)] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Every parallel configuration of a mesh, ranked by predicted time, and why the others cannot run."""
+    from refsim.config import ATTENTIONS
     from refsim.mesh import get_mesh
     from refsim.timing.plan import plan as make
+    from refsim.timing.plan import ranked
 
     def progress(text: str) -> None:
         if sys.stderr.isatty():
@@ -81,6 +93,10 @@ def plan(
     found = make(model, get_mesh(mesh), size=size, progress=progress)
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
+    if attention != "all":
+        if attention not in ATTENTIONS:
+            raise UserError(f"--attention is all or one of {', '.join(ATTENTIONS)}, not '{attention}'.")
+        found = ranked(c for c in found if c.attention == attention)
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
     if not found:
         raise UserError(f"no configuration lies on {mesh}.")

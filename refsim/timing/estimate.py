@@ -10,7 +10,7 @@ from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology
 from refsim.models.published import PUBLISHED, PublishedModel
-from refsim.timing import schedule
+from refsim.timing import schedule, stages
 from refsim.timing.calibration import get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
@@ -22,7 +22,7 @@ STEPS = {"SD3Transformer2DModel": 20, "WanTransformer3DModel": 40, "CogVideoXTra
 
 @dataclass
 class Estimate:
-    """The denoising loop. ``seconds`` = ``steps`` x ``forwards`` x one forward; encoders and decoder are not in it."""
+    """The denoising loop: ``seconds`` = ``steps`` x ``forwards`` x one forward; ``around`` runs before and after."""
 
     model: str
     size: str
@@ -34,6 +34,12 @@ class Estimate:
     memory: Memory
     flops: float
     peak_tflops: float
+    around: dict[str, float]
+
+    @property
+    def total_seconds(self) -> float:
+        """With the encoders and the decoder, as far as ``stages.py`` has them."""
+        return self.seconds + sum(self.around.values())
 
     @property
     def forward_seconds(self) -> float:
@@ -67,6 +73,8 @@ class Estimate:
             "steps": self.steps,
             "forwards_per_step": self.forwards,
             "seconds": self.seconds,
+            "total_seconds": self.total_seconds,
+            "stages": self.around | {"denoising": self.seconds},
             "seconds_per_step": self.forward_seconds * self.forwards,
             "desired_seconds": self.desired_seconds,
             "utilisation": self.utilisation,
@@ -135,14 +143,18 @@ def estimate(
     fsdp: bool | None = None,
     reading: Reading | None = None,
     fuse: bool = True,
+    topology: Topology | None = None,
     chunks: tuple[int, int] | None = None,
 ) -> Estimate:
-    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other)."""
+    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other).
+
+    ``topology`` Linear uses no wrap-around links where the mesh has some; ``fuse`` overlaps matmuls on Rings.
+    """
     name, model = find(name)
     size, shape = latent(model, size)
     batch = parallel.cfg
     reading = reading or read_published(model, shape, mesh, parallel, batch=batch)
-    machine = schedule.machine(mesh, get_params(mesh.arch), fuse=fuse, chunks=chunks)
+    machine = schedule.machine(mesh, get_params(mesh.arch), fuse=fuse, topology=topology, chunks=chunks)
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=fsdp)
     ops = programs(reading.ops)
     timeline = schedule.replay(ops, machine)
@@ -155,4 +167,16 @@ def estimate(
     total = sum(schedule.flops(op) for op in ops)
     steps = steps or STEPS[model.config["_class_name"]]
     peak = machine.chip.peak_tflops("HiFi2")
-    return Estimate(name, size, mesh, parallel, steps, 2 // batch, timeline, held, total, peak)
+    return Estimate(
+        name,
+        size,
+        mesh,
+        parallel,
+        steps,
+        2 // batch,
+        timeline,
+        held,
+        total,
+        peak,
+        stages.around(model.config["_class_name"], shape, machine),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from refsim.config import DiTParallelConfig, parse_parallel
@@ -27,6 +27,7 @@ _HELP = {
 @dataclass
 class Candidate:
     text: str
+    attention: str
     estimate: Estimate | None
     reason: str = ""
     rank: int = 0
@@ -70,15 +71,20 @@ def plan(
             reading = read_published(model, shape, mesh, parallel, batch=parallel.cfg)
             guess = estimates.estimate(name, mesh, parallel, size=size, reading=reading)
         except (RefsimError, AssertionError) as error:
-            found.append(Candidate(text, None, str(error)))
+            found.append(Candidate(text, parallel.attention, None, str(error)))
             continue
         m = guess.memory
         reason = "" if m.fits else f"needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per device"
-        found.append(Candidate(text, guess, reason))
-    found.sort(key=lambda c: (bool(c.reason), c.estimate.seconds if c.estimate else 0.0))
+        found.append(Candidate(text, parallel.attention, guess, reason))
+    return ranked(found)
+
+
+def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Fastest first; the same scheme mirrored takes the same time and shares its rank."""
+    found = sorted(candidates, key=lambda c: (bool(c.reason), c.estimate.seconds if c.estimate else 0.0))
     rank, last = 0, 0.0
     for c in found:
-        if not c.reason and c.estimate:  # the same scheme mirrored takes the same time: one rank
+        if not c.reason and c.estimate:
             rank += not math.isclose(c.estimate.seconds, last, rel_tol=1e-6)
             c.rank, last = rank, c.estimate.seconds
     return found

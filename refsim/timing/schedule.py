@@ -86,12 +86,13 @@ class Machine:
     chip: Chip
     params: Params
     fuse: bool = True
+    topology: Topology | None = None
     chunks: tuple[int, int] | None = None
 
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
         links = self.mesh.links[axis] or max(self.mesh.links) or 1
-        topology = op.topology or Topology.LINEAR
+        topology = self.topology or op.topology or Topology.LINEAR
         if op.size == 2:
             topology = Topology.LINEAR
         return Fabric(self.chip, op.size, links, topology)
@@ -172,7 +173,7 @@ def _fusable(m: Machine, op: Op, following: Op | None, kind: str, name: str | No
         return False
     collective, matmul = (op, following) if kind == "collective" else (following, op)
     large = matmul.kind == "matmul" and math.prod(matmul.inputs[0][:-1]) >= 256
-    return collective.kind == "collective" and collective.topology is Topology.RING and collective.size > 2 and large
+    return collective.kind == "collective" and m.fabric(collective).topology is Topology.RING and large
 
 
 def _fused(line: Timeline, m: Machine, op: Op, matmul: Op, start: float, *, gather_first: bool) -> float:
@@ -219,7 +220,8 @@ def gather_weights(
     line: Timeline, m: Machine, nbytes: float, size: int, axis: int, topology: Topology, blocks: int
 ) -> None:
     """Adds what FSDP costs: a block's weights are gathered over ``axis`` before it runs, with nothing beside it."""
-    fabric = Fabric(m.chip, size, m.mesh.links[axis] or 1, topology if size > 2 else Topology.LINEAR)
+    topology = (m.topology or topology) if size > 2 else Topology.LINEAR
+    fabric = Fabric(m.chip, size, m.mesh.links[axis] or 1, topology)
     each = fabric.collective_ns("all_gather", nbytes / size / blocks)
     for i in range(blocks):
         line.spans.append(

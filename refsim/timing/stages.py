@@ -1,0 +1,143 @@
+"""The stages around the transformer as ops of one device: text encoders and image decoder, tensor parallel over a line.
+
+tt_dit runs them on a 1x4 submesh: encoder linears column, then row parallel (one all-reduce each pair); the decoder's
+channels are cut, gathered before every convolution, and its group norms are local. Widths are those of the
+published encoders (transformers) and of AutoencoderKL (diffusers). Not read off code: the counts below are the model.
+Host work, tokenizer, picture on the host, is not in it; nor is Wan's and CogVideoX's video decoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from refsim.mesh import MeshSpec, Topology
+from refsim.timing import schedule
+from refsim.timing.reading import Op, Shape
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """Layers of width ``width`` with ``heads`` and a feed-forward of ``inner``; ``gated``: two linears in."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    tokens: int
+    gated: bool = False
+
+
+_CLIP_L, _CLIP_G = TextEncoder(12, 768, 12, 3072, 96), TextEncoder(32, 1280, 20, 5120, 96)
+_T5 = TextEncoder(24, 4096, 64, 10240, 256, True)
+_UMT5 = TextEncoder(24, 4096, 64, 10240, 512, True)
+_DECODER = ((512, 512), (512, 512), (512, 256), (256, 128))
+"""AutoencoderKL decoder: (channels in, out) of each level, from an eighth of the picture's side upwards."""
+
+
+class _Line:
+    def __init__(self, mesh: MeshSpec, stage: str) -> None:
+        self.axis = 1 if mesh.shape[1] >= mesh.shape[0] else 0
+        self.size = min(4, mesh.shape[self.axis])
+        self.stage = stage
+        self.ops: list[Op] = []
+
+    def add(self, kind: str, name: str, inputs: tuple[Shape, ...], output: Shape) -> None:
+        self.ops.append(Op(kind, name, inputs, output, "bf16", self.stage))
+
+    def collective(self, name: str, elements: int) -> None:
+        if self.size > 1:
+            self.ops.append(
+                Op("collective", name, ((elements,),), (), "bf16", self.stage, self.axis, self.size, Topology.LINEAR,
+                   2 * elements)
+            )  # fmt: skip
+
+
+def text_encoder(mesh: MeshSpec, e: TextEncoder, name: str) -> list[Op]:
+    """One prompt."""
+    line = _Line(mesh, name)
+    rows, w, n = e.tokens, e.width, line.size
+    for _ in range(e.layers):
+        line.add("norm", "norm", ((rows, w),), (rows, w))
+        line.add("matmul", "linear", ((rows, w), (3 * w // n, w)), (rows, 3 * w // n))
+        shape = (1, max(e.heads // n, 1), rows, w // e.heads)
+        line.add("layout", "create_heads", (shape,), shape)
+        line.add("sdpa", "sdpa", (shape, shape), shape)
+        line.add("layout", "concat_heads", (shape,), shape)
+        line.add("matmul", "linear", ((rows, w // n), (w, w // n)), (rows, w))
+        line.collective("all_reduce", rows * w)
+        line.add("elementwise", "add", ((rows, w), (rows, w)), (rows, w))
+        line.add("norm", "norm", ((rows, w),), (rows, w))
+        inner = e.inner // n
+        for _ in range(2 if e.gated else 1):
+            line.add("matmul", "linear", ((rows, w), (inner, w)), (rows, inner))
+        if e.gated:
+            line.add("elementwise", "mul", ((rows, inner), (rows, inner)), (rows, inner))
+        line.add("matmul", "linear", ((rows, inner), (w, inner)), (rows, w))
+        line.collective("all_reduce", rows * w)
+        line.add("elementwise", "add", ((rows, w), (rows, w)), (rows, w))
+    return line.ops
+
+
+def image_decoder(mesh: MeshSpec, height: int, width: int) -> list[Op]:
+    """AutoencoderKL's decoder from a latent of (16, height, width)."""
+    line = _Line(mesh, "vae")
+    n = line.size
+
+    def conv(pixels: int, cin: int, cout: int, kernel: int = 3) -> None:
+        line.collective("all_gather", pixels * cin // n)
+        line.add("layout", "untilize", ((pixels, cin),), (pixels, cin))
+        line.add("layout", "halo", ((pixels, cin),), (pixels, cin))
+        out = max(cout // n, 3)
+        line.add("matmul", "conv2d", ((pixels, kernel**2 * cin), (out, kernel**2 * cin)), (pixels, out))
+
+    def norm(pixels: int, channels: int) -> None:
+        part = (pixels, channels // n)
+        line.add("elementwise", "group_norm_statistics", (part,), part)
+        line.add("elementwise", "group_norm", (part,), part)
+        line.add("elementwise", "silu", (part,), part)
+
+    def resnet(pixels: int, cin: int, cout: int) -> None:
+        norm(pixels, cin)
+        conv(pixels, cin, cout)
+        norm(pixels, cout)
+        conv(pixels, cout, cout)
+        if cin != cout:
+            conv(pixels, cin, cout, 1)
+        part = (pixels, cout // n)
+        line.add("elementwise", "add", (part, part), part)
+
+    pixels = height * width
+    conv(pixels, 16, 512)
+    resnet(pixels, 512, 512)
+    norm(pixels, 512)
+    line.add("matmul", "linear", ((pixels, 512), (3 * 512 // n, 512)), (pixels, 3 * 512 // n))
+    shape = (1, 1, pixels, 512)
+    line.collective("all_gather", pixels * 512 // n)
+    line.add("sdpa", "sdpa", (shape, shape), shape)
+    resnet(pixels, 512, 512)
+    for i, (cin, cout) in enumerate(_DECODER):
+        for j in range(3):
+            resnet(pixels, cin if j == 0 else cout, cout)
+        if i < 3:
+            pixels *= 4
+            line.add("layout", "upsample", ((pixels, cout // n),), (pixels, cout // n))
+            conv(pixels, cout, cout)
+    norm(pixels, 128)
+    conv(pixels, 128, 3)
+    return line.ops
+
+
+def around(class_name: str, size: Shape, machine: schedule.Machine) -> dict[str, float]:
+    """Seconds of the stages before and after denoising that are modelled; both prompts."""
+    mesh = machine.mesh
+
+    def seconds(ops: list[Op]) -> float:
+        return schedule.replay(ops, machine).ns / 1e9
+
+    if class_name == "SD3Transformer2DModel":
+        encoders = [(e, n) for e, n in ((_CLIP_L, "clip_l"), (_CLIP_G, "clip_g"), (_T5, "t5"))]
+        return {n: 2 * seconds(text_encoder(mesh, e, n)) for e, n in encoders} | {
+            "vae": seconds(image_decoder(mesh, *size[-2:]))
+        }
+    encoder = ("umt5", _UMT5) if class_name == "WanTransformer3DModel" else ("t5", _T5)
+    return {encoder[0]: 2 * seconds(text_encoder(mesh, encoder[1], encoder[0]))}
