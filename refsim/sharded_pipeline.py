@@ -5,23 +5,25 @@
     rotary tables: cut to the local tokens; prompt and cross-attention: whole on every rank
 
 Every rank runs the whole pipeline with the same prompt and seed; what the transformer gives is the same on all. Nothing
-of the pipeline is replaced but the call inside attention, so schedulers, callbacks and LoRA work as they do.
+of the pipeline is replaced but the call inside attention, so schedulers, callbacks and LoRA work as they do. At the
+blocks' entry the ranks compare samples of what they hold: noise without a common seed is refused, not mixed.
 
 In the manner of xDiT's ``parallelize_transformer``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from refsim.ccl import all_gather
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.launch import DEFAULT_TIMEOUT_S, under_torchrun
@@ -75,7 +77,8 @@ def parallelize(
         schedule: of the ring, see ``refsim.parallel.ring``.
 
     Raises:
-        UserError: not under torchrun, another class, or factors that do not use every rank.
+        UserError: not under torchrun, another class, factors that do not use every rank, or parallelized before.
+            Later, from the transformer: ranks with different noise, an attention backend other than torch's, a mask.
     """
     if not under_torchrun():
         raise UserError(
@@ -84,11 +87,22 @@ def parallelize(
     parts = [pipe_or_transformer]
     if hasattr(pipe_or_transformer, "transformer"):
         parts = [getattr(pipe_or_transformer, name, None) for name in _TRANSFORMERS]
+    parts = [part for part in parts if part is not None] or [pipe_or_transformer]
+    for part in parts:
+        _check(part)
     device = _device(parallel, mesh, timeout_s)
     for part in parts:
-        if part is not None:
-            _Sharded(part, device, AttentionOptions(schedule=schedule))
+        _Sharded(part, device, AttentionOptions(schedule=schedule))
     return pipe_or_transformer
+
+
+def _check(transformer: Any) -> None:
+    name = type(transformer).__name__
+    if name not in _FAMILIES:
+        raise UserError(f"refsim.parallelize knows {', '.join(_FAMILIES)}, not {name}.")
+    blocks = getattr(transformer, _FAMILIES[name].blocks)
+    if isinstance(getattr(blocks[0], _FAMILIES[name].attentions[0]).processor, _Processor):
+        raise UserError(f"this {name} is parallelized already; call refsim.parallelize once.")
 
 
 def _device(parallel: str, mesh: str | MeshSpec | None, timeout_s: float) -> Device:
@@ -115,10 +129,7 @@ class _Sharded:
     """The hooks of one transformer."""
 
     def __init__(self, transformer: Any, device: Device, options: AttentionOptions) -> None:
-        name = type(transformer).__name__
-        if name not in _FAMILIES:
-            raise UserError(f"refsim.parallelize knows {', '.join(_FAMILIES)}, not {name}.")
-        self._device, self._options, self._family = device, options, _FAMILIES[name]
+        self._device, self._options, self._family = device, options, _FAMILIES[type(transformer).__name__]
         self._tokens: TokenShards | None = None
         blocks = getattr(transformer, self._family.blocks)
         blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -133,6 +144,9 @@ class _Sharded:
         """Before the first block: this rank's tokens of ``hidden_states``."""
         sp = self._device.groups["sp"]
         x = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        self._compare(x)
+        if any(isinstance(t, Tensor) and t.ndim == 4 and t.shape[1] == x.shape[1] for t in args):
+            raise UserError("refsim.parallelize takes one time step per video, not one per token.")
         self._tokens = TokenShards.of(x.shape[1], sp.size)
         local = self._tokens.cut(x, sp.index, dim=1)
         if "hidden_states" in kwargs:
@@ -154,14 +168,36 @@ class _Sharded:
     def rotary_name(self) -> str | None:
         return self._family.rotary and self._family.rotary[0]
 
-    @contextlib.contextmanager
-    def attention(self) -> Iterator[None]:
-        """While open, torch's attention is the mesh's."""
-        with mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", self._attend):
-            yield
+    def _compare(self, x: Tensor) -> None:
+        """``UserError`` if the ranks hold different tokens; 64 values of each are compared, bf16's noise allowed."""
+        few = x.detach().flatten()[:: max(1, x.numel() // 64)][:64].double()
+        of_rank = all_gather(self._device, few.unsqueeze(0).contiguous(), self._device.groups["sp"], dim=0)
+        if not torch.allclose(of_rank, few.expand_as(of_rank), rtol=0.05, atol=0.05 * float(few.abs().mean())):
+            raise UserError(
+                "the ranks were given different latents; pass every rank a generator with the same seed, such as "
+                "generator=torch.Generator().manual_seed(0)."
+            )
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
         """(B, H, local rows, E), prompt rows before or behind the local tokens -> the same of the answer."""
+        if (
+            attn_mask is not None
+            or dropout_p
+            or is_causal
+            or enable_gqa
+            or scale not in (None, query.shape[-1] ** -0.5)
+        ):
+            raise UserError("refsim.parallelize runs attention without mask, dropout or a scale of its own.")
         n, rows = self._tokens.local_n, query.shape[2]
         text, first = rows - n, self._family.prompt_first
         at = (slice(text, None), slice(0, text)) if first else (slice(0, n), slice(n, None))
@@ -172,6 +208,20 @@ class _Sharded:
         if not text:
             return out
         return torch.cat([prompt_out, out] if first else [out, prompt_out], 2)
+
+
+class _MeshAttention(TorchFunctionMode):
+    """While open, torch's attention is the mesh's."""
+
+    def __init__(self, attend: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self._attend, self.calls = attend, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            self.calls += 1
+            func = self._attend
+        return func(*args, **(kwargs or {}))
 
 
 class _Processor:
@@ -188,5 +238,11 @@ class _Processor:
             kwargs[name] = self._sharded.cut_rotary(kwargs[name])
         elif name is not None and args and isinstance(args[-1], tuple):
             args = (*args[:-1], self._sharded.cut_rotary(args[-1]))
-        with self._sharded.attention():
-            return self._original(attn, *args, **kwargs)
+        with _MeshAttention(self._sharded.attend) as mesh:
+            out = self._original(attn, *args, **kwargs)
+        if mesh.calls != 1:
+            raise UserError(
+                f"{type(self._original).__name__} does not go through torch's scaled_dot_product_attention; "
+                "choose it with transformer.set_attention_backend('native')."
+            )
+        return out

@@ -10,6 +10,7 @@ import sys
 import torch
 
 import refsim
+from refsim.errors import UserError
 from tests.refsim.models import test_cogvideox, tiny_wan
 from tests.refsim.pipelines.test_sd3 import REQUEST, diffusers_picture
 from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
@@ -39,12 +40,52 @@ def sd3(parallel: str) -> dict[str, float]:
     return {"sample": error(ours, steps), "pixels": int((picture - expected).abs().max())}
 
 
+def refused() -> dict[str, str]:
+    """What is said where the answer would be wrong."""
+    model, inputs = refsim.parallelize(test_cogvideox.make_model(False)), test_cogvideox.make_inputs(13)
+    attention = model.transformer_blocks[0].attn1
+
+    def said(do) -> str:
+        try:
+            do()
+        except UserError as e:
+            return str(e)
+        return "nothing"
+
+    own_seed = torch.Generator().manual_seed(int(os.environ["RANK"]))
+    other = {**inputs, "hidden_states": torch.randn(inputs["hidden_states"].shape, generator=own_seed)}
+    found = {
+        "latents": said(lambda: test_cogvideox.answer(model, other, False)),
+        "twice": said(lambda: refsim.parallelize(model)),
+    }
+    for name, processor in {"backend": Eager(), "mask": Masked()}.items():
+        attention.processor._original = processor
+        found[name] = said(lambda: test_cogvideox.answer(model, inputs, False))
+    return found
+
+
+class Eager:
+    """A processor that computes attention by itself."""
+
+    def __call__(self, attn, hidden_states, encoder_hidden_states, **_):
+        return hidden_states, encoder_hidden_states
+
+
+class Masked:
+    """A processor that masks the future."""
+
+    def __call__(self, attn, hidden_states, encoder_hidden_states, **_):
+        x = hidden_states.unsqueeze(1)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
 def main() -> None:
     found = {
         "sd3": sd3("ulysses2_ring2"),
         "cogvideox_sincos": cogvideox("ring4", False),
         "cogvideox_rotary": cogvideox("ulysses2_ring2", True),
         "wan": wan("ulysses4"),
+        "refused": refused(),
     }
     with open(os.path.join(sys.argv[1], f"{os.environ['RANK']}.json"), "w", encoding="utf-8") as file:
         json.dump(found, file)

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import refsim
 from refsim.errors import UserError
+from tests.refsim.models.test_cogvideox import make_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,10 +28,15 @@ def test_the_answer_is_that_of_the_object_as_it_was(tmp_path):
     done = torchrun("-m", "tests.refsim.parallelize_worker", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     by_rank = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert all(found == by_rank[0] for found in by_rank)
     for found in by_rank:
-        assert found == by_rank[0]
+        refused = found.pop("refused")
         assert all(family["sample"] <= 5e-6 for family in found.values()), found
         assert found["sd3"]["pixels"] <= 1
+        assert "same seed" in refused["latents"]
+        assert "set_attention_backend" in refused["backend"]
+        assert "without mask" in refused["mask"]
+        assert "parallelized already" in refused["twice"]
 
 
 def test_the_example_runs_and_checks():
@@ -54,4 +61,11 @@ def test_factors_that_do_not_fit(monkeypatch, parallel, mesh, word):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UserError, match=word):
-        refsim.parallelize(object(), parallel, mesh)
+        refsim.parallelize(make_model(rotary=False), parallel, mesh)
+
+
+def test_another_class(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UserError, match="WanTransformer3DModel, not Linear"):
+        refsim.parallelize(torch.nn.Linear(1, 1))
