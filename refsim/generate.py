@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIPELINES = {
+    "CogVideoXPipeline": "refsim.pipelines.cogvideox",
     "StableDiffusion3Pipeline": "refsim.pipelines.stable_diffusion_3",
     "WanPipeline": "refsim.pipelines.wan",
 }

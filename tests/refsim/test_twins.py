@@ -32,6 +32,7 @@ ALONE = {
             *(f"refsim/models/vae/{n}.py" for n in ("config", "decoder")),
             *(f"refsim/models/clip/{n}.py" for n in ("config", "encoder")),
             *(f"refsim/models/cogvideox/{n}.py" for n in ("block", "config", "embeddings", "transformer")),
+            "refsim/pipelines/cogvideox.py",
             "refsim/pipelines/stable_diffusion_3.py",
         ],
         _NOT_YET,

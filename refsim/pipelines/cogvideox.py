@@ -1,0 +1,163 @@
+"""The program behind ``refsim run`` of a CogVideoX folder: prompt and noise in, frames out.
+
+    prompt, negative prompt --tokenizer (host)--> ids --T5 (no mask)--> embeddings
+    for every time step: transformer with guidance --> scheduler (host) --> latents
+    latents / scaling --> decoder --> frames
+
+The decoder is not parallel: rank 0 runs diffusers' own ``AutoencoderKLCogVideoX``, and the notes of a run say so. The
+transformer is, in both forms of the prompt (whole on every rank here; ``refsim run`` of the transformer takes both).
+
+Counterpart: diffusers' ``CogVideoXPipeline`` with its DDIM scheduler.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.errors import UserError
+from refsim.models.cogvideox.config import CogVideoXConfig
+from refsim.models.registry import load_model
+from refsim.models.t5.config import T5Config
+from refsim.models.t5.encoder import T5Encoder
+from refsim.parallel.cfg import batch_range, gather_batch, guide
+from refsim.parallel.sdpa import SDPAProgramConfig
+from refsim.parallel.usp import AttentionOptions
+from refsim.pipelines.host import Clock, HostScheduler, load_scheduler
+from refsim.pipelines.request import PipelineRequest, load_tokenizer
+from refsim.pipelines.transformer import digest
+from refsim.runtime.device import Device
+
+FPS = 8
+_FRAMES, _TEXT = 49, 226
+
+
+def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+    """The host's part: ``input_ids`` (2, L) of [negative, positive] prompt (the positive one alone without guidance)
+    and ``latents`` (1, F, C, H, W), the noise in fp32.
+
+    Raises:
+        UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
+    """
+    config, vae = Checkpoint(root / "transformer").config, Checkpoint(root / "vae").config
+    scale = 2 ** (len(vae.get("block_out_channels", (0,) * 4)) - 1)
+    temporal = int(vae.get("temporal_compression_ratio", 4))
+    height = request.height or config.get("sample_height", 60) * scale
+    width = request.width or config.get("sample_width", 90) * scale
+    frames, step = request.frames or _FRAMES, scale * config.get("patch_size", 2)
+    if request.guidance_2 is not None:
+        raise UserError("this pipeline has one transformer; leave out --guidance-2.")
+    if height % step or width % step:
+        raise UserError(f"a picture of {height}x{width} does not divide into {step}x{step} pixels; choose multiples.")
+    if (frames - 1) % temporal:
+        near = max(frames // temporal, 1) * temporal + 1
+        raise UserError(f"--frames is one more than a multiple of {temporal}, such as {near}, not {frames}.")
+    texts = [request.negative_prompt, request.prompt] if request.guided else [request.prompt]
+    ids = load_tokenizer(root / "tokenizer")(
+        texts,
+        padding="max_length",
+        max_length=request.max_text or config.get("max_text_seq_length", _TEXT),
+        truncation=True,
+        add_special_tokens=True,
+        return_tensors="pt",
+    ).input_ids
+    size = ((frames - 1) // temporal + 1, config.get("in_channels", 16), height // scale, width // scale)
+    latents = torch.randn((1, *size), generator=torch.Generator().manual_seed(request.seed))
+    return {"latents": latents, "input_ids": ids}
+
+
+def check(root: Path, device: Device) -> None:
+    """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
+    _transformer(device, root, torch.float32, AttentionOptions(), meta=True)
+    config = CogVideoXConfig.from_dict(Checkpoint(root / "transformer").config)
+    features = _text_encoder(device, root, torch.float32, meta=True).features
+    if features != config.text_embed_dim:
+        raise UserError(
+            f"pipeline '{root}' has text_embed_dim {config.text_embed_dim} in transformer but d_model of text_encoder "
+            f"is {features}."
+        )
+    Checkpoint(root / "vae")
+    name = type(load_scheduler(root / "scheduler")).__name__
+    if name != "CogVideoXDDIMScheduler":
+        raise UserError(f"pipeline '{root}' has a {name}; CogVideoXDDIMScheduler is supported.")
+
+
+def program(
+    device: Device,
+    *,
+    folder: str,
+    inputs: str,
+    dtype: str,
+    steps: int,
+    guidance: float,
+    guidance_2: float | None,
+    schedule: str,
+    pad_heads: bool,
+    chunks: tuple[int, int],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run this device's part; rank 0 returns the video and what every step gave.
+
+    Args:
+        inputs: what :func:`prepare` gave.
+
+    Returns:
+        ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps`` (steps, 1, F, C, h, w), the latents after every step;
+        seconds per stage, how the decoder ran, and the digest of the last latents.
+    """
+    root, storage = Path(folder), getattr(torch, dtype)
+    tensors, clock = load_file(inputs), Clock()
+    mine = slice(*batch_range(device, tensors["input_ids"].shape[0]))
+    device.status("loading the text encoder")
+    prompt = _text_encoder(device, root, storage)(tensors["input_ids"][mine])
+    clock.lap("encode")
+
+    device.status("loading the transformer")
+    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
+    transformer = _transformer(device, root, storage, options)
+    scheduler = HostScheduler(device, root / "scheduler", steps)
+    latents, kept = tensors["latents"], []
+    for index, t in enumerate(scheduler.timesteps):
+        device.status(f"running step {index}")
+        batch = latents.to(storage).expand(prompt.shape[0], *latents.shape[1:])
+        sample = transformer(
+            hidden_states=batch, encoder_hidden_states=prompt, timestep=t.float().expand(prompt.shape[0])
+        )
+        sample = gather_batch(device, sample).float()
+        if sample.shape[0] == 2:
+            sample = guide(sample, guidance)
+        latents = scheduler.step(sample, index, latents)
+        kept.append(latents)
+    del transformer
+    clock.lap("denoise")
+
+    frames = _decode(device, root, storage, latents) if device.rank == 0 else None
+    clock.lap("decode")
+    result = {"digest": digest(latents), "seconds": clock.laps, "decoder": "diffusers on rank 0, not parallel"}
+    return result, {} if frames is None else {"frames": frames, "steps": torch.stack(kept)}
+
+
+def _decode(device: Device, root: Path, storage: torch.dtype, latents_BFCHW: Tensor) -> Tensor:
+    from diffusers import AutoencoderKLCogVideoX
+
+    device.status("decoding by diffusers")
+    vae = AutoencoderKLCogVideoX.from_pretrained(root / "vae", torch_dtype=storage, use_safetensors=True).eval()
+    latents = latents_BFCHW.permute(0, 2, 1, 3, 4).to(storage) / vae.config.scaling_factor
+    return vae.decode(latents, return_dict=False)[0].contiguous()
+
+
+def _text_encoder(device: Device, root: Path, storage: torch.dtype, *, meta: bool = False) -> T5Encoder:
+    checkpoint = Checkpoint(root / "text_encoder")
+    return T5Encoder(Weights(checkpoint, storage, meta=meta), device, T5Config.from_dict(checkpoint.config))
+
+
+def _transformer(
+    device: Device, root: Path, storage: torch.dtype, options: AttentionOptions, *, meta: bool = False
+) -> Any:
+    checkpoint = Checkpoint(root / "transformer")
+    weights = Weights(checkpoint, storage, meta=meta)
+    return load_model(checkpoint, weights, device, options=options, split_prompt=False)
