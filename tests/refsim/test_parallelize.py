@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import refsim
 from refsim.errors import UserError
@@ -18,32 +19,48 @@ from tests.refsim.models.test_cogvideox import make_model
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def torchrun(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *words]
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """(what every rank found, what was printed) of the worker and, in the same four processes, the example."""
+    folder = tmp_path_factory.mktemp("parallelize")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    command += ["-m", "tests.refsim.parallelize_worker", str(folder), str(ROOT / "examples" / "parallelize_sd3.py")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-
-
-def test_the_answer_is_that_of_the_object_as_it_was(tmp_path):
-    done = torchrun("-m", "tests.refsim.parallelize_worker", str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    by_rank = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
-    assert all(found == by_rank[0] for found in by_rank)
-    for found in by_rank:
-        refused = found.pop("refused")
-        assert all(family["sample"] <= 5e-6 for family in found.values()), found
-        assert found["sd3"]["pixels"] <= 1
-        assert "same seed" in refused["latents"]
-        assert "set_attention_backend" in refused["backend"]
-        assert "without mask" in refused["mask"]
-        assert "parallelized already" in refused["twice"]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)], done.stdout, folder
 
 
-def test_the_example_runs_and_checks():
-    done = torchrun("examples/parallelize_sd3.py", "--check", "--parallel", "ring2_ulysses2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "over 4 ranks" in done.stdout
-    assert done.stdout.count("relative RMSE") == 4
+def test_every_rank_finds_the_same(ran):
+    assert all(found == ran[0][0] for found in ran[0])
+
+
+@pytest.mark.parametrize("family", ["sd3", "cogvideox_sincos", "cogvideox_rotary", "wan"])
+def test_the_answer_is_that_of_the_object_as_it_was(ran, family):
+    found = ran[0][0][family]
+    assert found["sample"] <= 5e-6
+    assert found.get("pixels", 0) <= 1
+
+
+@pytest.mark.parametrize(
+    ("case", "word"),
+    [
+        ("latents", "same seed"),
+        ("backend", "set_attention_backend"),
+        ("mask", "without mask"),
+        ("twice", "parallelized already"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(ran, case, word):
+    assert word in ran[0][0]["refused"][case]
+
+
+def test_the_example_runs_and_checks(ran):
+    _, said, folder = ran
+    assert "picture of 24x40 over 4 ranks, ring2_ulysses2" in said
+    assert said.count("largest difference of a pixel 0.0") == 4
+    with Image.open(folder / "picture.png") as image:
+        assert image.size == (40, 24)
 
 
 def test_without_torchrun(monkeypatch):
