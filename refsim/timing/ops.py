@@ -151,15 +151,20 @@ def sdpa(
     q_chunk: int = 256,
     k_chunk: int = 512,
 ) -> Cost:
-    """Attention of m queries to n keys, ``heads`` of width ``e``: whole query chunks, dealt out to the cores."""
+    """Attention of m queries to n keys, ``heads`` of width ``e``: whole query chunks, dealt out to the cores.
+
+    Cores on one head hand its keys and values on, so that they are read once per turn: without that, 128 queries per
+    core on Blackhole would be DRAM-bound far below the 68 % that is measured.
+    """
     cores = cores or chip.num_cores
+    q_chunk, k_chunk = min(q_chunk, TILE * tiles(m)), min(k_chunk, TILE * tiles(n))
     chunks = batch * heads * -(-m // q_chunk)
     turns = -(-chunks // cores)
     pairs = tiles(q_chunk) * tiles(k_chunk) * -(-n // k_chunk)
     math_cycles = 2 * tiles(e) * CYCLES_PER_TILE[fidelity]
     compute = turns * pairs * (math_cycles + params.softmax_cycles) / chip.clock_ghz
     keys = 2 * batch * heads * n * e * BYTES["bf16"]
-    dram = (2 * batch * heads * m * e * BYTES["bf16"] + keys * -(-m // q_chunk)) / chip.dram_gbps
+    dram = (2 * batch * heads * m * e * BYTES["bf16"] + keys * turns) / chip.dram_gbps
     ideal = 4 * batch * heads * m * n * e / chip.peak_tflops(fidelity) / 1000
     return _cost(chip, params.launch_ns, ideal, compute=compute, noc=0.0, dram=dram)
 

@@ -8,7 +8,7 @@ from typing import Any
 from refsim.errors import UserError
 
 
-def _figure(columns: int = 1) -> tuple[Any, Any]:
+def _figure(rows: int, columns: int) -> tuple[Any, Any]:
     try:
         import matplotlib
     except ImportError as error:
@@ -17,7 +17,7 @@ def _figure(columns: int = 1) -> tuple[Any, Any]:
     matplotlib.rcParams.update({"svg.hashsalt": "refsim", "svg.fonttype": "none", "font.size": 9})
     from matplotlib import pyplot
 
-    return pyplot.subplots(1, columns, figsize=(5.2 * columns, 3.8), squeeze=False)
+    return pyplot.subplots(rows, columns, figsize=(4.6 * columns, 3.6 * rows), squeeze=False)
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -30,7 +30,7 @@ def _save(figure: Any, path: Path) -> None:
 
 def scaling(lines: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
     """Per model: devices, expected and desired seconds per step, both logarithmic; dashed beyond real systems."""
-    figure, axes = _figure(max(len(lines), 1))
+    figure, axes = _figure(1, max(len(lines), 1))
     for axis, (name, points) in zip(axes[0], lines.items(), strict=False):
         devices = [p[0] for p in points]
         axis.plot(devices, [p[1] for p in points], "o-", label="expected")
@@ -46,8 +46,8 @@ def scaling(lines: dict[str, list[tuple[int, float, float]]], path: Path) -> Non
 
 def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], path: Path) -> None:
     """Per model and arch: gather, sdpa and their overlapped time (ms) over ring sizes."""
-    figure, axes = _figure(len(bars))
-    for axis, ((name, arch), points) in zip(axes[0], bars.items(), strict=True):
+    figure, axes = _figure(2, len(bars) // 2)
+    for axis, ((name, arch), points) in zip(axes.T.flat, bars.items(), strict=True):
         sizes = [p[0] for p in points]
         for i, (label, style) in enumerate((("T_gather", "^--"), ("T_sdpa", "s--"), ("overlapped", "o-")), 1):
             axis.plot(sizes, [p[i] for p in points], style, label=label)

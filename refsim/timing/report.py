@@ -84,7 +84,7 @@ def _table(model: str, size: str, rows: list[tuple[str, str, Estimate | str]]) -
         "Seconds. *expected*: the pipeline as far as it is modelled (video decoders are not), predicted for today's "
         "kernels; *denoising*: that part of it; *desired*: denoising at the roofline, communication hidden, and its "
         "ratio to expected; *published*: measured by others, and its ratio.\n",
-        "| system | configuration | expected | denoising | desired | ratio | published | ratio | bound | exposed comm. | "
+        "| system | configuration | expected | denoising | desired | ratio | published | ratio | bound | exposed | "
         "GB/device |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]

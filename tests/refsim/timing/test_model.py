@@ -1,0 +1,110 @@
+"""The timing model against arithmetic done by hand, against figures published by others, and against its own data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from refsim.mesh import Topology
+from refsim.timing import calibration, measured, ops
+from refsim.timing.chips import get_chip
+from refsim.timing.fabric import Fabric, fused_ns
+
+TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")
+WH, BH = get_chip("wormhole_b0"), get_chip("blackhole")
+
+
+def test_peaks_are_the_published_ones():
+    assert WH.peak_tflops("HiFi2") == pytest.approx(131, rel=0.01)
+    assert BH.peak_tflops("HiFi2") == pytest.approx(304, rel=0.01)
+    assert get_chip("blackhole", galaxy=True).peak_tflops("HiFi4") == pytest.approx(166, rel=0.01)
+
+
+@pytest.mark.parametrize("arch", ["wormhole_b0", "blackhole"])
+@pytest.mark.parametrize("m,k,n", [(32, 64, 32), (2048, 2432, 3648), (4096, 4096, 4096), (1, 2432, 14592)])
+def test_no_matmul_beats_its_roofline_and_more_work_takes_longer(arch, m, k, n):
+    chip, params = get_chip(arch), calibration.get_params(arch)
+    cost = ops.matmul(chip, params, m, k, n)
+    assert cost.ns > cost.ideal_ns
+    assert ops.matmul(chip, params, m, 2 * k, n).ns > cost.ns
+    assert ops.matmul(chip, params, m, k, n, fidelity="HiFi4").ns >= cost.ns
+
+
+def test_a_large_matmul_is_bound_by_compute_and_one_row_by_what_its_readers_draw():
+    params = calibration.get_params("wormhole_b0")
+    assert ops.matmul(WH, params, 4096, 4096, 4096, fidelity="HiFi4").bound == "compute"
+    assert ops.matmul(WH, params, 1, 2432, 14592).bound == "noc"
+
+
+@pytest.mark.parametrize("arch,cores", [("wormhole_b0", 63), ("blackhole", 110)])
+def test_sdpa_reaches_the_utilisation_it_was_calibrated_on(arch, cores):
+    chip, params = get_chip(arch), calibration.get_params(arch)
+    heads = {63: 7, 110: 10}[cores]
+    cost = ops.sdpa(chip, params, 1, heads, 256 * cores // heads, 16384, 128, cores=cores)  # no core is idle
+    busy = 4 * cores * 256 * 16384 * 128 / (cost.ns * 1000 * chip.peak_tflops("HiFi2", cores))
+    assert busy == pytest.approx(calibration.SDPA_UTILISATION[arch], rel=0.03)
+
+
+def line_of_four(nbytes: float, kind: str = "all_gather") -> float:
+    return Fabric(WH, 4, 1, Topology.LINEAR).collective_ns(kind, nbytes)
+
+
+def test_collectives_follow_the_published_fits():
+    """tech_reports/CCLs SUMMARY_wormhole, written out: Line of 4, 1 link, 1 MiB per device."""
+    size = 2**20
+    assert line_of_four(size) == pytest.approx(4470 + 3 * 1910 + 3 * size / 11.8, rel=0.05)
+    ring = Fabric(WH, 8, 1, Topology.RING).collective_ns("all_gather", size)
+    assert ring == pytest.approx(4470 + 4 * 2500 + 7 * size / 20.8, rel=0.05)
+    scatter = line_of_four(4 * size, "reduce_scatter")
+    assert scatter == pytest.approx(3230 + 3 * 3970 + 3 / 4 * 4 * size / 11.1, rel=0.05)
+
+
+@pytest.mark.parametrize("topology", list(Topology))
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_every_shard_but_ones_own_arrives_once(size, topology):
+    arrivals = Fabric(BH, size, 2, topology).arrivals(1e6)
+    assert len(arrivals) == size - 1 and list(arrivals) == sorted(arrivals)
+
+
+def test_two_axes_at_once_share_dram():
+    fabric = Fabric(WH, 4, 4, Topology.RING)
+    assert fabric.arrivals(1e7, beside_gbps=200)[-1] > 1.5 * fabric.arrivals(1e7)[-1]
+
+
+def test_fusing_hides_all_but_one_shard():
+    assert fused_ns(100.0, 40.0, 4) == 110.0
+    assert fused_ns(40.0, 100.0, 4) == 110.0
+
+
+@needs_traces
+def test_the_stored_parameters_are_what_calibration_finds():
+    stored = json.loads(calibration.FITTED.read_text())["params"]
+    for arch in stored:
+        found = calibration.fit(arch, [s for s in measured.calibration(TRACES) if s.arch == arch])
+        assert vars(found) == pytest.approx(stored[arch], rel=1e-3)
+
+
+@needs_traces
+def test_validation_files_are_never_fitted_on(monkeypatch):
+    opened = []
+    whole = Path.open
+    monkeypatch.setattr(Path, "open", lambda self, *a, **k: opened.append(self.name) or whole(self, *a, **k))
+    measured.calibration(TRACES)
+    assert opened and not set(opened) & set(measured.VALIDATION)
+
+
+@needs_traces
+@pytest.mark.parametrize("arch,most", [("wormhole_b0", 0.20), ("blackhole", 0.20)])
+def test_matmuls_of_the_calibration_set(arch, most):
+    params, chip = calibration.get_params(arch), get_chip(arch)
+    samples = [s for s in measured.calibration(TRACES) if s.arch == arch and s.kind == "matmul"]
+
+    def mape(p: ops.Params) -> float:
+        return sum(abs(measured.predict(chip, p, s).ns / s.ns - 1) for s in samples) / len(samples)
+
+    assert mape(params) <= most
+    assert mape(replace(params, math_efficiency=params.math_efficiency / 2)) > most  # the bound means something
