@@ -1,6 +1,6 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint,
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
-hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s ttnn`` is the device wing on ttnn's mock meshes
+hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time, ``nox -s ttnn`` is the device wing on ttnn's mock meshes
 (needs python3.12; an interpreter that is missing is an error)."""
 
 import nox
@@ -44,6 +44,13 @@ def fuzz(session: nox.Session) -> None:
     """Thousands of wrong configurations, checkpoints, inputs and flags: one sentence and exit code 2 every time."""
     session.install("-e", ".[dev]")
     session.run("pytest", "tests/fuzz", "--hypothesis-profile=fuzz", "--timeout=1800", *session.posargs)
+
+
+@nox.session
+def reports(session: nox.Session) -> None:
+    """Predicted performance: tables and plots, the same bytes every time."""
+    session.install("-e", ".[report]")
+    session.run("refsim", "report", "perf", *(session.posargs or ["--out", "reports/perf"]))
 
 
 @nox.session
