@@ -169,6 +169,7 @@ def run(
             dtype=dtype or "fp32",
             schedule=schedule,
             pad_heads=pad_heads,
+            prompt_tokens=prompt_tokens,
             q_chunk_size=q_chunk_size,
             k_chunk_size=k_chunk_size,
             timeout_s=timeout,

@@ -98,6 +98,7 @@ def _text(summary: dict[str, Any], found: Generated) -> str:
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["seconds"].items())
     same = "all ranks agree" if found.replicas_equal else "RANKS DISAGREE"
     lines = [f"{summary['pictures']} picture(s) of {height}x{width} -> {summary['files'][0]}  ({same}; {stages})"]
+    lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str)]
     if found.check is not None:
         lines += [f"step {i:3d}  PCC {pcc:.12f}" for i, pcc in enumerate(found.check.step_pcc)]
         verdict = "passed" if found.check.passed else "FAILED"

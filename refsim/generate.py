@@ -3,7 +3,7 @@
 The launching process is the host: it tokenizes, draws the noise and writes files; encoders, transformers and decoder
 run on the devices. A pipeline module in ``refsim.pipelines`` brings
 
-    check(folder, device)                     UserError for a part that is missing or does not fit; reads headers
+    check(folder, device, split_prompt)       UserError for a part that is missing or does not fit; reads headers
     prepare(folder, request) -> tensors       what the ranks are handed: ids, noise; reads the folder's tokenizer
     program                                   the ranks' part; gives ``frames`` (B, 3, F, H, W) in -1..1 and ``steps``
 """
@@ -92,6 +92,7 @@ def generate(
     dtype: str = "fp32",
     schedule: str = "step",
     pad_heads: bool = True,
+    prompt_tokens: str = "replicated",
     q_chunk_size: int = 256,
     k_chunk_size: int = 512,
     timeout_s: float = launch.DEFAULT_TIMEOUT_S,
@@ -103,6 +104,7 @@ def generate(
         request: prompt, size, steps, guidance and seed.
         mesh, parallel, attention, ring, ulysses: see :func:`refsim.config.parse_parallel`.
         dtype: storage of weights and activations, ``fp32`` or ``bf16``.
+        prompt_tokens: ``replicated`` on every device of sp, or ``split`` over them.
         schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s: see :func:`refsim.api.attention_result`.
         check: run once more in a single process and compare.
 
@@ -112,7 +114,7 @@ def generate(
     """
     root, spec = Path(folder), get_mesh(mesh)
     config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
-    check_options("replicated", schedule, q_chunk_size, k_chunk_size, timeout_s)
+    check_options(prompt_tokens, schedule, q_chunk_size, k_chunk_size, timeout_s)
     if dtype not in DTYPES:
         raise UserError(f"dtype '{dtype}' is not supported; choose fp32 or bf16.")
     if check and launch.under_torchrun():
@@ -122,7 +124,8 @@ def generate(
     if config.cfg > 1 and not request.guided:
         raise UserError(f"cfg{config.cfg} needs guidance above 1, not {request.guidance:g}.")
     module = _pipeline(root)
-    module.check(root, Device(spec, config, 0))
+    split_prompt = prompt_tokens == "split"
+    module.check(root, Device(spec, config, 0), split_prompt=split_prompt)
     with _as_file(module.prepare(root, request)) as inputs:
         arguments = {
             "folder": str(root),
@@ -134,6 +137,7 @@ def generate(
             "schedule": schedule,
             "pad_heads": pad_heads,
             "chunks": (q_chunk_size, k_chunk_size),
+            "split_prompt": split_prompt,
         }
         program = f"{module.__name__}:program"
         result = launch.execute(program, spec, config, arguments, timeout_s=timeout_s)

@@ -4,10 +4,9 @@
     for every time step: transformer with guidance --> scheduler (host) --> latents
     latents / scaling --> decoder --> frames
 
-The decoder is not parallel: rank 0 runs diffusers' own ``AutoencoderKLCogVideoX``, and the notes of a run say so. The
-transformer is, in both forms of the prompt (whole on every rank here; ``refsim run`` of the transformer takes both).
+The decoder is not parallel: rank 0 runs diffusers' own ``AutoencoderKLCogVideoX``, and the notes of a run say so.
 
-Counterpart: diffusers' ``CogVideoXPipeline`` with its DDIM scheduler.
+Counterpart: diffusers' ``CogVideoXPipeline`` with its DDIM or DPM scheduler.
 """
 
 from __future__ import annotations
@@ -35,11 +34,13 @@ from refsim.runtime.device import Device
 
 FPS = 8
 _FRAMES, _TEXT = 49, 226
+_SCHEDULERS = ("CogVideoXDDIMScheduler", "CogVideoXDPMScheduler")
 
 
 def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     """The host's part: ``input_ids`` (2, L) of [negative, positive] prompt (the positive one alone without guidance)
-    and ``latents`` (1, F, C, H, W), the noise in fp32.
+    and ``latents`` (1, F, C, H, W), the noise in fp32; ``generator``, the state that drew it, for a scheduler that
+    draws more.
 
     Raises:
         UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
@@ -49,7 +50,7 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     temporal = int(vae.get("temporal_compression_ratio", 4))
     height = request.height or config.get("sample_height", 60) * scale
     width = request.width or config.get("sample_width", 90) * scale
-    frames, step = request.frames or _FRAMES, scale * config.get("patch_size", 2)
+    frames, step = request.frames or config.get("sample_frames", _FRAMES), scale * config.get("patch_size", 2)
     if request.guidance_2 is not None:
         raise UserError("this pipeline has one transformer; leave out --guidance-2.")
     if height % step or width % step:
@@ -67,13 +68,14 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         return_tensors="pt",
     ).input_ids
     size = ((frames - 1) // temporal + 1, config.get("in_channels", 16), height // scale, width // scale)
-    latents = torch.randn((1, *size), generator=torch.Generator().manual_seed(request.seed))
-    return {"latents": latents, "input_ids": ids}
+    generator = torch.Generator().manual_seed(request.seed)
+    latents = torch.randn((1, *size), generator=generator)
+    return {"latents": latents, "generator": generator.get_state(), "input_ids": ids}
 
 
-def check(root: Path, device: Device) -> None:
+def check(root: Path, device: Device, *, split_prompt: bool) -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
-    _transformer(device, root, torch.float32, AttentionOptions(), meta=True)
+    _transformer(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
     config = CogVideoXConfig.from_dict(Checkpoint(root / "transformer").config)
     features = _text_encoder(device, root, torch.float32, meta=True).features
     if features != config.text_embed_dim:
@@ -83,8 +85,8 @@ def check(root: Path, device: Device) -> None:
         )
     Checkpoint(root / "vae")
     name = type(load_scheduler(root / "scheduler")).__name__
-    if name != "CogVideoXDDIMScheduler":
-        raise UserError(f"pipeline '{root}' has a {name}; CogVideoXDDIMScheduler is supported.")
+    if name not in _SCHEDULERS:
+        raise UserError(f"pipeline '{root}' has a {name}; {' and '.join(_SCHEDULERS)} are supported.")
 
 
 def program(
@@ -99,6 +101,7 @@ def program(
     schedule: str,
     pad_heads: bool,
     chunks: tuple[int, int],
+    split_prompt: bool,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the video and what every step gave.
 
@@ -118,8 +121,10 @@ def program(
 
     device.status("loading the transformer")
     options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
-    transformer = _transformer(device, root, storage, options)
-    scheduler = HostScheduler(device, root / "scheduler", steps)
+    transformer = _transformer(device, root, storage, options, split_prompt)
+    generator = torch.Generator()
+    generator.set_state(tensors["generator"])
+    scheduler = HostScheduler(device, root / "scheduler", steps, generator=generator)
     latents, kept = tensors["latents"], []
     for index, t in enumerate(scheduler.timesteps):
         device.status(f"running step {index}")
@@ -156,8 +161,14 @@ def _text_encoder(device: Device, root: Path, storage: torch.dtype, *, meta: boo
 
 
 def _transformer(
-    device: Device, root: Path, storage: torch.dtype, options: AttentionOptions, *, meta: bool = False
+    device: Device,
+    root: Path,
+    storage: torch.dtype,
+    options: AttentionOptions,
+    split_prompt: bool,
+    *,
+    meta: bool = False,
 ) -> Any:
     checkpoint = Checkpoint(root / "transformer")
     weights = Weights(checkpoint, storage, meta=meta)
-    return load_model(checkpoint, weights, device, options=options, split_prompt=False)
+    return load_model(checkpoint, weights, device, options=options, split_prompt=split_prompt)

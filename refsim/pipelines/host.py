@@ -12,6 +12,7 @@ Bytes: per step the latents once to every device.
 
 from __future__ import annotations
 
+import inspect
 import time
 from pathlib import Path
 
@@ -44,13 +45,25 @@ class Clock:
 class HostScheduler:
     """A diffusers scheduler folder, its time steps known to every device.
 
+    Args:
+        generator: of the noise that some schedulers add at every step; what drew the first latents, as in diffusers.
+
     Attributes:
         timesteps: (steps,) in float64, in the order they are run.
         num_train_timesteps: what 1.0 in fractions of the schedule stands for.
     """
 
-    def __init__(self, device: Device, folder: Path, steps: int, **set_timesteps: float) -> None:
-        self._device, self._scheduler = device, None
+    def __init__(
+        self,
+        device: Device,
+        folder: Path,
+        steps: int,
+        *,
+        generator: torch.Generator | None = None,
+        **set_timesteps: float,
+    ) -> None:
+        self._device, self._scheduler, self._generator = device, None, generator
+        self._original: Tensor | None = None  # what a DPM of CogVideoX last took the clean video for
         count, timesteps = torch.zeros(2, dtype=torch.int64), torch.empty(0)
         if device.rank == 0:
             device.status("importing the scheduler")
@@ -67,9 +80,18 @@ class HostScheduler:
         """The latents after step ``index``, on every device, in the dtype they came in."""
         if self._scheduler is not None:
             self._device.status(f"scheduling step {index}")
-            t = self._scheduler.timesteps[index]
-            latents = self._scheduler.step(prediction, t, latents, return_dict=False)[0].to(latents.dtype)
+            latents = self._step(prediction, index, latents).to(latents.dtype)
         return upload(self._device, latents)
+
+    def _step(self, prediction: Tensor, index: int, latents: Tensor) -> Tensor:
+        step, t = self._scheduler.step, self._scheduler.timesteps
+        known = inspect.signature(step).parameters
+        noise = {"generator": self._generator} if self._generator is not None and "generator" in known else {}
+        if "old_pred_original_sample" not in known:
+            return step(prediction, t[index], latents, **noise, return_dict=False)[0]
+        before = t[index - 1] if index else None
+        latents, self._original = step(prediction, self._original, t[index], before, latents, **noise)
+        return latents
 
 
 def load_scheduler(folder: Path):

@@ -83,10 +83,10 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     return tensors
 
 
-def check(root: Path, device: Device) -> None:
+def check(root: Path, device: Device, *, split_prompt: bool) -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
     config = Checkpoint(root / "transformer").config
-    _transformer(device, root, torch.float32, AttentionOptions(), meta=True)
+    _transformer(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
     clips = [_clip(device, root, name, torch.float32, meta=True)[1] for name in _CLIPS]
     vae = _decoder(device, root, torch.float32, meta=True)[1]
     pairs = [
@@ -119,6 +119,7 @@ def program(
     schedule: str,
     pad_heads: bool,
     chunks: tuple[int, int],
+    split_prompt: bool,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the picture and what every step gave.
 
@@ -137,7 +138,7 @@ def program(
 
     options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
     device.status("loading the transformer")
-    transformer = _transformer(device, root, storage, options)
+    transformer = _transformer(device, root, storage, options, split_prompt)
     scheduler = HostScheduler(device, root / "scheduler", steps)
     latents, kept = tensors["latents"], []
     for index, t in enumerate(scheduler.timesteps):
@@ -203,11 +204,17 @@ def _t5(device: Device, root: Path, storage: torch.dtype, *, meta: bool = False)
 
 
 def _transformer(
-    device: Device, root: Path, storage: torch.dtype, options: AttentionOptions, *, meta: bool = False
+    device: Device,
+    root: Path,
+    storage: torch.dtype,
+    options: AttentionOptions,
+    split_prompt: bool,
+    *,
+    meta: bool = False,
 ) -> Any:
     checkpoint = Checkpoint(root / "transformer")
     weights = Weights(checkpoint, storage, meta=meta)
-    return load_model(checkpoint, weights, device, options=options, split_prompt=False)
+    return load_model(checkpoint, weights, device, options=options, split_prompt=split_prompt)
 
 
 def _decoder(device: Device, root: Path, storage: torch.dtype, *, meta: bool = False) -> tuple[VAEDecoder, VAEConfig]:

@@ -78,9 +78,9 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}
 
 
-def check(root: Path, device: Device) -> None:
+def check(root: Path, device: Device, *, split_prompt: bool) -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
-    experts = _Experts(device, root, torch.float32, AttentionOptions(), meta=True)
+    experts = _Experts(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
     encoder = _text_encoder(device, root, torch.float32, meta=True)
     decoder_config = _decoder(device, root, torch.float32, meta=True)[1]
     for name in ("transformer",) if experts.boundary is None else ("transformer", "transformer_2"):
@@ -105,6 +105,7 @@ def program(
     schedule: str,
     pad_heads: bool,
     chunks: tuple[int, int],
+    split_prompt: bool,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the video and what every step gave.
 
@@ -120,7 +121,7 @@ def program(
     tensors = load_file(inputs)
     clock = Clock()
     options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
-    experts = _Experts(device, root, storage, options)
+    experts = _Experts(device, root, storage, options, split_prompt)
     mine = slice(*batch_range(device, tensors["input_ids"].shape[0]))
     prompt = _encode(device, root, storage, tensors["input_ids"][mine], tensors["attention_mask"][mine])
     clock.lap("encode")
@@ -175,9 +176,17 @@ class _Experts:
     """The transformer of each stretch of the schedule, one in memory at a time."""
 
     def __init__(
-        self, device: Device, root: Path, storage: torch.dtype, options: AttentionOptions, *, meta: bool = False
+        self,
+        device: Device,
+        root: Path,
+        storage: torch.dtype,
+        options: AttentionOptions,
+        split_prompt: bool,
+        *,
+        meta: bool = False,
     ) -> None:
-        self._device, self._root, self._storage, self._options, self._meta = device, root, storage, options, meta
+        self._device, self._root, self._storage, self._meta = device, root, storage, meta
+        self._how = {"options": options, "split_prompt": split_prompt}
         self.boundary = boundary_ratio(root)
         self._held: tuple[str, Any] | None = None
 
@@ -192,7 +201,7 @@ class _Experts:
             self._device.status(f"loading {name}")
             folder = Checkpoint(self._root / name)
             weights = Weights(folder, self._storage, meta=self._meta)
-            model = load_model(folder, weights, self._device, options=self._options, split_prompt=False)
+            model = load_model(folder, weights, self._device, **self._how)
             self._held = (name, model)
         return self._held[1]
 

@@ -44,11 +44,14 @@ def make_pipeline(rotary: bool, **changes):
     return pipe
 
 
-@pytest.mark.parametrize("rotary", [False, True], ids=["2b", "5b"])
-def test_equals_diffusers(tmp_path, rotary):
-    pipe = make_pipeline(rotary)
-    pipe.save_pretrained(tmp_path)
-    request = REQUEST
+@pytest.fixture(scope="module", params=["2b-ddim", "5b-dpm"])
+def tiny(request, tmp_path_factory):
+    """(folder, diffusers' 8-bit frames, its latents after every step)."""
+    from diffusers import CogVideoXDPMScheduler
+
+    changes = {"scheduler": CogVideoXDPMScheduler()} if request.param == "5b-dpm" else {}
+    pipe, folder = make_pipeline(request.param == "5b-dpm", **changes), tmp_path_factory.mktemp("cogvideox")
+    pipe.save_pretrained(folder)
     steps = []
 
     def keep(pipe, index, t, tensors):
@@ -56,34 +59,70 @@ def test_equals_diffusers(tmp_path, rotary):
         return {}
 
     images = pipe(
-        request.prompt,
-        request.negative_prompt,
-        height=request.height,
-        width=request.width,
-        num_frames=request.frames,
-        num_inference_steps=request.steps,
-        guidance_scale=request.guidance,
-        generator=torch.Generator().manual_seed(request.seed),
-        max_sequence_length=request.max_text,
+        REQUEST.prompt,
+        REQUEST.negative_prompt,
+        height=REQUEST.height,
+        width=REQUEST.width,
+        num_frames=REQUEST.frames,
+        num_inference_steps=REQUEST.steps,
+        guidance_scale=REQUEST.guidance,
+        generator=torch.Generator().manual_seed(REQUEST.seed),
+        max_sequence_length=REQUEST.max_text,
         callback_on_step_end=keep,
         output_type="np",
     ).frames[0]
-    frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
-    found = generate(tmp_path, request, mesh="t3k", parallel="sp8", attention="usp", ring=2, ulysses=4, check=rotary)
+    return folder, (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
+
+
+USP = {"parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "how"),
+    [("replicated", USP), ("split", USP), ("replicated", {"parallel": "cfg2_sp2_tp2"})],
+    ids=["replicated-usp", "split-usp", "replicated-cfg"],
+)
+def test_equals_diffusers(tiny, prompt, how):
+    folder, frames, steps = tiny
+    found = generate(folder, REQUEST, mesh="t3k", prompt_tokens=prompt, **how)
     assert "not parallel" in found.notes["decoder"]
     assert found.replicas_equal
+    assert not found.hazards
     for ours, theirs in zip(found.steps, steps, strict=True):
         assert relative_rmse(ours, theirs) <= 5e-6
     assert found.pixels.shape == frames.shape
     assert (found.pixels - frames).abs().max() <= 1
-    assert not found.check or found.check.passed
+    assert frames.float().std() > 10  # a picture, not a flat grey
+
+
+def test_the_command_checks_and_names_the_decoder(tiny, tmp_path, capsys):
+    from refsim import cli
+
+    words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "sp8", "--attention", "usp", "--ring", "2"]
+    words += [
+        "--ulysses",
+        "4",
+        "--prompt-tokens",
+        "split",
+        "--prompt",
+        "a dog",
+        "--check",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    sizes = ["--height", "64", "--width", "96", "--frames", "5", "--max-text", "13", "--steps", "2"]
+    assert cli._main([*words, *sizes]) == 0
+    said = capsys.readouterr().out
+    assert said.count("PCC 1.0000000") == 2
+    assert "diffusers on rank 0, not parallel" in said
+    assert (tmp_path / "o" / "frame_0004.png").exists()
 
 
 def test_requests_and_folders_that_do_not_fit(tmp_path):
-    from diffusers import CogVideoXDPMScheduler
+    from diffusers import FlowMatchEulerDiscreteScheduler
 
-    make_pipeline(False, scheduler=CogVideoXDPMScheduler()).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="CogVideoXDDIMScheduler is supported"):
+    make_pipeline(False, scheduler=FlowMatchEulerDiscreteScheduler()).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="CogVideoXDPMScheduler are supported"):
         generate(tmp_path, REQUEST, mesh="n300", parallel="sp2")
     folder = tmp_path / "ddim"
     make_pipeline(False).save_pretrained(folder)

@@ -53,7 +53,9 @@ def tiny(tmp_path_factory):
 )
 def test_equals_diffusers(tiny, mesh, parallel):
     folder, picture, steps = tiny
-    found = generate(folder, REQUEST, mesh=mesh, parallel=parallel, check=parallel == "cfg2_sp2_tp2")
+    prompt = "split" if parallel == "sp2_tp4" else "replicated"
+    check = parallel == "cfg2_sp2_tp2"
+    found = generate(folder, REQUEST, mesh=mesh, parallel=parallel, prompt_tokens=prompt, check=check)
     assert found.replicas_equal
     assert not found.hazards
     for ours, theirs in zip(found.steps, steps, strict=True):
