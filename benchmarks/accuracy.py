@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py TRACES_DIR [--shapes]
 
-Per arch and op class: distinct shapes, MAPE, median and worst error, the error weighted by measured time, and the
+Per arch and op class: distinct shapes, bias (median signed error), MAPE, median and worst error, the error weighted by measured time, and the
 vendor's own ideal model (PM IDEAL) beside it where a trace has it.
 """
 
@@ -28,6 +28,7 @@ def summary(found: list[tuple[measured.Sample, float]]) -> dict[str, float]:
     vendor = [abs(s.vendor_ideal_ns / s.ns - 1) for s, _ in found if s.vendor_ideal_ns]
     return {
         "shapes": len(size),
+        "bias": median(e for _, e in found),
         "mape": mean(size),
         "median": median(size),
         "worst": max(size),
@@ -44,6 +45,8 @@ def table(samples: list[measured.Sample]) -> list[tuple[str, str, dict[str, floa
             part = [f for f in of_arch if f[0].kind == kind]
             if part:
                 rows.append((arch, kind, summary(part)))
+            for case in sorted({s.attributes for s, _ in part if s.mkn and s.attributes}):
+                rows.append((arch, f"- {case}", summary([f for f in part if f[0].attributes == case])))
         if of_arch:
             rows.append((arch, "all", summary(of_arch)))
     return rows
@@ -51,11 +54,11 @@ def table(samples: list[measured.Sample]) -> list[tuple[str, str, dict[str, floa
 
 def main(folder: Path, shapes: bool) -> None:
     for name, samples in (("calibration", measured.calibration(folder)), ("validation", measured.validation(folder))):
-        heads = " ".join(f"{h:>8}" for h in ("MAPE", "median", "worst", "by time", "vendor"))
-        print(f"\n{name}\n{'arch':12} {'class':12} shapes {heads}")
+        heads = " ".join(f"{h:>8}" for h in ("bias", "MAPE", "median", "worst", "by time", "vendor"))
+        print(f"\n{name}\n{'arch':12} {'class':28} shapes {heads}")
         for arch, kind, row in table(samples):
-            numbers = " ".join(f"{row[k]:8.1%}" for k in ("mape", "median", "worst", "by_time", "vendor_mape"))
-            print(f"{arch:12} {kind:12} {row['shapes']:6} {numbers}")
+            numbers = " ".join(f"{row[k]:8.1%}" for k in ("bias", "mape", "median", "worst", "by_time", "vendor_mape"))
+            print(f"{arch:12} {kind:28} {row['shapes']:6} {numbers}")
         for s, e in errors(samples) if shapes and name == "calibration" else ():
             print(f"{e:+7.1%} {s.ns / 1000:9.1f} us x{s.count:<4} {s.code} {s.mkn or [t.shape for t in s.inputs[:2]]}")
 

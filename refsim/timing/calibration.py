@@ -21,7 +21,13 @@ from refsim.timing.chips import CYCLES_PER_TILE, get_chip
 FITTED = Path(__file__).with_name("calibrated.json")
 SDPA_UTILISATION = {"wormhole_b0": 0.48, "blackhole": 0.68}
 _START = {"launch_ns": 3000.0, "math_efficiency": 0.75, "reader_gbps": 12.0, "tile_ns": 1200.0}
-_BOUNDS = {"launch_ns": (200, 2e4), "math_efficiency": (0.3, 1.0), "reader_gbps": (3, 60), "tile_ns": (50, 1e4)}
+_BOUNDS = {
+    "launch_ns": (200, 2e4),
+    "handshake_ns": (50, 2e4),
+    "math_efficiency": (0.3, 1.0),
+    "reader_gbps": (3, 60),
+    "tile_ns": (50, 1e4),
+}
 
 
 def softmax_cycles(utilisation: float, width: int = 128) -> float:

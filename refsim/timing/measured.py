@@ -35,6 +35,7 @@ _KINDS = {
         "TypecastDeviceOperation",
     ),
 }
+_COPIES = ("Move", "Copy", "Halo", "Slice", "PaddedSlice", "Concat", "InterleavedTo", "ShardedTo", "Reshard", "Permute")
 _FIDELITY = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
 _DTYPE = {"BFLOAT16": "bf16", "FLOAT32": "fp32", "BFLOAT8_B": "bfp8", "BFLOAT4_B": "bfp4", "UINT32": "uint32"}
 
@@ -244,9 +245,10 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     if s.kind == "norm":
         return ops.by_tiles(chip, params, x.numel, out.numel, width=x.shape[3], dtype=x.dtype, cores=s.cores)
     l1 = x.in_l1 and out.in_l1
-    if s.kind == "layout" and (l1 or x.layout != "TILE" or "Shard" in s.code):
+    if s.code.startswith(_COPIES):
         if l1:
             return ops.l1_copy(chip, params, max(x.nbytes, out.nbytes), s.cores)
+        return ops.copy(chip, params, max(x.nbytes, out.nbytes) if x.in_l1 or out.in_l1 else 2 * out.nbytes, s.cores)
     return ops.by_tiles(
         chip,
         params,

@@ -204,6 +204,12 @@ def by_tiles(
     return _cost(chip, params.launch_ns, moved / chip.dram_gbps, compute=turns * sources * per_tile, noc=0.0, dram=dram)
 
 
+def copy(chip: Chip, params: Params, nbytes: float, cores: int) -> Cost:
+    """DRAM to L1 or back with nothing computed: a core has many reads in flight, other than ``by_tiles``."""
+    noc, dram = nbytes / cores / params.reader_gbps, nbytes / chip.dram_gbps
+    return _cost(chip, params.launch_ns, dram, compute=0.0, noc=noc, dram=dram)
+
+
 def l1_copy(chip: Chip, params: Params, nbytes: float, cores: int) -> Cost:
     """Data handed between cores' L1, or within one: each core's share over its NoC port."""
     noc = nbytes / cores / chip.noc_gbps
