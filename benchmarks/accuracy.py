@@ -2,8 +2,8 @@
 
     python benchmarks/accuracy.py TRACES_DIR [--shapes]
 
-Per arch and op class: distinct shapes, bias (median signed error), MAPE, median and worst error, the error weighted by measured time, and the
-vendor's own ideal model (PM IDEAL) beside it where a trace has it.
+Per arch and op class: distinct shapes, bias (median signed error), MAPE, median and worst error, the error weighted by
+measured time, and the vendor's own ideal model (PM IDEAL) beside it where a trace has it.
 """
 
 from __future__ import annotations
