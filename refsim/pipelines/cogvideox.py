@@ -39,8 +39,8 @@ _SCHEDULERS = ("CogVideoXDDIMScheduler", "CogVideoXDPMScheduler")
 
 def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     """The host's part: ``input_ids`` (2, L) of [negative, positive] prompt (the positive one alone without guidance)
-    and ``latents`` (1, F, C, H, W), the noise in fp32; ``generator``, the state that drew it, for a scheduler that
-    draws more.
+    and ``latents`` (1, F, C, H, W), the noise in fp32, F rounded up to whole patches; ``spare``, the frames too many,
+    which are the first; ``generator``, the state that drew the noise, for a scheduler that draws more.
 
     Raises:
         UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
@@ -67,10 +67,13 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         add_special_tokens=True,
         return_tensors="pt",
     ).input_ids
-    size = ((frames - 1) // temporal + 1, config.get("in_channels", 16), height // scale, width // scale)
+    latent_frames = (frames - 1) // temporal + 1
+    spare = -latent_frames % (config.get("patch_size_t") or 1)
+    size = (latent_frames + spare, config.get("in_channels", 16), height // scale, width // scale)
     generator = torch.Generator().manual_seed(request.seed)
     latents = torch.randn((1, *size), generator=generator)
-    return {"latents": latents, "generator": generator.get_state(), "input_ids": ids}
+    state = {"generator": generator.get_state(), "spare": torch.tensor(spare)}
+    return {"latents": latents, "input_ids": ids, **state}
 
 
 def check(root: Path, device: Device, *, split_prompt: bool) -> None:
@@ -140,7 +143,8 @@ def program(
     del transformer
     clock.lap("denoise")
 
-    frames = _decode(device, root, storage, latents) if device.rank == 0 else None
+    asked = latents[:, int(tensors["spare"]) :]
+    frames = _decode(device, root, storage, asked) if device.rank == 0 else None
     clock.lap("decode")
     result = {"digest": digest(latents), "seconds": clock.laps, "decoder": "diffusers on rank 0, not parallel"}
     return result, {} if frames is None else {"frames": frames, "steps": torch.stack(kept)}

@@ -8,7 +8,6 @@ from typing import Any
 from refsim.errors import UserError
 
 CLASS_NAME = "CogVideoXTransformer3DModel"
-_ABSENT = {"patch_size_t": "CogVideoX 1.5", "ofs_embed_dim": "an image-to-video model"}
 _FIXED = {
     "activation_fn": "gelu-approximate",
     "timestep_activation_fn": "silu",
@@ -16,13 +15,14 @@ _FIXED = {
     "flip_sin_to_cos": True,
     "freq_shift": 0,
     "use_learned_positional_embeddings": False,
-    "patch_bias": True,
+    "ofs_embed_dim": None,
 }
 
 
 @dataclass(frozen=True)
 class CogVideoXConfig:
-    """Keys and defaults of diffusers' config.json (2b: 30 layers of 30 heads, sincos; 5b: 42 of 48, rotary)."""
+    """Keys and defaults of diffusers' config.json (2b: 30 layers of 30 heads, sincos; 5b: 42 of 48, rotary; 1.5: as
+    5b, patches of ``patch_size_t`` = 2 frames)."""
 
     num_attention_heads: int = 30
     attention_head_dim: int = 64
@@ -35,6 +35,7 @@ class CogVideoXConfig:
     sample_width: int = 90
     sample_height: int = 60
     patch_size: int = 2
+    patch_size_t: int | None = None
     norm_eps: float = 1e-5
     spatial_interpolation_scale: float = 1.875
     temporal_interpolation_scale: float = 1.0
@@ -47,20 +48,19 @@ class CogVideoXConfig:
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CogVideoXConfig:
         """From a parsed config.json; ``UserError`` for a value this model cannot have."""
-        for name, what in _ABSENT.items():
-            if config.get(name) is not None:
-                raise UserError(
-                    f"config.json has {name} = {config[name]!r}, {what}; CogVideoX 2b and 5b are supported."
-                )
         for name, wanted in _FIXED.items():
             if config.get(name, wanted) != wanted:
                 raise UserError(f"config.json has {name} = {config[name]!r}; {wanted!r} is supported.")
         types = {f.name: f.type for f in fields(cls)}
         given = {name: value for name, value in config.items() if name in types and value is not None}
         for name, value in given.items():
-            if types[name] == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if types[name].startswith("int") and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UserError(f"config.json has {name} = {value!r}; it must be a whole number above 0.")
         result = cls(**given)
+        if result.patch_size_t and not result.use_rotary_positional_embeddings:
+            raise UserError("config.json has patch_size_t without use_rotary_positional_embeddings, which 1.5 has.")
+        if not result.patch_size_t and not config.get("patch_bias", True):
+            raise UserError("config.json has patch_bias = false without patch_size_t; only 1.5 has it so.")
         if result.attention_head_dim % 16:
             raise UserError(
                 f"config.json has attention_head_dim = {result.attention_head_dim}; a multiple of 16 is needed to give "

@@ -2,6 +2,7 @@
 
     2b  a sincos table is added to the tokens: [time D/4 | width 3D/8 | height 3D/8], each [sin, cos]
     5b  queries and keys of video tokens are turned: head features [time E/4 | height 3E/8 | width 3E/8]
+    1.5 as 5b, a patch being patch_size_t frames deep
 
 A member of sp makes the positions of its own tokens only.
 """
@@ -28,33 +29,38 @@ Grid = tuple[int, int, int]
 
 
 class VideoPatches:
-    """The convolution over each frame's patches as a column-parallel linear on this member's tokens, and back."""
+    """The convolution over patches as a column-parallel linear on this member's tokens, and back."""
 
     def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig) -> None:
         self._device, self._config = device, config
         c, p = config.in_channels, config.patch_size
+        self._deep = config.patch_size_t or 1
         self._proj = ColParallelLinear(
             weights,
             device,
             "patch_embed.proj",
-            in_features=c * p * p,
+            in_features=c * self._deep * p * p,
             out_features=config.features,
             gathered_input=False,
-            unflatten=(c, p, p),
+            unflatten=None if config.patch_size_t else (c, p, p),
         )
 
     def grid(self, size: tuple[int, ...]) -> Grid:
-        """Patches (frames, rows, columns) of a latent (frames, channels, height, width)."""
+        """Patches (deep, high, wide) of a latent (frames, channels, height, width)."""
         (frames, _, height, width), p = size, self._config.patch_size
         if height % p or width % p:
             raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
-        return frames, height // p, width // p
+        if frames % self._deep:
+            raise UserError(
+                f"a latent of {frames} frames does not divide into patches {self._deep} frames deep; pad it."
+            )
+        return frames // self._deep, height // p, width // p
 
     def __call__(self, latent_BFCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
         """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1), positions of 2b added."""
-        (_, h, w), p = self.grid(latent_BFCHW.shape[1:]), self._config.patch_size
-        x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p))  # (B, F, C, h, p, w, p)
-        patches_BNP = x.permute(0, 1, 3, 5, 2, 4, 6).flatten(4).flatten(1, 3)
+        (t, h, w), p = self.grid(latent_BFCHW.shape[1:]), self._config.patch_size
+        x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p)).unflatten(1, (t, self._deep))
+        patches_BNP = x.permute(0, 1, 4, 6, 3, 2, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C deep p p)
         placements = {"sp": Shard(1)} if self._device.groups["sp"].size > 1 else {}
         embedded = self._proj(MeshTensor(tokens.cut(patches_BNP, shard, dim=1), placements))
         if self._config.use_rotary_positional_embeddings:
@@ -80,24 +86,27 @@ class VideoPatches:
         return table[:, slice(*shard_range(padded, tp))]
 
     def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
-        """(B, N, C * p * p) with the channel outermost -> (B, F, C, H, W)."""
+        """(B, N, C * deep * p * p) with the channel outermost -> (B, F, C, H, W)."""
         p = self._config.patch_size
-        x = out_BNP.unflatten(2, (-1, p, p)).unflatten(1, grid)  # (B, F, h, w, C, p, p)
-        return x.permute(0, 1, 4, 2, 5, 3, 6).flatten(5).flatten(3, 4).contiguous()
+        x = out_BNP.unflatten(2, (-1, self._deep, p, p)).unflatten(1, grid)  # (B, t, h, w, C, deep, p, p)
+        return x.permute(0, 1, 5, 4, 2, 6, 3, 7).flatten(6).flatten(4, 5).flatten(1, 2).contiguous()
 
 
 def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor] | None:
     """(cos, sin) of this shard's tokens, (local N, E / 2) in fp32, zero in padding; None for a model with a table.
 
-    A grid that is not the trained one is stretched over it and centred, as diffusers' pipeline does.
+    A grid that is not the trained one is stretched over it and centred, as diffusers' pipeline does; 1.5 counts patches
+    from the corner.
     """
     if not config.use_rotary_positional_embeddings:
         return None
     span = tokens.tokens(shard)
     t, y, x = token_positions(grid, span)
-    rows, columns = _stretched(grid[1:], (config.sample_height, config.sample_width), config.patch_size)
+    if config.patch_size_t is None:
+        rows, columns = _stretched(grid[1:], (config.sample_height, config.sample_width), config.patch_size)
+        y, x = rows[y], columns[x]
     e = config.attention_head_dim
-    angles = rotary_angles((t, rows[y], columns[x]), (e // 4, 3 * e // 8, 3 * e // 8))
+    angles = rotary_angles((t, y, x), (e // 4, 3 * e // 8, 3 * e // 8))
     padding = (0, 0, 0, tokens.local_n - (span[1] - span[0]))
     return F.pad(angles.cos().float(), padding), F.pad(angles.sin().float(), padding)
 

@@ -65,7 +65,7 @@ class CogVideoXTransformer:
             [weights.take(f"{name}.{n}", (d,)) for n in ("weight", "bias")] for name in ("norm_final", "norm_out.norm")
         ]
         self._mod_out = Linear(weights, "norm_out.linear", in_features=config.time_embed_dim, out_features=2 * d)
-        out_features = config.patch_size**2 * config.out_channels
+        out_features = config.patch_size**2 * (config.patch_size_t or 1) * config.out_channels
         self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=out_features)
         weights.finish(CLASS_NAME)
 

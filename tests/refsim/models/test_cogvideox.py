@@ -7,24 +7,26 @@ import torch
 
 import refsim
 from refsim.errors import UserError
+from refsim.models.cogvideox.config import CogVideoXConfig
 from tests.refsim.models.tiny_sd35 import relative_rmse
 
 
-def make_model(rotary: bool, seed: int = 0):
+def make_model(rotary: bool, seed: int = 0, **changes):
     from diffusers import CogVideoXTransformer3DModel
 
-    model = CogVideoXTransformer3DModel(
-        num_attention_heads=3,
-        attention_head_dim=16,
-        time_embed_dim=12,
-        text_embed_dim=32,
-        num_layers=3,
-        sample_width=12,
-        sample_height=8,
-        sample_frames=9,
-        max_text_seq_length=13,
-        use_rotary_positional_embeddings=rotary,
-    ).eval()
+    config = {
+        "num_attention_heads": 3,
+        "attention_head_dim": 16,
+        "time_embed_dim": 12,
+        "text_embed_dim": 32,
+        "num_layers": 3,
+        "sample_width": 12,
+        "sample_height": 8,
+        "sample_frames": 9,
+        "max_text_seq_length": 13,
+        "use_rotary_positional_embeddings": rotary,
+    }
+    model = CogVideoXTransformer3DModel(**{**config, **changes}).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -84,6 +86,35 @@ def test_equals_diffusers(tiny, mesh, parallel, options, prompt):
     assert relative_rmse(result.tensors["sample"], answer(model, inputs, rotary)) <= 5e-6
     assert len(set(result.value["digests"])) == 1
     assert not result.hazards
+
+
+@pytest.mark.parametrize("prompt", ["replicated", "split"])
+def test_patches_two_frames_deep(tmp_path, prompt):
+    """CogVideoX 1.5, in a size that is not the one its config names."""
+    model = make_model(True, sample_width=20, sample_height=20, patch_size_t=2, patch_bias=False)
+    model.save_pretrained(tmp_path)
+    inputs = make_inputs(13, (4, 8, 12))
+    how = {"attention": "usp", "ring": 2, "ulysses": 4, "prompt": prompt}
+    result = refsim.run(tmp_path, inputs=inputs, mesh="t3k", parallel="sp8", **how)
+    assert relative_rmse(result.tensors["sample"], answer(model, inputs, True)) <= 5e-6
+    with pytest.raises(UserError, match="2 frames deep"):
+        refsim.run(tmp_path, inputs=make_inputs(13), mesh="t3k", parallel="sp8", **how)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"patch_size_t": 2}, "without use_rotary"),
+        ({"patch_bias": False}, "only 1.5"),
+        ({"ofs_embed_dim": 512}, "ofs_embed_dim"),
+        ({"patch_size_t": 0}, "whole number above 0"),
+        ({"attention_head_dim": 24}, "multiple of 16"),
+    ],
+    ids=str,
+)
+def test_configs_that_are_refused(changes, word):
+    with pytest.raises(UserError, match=word):
+        CogVideoXConfig.from_dict(changes)
 
 
 def test_another_size_than_the_trained_one(tiny):

@@ -15,11 +15,11 @@ from tests.refsim.models.tiny_sd35 import relative_rmse
 from tests.refsim.models.tiny_text import make_encoder, make_tokenizer
 
 REQUEST = PipelineRequest(
-    "a cat runs over green hills", "slow dog", steps=2, guidance=6.0, height=64, width=96, frames=5, seed=7, max_text=13
+    "a cat runs over green hills", "slow dog", steps=2, guidance=6.0, height=64, width=96, frames=9, seed=7, max_text=13
 )
 
 
-def make_pipeline(rotary: bool, **changes):
+def make_pipeline(rotary: bool, *, patch_size_t: int | None = None, **changes):
     from diffusers import AutoencoderKLCogVideoX, CogVideoXDDIMScheduler, CogVideoXPipeline
 
     torch.manual_seed(3)
@@ -36,7 +36,7 @@ def make_pipeline(rotary: bool, **changes):
         "tokenizer": make_tokenizer(),
         "text_encoder": make_encoder("t5", d_model=32),
         "vae": vae,
-        "transformer": make_model(rotary),
+        "transformer": make_model(rotary, patch_size_t=patch_size_t),
         "scheduler": CogVideoXDDIMScheduler(),
     }
     pipe = CogVideoXPipeline(**{**parts, **changes})
@@ -44,13 +44,14 @@ def make_pipeline(rotary: bool, **changes):
     return pipe
 
 
-@pytest.fixture(scope="module", params=["2b-ddim", "5b-dpm"])
+@pytest.fixture(scope="module", params=["2b-ddim", "5b-dpm", "1.5-ddim"])
 def tiny(request, tmp_path_factory):
     """(folder, diffusers' 8-bit frames, its latents after every step)."""
     from diffusers import CogVideoXDPMScheduler
 
-    changes = {"scheduler": CogVideoXDPMScheduler()} if request.param == "5b-dpm" else {}
-    pipe, folder = make_pipeline(request.param == "5b-dpm", **changes), tmp_path_factory.mktemp("cogvideox")
+    changes = {"5b-dpm": {"scheduler": CogVideoXDPMScheduler()}, "1.5-ddim": {"patch_size_t": 2}}
+    pipe = make_pipeline(request.param != "2b-ddim", **changes.get(request.param, {}))
+    folder = tmp_path_factory.mktemp("cogvideox")
     pipe.save_pretrained(folder)
     steps = []
 
