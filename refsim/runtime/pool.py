@@ -132,6 +132,8 @@ class Pool:
         self.zygote = Zygote.get()
         self._board_fd = _shared_memory(StatusBoard.size(world_size))
         self.board = StatusBoard(self._board_fd, world_size)
+        for rank in range(world_size):
+            self.board.set(rank, "being forked")  # a sign of life to count from, until the rank gives its own
         pairs = [socket.socketpair() for _ in range(world_size)]
         self._socks = [ours for ours, _ in pairs]
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

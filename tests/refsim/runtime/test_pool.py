@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from refsim.errors import RankFailure, UserError
+from refsim.runtime.pool import Pool
 from tests.refsim.helpers import run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -213,3 +214,20 @@ def test_a_killed_launcher_leaves_no_inputs_behind(tmp_path):
         launcher.kill()
         launcher.communicate(timeout=20)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_is_slow_to_start_is_no_rank_that_hangs(monkeypatch):
+    """Before a rank's first word the time since it was forked counts, not that since the machine was booted."""
+    seen = []
+    collect = Pool._collect
+
+    def slow(self, timeout_s):
+        seen.append([self.board.get(rank) for rank in range(self.world_size)])
+        return collect(self, timeout_s)
+
+    monkeypatch.setattr(Pool, "_collect", slow)
+    fresh = Pool(2)
+    try:
+        assert all(time.monotonic() - at < 60 and text for at, text in seen[0])
+    finally:
+        fresh.close()
