@@ -130,8 +130,10 @@ def perf(
     out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")] = Path("reports/perf"),
 ) -> None:
     """Tables and plots: expected, desired and published time per system, model and configuration."""
+    from refsim.output import check_folder
     from refsim.timing.report import write
 
+    check_folder(out, "--out")
     write(out, progress=lambda text: typer.echo(text, err=True))
 
 

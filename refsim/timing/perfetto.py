@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from refsim import output
 from refsim.timing.estimate import Estimate
 
 _LANES = {"compute": 0, "fabric": 1}
@@ -41,4 +42,5 @@ def events(found: Estimate) -> list[dict]:
 
 
 def write(found: Estimate, path: Path) -> None:
-    path.write_text(json.dumps({"traceEvents": events(found), "displayTimeUnit": "ms"}), encoding="utf-8")
+    content = json.dumps({"traceEvents": events(found), "displayTimeUnit": "ms"})
+    output.write(path, content.encode(), "--trace")
