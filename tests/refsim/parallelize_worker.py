@@ -13,6 +13,7 @@ import torch
 import refsim
 from refsim.errors import UserError
 from tests.refsim.models import test_cogvideox
+from tests.refsim.pipelines import test_cogvideox as cogvideox_pipelines
 from tests.refsim.pipelines import tiny_wan_pipeline
 from tests.refsim.pipelines.test_sd3 import REQUEST, diffusers_picture
 from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
@@ -22,22 +23,29 @@ def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours.double() - theirs).square().mean().sqrt() / theirs.double().std())
 
 
-def cogvideox(parallel: str, rotary: bool) -> dict[str, float]:
-    model, inputs = test_cogvideox.make_model(rotary), test_cogvideox.make_inputs(13)
-    expected = test_cogvideox.answer(copy.deepcopy(model), inputs, rotary)
-    return {"sample": error(test_cogvideox.answer(refsim.parallelize(model, parallel), inputs, rotary), expected)}
+def cogvideox_table(parallel: str) -> dict[str, float]:
+    """The transformer by itself, the 2b one; ``tokens`` are those that its second block sees."""
+    model, inputs = test_cogvideox.make_model(False), test_cogvideox.make_inputs(13)
+    expected = test_cogvideox.answer(copy.deepcopy(model), inputs, False)
+    refsim.parallelize(model, parallel)
+    tokens = []
+    block = model.transformer_blocks[1]
+    block.register_forward_pre_hook(
+        lambda _, args, given: tokens.append(given["hidden_states"].shape[1]), with_kwargs=True
+    )
+    ours = test_cogvideox.answer(model, inputs, False)
+    return {"sample": error(ours, expected), "tokens": tokens}
 
 
-def wan(parallel: str) -> dict[str, float]:
-    """The pipeline, so that both experts run."""
+def video(make, parallel: str, frames: int, text: int) -> dict[str, float]:
+    """A pipeline of one of the two video families, up to its latents."""
 
     def latents(pipe) -> torch.Tensor:
-        generator, sizes = torch.Generator().manual_seed(7), {"height": 64, "width": 96, "num_frames": 5}
+        generator, sizes = torch.Generator().manual_seed(7), {"height": 64, "width": 96, "num_frames": frames}
         run = {"num_inference_steps": 3, "guidance_scale": 3.5, "generator": generator, "output_type": "latent"}
-        return pipe("a cat", "slow dog", **sizes, **run, max_sequence_length=40).frames
+        return pipe("a cat", "slow dog", **sizes, **run, max_sequence_length=text).frames
 
-    expected = latents(tiny_wan_pipeline.make_pipeline())
-    return {"sample": error(latents(refsim.parallelize(tiny_wan_pipeline.make_pipeline(), parallel)), expected)}
+    return {"sample": error(latents(refsim.parallelize(make(), parallel)), latents(make()))}
 
 
 def sd3(parallel: str) -> dict[str, float]:
@@ -88,9 +96,9 @@ class Masked:
 def main() -> None:
     found = {
         "sd3": sd3("ulysses2_ring2"),
-        "cogvideox_sincos": cogvideox("ring4", False),
-        "cogvideox_rotary": cogvideox("ulysses2_ring2", True),
-        "wan": wan("ulysses4"),
+        "cogvideox_2b_transformer": cogvideox_table("ring4"),
+        "cogvideox": video(lambda: cogvideox_pipelines.make_pipeline(rotary=True), "ulysses2_ring2", 9, 13),
+        "wan": video(tiny_wan_pipeline.make_pipeline, "ulysses4", 5, 40),  # both experts run
         "refused": refused(),
     }
     with open(os.path.join(sys.argv[1], f"{os.environ['RANK']}.json"), "w", encoding="utf-8") as file:

@@ -14,6 +14,7 @@ from PIL import Image
 
 import refsim
 from refsim.errors import UserError
+from refsim.parallel.sequence import TokenShards
 from tests.refsim.models.test_cogvideox import make_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +36,16 @@ def test_every_rank_finds_the_same(ran):
     assert all(found == ran[0][0] for found in ran[0])
 
 
-@pytest.mark.parametrize("family", ["sd3", "cogvideox_sincos", "cogvideox_rotary", "wan"])
+@pytest.mark.parametrize("family", ["sd3", "cogvideox_2b_transformer", "cogvideox", "wan"])
 def test_the_answer_is_that_of_the_object_as_it_was(ran, family):
     found = ran[0][0][family]
     assert found["sample"] <= 5e-6
     assert found.get("pixels", 0) <= 1
+
+
+def test_a_rank_computes_on_its_own_tokens(ran):
+    assert ran[0][0]["cogvideox_2b_transformer"]["tokens"] == [TokenShards.of(72, 4).local_n]
+    assert TokenShards.of(72, 4).local_n < 72
 
 
 @pytest.mark.parametrize(
