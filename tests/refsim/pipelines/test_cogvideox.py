@@ -87,6 +87,9 @@ def test_equals_diffusers(tiny, prompt, how):
     folder, frames, steps = tiny
     found = generate(folder, REQUEST, mesh="t3k", prompt_tokens=prompt, **how)
     assert "not parallel" in found.notes["decoder"]
+    # only a prompt that is whole everywhere is taken by head and its answer gathered
+    by_head = "ulysses/all_gather@ulysses" in found.bytes_by_collective
+    assert by_head == (prompt == "replicated" and "ulysses" in how)
     assert found.replicas_equal
     assert not found.hazards
     for ours, theirs in zip(found.steps, steps, strict=True):
