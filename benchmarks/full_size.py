@@ -154,6 +154,7 @@ def measure(
     *,
     mesh: str,
     parallel: str,
+    attention: str,
     size: tuple[int, ...],
     batch: int,
     folder: Path,
@@ -179,13 +180,20 @@ def measure(
         while not done.wait(10.0):
             say(f"{time.monotonic() - begun:6.0f} s, rank 0: {board.get(0)[1]}")
 
-    begun = time.monotonic()
+    begun, busy = time.monotonic(), psutil.getloadavg()[0]
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
         with PssSampler() as memory:
             result = api.run(
-                folder, inputs=inputs, mesh=mesh, parallel=parallel, dtype="bf16", timeout_s=timeout_s, schedule="step"
+                folder,
+                inputs=inputs,
+                mesh=mesh,
+                parallel=parallel,
+                attention=attention,
+                dtype="bf16",
+                timeout_s=timeout_s,
+                schedule="step",
             )
     finally:
         done.set()
@@ -194,6 +202,7 @@ def measure(
         "layers": layers or model.config["num_layers"],
         "mesh": mesh,
         "parallel": parallel,
+        "attention": attention,
         "latent": list(size),
         "batch": batch,
         "dtype": "bf16",
@@ -209,6 +218,7 @@ def measure(
         "ranks_agree": len(set(result.value["digests"])) == 1,
         "sent_bytes": result.bytes_by_collective,
         "machine": f"{platform.machine()}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "load_before": busy,
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
     if checked:
@@ -224,19 +234,22 @@ def markdown(records: list[dict[str, Any]]) -> str:
         "**Measured** by `python -m benchmarks.full_size` (random weights, bf16, one process per device, gloo).\n"
         "PSS: the proportional set size summed over all ranks, so that a page of weights that n ranks map counts "
         "once.\n\n"
-        "| model | layers | mesh | parallel | latent | batch | weights GiB | step s | peak PSS GiB | of it private GiB "
-        "| PSS / weights | 1 - PCC to diffusers bf16 | machine | date |\n"
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+        "| model | layers | mesh | parallel | attention | latent | batch "
+        "| weights GiB | step s | peak PSS GiB | of it private GiB | PSS / weights | 1 - PCC to diffusers bf16 "
+        "| machine | its load before | date |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
     rows = []
     for r in records:
         latent = "x".join(map(str, r["latent"]))
         pcc = f"{r['check']['one_minus_pcc']:.1e}" if "check" in r else "not checked"
+        busy = f"{r['load_before']:.1f}" if "load_before" in r else "not read"
         rows.append(
-            f"| {r['model']} | {r['layers']} | {r['mesh']} | {r['parallel']} | {latent} | {r['batch']} "
+            f"| {r['model']} | {r['layers']} | {r['mesh']} | {r['parallel']} | {r['attention']} | {latent} "
+            f"| {r['batch']} "
             f"| {r['weights_bytes'] / 2**30:.2f} | {r['step_s']:.0f} | {r['peak_pss_bytes'] / 2**30:.2f} "
             f"| {r['peak_pss_anonymous_bytes'] / 2**30:.2f} | {r['pss_over_weights']:.2f} | {pcc} "
-            f"| {r['machine']} | {r['measured']} |"
+            f"| {r['machine']} | {busy} | {r['measured']} |"
         )
     return head + "\n".join(rows) + "\n"
 
@@ -246,6 +259,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("model", choices=PUBLISHED)
     parser.add_argument("--mesh", default="t3k")
     parser.add_argument("--parallel", default="cfg2_sp2_tp2")
+    parser.add_argument("--attention", choices=("ring", "ulysses", "usp"), default="ring")
     parser.add_argument("--size", default="1024", help="a named size of the model, or a latent such as 64x64, 5x30x52")
     parser.add_argument("--batch", type=int, default=2, help="2: both guidance branches")
     parser.add_argument("--layers", type=int, help="fewer layers than published")
@@ -270,6 +284,7 @@ def main(argv: list[str] | None = None) -> int:
                 options.model,
                 mesh=options.mesh,
                 parallel=options.parallel,
+                attention=options.attention,
                 size=size,
                 batch=options.batch,
                 folder=folder,
@@ -287,7 +302,7 @@ def main(argv: list[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / "full_size.json"
         records = json.loads(path.read_text()) if path.exists() else []
-        key = ("model", "layers", "mesh", "parallel", "latent", "batch")
+        key = ("model", "layers", "mesh", "parallel", "attention", "latent", "batch")
         records = [r for r in records if any(r[k] != record[k] for k in key)] + [record]
         path.write_text(json.dumps(records, indent=1) + "\n")
         (options.out / "full_size.md").write_text(markdown(records))
