@@ -41,7 +41,7 @@ def table(samples: list[measured.Sample]) -> list[tuple[str, str, dict[str, floa
     found, rows = errors(samples), []
     for arch in ("wormhole_b0", "blackhole"):
         of_arch = [f for f in found if f[0].arch == arch]
-        for kind in ("matmul", "conv", "norm", "elementwise", "layout"):
+        for kind in ("matmul", "conv", "norm", "elementwise", "layout", "collective"):
             part = [f for f in of_arch if f[0].kind == kind]
             if part:
                 rows.append((arch, kind, summary(part)))

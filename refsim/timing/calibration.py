@@ -1,8 +1,10 @@
 """Fits ``Params`` to the calibration measurements: ``python -m refsim.timing.calibration TRACES_DIR``.
 
-Calibration data: the two CLIP text encoder traces, and ttnn's default matmuls of tech_reports/GEMM_FLOPS as kernel time
-(from the table's device utilisation). SDPA: published math utilisation of ring SDPA in a MiniMax-H3 block (128-wide
-heads): 48 % on 63 Wormhole cores, 68 % on 110 Blackhole cores. No end-to-end figure is used.
+Calibration data: the two CLIP text encoder traces, ttnn's default matmuls of tech_reports/GEMM_FLOPS as kernel time
+(from the table's device utilisation), and the linears of ``published.py``. Taken, not fitted: Wormhole's unpacker (46
+cycles a tile, 24 a step: minimax_h3_wormhole/ff1.md) and the DRAM share of ``published.PASSES``; for SDPA the published
+math utilisation of ring SDPA in a MiniMax-H3 block (128-wide heads): 48 % on 63 Wormhole cores, 68 % on 110 Blackhole
+cores. No end-to-end figure is used.
 """
 
 from __future__ import annotations
@@ -15,17 +17,27 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from refsim.timing import measured, ops
+from refsim.timing import measured, ops, published
 from refsim.timing.chips import CYCLES_PER_TILE, get_chip
 
 FITTED = Path(__file__).with_name("calibrated.json")
 SDPA_UTILISATION = {"wormhole_b0": 0.48, "blackhole": 0.68}
-_START = {"launch_ns": 3000.0, "math_efficiency": 0.75, "reader_gbps": 12.0, "tile_ns": 1200.0}
+UNPACK_CYCLES = {"wormhole_b0": 46.0}
+STEP_CYCLES = {"wormhole_b0": 24.0}
+_START = {
+    "launch_ns": 3000.0,
+    "unpack_cycles": 30.0,
+    "step_cycles": 24.0,
+    "reader_gbps": 12.0,
+    "relay_gbps": 12.0,
+    "tile_ns": 1200.0,
+}
 _BOUNDS = {
     "launch_ns": (200, 2e4),
-    "handshake_ns": (50, 2e4),
-    "math_efficiency": (0.3, 1.0),
+    "unpack_cycles": (8, 64),
+    "step_cycles": (1, 100),
     "reader_gbps": (3, 60),
+    "relay_gbps": (3, 60),
     "tile_ns": (50, 1e4),
 }
 
@@ -48,13 +60,17 @@ def fit(arch: str, samples: list[measured.Sample]) -> ops.Params:
     fixed = {
         "softmax_cycles": softmax_cycles(SDPA_UTILISATION[arch]),
         "gap_ns": gaps[len(gaps) // 10] if gaps else 0.0,
+        "dram_share": published.dram_share(arch, chip.dram_gbps),
     }
+    if arch in UNPACK_CYCLES:
+        fixed |= {"unpack_cycles": UNPACK_CYCLES[arch], "step_cycles": STEP_CYCLES[arch]}
+    samples = [s for s in samples if s.kind != "collective"]
 
     def loss(values: dict[str, float]) -> float:
         params = ops.Params(**values, **fixed)
         return sum(abs(math.log(measured.predict(chip, params, s).ns / s.ns)) for s in samples)
 
-    best, step = dict(_START), 2.0
+    best, step = {n: v for n, v in _START.items() if n not in fixed}, 2.0
     lowest = loss(best)
     while step > 1.005:
         tried = [

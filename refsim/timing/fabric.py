@@ -11,15 +11,16 @@ An axis has its own links, so that two axes meet only in DRAM: ``beside`` is wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from refsim.mesh import Topology
-from refsim.timing.chips import Chip
+from refsim.timing.chips import TILE, Chip
 
 # Efficiency of a link and fixed times: tech_reports/CCLs/results/SUMMARY_wormhole (fits of traced nccl-style runs,
-# bf16, DRAM; 1 link of 12.5 GB/s: e.g. Line all-gather 4.47 us + 1.91 us (N-1) + (N-1) bytes / 11.8 GB/s), and peak
-# link use published for Blackhole (25 GB/s, 2 links).
+# bf16, DRAM; 1 link of 12.5 GB/s, packets of 6 KiB: e.g. Line all-gather 4.47 us + 1.91 us (N-1) + (N-1) bytes /
+# 11.8 GB/s), and peak link use published for Blackhole (25 GB/s, 2 links, packets of 8 KiB).
 _EFFICIENCY = {
     "wormhole_b0": {
         ("gather", "Linear"): 11.8 / 12.5, ("gather", "Ring"): 20.8 / 25, ("scatter", "Linear"): 11.1 / 12.5,
@@ -37,24 +38,47 @@ _HOP_NS = {
 }  # fmt: skip
 _PAIR = 0.51
 """Share of line rate a Line of two reaches (same summary): every byte is read from DRAM, none only passed on."""
+_PACKET_NS = {"wormhole_b0": 567.0, "blackhole": 0.0}
+"""A router's time per packet. tt_dit's packets on Wormhole carry 4 KiB: an all-gather of (13664, 1344) bf16 over a ring
+of 4 with 4 links moves 13.8 MB through each link and direction in 1906 us (agmm_fused_vs_unfused.md), 567 ns a packet;
+with 6 KiB the summary above has 520 to 590. On Blackhole the 8 KiB packets are bound by the link."""
+_WORKER_GBPS = {"wormhole_b0": 9.0, "blackhole": math.inf}
+"""What one reduce-scatter worker core moves, in and out (minimax_h3_wormhole/ff2.md, 3.5)."""
+PAYLOAD = 4096
+"""Bytes of a packet as tt_dit sets the fabric up on Wormhole; two bf16 tiles."""
+TILE_BYTES = 2048
+WORKERS = 2
+"""Reduce-scatter workers per link and direction in tt_dit (``CCLManager.get_rs_hyperparams``)."""
 _KINDS = {"all_gather": "gather", "ring_attention": "gather", "reduce_scatter": "scatter", "all_to_all": "exchange"}
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """The links of one mesh axis: ``size`` devices, ``links`` per hop."""
+    """The links of one mesh axis: ``size`` devices, ``links`` per hop, packets of ``payload`` bytes."""
 
     chip: Chip
     size: int
     links: int
     topology: Topology
+    payload: float = PAYLOAD
+    workers: int = WORKERS
 
     def rate(self, kind: str) -> float:
         """Bytes per ns of one direction of one hop."""
         value = self.chip.link_gbps * self.links * _EFFICIENCY[self.chip.arch][kind, self.topology.value]
         if self.size == 2 and self.chip.arch == "wormhole_b0":
             value = min(value, self.chip.link_gbps * self.links * _PAIR)
+        if kind == "gather" and _PACKET_NS[self.chip.arch]:
+            value = min(value, self.links * self.payload / _PACKET_NS[self.chip.arch])
         return value
+
+    def scatter_workers_ns(self, nbytes: float, addcmul: bool = False) -> float:
+        """What the worker cores of a reduce-scatter need: each slice is read, sent on, received and written.
+
+        In bytes of the whole tensor: 1 in, (N-1)/N received, (N-1)/N sent, 1/N out, with addcmul 2/N more.
+        """
+        moved = nbytes * (3 - 1 / self.size + (2 / self.size if addcmul else 0.0))
+        return moved / (2 * self.links * self.workers * _WORKER_GBPS[self.chip.arch])
 
     def hop_ns(self, kind: str) -> float:
         return _HOP_NS[kind, self.topology.value] * self.chip.hop_ns / 711.0
@@ -85,7 +109,40 @@ class Fabric:
                 shards, rate = (n // 2) * ((n + 1) // 2) / n, self.rate(kind)
             return start + hops * self.hop_ns(kind) + shards * nbytes / rate
         shard = nbytes if kind == "gather" else nbytes / self.size
-        return start + self.arrivals(shard, kind, beside_gbps)[-1]
+        slowest = 0.0 if kind == "gather" else self.scatter_workers_ns(nbytes)
+        return start + max(self.arrivals(shard, kind, beside_gbps)[-1], slowest)
+
+    def fused_gather_ns(self, m: int, k: int, k_block: int) -> float:
+        """The gather of (m, k / size) inside a matmul on a Ring: half of each row of a block goes either way round.
+
+        ``k_block``: tiles of K in a block. A packet holds tiles of one row only, so that small blocks fill no packet,
+        and one tile has no other half ("bidirectional half-block relay" of linear_topology_agmm_implementation.md).
+        """
+        rows, shard = -(-m // TILE), max(k // TILE // self.size, 1)
+        blocks, half = -(-shard // k_block), -(-min(k_block, shard) // 2)
+        held = max(int(self.payload // TILE_BYTES), 1)
+        packets = (self.size - 1) * rows * blocks * -(-half // held)
+        sent = (self.size - 1) * rows * blocks * half * TILE_BYTES
+        rate = self.chip.link_gbps * self.links * _EFFICIENCY[self.chip.arch]["gather", "Ring"]
+        took = max(packets * _PACKET_NS[self.chip.arch] / self.links, sent / rate)
+        return _START_NS["gather"] + (self.size - 1) * self.hop_ns("gather") + took
+
+    def fused_scatter_ns(self, m: int, n: int, grid: tuple[int, int]) -> float:
+        """The reduce-scatter of (m, n) beside a matmul on ``grid`` (cores for M: rows of the chip, and for N).
+
+        Its workers and their routers stand on the rows that the matmul leaves free (``FusedMMRSConfig.get_params``).
+        """
+        free = (self.chip.cores[1] - grid[0]) * self.chip.cores[0]
+        beside = replace(self, workers=max(free // (2 * self.links) - 1, 1))
+        shard = m * n * 2 / self.size
+        return _START_NS["scatter"] + max(
+            beside.arrivals(shard, "scatter")[-1], beside.scatter_workers_ns(m * n * 2, addcmul=True)
+        )
+
+    def fused_parts(self, m: int, grid: tuple[int, int], block: tuple[int, int, int]) -> int:
+        """Blocks of rows that a core hands on one by one: one's reduce-scatter runs under the next one's matmul."""
+        rows = math.ceil(math.ceil(m / TILE) / grid[0])
+        return math.ceil(rows / block[0])
 
     def ideal_ns(self, name: str, nbytes: float) -> float:
         """At the links' payload rate, no start and no hops."""
@@ -97,9 +154,9 @@ class Fabric:
         return shards * shard / (self.chip.link_gbps * self.links * self.chip.link_payload)
 
 
-def fused_ns(matmul_ns: float, collective_ns: float, size: int) -> float:
-    """The longer one, and the other one's share of one of ``size`` shards that nothing can hide."""
-    return max(matmul_ns, collective_ns) + min(matmul_ns, collective_ns) / size
+def fused_ns(matmul_ns: float, collective_ns: float, parts: int) -> float:
+    """The longer one, and the other one's share of one of ``parts`` (shards, blocks) that nothing can hide."""
+    return max(matmul_ns, collective_ns) + min(matmul_ns, collective_ns) / parts
 
 
 @lru_cache(maxsize=4096)

@@ -9,22 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from refsim.mesh import Topology
-from refsim.timing import ops
-from refsim.timing.chips import BYTES, Chip
+from refsim.timing import ops, published
+from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 
-CALIBRATION = ["wh_clip_encoder_2.csv", "bh_64_clip_encoder_1.csv", "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16"]
+CALIBRATION = [
+    "wh_clip_encoder_2.csv",
+    "bh_64_clip_encoder_1.csv",
+    "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16",
+    "MiniMax-H3 on Galaxies: linears, gathers and scatters",
+]
 VALIDATION = ["matmul_wh_galaxy_best.csv", "bh_p100_dlv3.csv"]
 
-# tech_reports/GEMM_FLOPS/GEMM_FLOPS.md, default configurations, traced, DRAM, BFLOAT16 HiFi2: M, K, N and device
-# utilisation in percent of 8x8 (N150) or 11x10 (P150) cores.
-_N150 = """512 512 512 17.82|512 1024 1024 9.00|512 1024 2048 16.70|1024 1024 1024 41.64|1024 1024 2048 56.61
-|1024 2048 2048 60.49|2048 2048 2048 66.74|2048 2048 3072 70.07|2048 3072 3072 71.30|3072 3072 3072 58.19
-|3072 3072 4096 60.97|3072 4096 4096 59.41|4096 4096 4096 59.46"""
-_P150 = """640 704 704 18.49|640 1408 1408 41.64|640 1408 2816 51.34|1280 1408 1408 61.35|1280 1408 2816 75.97
-|1280 2816 2816 80.38|2560 2816 2816 85.06|2560 2816 4224 86.13|2560 4224 4224 87.03|3840 4224 4224 80.38
-|3840 4224 5632 80.63|3840 5632 5632 80.27|5120 5632 5632 80.52"""
+_USE_CASES = {
+    "mm": "mm",
+    "agmm": "all_gather_matmul",
+    "mmrs": "matmul_reduce_scatter",
+    "ag": "all_gather",
+    "rs": "reduce_scatter",
+}
 _KINDS = {
+    "collective": ("Collective",),
     "matmul": ("MinimalMatmulOp", "Matmul"),
     "conv": ("Conv2dDeviceOperation",),
     "norm": ("LayerNormDeviceOperation", "SoftmaxDeviceOperation", "Pool2D"),
@@ -63,7 +68,10 @@ class Tensor_:
 
 @dataclass(frozen=True)
 class Sample:
-    """One distinct measured op: mean kernel ``ns`` over ``count`` runs. ``matmul_mkn`` where the source is a table."""
+    """One distinct measured op: mean kernel ``ns`` over ``count`` runs.
+
+    ``mkn`` where the source is a table; ``grid``: cores for M, for N; ``ring``, ``links``: of a collective in it.
+    """
 
     source: str
     arch: str
@@ -77,6 +85,9 @@ class Sample:
     mkn: tuple[int, int, int] | None = None
     grid: tuple[int, int] | None = None
     block: tuple[int, int, int] = (8, 8, 8)
+    sub: tuple[int, int] | None = None
+    ring: int = 1
+    links: int = 1
     attributes: str = ""
     gap_ns: float = 0.0
     vendor_ideal_ns: float = 0.0
@@ -128,7 +139,7 @@ def trace(path: Path) -> list[Sample]:
                 fidelity,
                 inputs,
                 output,
-                grid=(numbers[3], numbers[4]) if numbers else None,
+                grid=(numbers[4], numbers[3]) if numbers else None,
                 block=tuple(numbers[:3]) if numbers else (8, 8, 8),
                 attributes=attributes,
                 gap_ns=sorted(r[1] for r in runs)[len(runs) // 2],
@@ -149,45 +160,49 @@ def _tensor(row: dict[str, str], name: str) -> Tensor_ | None:
 
 def _published() -> list[Sample]:
     found = []
-    for arch, grid, table in (("wormhole_b0", (8, 8), _N150), ("blackhole", (11, 10), _P150)):
+    for (arch, grid), table in published.GEMM.items():
         per_tile = 32 / {"wormhole_b0": 1.0, "blackhole": 1.35}[arch]
         for line in table.split("|"):
             m, k, n = (int(x) for x in line.split()[:3])
-            ideal = m * k * n / 32768 * per_tile / (grid[0] * grid[1])
-            found.append(
-                Sample(
-                    "GEMM_FLOPS.md",
-                    arch,
-                    "Matmul",
-                    ideal / float(line.split()[3]) * 100,
-                    1,
-                    grid[0] * grid[1],
-                    mkn=(m, k, n),
-                    grid=grid,
-                )
-            )
+            cores = grid[0] * grid[1]
+            ns = m * k * n / 32768 * per_tile / cores / float(line.split()[3]) * 100
+            found.append(Sample("GEMM_FLOPS.md", arch, "Matmul", ns, 1, cores, mkn=(m, k, n), grid=grid))
+    for arch, table in published.H3.items():
+        for line in table.strip().splitlines():
+            op, m, k, n, grid, block, sub, links, us = line.split()
+            found.append(_linear(
+                "MiniMax-H3", arch, _USE_CASES[op], (int(m), int(k), int(n)), _pair(grid, "x"), _pair(block, ","),
+                _pair(sub, ","), 4, int(links), float(us),
+            ))  # fmt: skip
     return found
 
 
+def _pair(text: str, by: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in text.split(by))
+
+
+def _linear(source, arch, use, mkn, grid, block, sub, ring, links, us) -> Sample:
+    code = "Collective" if use in ("all_gather", "reduce_scatter") else "MinimalMatmulOp"
+    return Sample(
+        source, arch, f"{code} {use}", us * 1000, 1, grid[0] * grid[1], mkn=mkn, grid=grid, block=block, sub=sub,
+        ring=ring, links=links, attributes=use,
+    )  # fmt: skip
+
+
 def _swept(path: Path) -> list[Sample]:
+    """Best times of a sweep; minimal_matmul's cores lie transposed where M > N, the fused reduce-scatter's never."""
     found = []
     with path.open(newline="") as file:
         for r in csv.DictReader(file):
-            grid = tuple(int(x) for x in r["core_grid"].split("x"))
-            found.append(
-                Sample(
-                    path.name,
-                    "wormhole_b0",
-                    f"MinimalMatmulOp {r['use_case']}",
-                    float(r["best_us"]) * 1000,
-                    1,
-                    grid[0] * grid[1],
-                    mkn=(int(r["M"]), int(r["K"]), int(r["N"])),
-                    grid=grid,
-                    block=(int(r["M_block"]), int(r["K_block"]), int(r["N_block"])),
-                    attributes=r["use_case"],
-                )
-            )
+            x, y = _pair(r["core_grid"], "x")
+            use = r["use_case"].removesuffix("_tp8")
+            transposed = use != "matmul_reduce_scatter" and int(r["M"]) > int(r["N"])
+            block = (int(r["M_block"]), int(r["K_block"]), int(r["N_block"]))
+            found.append(_linear(
+                path.name, "wormhole_b0", use, (int(r["M"]), int(r["K"]), int(r["N"])),
+                (x, y) if transposed else (y, x), block,
+                (int(r["subblock_h"]), int(r["subblock_w"])), 8, 4, float(r["best_us"]),
+            ))  # fmt: skip
     return found
 
 
@@ -198,7 +213,9 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
         if s.code != "Matmul" and s.attributes != "mm":
             return _with_collective(chip, params, s)
         multicast = s.code == "Matmul"
-        return ops.matmul(chip, params, *s.mkn, fidelity=fidelity, grid=s.grid, block=s.block, multicast=multicast)
+        return ops.matmul(
+            chip, params, *s.mkn, fidelity=fidelity, grid=s.grid, block=s.block, sub=s.sub, multicast=multicast
+        )
     if not s.inputs or s.output is None:
         return ops.l1_copy(chip, params, 0.0, s.cores)
     x, out = s.inputs[0], s.output
@@ -233,7 +250,7 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
             n,
             fidelity=fidelity,
             dtype=w.dtype,
-            grid=(1, s.cores),
+            grid=(s.cores, 1),
             multicast=True,
             in_l1=(x.in_l1, w.in_l1, out.in_l1),
         )
@@ -261,20 +278,24 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
 
 
 def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
-    """A matmul fused with its collective on the Galaxy's ring of eight: K is gathered, or the sum scattered."""
+    """A collective on a Galaxy's ring, alone or fused with the matmul that takes or makes what it moves."""
     m, k, n = s.mkn
-    alone = ops.matmul(chip, params, m, k, n, fidelity=s.fidelity, grid=s.grid, block=s.block)
-    fabric = Fabric(chip, 8, 4, Topology.RING)
-    gathers = s.attributes.startswith("all_gather")
-    nbytes = m * k / 8 * 2 if gathers else m * n * 2
-    took = fabric.collective_ns("all_gather" if gathers else "reduce_scatter", nbytes)
-    return replace(alone, ns=fused_ns(alone.ns, took, 8), bound="fabric" if took > alone.ns else alone.bound)
+    fabric = Fabric(get_chip(chip.arch, galaxy=True), s.ring, s.links, Topology.RING)
+    if s.kind == "collective":
+        gathers = s.attributes == "all_gather"
+        took = fabric.collective_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
+        ideal = fabric.ideal_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
+        return ops.Cost(took, "fabric", 0.0, 0.0, ideal)
+    alone = ops.matmul(chip, params, m, k, n, fidelity=s.fidelity, grid=s.grid, block=s.block, sub=s.sub)
+    if s.attributes == "all_gather_matmul":
+        took, parts = fabric.fused_gather_ns(m, k, s.block[1]), s.ring
+    else:
+        took, parts = fabric.fused_scatter_ns(m, n, s.grid), fabric.fused_parts(m, s.grid, s.block)
+    return replace(alone, ns=fused_ns(alone.ns, took, parts), bound="fabric" if took > alone.ns else alone.bound)
 
 
 def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
-    """Cores in the shape that leaves the fewest tiles to the fullest core."""
+    """Cores for M and for N in the shape that leaves the fewest tiles to the fullest core."""
     mt, nt = ops.tiles(m), ops.tiles(n)
     sides = [(a, cores // a) for a in range(1, cores + 1) if cores % a == 0]
-    return min(
-        sides, key=lambda s: -(-mt // max(s)) * -(-nt // min(s)) if m > n else -(-mt // min(s)) * -(-nt // max(s))
-    )
+    return min(sides, key=lambda s: -(-mt // s[0]) * -(-nt // s[1]))

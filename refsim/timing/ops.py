@@ -1,12 +1,17 @@
 """Time of one operation on one device: the larger of what its cores compute and what its memory and NoC move.
 
     matmul   M over one side of the core grid, N over the other; K runs in blocks.
-             compute  output tiles of the fullest core x K tiles x cycles of the fidelity / efficiency
-             readers  the first core of each row and column reads DRAM for all of its line, once per block of the other
+             compute  output tiles of the fullest core x K tiles x cycles of a step of one subblock
+             noc      ttnn.matmul: the first core of each row and column reads DRAM for all of its line (multicast)
+                      minimal_matmul: blocks are handed from core to core, every core takes and passes on all of them
              dram     all of that at the chip's bandwidth
              + the fill: the first block is handed from core to core along the line; + one launch
     sdpa     two matmuls per (query, key) tile pair and the softmax of that tile between them; the K/V read hides
     tiles    elementwise, norms, layout: every core takes its tiles in turn (read, compute, write), or DRAM is the bound
+
+A step multiplies h x 1 by 1 x w tiles. The matrix engine is busy h w times its cycles; meanwhile h + w tiles are
+unpacked into its source registers, which is slower for bf16 at LoFi and HiFi2: Wormhole, 2 x 2: 4 x 46 + 24 = 208
+cycles, at HiFi4 4 x 64 + 24 (measured 209 and 281: minimax_h3_wormhole/ff1.md, experiments 16 and 17).
 
 ``Params`` is all that is fitted; every other number is in ``chips.py``.
 """
@@ -21,21 +26,27 @@ from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
 
 @dataclass(frozen=True)
 class Params:
-    """What is fitted per architecture, on the calibration data alone.
+    """What is fitted per architecture, on the calibration data alone, and what ``calibration.py`` takes from documents.
 
     Attributes:
         launch_ns: of one program: dispatch to the first tile, last tile to done.
-        math_efficiency: of the matrix engine inside a block (unpack, pack, subblock changes).
+        unpack_cycles: one 2 KiB tile from L1 into a source register of the matrix engine.
+        step_cycles: from one step of a subblock to the next one beyond the work itself (register handshake, packing).
         reader_gbps: what one core draws from interleaved DRAM.
+        relay_gbps: what one core takes and passes on of the blocks that minimal_matmul hands along.
         tile_ns: one tile read from DRAM, computed and written, in turn, on one core.
+        dram_share: of the DRAM bandwidth that an op gets which reads and writes in turn.
         softmax_cycles: cycles per 32x32 score tile that the matrix engine waits for in SDPA.
         gap_ns: from one program's end to the next one's start under trace.
     """
 
     launch_ns: float
-    math_efficiency: float
+    unpack_cycles: float
+    step_cycles: float
     reader_gbps: float
+    relay_gbps: float
     tile_ns: float
+    dram_share: float
     softmax_cycles: float
     gap_ns: float
 
@@ -74,6 +85,25 @@ def _cost(chip: Chip, launch: float, ideal: float, **terms: float) -> Cost:
     return Cost(launch + terms[bound], bound_name, terms["compute"], terms["dram"], ideal)
 
 
+def subblock(mb: int, nb: int, most: int) -> tuple[int, int]:
+    """The tiles (h, w) of a block that a step computes: of those that divide it, most tiles, then fewest unpacked."""
+    found = ((h, w) for h in range(1, most + 1) for w in range(1, most // h + 1) if mb % h == 0 and nb % w == 0)
+    return max(found, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
+
+
+def tile_cycles(params: Params, sub: tuple[int, int], fidelity: str, dtype: str = "bf16") -> float:
+    """Cycles per product of two tiles when a step computes ``sub`` tiles; block floats are unpacked at bf16's pace."""
+    h, w = sub
+    unpack = (h + w) * params.unpack_cycles * max(BYTES[dtype] / BYTES["bf16"], 0.5)
+    return (max(h * w * CYCLES_PER_TILE[fidelity], unpack) + params.step_cycles) / (h * w)
+
+
+def _issued(size: int, block: int, sub: int) -> int:
+    """Tiles of one side that are computed: the last block is clipped, and rounded up to whole subblocks."""
+    whole, rest = divmod(size, block)
+    return (whole * -(-block // sub) + -(-rest // sub)) * sub
+
+
 def matmul(
     chip: Chip,
     params: Params,
@@ -86,22 +116,23 @@ def matmul(
     dtype: str = "bf16",
     grid: tuple[int, int] | None = None,
     block: tuple[int, int, int] = (8, 8, 8),
+    sub: tuple[int, int] | None = None,
     multicast: bool = False,
     in_l1: tuple[bool, bool, bool] = (False, False, False),
 ) -> Cost:
     """A product (batch, m, k) x (k, n), interleaved in DRAM unless said otherwise.
 
     Args:
-        grid: cores (x, y); the chip's if not given. The longer of m and n takes the longer side.
+        grid: cores for m, cores for n; minimal_matmul's choice on the chip's grid if not given.
         block: tiles of M, K and N that a core holds at a time.
+        sub: tiles of M and N that a step computes; as ttnn chooses them if not given.
         multicast: ttnn.matmul: blocks go to a whole line at once, and a core keeps its whole output where L1 holds it;
             otherwise minimal_matmul: blocks are handed from core to core.
         in_l1: first operand, second operand, output: sharded in L1, where they are used.
     """
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
     size = BYTES[dtype] * TILE * TILE
-    sides = sorted(grid or chip.cores)
-    rows, columns = (sides[1], sides[0]) if m > n else (sides[0], sides[1])
+    rows, columns = grid or (chip.cores if m > n else chip.cores[::-1])
     per_tile = CYCLES_PER_TILE[fidelity] / chip.clock_ghz
     ideal_compute = batch * m * k * n / TILE**3 * per_tile / (rows * columns)
     outside = [bytes_ for bytes_, l1 in zip((batch * m * k, k * n, batch * m * n), in_l1, strict=True) if not l1]
@@ -114,10 +145,13 @@ def matmul(
             mb, nb = (-(-mb // 2), nb) if mb > nb else (mb, -(-nb // 2))
     passes_m, passes_n = -(-mc // mb), -(-nc // nb)
     steps = -(-kt // kb) * passes_m * passes_n
-    compute = batch * mc * nc * kt * per_tile / params.math_efficiency
+    # minimal_matmul accumulates in fp32, which halves the destination registers to 4 tiles
+    sub = sub or subblock(mb, nb, 8 if multicast else 4)
+    issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
+    compute = batch * issued * kt * tile_cycles(params, sub, fidelity, dtype) / chip.clock_ghz
     in0 = 0.0 if in_l1[0] else batch * mc * kt * size * passes_n
     in1 = 0.0 if in_l1[1] else batch * nc * kt * size * passes_m
-    noc = max(in0, in1) / params.reader_gbps
+    noc = max(in0, in1) / (params.reader_gbps if multicast else params.relay_gbps)
     moved = min(rows, mt) * in0 + min(columns, nt) * in1 + (0 if in_l1[2] else batch * mt * nt * size)
     dram = moved / chip.dram_gbps
     # Double buffering: the first block is read before anything is computed, the last computed after all is read.
@@ -200,7 +234,7 @@ def by_tiles(
     if in_l1:
         per_tile, dram = 2 * TILE * TILE * BYTES[dtype] / 32 / chip.clock_ghz, 0.0
     else:
-        per_tile, dram = params.tile_ns, moved / chip.dram_gbps
+        per_tile, dram = params.tile_ns, moved / (chip.dram_gbps * params.dram_share)
     return _cost(chip, params.launch_ns, moved / chip.dram_gbps, compute=turns * sources * per_tile, noc=0.0, dram=dram)
 
 

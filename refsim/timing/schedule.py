@@ -2,7 +2,9 @@
 
     unfused      matmul |======|        reduce_scatter        |====|
     fused        matmul |======|                                        on a Ring: as long as the longer of the two,
-                 scatter  |====|+one shard                              and the last shard of the other
+                 scatter  |====|+one block                              and the last block of the other; the matmul
+                                                                        leaves a row of cores to the gather's routers,
+                                                                        two to the reduce-scatter's workers
     ring joint   sdpa   |s0|s1 |s2 |s3|                                 step i starts when shard i is there and the
     attention    gather |--1|--2|--3|                                   step before is done; one row of cores gathers
 
@@ -102,11 +104,15 @@ def machine(mesh: MeshSpec, params: Params, **options) -> Machine:
     return Machine(mesh, get_chip(mesh.arch, galaxy=mesh.num_devices >= 32), params, **options)
 
 
-def op_cost(m: Machine, op: Op, *, cores: int | None = None) -> Cost:
-    """Cost of one program that is no collective."""
+BLOCK = (8, 8, 8)
+"""Tiles of M, K and N per block where tt_dit has no entry for a shape (``get_matmul_config``)."""
+
+
+def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, int] | None = None) -> Cost:
+    """Cost of one program that is no collective; ``grid``: cores for M and for N of a matmul."""
     if op.kind == "matmul":
         (x, w) = op.inputs[:2]
-        return cost.matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0])
+        return cost.matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], grid=grid, block=BLOCK)
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
         q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
@@ -142,12 +148,16 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
                 i += 1
                 steps.append(programs[i])
             now = _ring(line, m, op, steps, now)
-        elif _fusable(m, op, following, "collective", "all_gather"):
-            now = _fused(line, m, op, following, now, gather_first=True)
-            i += 1
-        elif _fusable(m, op, following, "matmul", None) and following.name == "reduce_scatter":
-            now = _fused(line, m, following, op, now, gather_first=False)
-            i += 1
+        elif _fusable(m, op, following, "collective", "all_gather") and (
+            end := _fused(line, m, op, following, now, gather_first=True)
+        ):
+            now, i = end, i + 1
+        elif (
+            _fusable(m, op, following, "matmul", None)
+            and following.name == "reduce_scatter"
+            and (end := _fused(line, m, following, op, now, gather_first=False))
+        ):
+            now, i = end, i + 1
         elif op.kind == "collective":
             took = m.fabric(op).collective_ns(op.name, op.bytes)
             line.ideal_fabric_ns += m.fabric(op).ideal_ns(op.name, op.bytes)
@@ -176,11 +186,22 @@ def _fusable(m: Machine, op: Op, following: Op | None, kind: str, name: str | No
     return collective.kind == "collective" and m.fabric(collective).topology is Topology.RING and large
 
 
-def _fused(line: Timeline, m: Machine, op: Op, matmul: Op, start: float, *, gather_first: bool) -> float:
-    """All-gather under the matmul that takes it, or reduce-scatter under the one that feeds it."""
-    c, fabric = op_cost(m, matmul), m.fabric(op)
-    took = fabric.collective_ns(op.name, op.bytes)
-    whole = fused_ns(c.ns, took, op.size)
+def _fused(line: Timeline, m: Machine, op: Op, matmul: Op, start: float, *, gather_first: bool) -> float | None:
+    """All-gather under the matmul that takes it, or reduce-scatter under the one that feeds it; None if that is slower
+    than one after the other (few rows)."""
+    (x, y), fabric = m.chip.cores, m.fabric(op)
+    rows, k, n = math.prod(matmul.inputs[0][:-1]), matmul.inputs[0][-1], matmul.inputs[1][0]
+    if gather_first:
+        grid = (x, y - 1)
+        took, parts = fabric.fused_gather_ns(rows, k, BLOCK[1]), op.size
+    else:
+        grid = (y - 2, x)
+        took, parts = fabric.fused_scatter_ns(rows, n, grid), fabric.fused_parts(rows, grid, BLOCK)
+    c = op_cost(m, matmul, grid=grid)
+    whole = fused_ns(c.ns, took, parts)
+    apart, alone = op_cost(m, matmul), fabric.collective_ns(op.name, op.bytes)
+    if whole > apart.ns + alone + m.params.gap_ns:
+        return None
     line.ideal_compute_ns += c.ideal_ns
     line.ideal_fabric_ns += fabric.ideal_ns(op.name, op.bytes)
     line.exposed_ns += whole - c.ns
