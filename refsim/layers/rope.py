@@ -1,12 +1,17 @@
-"""Rotary position embedding of video tokens: pairs of neighbouring features turned by time, height and width.
+"""Rotary position embedding: of video tokens (time, height, width) and of text tokens (position).
+
+Video: pairs of neighbouring features, angles computed in float64.
 
     features of a head   [ t pairs | h pairs | w pairs ]      pair j of an axis of d features: angle p * theta^(-2j/d)
     (x0, x1)             -> (x0 cos - x1 sin, x0 sin + x1 cos)
 
 Tokens are ordered (t, y, x), t slowest. A member of sp computes the angles of its own tokens only, so nothing is
-communicated. Angles are computed in float64.
+communicated.
 
-Source: RoFormer (arXiv 2104.09864), interleaved pairs, as in diffusers.
+Text: feature j of the first half of a head is paired with feature j of the second half, angles computed in fp32, as
+the language models were trained. The one in place of the other is a silent error.
+
+Source: RoFormer (arXiv 2104.09864); interleaved pairs as in diffusers, halves as transformers' ``rotate_half``.
 """
 
 from __future__ import annotations
@@ -43,3 +48,17 @@ def apply_rotary(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
     even, odd = x_BHNE.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos_NP - odd * sin_NP, even * sin_NP + odd * cos_NP], -1)
     return turned.flatten(-2).to(x_BHNE.dtype)
+
+
+def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tensor, Tensor]:
+    """(cos, sin), each (N, features / 2) in fp32, of whole positions in a text."""
+    frequencies = 1.0 / theta ** (torch.arange(0, features, 2, dtype=torch.float32) / features)
+    angles = torch.outer(positions_N.float(), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate_halves(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
+    """Turn feature j with feature j + E / 2 of (B, H, N, E) by the angles of (N, E / 2); fp32 inside, x's dtype out."""
+    first, second = x_BHNE.float().chunk(2, -1)
+    turned = torch.cat([first * cos_NP - second * sin_NP, second * cos_NP + first * sin_NP], -1)
+    return turned.to(x_BHNE.dtype)

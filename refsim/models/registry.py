@@ -8,6 +8,8 @@ from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.clip.encoder import CLIPTextEncoder
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.transformer import CogVideoXTransformer
+from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer
 from refsim.models.t5.config import T5Config
@@ -28,6 +30,7 @@ _MODELS = {
     CogVideoXTransformer.CLASS_NAME: (CogVideoXTransformer, CogVideoXConfig),
     VAEDecoder.CLASS_NAME: (VAEDecoder, VAEConfig),
     CLIPTextEncoder.CLASS_NAME: (CLIPTextEncoder, CLIPTextConfig),
+    Qwen3MoeForCausalLM.CLASS_NAME: (Qwen3MoeForCausalLM, Qwen3MoeConfig),
     "T5EncoderModel": (T5Encoder, T5Config),
     "UMT5EncoderModel": (T5Encoder, T5Config),
 }

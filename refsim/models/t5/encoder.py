@@ -24,6 +24,7 @@ from torch import Tensor
 
 from refsim.checkpoint import Weights
 from refsim.errors import UserError
+from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
 from refsim.layers.norm import RMSNorm
 from refsim.models.t5.config import T5Config
@@ -139,10 +140,9 @@ class T5Encoder:
         options: AttentionOptions | None = None,
         split_prompt: bool = False,
     ) -> None:
-        self._device, self._config, self._weights = device, config, weights
-        self._table = next((n for n in _TABLES if n in weights.names), _TABLES[0])
-        self._shape = (config.vocab_size, config.d_model)
-        self._row(0)  # declares the table as used
+        self._device, self._config = device, config
+        table = next((n for n in _TABLES if n in weights.names), _TABLES[0]).removesuffix(".weight")
+        self._embed = TokenEmbedding(weights, table, words=config.vocab_size, features=config.d_model)
         weights.leave(*_TABLES)
         self._blocks = [T5Block(weights, device, config, i) for i in range(config.num_layers)]
         name, eps = "encoder.final_layer_norm", config.layer_norm_epsilon
@@ -184,17 +184,3 @@ class T5Encoder:
 
     def _padded(self) -> int:
         return padded_features(self._config.d_model, self._device.groups["tp"].size)
-
-    def _embed(self, ids_BL: Tensor) -> Tensor:
-        """Only the rows of the ids there are, each read once: the table is larger than several blocks."""
-        known, where = ids_BL.unique(return_inverse=True)
-        if int(known[0]) < 0 or int(known[-1]) >= self._config.vocab_size:
-            worst = int(known[0] if int(known[0]) < 0 else known[-1])
-            raise UserError(
-                f"the tokenizer gave the id {worst}, but the text encoder knows 0 to {self._config.vocab_size - 1}; "
-                "use the tokenizer that belongs to it."
-            )
-        return torch.cat([self._row(int(i)) for i in known])[where]
-
-    def _row(self, index: int) -> Tensor:
-        return self._weights.take(self._table, self._shape, (index, index + 1))

@@ -1,0 +1,57 @@
+"""Causal attention of a decoder layer, heads cut over tp, keys and values of earlier rows from a cache.
+
+x, replicated --> q of the local heads --rms norm per head--rotate--.
+              --> k of their kv heads  --rms norm per head--rotate--+-> cache --> attention --> o_proj, row-parallel
+              --> v of their kv heads  -----------------------------'                           reduce_scatter
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.layers.grouped_attention import grouped_attention, head_ranges
+from refsim.layers.kv_cache import KVCache
+from refsim.layers.linear import RowParallelLinear
+from refsim.layers.norm import RMSNorm
+from refsim.layers.rope import rotate_halves
+from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from refsim.parallel.padding import padded_features
+from refsim.parallel.tensor import fused_column_linear
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+
+
+class Qwen3MoeAttention:
+    """``model.layers.{index}.self_attn``. Input (B, N, D) tp=Replicate, output tp=Shard(-1)."""
+
+    def __init__(self, weights: Weights, device: Device, prefix: str, config: Qwen3MoeConfig) -> None:
+        self._device, self._head_dim = device, config.head_dim
+        tp, d, e = device.groups["tp"], config.hidden_size, config.head_dim
+        heads, kv_heads = head_ranges(config.num_attention_heads, config.num_key_value_heads, tp)
+        self._heads, self._kv_heads = heads[1] - heads[0], kv_heads[1] - kv_heads[0]
+        lanes = (0, padded_features(d, tp.size))
+
+        def projection(name: str, total: int, mine: tuple[int, int]) -> Tensor:
+            return weights.take(f"{prefix}.{name}.weight", (total * e, d), (mine[0] * e, mine[1] * e), lanes)
+
+        self._qkv = [
+            projection("q_proj", config.num_attention_heads, heads),
+            projection("k_proj", config.num_key_value_heads, kv_heads),
+            projection("v_proj", config.num_key_value_heads, kv_heads),
+        ]
+        norm = {"features": e, "eps": config.rms_norm_eps}
+        self._q_norm, self._k_norm = (RMSNorm(weights, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
+        inner = config.num_attention_heads * e
+        self._out = RowParallelLinear(
+            weights, device, f"{prefix}.o_proj", in_features=inner, out_features=d, in_padded=inner, bias=False
+        )
+
+    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> MeshTensor:
+        qkv = fused_column_linear(self._device, x, self._qkv, [None, None, None]).local
+        heads = qkv.unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
+        q, k, v = heads.split([self._heads, self._kv_heads, self._kv_heads], 1)
+        q, k = rotate_halves(self._q_norm(q), *rotary), rotate_halves(self._k_norm(k), *rotary)
+        out = grouped_attention(self._device, q, *cache.append(k, v), causal=True)
+        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
+        return self._out(x.with_local(out.transpose(1, 2).flatten(2), **cut))

@@ -1,0 +1,161 @@
+"""Qwen3 mixture-of-experts decoder: ids in, hidden states, logits or the best next words out.
+
+    ids --> embeddings (rows read one by one) --> x, replicated
+    layer:  x --rms norm--> attention over the cached and the new rows --reduce_scatter--all_gather--> + --> x
+            x --rms norm--> router, experts                            --reduce_scatter--all_gather--> + --> x
+    x --rms norm--> head, vocabulary cut over tp --> local logits --> argmax over all members
+
+Bytes per layer: two reduce_scatter and two all_gather of (B, N, D).
+
+Counterpart: transformers' ``Qwen3MoeForCausalLM``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from refsim.layers.embeddings import TokenEmbedding
+from refsim.layers.kv_cache import KVCache
+from refsim.layers.linear import ColParallelLinear
+from refsim.layers.norm import RMSNorm
+from refsim.layers.rope import text_rotary
+from refsim.models.qwen3_moe.attention import Qwen3MoeAttention
+from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
+from refsim.parallel.padding import padded_features
+from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import AttentionOptions
+from refsim.parallel.vocab import MOST_WORDS, vocab_argmax
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What the layers gave.
+
+    Attributes:
+        last: (B, N, D) after the final norm.
+        kept: (B, N, layers * D), the residual stream after each of the layers asked for, side by side.
+    """
+
+    last: Tensor
+    kept: Tensor
+
+
+class Qwen3MoeDecoderLayer:
+    """``model.layers.{index}``; (B, N, D), tp=Replicate with padded lanes, in and out."""
+
+    def __init__(self, weights: Weights, device: Device, prefix: str, config: Qwen3MoeConfig) -> None:
+        self._device, self._features = device, config.hidden_size
+        norm = {"features": config.hidden_size, "eps": config.rms_norm_eps}
+        self._norm1 = RMSNorm(weights, f"{prefix}.input_layernorm", **norm)
+        self._norm2 = RMSNorm(weights, f"{prefix}.post_attention_layernorm", **norm)
+        self._attention = Qwen3MoeAttention(weights, device, f"{prefix}.self_attn", config)
+        self._experts = Qwen3MoeSparseMoeBlock(weights, device, f"{prefix}.mlp", config)
+
+    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> MeshTensor:
+        attended = self._attention(self._norm(self._norm1, x), rotary, cache)
+        x = x + gather_features(self._device, attended)
+        return x + gather_features(self._device, self._experts(self._norm(self._norm2, x)))
+
+    def _norm(self, norm: RMSNorm, x: MeshTensor) -> MeshTensor:
+        """Over the real lanes; padded ones stay zero."""
+        padding = x.local.shape[-1] - self._features
+        return x.map("rms_norm", lambda y: F.pad(norm(y[..., : self._features]), (0, padding)))
+
+
+class Qwen3MoeForCausalLM:
+    """Built from a transformers folder's weights; every key must be consumed.
+
+    Args:
+        options, split_prompt: as every model has them; every member of sp computes all rows.
+    """
+
+    CLASS_NAME = "Qwen3MoeForCausalLM"
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        config: Qwen3MoeConfig,
+        *,
+        options: AttentionOptions | None = None,
+        split_prompt: bool = False,
+    ) -> None:
+        if config.vocab_size > MOST_WORDS:
+            raise UserError(f"config.json has vocab_size {config.vocab_size}; at most {MOST_WORDS} are supported.")
+        self._device, self.config = device, config
+        d, table = config.hidden_size, "model.embed_tokens"
+        self.embed = TokenEmbedding(weights, table, words=config.vocab_size, features=d)
+        self._layers = [
+            Qwen3MoeDecoderLayer(weights, device, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
+        ]
+        self._norm = RMSNorm(weights, "model.norm", features=d, eps=config.rms_norm_eps)
+        self._head = ColParallelLinear(
+            weights,
+            device,
+            table if config.tie_word_embeddings else "lm_head",
+            in_features=d,
+            out_features=config.vocab_size,
+            gathered_input=True,
+            bias=False,
+        )
+        weights.finish(self.CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: Qwen3MoeConfig) -> dict[str, tuple[int | None, ...]]:
+        """Names and shapes of the transformers ``forward`` arguments; None where any size will do."""
+        return {"input_ids": (None, None)}
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Any number of ids will do."""
+
+    def new_cache(self) -> list[KVCache]:
+        """One empty cache per layer."""
+        return [KVCache() for _ in self._layers]
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """Ids (B, N), all of them real -> logits (B, N, vocabulary), whole on every device."""
+        logits = gather_features(self._device, self.logits(self.hidden(input_ids).last))
+        return logits.local[..., : self.config.vocab_size]
+
+    def hidden(self, ids_BN: Tensor, cache: list[KVCache] | None = None, keep: tuple[int, ...] = ()) -> Hidden:
+        """Run the layers on new rows, which follow the rows of the cache and are added to it.
+
+        Args:
+            keep: numbers of the layers whose output is wanted.
+
+        Raises:
+            UserError: an id that is not in the vocabulary.
+        """
+        cache = self.new_cache() if cache is None else cache
+        first = cache[0].length
+        x = self.embed(ids_BN)
+        positions = torch.arange(first, first + ids_BN.shape[1])
+        rotary = text_rotary(positions, self.config.head_dim, self.config.rope_theta)
+        stream, kept = MeshTensor(self._pad(x)), {}
+        for index, (layer, rows) in enumerate(zip(self._layers, cache, strict=True)):
+            self._device.status(f"decoding rows {first} to {first + ids_BN.shape[1] - 1}, layer {index}")
+            stream = layer(stream, rotary, rows)
+            if index in keep:
+                kept[index] = stream.local[..., : x.shape[-1]]
+        wanted = torch.cat([kept[index] for index in keep], -1) if keep else x[..., :0]
+        return Hidden(self._norm(stream.local[..., : x.shape[-1]]), wanted)
+
+    def logits(self, hidden_BND: Tensor) -> MeshTensor:
+        """(B, N, vocabulary / tp), tp=Shard(-1), words beyond the vocabulary 0."""
+        return self._head(MeshTensor(self._pad(hidden_BND)))
+
+    def argmax(self, hidden_BND: Tensor) -> tuple[Tensor, Tensor]:
+        """Best next word of every row (B, N) in int64, and its margin over the second best logit."""
+        return vocab_argmax(self._device, self.logits(hidden_BND), self.config.vocab_size)
+
+    def _pad(self, x: Tensor) -> Tensor:
+        return F.pad(x, (0, padded_features(x.shape[-1], self._device.groups["tp"].size) - x.shape[-1]))
