@@ -16,7 +16,7 @@ from refsim.models.published import PUBLISHED
 from refsim.timing import estimate as estimates
 from refsim.timing import plan, schedule
 from refsim.timing.program import programs
-from refsim.timing.reading import read, read_published
+from refsim.timing.reading import read_published
 from refsim.timing.report import PUBLISHED_SECONDS
 
 
@@ -34,27 +34,6 @@ def sd35():
 
 def test_it_answers_in_seconds(sd35):
     assert sd35[1] < 20  # 1.5 s on an idle core; the machine that tests is shared
-
-
-def test_repeated_blocks_are_the_blocks(monkeypatch):
-    """Reading two blocks and repeating them gives what reading all of them gives."""
-    mesh, size = get_mesh("t3k"), (32, 32)
-    model = PUBLISHED["sd35-medium"]
-    config = dict(model.config) | {"num_layers": 6, "dual_attention_layers": (0, 1, 2)}
-    small = type(model)(config, 0, {"x": size}, 77)
-    parallel = parse_parallel("cfg2_sp2_tp2", mesh)
-    short = read_published(small, size, mesh, parallel)
-    shapes = {
-        "hidden_states": (2, 16, *size), "pooled_projections": (2, 2048), "encoder_hidden_states": (2, 77, 4096),
-        "timestep": (2,),
-    }  # fmt: skip
-    whole = read(config, shapes, mesh, parallel)
-    assert [o.stage for o in short.ops] == [o.stage for o in whole.ops]
-    assert [(o.kind, o.name, o.inputs, o.bytes) for o in short.ops] == [
-        (o.kind, o.name, o.inputs, o.bytes) for o in whole.ops
-    ]
-    assert short.weights_bytes == whole.weights_bytes
-    assert short.buffer_bytes == whole.buffer_bytes
 
 
 def test_flops_and_weights_are_those_counted_by_hand(sd35):

@@ -1,0 +1,363 @@
+"""What records a model: a device that notes its ops instead of running them, and the tensors that flow between them.
+
+aten call on meta tensors --> _Recorder: one op each, unless inside a region that is one op on the device
+                              which op wrote which storage: an op *reads* the ops that wrote what it takes
+collective, compute, norm --> ReadingDevice: one op, and a region for what torch does instead
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from torch import Tensor
+from torch import dtype as Dtype
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from refsim.config import DiTParallelConfig
+from refsim.layers import norm, rope
+from refsim.mesh import MeshSpec, Topology
+from refsim.runtime.device import Device
+from refsim.runtime.group import Group
+
+Shape = tuple[int, ...]
+
+FUSED: dict[tuple[Any, str], str] = {
+    (norm.RMSNorm, "__call__"): "rms_norm",
+    (norm.DistributedRMSNorm, "__call__"): "rms_norm",
+    (norm.LayerNorm, "__call__"): "layer_norm",
+    (norm.DistributedLayerNorm, "__call__"): "layer_norm",
+}
+"""Calls that are one op on the device though their reference is several aten calls."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation of one device.
+
+    Attributes:
+        kind: ``matmul``, ``sdpa``, ``norm``, ``elementwise``, ``layout`` or ``collective``.
+        name: ``linear``, ``sdpa``, an aten name, or the collective's.
+        inputs, output: shapes; of a matmul (..., M, K) and (N, K), of sdpa q (B, H, M, E) and k (B, H, N, E).
+        dtype: storage dtype of the inputs.
+        stage: ``block 3``, or what the model said last.
+        axis, size, topology, bytes: of a collective: mesh axis, members, Ring or Line, bytes this device brings.
+        stride: of a collective: devices from one member to the next on its axis.
+        ring, step: the ring attention an op belongs to (its sdpa steps overlap its transfer), -1 elsewhere.
+        id, reads: number of this op in the reading, and of those whose outputs it takes.
+    """
+
+    kind: str
+    name: str
+    inputs: tuple[Shape, ...]
+    output: Shape
+    dtype: str
+    stage: str
+    axis: Any = None
+    size: int = 1
+    topology: Topology | None = None
+    bytes: int = 0
+    ring: int = -1
+    step: int = -1
+    stride: int = 1
+    id: int = -1
+    reads: tuple[int, ...] = ()
+
+
+class Flow:
+    """Which op wrote which storage.
+
+    Inside a region all that torch does belongs to the op noted last in it: what is taken, that op reads; what comes
+    out, it wrote. Calls that are no op on the device (a reshape to the same shape) hand on who wrote their input.
+    """
+
+    def __init__(self) -> None:
+        self.reads: list[set[int]] = []
+        self._wrote: dict[int, frozenset[int]] = {}
+
+    def writers(self, tensors: Iterable[Tensor]) -> set[int]:
+        return set().union(*(self._wrote.get(_key(t), ()) for t in tensors))
+
+    def takes(self, op: int, tensors: Iterable[Tensor]) -> None:
+        self.reads[op] |= {w for w in self.writers(tensors) if w != op}
+
+    def writes(self, ops: Iterable[int], tensors: Iterable[Tensor]) -> None:
+        found = frozenset(ops)
+        for tensor in tensors:
+            self._wrote[_key(tensor)] = found
+
+    def forget(self, key: int) -> None:
+        self._wrote.pop(key, None)
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+class _Done:
+    """A transfer that is complete."""
+
+    def wait(self) -> None: ...
+
+
+class _Posts:
+    """A transport whose transfers are complete at once; the collective they are posted in reads and writes them."""
+
+    rank, world_size = 0, 1
+
+    def __init__(self, device: ReadingDevice) -> None:
+        self._device = device
+
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> _Done:
+        if self._device.moving:
+            self._device.flow.takes(self._device.moving[-1], [tensor])
+        return _Done()
+
+    def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> _Done:
+        if self._device.moving:
+            self._device.flow.writes(self._device.moving[-1:], [tensor])
+        return _Done()
+
+
+class ReadingDevice(Device):
+    """A device that notes its ops instead of running them.
+
+    Attributes:
+        ops: noted so far, without ``reads``, which ``flow`` has.
+        regions: of those open, the number of the first op that may own what happens inside.
+        moving: numbers of the collectives that are open.
+    """
+
+    def __init__(self, mesh: MeshSpec, config: DiTParallelConfig, rank: int = 0) -> None:
+        super().__init__(mesh, config, rank, _Posts(self), log_uses=False)
+        self.ops: list[Op] = []
+        self.flow = Flow()
+        self.regions: list[int] = []
+        self.moving: list[int] = []
+        self._stage = ""
+        self._ring, self._rings = -1, 0
+
+    def restart(self) -> None:
+        """Forgets what building the model did."""
+        self.ops.clear()
+        self.flow = Flow()
+
+    def note(self, kind: str, name: str, inputs: list[Shape], output: Shape, dtype: str, **more: Any) -> int:
+        number = len(self.ops)
+        self.ops.append(Op(kind, name, tuple(inputs), output, dtype, self._stage, ring=self._ring, id=number, **more))
+        self.flow.reads.append(set())
+        return number
+
+    @property
+    def owner(self) -> int | None:
+        """The op that what happens now is part of; None outside regions, or before a region has noted one."""
+        last = len(self.ops) - 1
+        return last if self.regions and last >= self.regions[-1] else None
+
+    def status(self, text: str) -> None:
+        if text.startswith("running "):
+            self._stage = text.removeprefix("running ")
+
+    @contextlib.contextmanager
+    def region(self, first: int) -> Iterator[None]:
+        """Aten calls inside belong to op ``first`` or one noted later."""
+        self.regions.append(first)
+        try:
+            yield
+        finally:
+            self.regions.pop()
+
+    @contextlib.contextmanager
+    def collective(self, name: str, group: Group, *moved: Tensor) -> Iterator[None]:
+        """Noted unless part of another one; ``ulysses`` only holds others together, each of which is noted."""
+        inside_ring = name == "ring_attention"
+        first, noted = len(self.ops), bool(moved) and group.size > 1 and not self.moving
+        if noted:
+            if inside_ring:
+                self._ring, self._rings = self._rings, self._rings + 1
+            self.note(
+                "collective",
+                name,
+                [tuple(t.shape) for t in moved],
+                (),
+                short(moved[0].dtype),
+                axis=group.axis,
+                size=group.size,
+                topology=group.topology,
+                stride=self._stride(group),
+                bytes=sum(t.numel() * t.element_size() for t in moved),
+            )
+            self.flow.takes(first, moved)
+            self.moving.append(first)
+        self._collectives.append(name)
+        try:
+            with contextlib.nullcontext() if name == "ulysses" else self.region(first):
+                yield
+        finally:
+            self._collectives.pop()
+            if noted:
+                self.moving.pop()
+                if inside_ring:
+                    self._ring = -1
+
+    def _stride(self, group: Group) -> int:
+        if not isinstance(group.axis, int):
+            return 1
+        a, b = (self.mesh.coord(rank)[group.axis] for rank in group.ranks[:2])
+        return abs(a - b)
+
+    @contextlib.contextmanager
+    def compute(self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-") -> Iterator[None]:
+        shapes = [tuple(t.shape) for t in tensors]
+        if op == "sdpa":
+            number = self.note("sdpa", op, shapes[:2], shapes[0], "bf16", step=step)
+        else:
+            lanes = sum(s[0] for s in shapes[1:])
+            number = self.note(
+                "matmul", op, [shapes[0], (lanes, shapes[1][-1])], (*shapes[0][:-1], lanes), short(tensors[0].dtype)
+            )
+        with self.region(number):
+            yield
+
+
+_MATMULS = {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}
+_REDUCTIONS = {"mean", "sum", "var_mean", "native_layer_norm", "native_group_norm", "_softmax", "amax"}
+_LAYOUTS = {"cat", "clone", "copy_", "_to_copy", "constant_pad_nd", "stack", "index", "repeat", "flip"}
+_FREE = {
+    "empty",
+    "zeros",
+    "full",
+    "arange",
+    "detach",
+    "alias",
+    "lift_fresh",
+    "zeros_like",
+    "empty_like",
+    "scalar_tensor",
+}
+
+
+class Recorder(TorchDispatchMode):
+    """Notes aten calls that no region claims, and follows all of them."""
+
+    def __init__(self, device: ReadingDevice) -> None:
+        super().__init__()
+        self._device = device
+        self._holders: Counter[int] = Counter()
+        self._live = self.peak_bytes = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to ask torch._dynamo to stay away costs its import, a second
+
+    def _hold(self, tensor: Tensor) -> None:
+        """Counts a storage while any tensor that went through here is on it."""
+        key, size = _key(tensor), tensor.untyped_storage().nbytes()
+        self._holders[key] += 1
+        if self._holders[key] == 1:
+            self._live += size
+            self.peak_bytes = max(self.peak_bytes, self._live)
+        weakref.finalize(tensor, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._holders[key] -= 1
+        if not self._holders[key]:
+            del self._holders[key]
+            self._live -= size
+            self._device.flow.forget(key)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        taken = [t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, Tensor)]
+        out = _arange(func, args, kwargs) if func.overloadpacket.__name__ == "arange" else func(*args, **(kwargs or {}))
+        made = [t for t in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(t, Tensor)]
+        for tensor in made:
+            self._hold(tensor)
+        device, flow = self._device, self._device.flow
+        if func.is_view:  # or a copy, of what did not lie as asked for
+            before = {_key(t) for t in taken}
+            flow.writes(flow.writers(taken), [t for t in made if _key(t) not in before])
+            return out
+        op = device.owner
+        if op is None and not device.regions and isinstance(out, Tensor):
+            op = self._note(func, taken, out)
+        if op is None:
+            flow.writes(flow.writers(taken), made)
+        else:
+            flow.takes(op, taken)
+            flow.writes([op], made)
+        return out
+
+    def _note(self, func: Any, tensors: list[Tensor], out: Tensor) -> int | None:
+        """The op's number, None if the device does nothing."""
+        name = func.overloadpacket.__name__
+        if not tensors or name in _FREE:
+            return None
+        if name in ("pad", "constant_pad_nd", "_to_copy") and tensors[0].shape == out.shape:
+            return None  # nothing to pad; a change of dtype is part of the op that asked for it
+        shapes, shape = [tuple(t.shape) for t in tensors], tuple(out.shape)
+        dtype, note = short(tensors[-1].dtype), self._device.note
+        if name in _MATMULS:
+            x, w = (tensors[1], tensors[2]) if "add" in name else (tensors[0], tensors[1])
+            return note("matmul", name, [tuple(x.shape), (w.shape[-1], w.shape[-2])], shape, dtype)
+        if name == "convolution":
+            k = math.prod(tensors[1].shape[1:])
+            m = out.numel() // out.shape[1]
+            return note("matmul", name, [(m, k), (out.shape[1], k)], (m, out.shape[1]), dtype)
+        if name in _LAYOUTS:
+            return note("layout", name, shapes, shape, dtype)
+        if name in _REDUCTIONS:
+            return note("norm", name, shapes, shape, dtype)
+        return note("elementwise", name, shapes, shape, dtype) if out.numel() > 1 else None
+
+
+def _arange(func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Of a real tensor's shape and dtype: for meta tensors torch goes through torch._dynamo."""
+    return func(*args, **{**kwargs, "device": "cpu"}).to("meta")
+
+
+@contextlib.contextmanager
+def fused(device: ReadingDevice) -> Iterator[None]:
+    """While open, the calls of ``FUSED`` are one op each; collectives inside them are noted as usual."""
+    inside: list[Any] = []  # a distributed norm on one device is the plain one, which must not count again
+
+    with contextlib.ExitStack() as stack:
+        for (owner, attribute), name in FUSED.items():
+            original = getattr(owner, attribute)
+
+            def call(self: Any, x: Any, *args: Any, _call=original, _name=name, **kwargs: Any) -> Any:
+                if inside:
+                    return _call(self, x, *args, **kwargs)
+                local = getattr(x, "local", x)
+                number = device.note("norm", _name, [tuple(local.shape)], tuple(local.shape), short(local.dtype))
+                inside.append(self)
+                try:
+                    with device.region(number):
+                        return _call(self, x, *args, **kwargs)
+                finally:
+                    inside.pop()
+
+            stack.enter_context(mock.patch.object(owner, attribute, call))
+        rotate = rope.apply_rotary
+
+        def rotary(x: Tensor, *tables: Tensor) -> Tensor:
+            number = device.note("elementwise", "rotary_embedding", [tuple(x.shape)], tuple(x.shape), short(x.dtype))
+            with device.region(number):
+                return rotate(x, *tables)
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("refsim.models.") and getattr(module, "apply_rotary", None) is rotate:
+                stack.enter_context(mock.patch.object(module, "apply_rotary", rotary))
+        yield
+
+
+def short(dtype: Dtype) -> str:
+    """``bf16``, ``fp32`` (also for fp64, which the device has not), or torch's name."""
+    name = str(dtype).removeprefix("torch.")
+    return {"bfloat16": "bf16", "float32": "fp32", "float64": "fp32"}.get(name, name)

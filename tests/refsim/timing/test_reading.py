@@ -1,0 +1,90 @@
+"""What is read off the models: repeated blocks, collectives of every scheme, dependencies between ops."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from refsim.config import parse_parallel
+from refsim.mesh import get_mesh
+from refsim.models.published import PUBLISHED, input_shapes
+from refsim.timing.reading import Reading, read, read_published
+
+T3K = get_mesh("t3k")
+SMALL = {  # six blocks, small latents
+    "sd35-medium": ((32, 32), {"dual_attention_layers": (0, 1, 2)}),
+    "wan22-t2v-a14b": ((3, 8, 8), {}),
+    "cogvideox-5b": ((3, 8, 8), {}),
+}
+
+
+def small(name: str, layers: int = 6):
+    model, (size, changes) = PUBLISHED[name], SMALL[name]
+    return type(model)(dict(model.config) | {"num_layers": layers} | changes, 0, {"x": size}, 77), size
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_repeated_blocks_are_the_blocks(name):
+    """Reading two blocks of a kind and repeating them gives what reading all of them gives, dependencies included."""
+    (model, size), on = small(name), parse_parallel("sp4_tp2", T3K)
+    short = read_published(model, size, T3K, on)
+    whole = read(model.config, input_shapes(model, size, 2), T3K, on)
+    assert short.ops == whole.ops
+    assert short.weights_bytes == whole.weights_bytes
+    assert short.buffer_bytes == whole.buffer_bytes
+
+
+@pytest.fixture(scope="module")
+def schemes() -> dict[int, Reading]:
+    """Wan over sp4_tp2, by Ulysses factor."""
+    model, size = small("wan22-t2v-a14b", 2)
+    return {
+        u: read_published(
+            model, size, T3K, parse_parallel("sp4_tp2", T3K, attention="usp", ring=4 // u, ulysses=u), batch=1
+        )
+        for u in (1, 2, 4)
+    }
+
+
+@pytest.mark.parametrize("ulysses", [1, 2, 4])
+def test_every_scheme_brings_its_own_collectives(schemes, ulysses):
+    found = [op for op in schemes[ulysses].ops if op.kind == "collective" and op.axis == 1 and op.stage == "block 0"]
+    names = Counter(op.name for op in found)
+    assert names["all_to_all"] == (4 if ulysses > 1 else 0)  # q, k, v and the output
+    assert names["ring_attention"] == (1 if ulysses < 4 else 0)
+    rows, heads = 3 * 4 * 4 // 4, 20  # patches of 2 x 2, a quarter of them on 20 heads
+    for op in found:
+        if op.name == "all_to_all" and op is not found[-1]:
+            assert op.size == ulysses and math.prod(op.inputs[0]) % (heads * 128) == 0
+            assert math.prod(op.inputs[0]) >= rows * heads * 128
+        if op.name == "ring_attention":
+            assert op.size == 4 // ulysses and op.stride == ulysses, "the next member is a row of Ulysses further"
+
+
+def test_each_op_reads_what_ran_before_it_and_nothing_is_computed_for_nobody(schemes):
+    for reading in schemes.values():
+        ops = reading.ops
+        assert [op.id for op in ops] == list(range(len(ops)))
+        assert all(read < op.id for op in ops for read in op.reads)
+        used = {read for op in ops for read in op.reads}
+        assert {op.id for op in ops} - used == {ops[-1].id}
+        assert all(op.reads for op in ops if op.stage.startswith("block "))
+
+
+def test_attention_reads_its_heads_and_a_later_step_what_the_ring_brought(schemes):
+    ops = schemes[1].ops
+    ring = next(op for op in ops if op.name == "ring_attention")
+    assert {ops[i].name for i in ring.reads} == {"rotary_embedding", "linear"}  # keys and values
+    steps = [op for op in ops if op.ring == ring.ring and op.kind == "sdpa"]
+    assert all(ring.id in step.reads for step in steps if step.step > 0)
+    assert all(a.id in b.reads for a, b in pairwise(steps)), "steps merge into one result"
+
+
+def test_a_norm_counts_once_where_nothing_is_distributed():
+    model, size = small("sd35-medium", 4)
+    reading = read_published(model, size, T3K, parse_parallel("sp4_cfg2", T3K), batch=2)
+    joint = Counter(op.name for op in reading.ops if op.stage == "block 0" and op.kind == "norm")
+    assert joint["layer_norm"] == 4, "before attention and feed-forward, image and prompt"
