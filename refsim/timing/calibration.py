@@ -28,7 +28,8 @@ _START = {
     "launch_ns": 3000.0,
     "unpack_cycles": 30.0,
     "step_cycles": 24.0,
-    "reader_gbps": 12.0,
+    "page_ns": 100.0,
+    "block_ns": 1000.0,
     "relay_gbps": 12.0,
     "tile_ns": 1200.0,
 }
@@ -36,7 +37,8 @@ _BOUNDS = {
     "launch_ns": (200, 2e4),
     "unpack_cycles": (8, 64),
     "step_cycles": (1, 100),
-    "reader_gbps": (3, 60),
+    "page_ns": (10, 400),
+    "block_ns": (50, 1e4),
     "relay_gbps": (3, 60),
     "tile_ns": (50, 1e4),
 }

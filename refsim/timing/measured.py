@@ -10,8 +10,9 @@ from pathlib import Path
 
 from refsim.mesh import Topology
 from refsim.timing import ops, published
-from refsim.timing.chips import BYTES, Chip, get_chip
+from refsim.timing.chips import BYTES, CYCLES_PER_TILE, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
+from refsim.timing.matmul import batched_matmul, matmul, multicast_matmul
 
 CALIBRATION = [
     "wh_clip_encoder_2.csv",
@@ -86,6 +87,7 @@ class Sample:
     grid: tuple[int, int] | None = None
     block: tuple[int, int, int] = (8, 8, 8)
     sub: tuple[int, int] | None = None
+    dtype: str = "bf16"
     ring: int = 1
     links: int = 1
     attributes: str = ""
@@ -160,13 +162,15 @@ def _tensor(row: dict[str, str], name: str) -> Tensor_ | None:
 
 def _published() -> list[Sample]:
     found = []
-    for (arch, grid), table in published.GEMM.items():
-        per_tile = 32 / {"wormhole_b0": 1.0, "blackhole": 1.35}[arch]
+    for (arch, grid, dtype, fidelity), table in published.GEMM.items():
+        per_tile = CYCLES_PER_TILE[fidelity] / get_chip(arch).clock_ghz
         for line in table.split("|"):
             m, k, n = (int(x) for x in line.split()[:3])
             cores = grid[0] * grid[1]
             ns = m * k * n / 32768 * per_tile / cores / float(line.split()[3]) * 100
-            found.append(Sample("GEMM_FLOPS.md", arch, "Matmul", ns, 1, cores, mkn=(m, k, n), grid=grid))
+            found.append(
+                Sample("GEMM_FLOPS.md", arch, "Matmul", ns, 1, cores, fidelity, mkn=(m, k, n), grid=grid, dtype=dtype)
+            )
     for arch, table in published.H3.items():
         for line in table.strip().splitlines():
             op, m, k, n, grid, block, sub, links, us = line.split()
@@ -212,48 +216,14 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     if s.mkn:
         if s.code != "Matmul" and s.attributes != "mm":
             return _with_collective(chip, params, s)
-        multicast = s.code == "Matmul"
-        return ops.matmul(
-            chip, params, *s.mkn, fidelity=fidelity, grid=s.grid, block=s.block, sub=s.sub, multicast=multicast
-        )
+        if s.code == "Matmul":
+            return multicast_matmul(chip, params, *s.mkn, grid=s.grid, fidelity=fidelity, dtype=s.dtype)
+        return matmul(chip, params, *s.mkn, fidelity=fidelity, grid=s.grid, block=s.block, sub=s.sub)
     if not s.inputs or s.output is None:
         return ops.l1_copy(chip, params, 0.0, s.cores)
     x, out = s.inputs[0], s.output
-    if s.kind == "matmul" and len(s.inputs) > 1:
-        w = s.inputs[1]
-        batch = x.shape[0] * x.shape[1]
-        m, k, n = x.shape[2], x.shape[3], w.shape[3]
-        if w.shape[0] * w.shape[1] > 1:
-            return ops.batched_matmul(chip, params, batch, m, k, n, cores=s.cores)
-        grid = s.grid or _grid(s.cores, m, n)
-        return ops.matmul(
-            chip,
-            params,
-            batch * m,
-            k,
-            n,
-            fidelity=fidelity,
-            dtype=w.dtype,
-            grid=grid,
-            block=s.block,
-            multicast=s.code == "Matmul",
-            in_l1=(x.in_l1, w.in_l1, out.in_l1),
-        )
-    if s.kind == "conv" and len(s.inputs) > 1:
-        w = s.inputs[1]
-        m, n = out.shape[0] * out.shape[1] * out.shape[2], out.shape[3]
-        return ops.matmul(
-            chip,
-            params,
-            m,
-            w.shape[2],
-            n,
-            fidelity=fidelity,
-            dtype=w.dtype,
-            grid=(s.cores, 1),
-            multicast=True,
-            in_l1=(x.in_l1, w.in_l1, out.in_l1),
-        )
+    if s.kind in ("matmul", "conv") and len(s.inputs) > 1:
+        return _product(chip, params, s, fidelity)
     if s.code == "ReshapeDeviceOperation" and x.layout == out.layout == "TILE" and x.shape[3] != out.shape[3]:
         wider = x.shape[3] // out.shape[3]  # a tile's rows come from as many tiles
         sources = min(32, wider if wider > 1 else out.rows)
@@ -277,6 +247,39 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     )
 
 
+def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Cost:
+    """A linear or convolution of a trace, on the cores and in the blocks that its row names."""
+    x, w, out = s.inputs[0], s.inputs[1], s.output
+    in_l1, spills = (x.in_l1, w.in_l1, out.in_l1), "packer_l1_acc=0" in s.attributes
+    if s.kind == "conv":
+        m, k, n = out.shape[0] * out.shape[1] * out.shape[2], w.shape[2], out.shape[3]
+        row_cores, input_parts, column_cores, rows = (
+            int(re.search(rf"{name}=(\d+)", s.attributes)[1])
+            for name in ("num_cores_nhw", "num_cores_c_in", "num_cores_c_out", "per_core_out_matrix_height_ntile")
+        )
+        height, width, h, v = (
+            int(re.search(rf"{name}_ntiles=(\d+)", s.attributes)[1])
+            for name in ("act_block_h", "act_block_w", "out_subblock_h", "out_subblock_w")
+        )
+        blocks = -(-rows // height) * -(-ops.tiles(k) // width) if column_cores > 1 else 0
+        return multicast_matmul(
+            chip, params, m, k, n, grid=(row_cores, column_cores), fidelity=fidelity, dtype=w.dtype, kb=width,
+            sub=(h, v), in_l1=in_l1, spills=spills, tilized=rows * ops.tiles(k) // input_parts, handed_on=blocks,
+        )  # fmt: skip
+    batch, m, k, n = x.shape[0] * x.shape[1], x.shape[2], x.shape[3], w.shape[3]
+    if w.shape[0] * w.shape[1] > 1:
+        return batched_matmul(chip, params, batch, m, k, n, cores=s.cores, dtype=w.dtype)
+    if s.code != "Matmul":
+        grid = s.grid or _grid(s.cores, m, n)
+        return matmul(chip, params, m, k, n, batch=batch, fidelity=fidelity, dtype=w.dtype, grid=grid, block=s.block)
+    block = re.search(r"in0_block_w=(\d+);out_subblock_h=(\d+);out_subblock_w=(\d+)", s.attributes)
+    given = {"kb": int(block[1]), "sub": (int(block[2]), int(block[3]))} if block else {}
+    grid = _grid(s.cores, batch * m, n)
+    return multicast_matmul(
+        chip, params, batch * m, k, n, grid=grid, fidelity=fidelity, dtype=w.dtype, in_l1=in_l1, spills=spills, **given
+    )
+
+
 def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     """A collective on a Galaxy's ring, alone or fused with the matmul that takes or makes what it moves."""
     m, k, n = s.mkn
@@ -286,7 +289,7 @@ def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
         took = fabric.collective_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
         ideal = fabric.ideal_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
         return ops.Cost(took, "fabric", 0.0, 0.0, ideal)
-    alone = ops.matmul(chip, params, m, k, n, fidelity=s.fidelity, grid=s.grid, block=s.block, sub=s.sub)
+    alone = matmul(chip, params, m, k, n, fidelity=s.fidelity, grid=s.grid, block=s.block, sub=s.sub)
     if s.attributes == "all_gather_matmul":
         took, parts = fabric.fused_gather_ns(m, k, s.block[1]), s.ring
     else:
@@ -295,7 +298,11 @@ def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
 
 
 def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
-    """Cores for M and for N in the shape that leaves the fewest tiles to the fullest core."""
+    """Cores for M and for N: one side alone where its tiles make up that count (1-D), else the fewest tiles a core."""
     mt, nt = ops.tiles(m), ops.tiles(n)
+    if cores == -(-mt // -(-mt // cores)):
+        return cores, 1
+    if cores == -(-nt // -(-nt // cores)):
+        return 1, cores
     sides = [(a, cores // a) for a in range(1, cores + 1) if cores % a == 0]
     return min(sides, key=lambda s: -(-mt // s[0]) * -(-nt // s[1]))

@@ -21,6 +21,7 @@ from refsim.mesh import MeshSpec, Topology
 from refsim.timing import ops as cost
 from refsim.timing.chips import Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
+from refsim.timing.matmul import matmul
 from refsim.timing.ops import Cost, Params
 from refsim.timing.reading import Op
 
@@ -112,7 +113,7 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
     """Cost of one program that is no collective; ``grid``: cores for M and for N of a matmul."""
     if op.kind == "matmul":
         (x, w) = op.inputs[:2]
-        return cost.matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], grid=grid, block=BLOCK)
+        return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], grid=grid, block=BLOCK)
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
         q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
@@ -181,25 +182,25 @@ def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None
 def _fusable(m: Machine, op: Op, following: Op | None, kind: str, name: str | None) -> bool:
     if not m.fuse or following is None or op.kind != kind or (name and op.name != name):
         return False
-    collective, matmul = (op, following) if kind == "collective" else (following, op)
-    large = matmul.kind == "matmul" and math.prod(matmul.inputs[0][:-1]) >= 256
+    collective, linear = (op, following) if kind == "collective" else (following, op)
+    large = linear.kind == "matmul" and math.prod(linear.inputs[0][:-1]) >= 256
     return collective.kind == "collective" and m.fabric(collective).topology is Topology.RING and large
 
 
-def _fused(line: Timeline, m: Machine, op: Op, matmul: Op, start: float, *, gather_first: bool) -> float | None:
+def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gather_first: bool) -> float | None:
     """All-gather under the matmul that takes it, or reduce-scatter under the one that feeds it; None if that is slower
     than one after the other (few rows)."""
     (x, y), fabric = m.chip.cores, m.fabric(op)
-    rows, k, n = math.prod(matmul.inputs[0][:-1]), matmul.inputs[0][-1], matmul.inputs[1][0]
+    rows, k, n = math.prod(linear.inputs[0][:-1]), linear.inputs[0][-1], linear.inputs[1][0]
     if gather_first:
         grid = (x, y - 1)
         took, parts = fabric.fused_gather_ns(rows, k, BLOCK[1]), op.size
     else:
         grid = (y - 2, x)
         took, parts = fabric.fused_scatter_ns(rows, n, grid), fabric.fused_parts(rows, grid, BLOCK)
-    c = op_cost(m, matmul, grid=grid)
+    c = op_cost(m, linear, grid=grid)
     whole = fused_ns(c.ns, took, parts)
-    apart, alone = op_cost(m, matmul), fabric.collective_ns(op.name, op.bytes)
+    apart, alone = op_cost(m, linear), fabric.collective_ns(op.name, op.bytes)
     if whole > apart.ns + alone + m.params.gap_ns:
         return None
     line.ideal_compute_ns += c.ideal_ns
@@ -208,7 +209,7 @@ def _fused(line: Timeline, m: Machine, op: Op, matmul: Op, start: float, *, gath
     line.hidden_ns += took - (whole - c.ns)
     first, second = (start, start + whole - c.ns) if gather_first else (start + whole - took, start)
     line.spans.append(Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric"))
-    line.spans.append(Span("compute", "matmul", matmul.name, op.stage, second, second + c.ns, c.bound, flops(matmul)))
+    line.spans.append(Span("compute", "matmul", linear.name, op.stage, second, second + c.ns, c.bound, flops(linear)))
     return start + whole
 
 

@@ -12,6 +12,7 @@ from refsim.mesh import Topology
 from refsim.timing import calibration, measured, ops
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric, fused_ns
+from refsim.timing.matmul import _issued, matmul, tile_cycles
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")
@@ -28,16 +29,16 @@ def test_peaks_are_the_published_ones():
 @pytest.mark.parametrize("m,k,n", [(32, 64, 32), (2048, 2432, 3648), (4096, 4096, 4096), (1, 2432, 14592)])
 def test_no_matmul_beats_its_roofline_and_more_work_takes_longer(arch, m, k, n):
     chip, params = get_chip(arch), calibration.get_params(arch)
-    cost = ops.matmul(chip, params, m, k, n)
+    cost = matmul(chip, params, m, k, n)
     assert cost.ns > cost.ideal_ns
-    assert ops.matmul(chip, params, m, 2 * k, n).ns > cost.ns
-    assert ops.matmul(chip, params, m, k, n, fidelity="HiFi4").ns >= cost.ns
+    assert matmul(chip, params, m, 2 * k, n).ns > cost.ns
+    assert matmul(chip, params, m, k, n, fidelity="HiFi4").ns >= cost.ns
 
 
 def test_a_large_matmul_is_bound_by_compute_and_one_row_by_what_its_readers_draw():
     params = calibration.get_params("wormhole_b0")
-    assert ops.matmul(WH, params, 4096, 4096, 4096, fidelity="HiFi4").bound == "compute"
-    assert ops.matmul(WH, params, 1, 2432, 14592).bound == "noc"
+    assert matmul(WH, params, 4096, 4096, 4096, fidelity="HiFi4").bound == "compute"
+    assert matmul(WH, params, 1, 2432, 14592).bound == "noc"
 
 
 @pytest.mark.parametrize("arch,cores", [("wormhole_b0", 63), ("blackhole", 110)])
@@ -98,12 +99,12 @@ def test_two_axes_at_once_share_dram():
 def test_a_step_of_four_tiles_takes_the_cycles_measured_on_wormhole(fidelity, cycles):
     """minimax_h3_wormhole/ff1.md, experiment 17, unmodified kernel; LoFi and HiFi2 wait for the unpacker alike."""
     params = calibration.get_params("wormhole_b0")
-    assert 4 * ops.tile_cycles(params, (2, 2), fidelity) == pytest.approx(cycles, rel=0.05)
+    assert 4 * tile_cycles(params, (2, 2), fidelity) == pytest.approx(cycles, rel=0.05)
 
 
 def test_blocks_are_computed_in_whole_subblocks():
     """to_qkv of agmm_fused_vs_unfused.md: 21 columns in blocks of 12 are issued as 12 and 10, 54 rows as 54."""
-    assert ops._issued(21, 12, 2) == 22 and ops._issued(54, 8, 2) == 54 and ops._issued(3, 16, 4) == 4
+    assert _issued(21, 12, 2) == 22 and _issued(54, 8, 2) == 54 and _issued(3, 16, 4) == 4
 
 
 def test_fusing_hides_all_but_one_shard():

@@ -1,0 +1,187 @@
+"""Matrix products: TTNN's three kernels.
+
+    minimal_matmul   M over one side of the core grid, N over the other. Blocks are handed from core to core along the
+                     line: the first core reads DRAM, every core takes and passes on all of them (``relay_gbps``).
+    ttnn.matmul      the first core of a row or column reads a block of K and multicasts it to its line; one block after
+                     the other (``page_ns`` a tile, then the multicast, then semaphores). On one column of cores (1-D)
+                     every core reads its own rows.
+    conv2d           ttnn.matmul on the rows of a window that a core gathers from its own L1 and tilizes.
+
+A step multiplies h x 1 by 1 x w tiles. The matrix engine is busy h w times its cycles; meanwhile h + w tiles are
+unpacked into its source registers, which is slower for bf16 at LoFi and HiFi2: Wormhole, 2 x 2: 4 x 46 + 24 = 208
+cycles, at HiFi4 4 x 64 + 24 (measured 209 and 281: minimax_h3_wormhole/ff1.md, experiments 16 and 17).
+"""
+
+from __future__ import annotations
+
+from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
+from refsim.timing.ops import Cost, Params, bounded, tiles
+
+PACK_CYCLES = 2 * 16 + 9
+"""Packing one tile of fp32, 16 cycles for each 2 KiB and 9 for the call (tt-metal issue 51901). Where ttnn.matmul does
+not accumulate in L1 (``packer_l1_acc`` off), a partial sum is packed and, two tiles' worth, unpacked per block of K."""
+TILIZE_CYCLES = {"wormhole_b0": 52.0, "blackhole": 57.0}
+"""Rows to a tile: tt-llk issue 130 (Wormhole's unpacker), tt-metal pull request 49473 (Blackhole, L1 to L1)."""
+ALONE_SHARE = 0.36
+"""Share of the DRAM bandwidth when every core waits for its own read: bh_dram_read_microbenchmark.md, depth 1."""
+
+
+def subblock(mb: int, nb: int, most: int) -> tuple[int, int]:
+    """The tiles (h, w) of a block that a step computes: of those that divide it, most tiles, then fewest unpacked."""
+    found = ((h, w) for h in range(1, most + 1) for w in range(1, most // h + 1) if mb % h == 0 and nb % w == 0)
+    return max(found, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
+
+
+def tile_cycles(params: Params, sub: tuple[int, int], fidelity: str, dtype: str = "bf16") -> float:
+    """Cycles per product of two tiles when a step computes ``sub`` tiles; the unpacker goes by bytes."""
+    h, w = sub
+    unpack = (h + w) * params.unpack_cycles * BYTES[dtype] / BYTES["bf16"]
+    return (max(h * w * CYCLES_PER_TILE[fidelity], unpack) + params.step_cycles) / (h * w)
+
+
+def _issued(size: int, block: int, sub: int) -> int:
+    """Tiles of one side that are computed: the last block is clipped, and rounded up to whole subblocks."""
+    whole, rest = divmod(size, block)
+    return (whole * -(-block // sub) + -(-rest // sub)) * sub
+
+
+def matmul(
+    chip: Chip,
+    params: Params,
+    m: int,
+    k: int,
+    n: int,
+    *,
+    batch: int = 1,
+    fidelity: str = "HiFi2",
+    dtype: str = "bf16",
+    grid: tuple[int, int] | None = None,
+    block: tuple[int, int, int] = (8, 8, 8),
+    sub: tuple[int, int] | None = None,
+) -> Cost:
+    """minimal_matmul: (batch, m, k) x (k, n), all interleaved in DRAM.
+
+    Args:
+        grid: cores for m, cores for n; the op's choice on the chip's grid if not given: transposed where m > n.
+        block: tiles of M, K and N that a core holds at a time.
+        sub: tiles of M and N that a step computes.
+    """
+    mt, kt, nt = tiles(m), tiles(k), tiles(n)
+    size = BYTES[dtype] * TILE * TILE
+    rows, columns = grid or (chip.cores if m > n else chip.cores[::-1])
+    per_tile = CYCLES_PER_TILE[fidelity] / chip.clock_ghz
+    ideal_compute = batch * m * k * n / TILE**3 * per_tile / (rows * columns)
+    ideal = max(ideal_compute, (batch * m * (k + n) + k * n) * BYTES[dtype] / chip.dram_gbps)
+    mc, nc = -(-mt // rows), -(-nt // columns)
+    mb, kb, nb = (min(b, have) for b, have in zip(block, (mc, kt, nc), strict=True))
+    passes_m, passes_n = -(-mc // mb), -(-nc // nb)
+    steps = -(-kt // kb) * passes_m * passes_n
+    sub = sub or subblock(mb, nb, 4)  # sums in fp32 halve the destination registers to 4 tiles
+    issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
+    compute = batch * issued * kt * tile_cycles(params, sub, fidelity, dtype) / chip.clock_ghz
+    in0, in1 = batch * mc * kt * size * passes_n, batch * nc * kt * size * passes_m
+    noc = max(in0, in1) / params.relay_gbps
+    moved = min(rows, mt) * in0 + min(columns, nt) * in1 + batch * mt * nt * size
+    dram = moved / chip.dram_gbps
+    # Double buffering: the first block is read before anything is computed, the last computed after all is read.
+    compute, noc = compute + noc / steps / batch, noc + compute / steps / batch
+    chain = max(mb * (columns - 1), nb * (rows - 1)) * kb * size / chip.noc_gbps
+    drain = min(mb * nb * rows * columns, mt * nt) * size / chip.dram_gbps
+    return bounded(chip, params.launch_ns + chain + drain, ideal, compute=compute, noc=noc, dram=dram)
+
+
+def _halved_to_fit(chip: Chip, mb: int, nb: int, kb: int, size: float) -> tuple[int, int]:
+    """Output and two pairs of input blocks in three quarters of L1, or halves of the output."""
+    while (mb * nb + 2 * kb * (mb + nb)) * size > 0.75 * chip.l1_bytes and mb * nb > 1:
+        mb, nb = (-(-mb // 2), nb) if mb > nb else (mb, -(-nb // 2))
+    return mb, nb
+
+
+def k_block(kt: int, grid: tuple[int, int]) -> int:
+    """Tiles of K per block as ttnn.matmul chooses them (``create_simple_matmul_program_config``): two, or one, in 1-D;
+    on a grid one share of K for each column of cores, or one tile where that does not divide."""
+    if 1 in grid:
+        return 2 if kt % 2 == 0 else 1
+    return kt // grid[1] if kt % grid[1] == 0 else 1
+
+
+def multicast_matmul(
+    chip: Chip,
+    params: Params,
+    m: int,
+    k: int,
+    n: int,
+    *,
+    grid: tuple[int, int],
+    fidelity: str = "HiFi2",
+    dtype: str = "bf16",
+    kb: int | None = None,
+    sub: tuple[int, int] | None = None,
+    in_l1: tuple[bool, bool, bool] = (False, False, False),
+    spills: bool = False,
+    tilized: int = 0,
+    handed_on: int = 0,
+) -> Cost:
+    """ttnn.matmul: (m, k) x (k, n).
+
+    Args:
+        grid: cores for m, cores for n.
+        kb: tiles of K per block.
+        sub: tiles of M and N that a step computes.
+        in_l1: first operand, second operand, output: sharded in L1, where they are used.
+        spills: partial sums are packed and unpacked per block of K.
+        tilized: tiles that a core makes of rows first (conv2d).
+        handed_on: blocks of rows that cores tilize and multicast in turn, while the others wait (block-sharded conv2d).
+    """
+    mt, kt, nt = tiles(m), tiles(k), tiles(n)
+    size = BYTES[dtype] * TILE * TILE
+    rows, columns = grid
+    ideal_compute = m * k * n / TILE**3 * CYCLES_PER_TILE[fidelity] / chip.clock_ghz / (rows * columns)
+    outside = [count for count, l1 in zip((m * k, k * n, m * n), in_l1, strict=True) if not l1]
+    ideal = max(ideal_compute, sum(outside) * BYTES[dtype] / chip.dram_gbps)
+    mc, nc = -(-mt // rows), -(-nt // columns)
+    kb = min(kb or k_block(kt, grid), kt)
+    mb, nb = _halved_to_fit(chip, mc, nc, kb, size)
+    passes_m, passes_n = -(-mc // mb), -(-nc // nb)
+    k_blocks = -(-kt // kb)
+    blocks = k_blocks * passes_m * passes_n
+    sub = sub or subblock(mb, nb, 4 if spills else 8)
+    issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
+    cycles = issued * kt * tile_cycles(params, sub, fidelity, dtype) + tilized * TILIZE_CYCLES[chip.arch]
+    if spills:
+        cycles += (k_blocks - 1) * mc * nc * (PACK_CYCLES + 2 * params.unpack_cycles)
+    compute = cycles / chip.clock_ghz + handed_on * params.block_ns
+    alone = columns == 1 and not in_l1[0]
+    read = max(0 if in_l1[0] or alone else mb * kb, 0 if in_l1[1] else nb * kb)
+    noc = blocks * (read * (params.page_ns + size / chip.noc_gbps) + (params.block_ns if read or alone else 0.0))
+    in0, in1, out = mt * kt * passes_n * size, kt * nt * passes_m * size, mt * nt * size
+    shared = (0.0 if in_l1[0] or alone else in0) + (0.0 if in_l1[1] else in1)
+    dram = shared / chip.dram_gbps
+    drain = 0.0 if in_l1[2] else min(mb * nb * rows * columns, mt * nt) * size / chip.dram_gbps
+    if alone:
+        dram += in0 / (chip.dram_gbps * ALONE_SHARE)
+        drain = 0.0 if in_l1[2] else out / (chip.dram_gbps * ALONE_SHARE)
+    elif not in_l1[2]:
+        dram += out / chip.dram_gbps
+    compute, noc = compute + noc / blocks, noc + compute / blocks  # the first read, the last block's computation
+    return bounded(chip, params.launch_ns + drain, ideal, compute=compute, noc=noc, dram=dram)
+
+
+def batched_matmul(
+    chip: Chip, params: Params, batch: int, m: int, k: int, n: int, *, cores: int, dtype: str = "bf16"
+) -> Cost:
+    """A batch of products: whole ones on a core each where there are cores for all, else tile by tile on a few.
+
+    A core reads a block of K of both operands, waits for it and writes its tiles when done; for single tiles both
+    operands' tiles are read in turn.
+    """
+    mt, kt, nt = tiles(m), tiles(k), tiles(n)
+    size = BYTES[dtype] * TILE * TILE
+    moved = batch * (mt * kt + kt * nt + mt * nt) * size
+    if cores >= batch and mt * nt > 1:
+        compute = mt * nt * kt * tile_cycles(params, subblock(mt, nt, 4), "LoFi", dtype) / chip.clock_ghz
+        dram = moved / (chip.dram_gbps * ALONE_SHARE)
+        return bounded(chip, params.launch_ns, moved / chip.dram_gbps, compute=compute, noc=0.0, dram=dram)
+    turns = -(-(batch * mt * nt) // cores)
+    dram = moved / chip.dram_gbps
+    return bounded(chip, params.launch_ns, dram, compute=2 * turns * params.tile_ns, noc=0.0, dram=dram)
