@@ -58,7 +58,7 @@ class Fabric:
 
     chip: Chip
     size: int
-    links: int
+    links: float
     topology: Topology
     payload: float = PAYLOAD
     workers: int = WORKERS

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from refsim.mesh import MeshSpec, Topology
 from refsim.timing import ops as cost
-from refsim.timing.chips import Chip, get_chip
+from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import matmul
 from refsim.timing.ops import Cost, Params
@@ -98,7 +98,8 @@ class Machine:
         topology = self.topology or op.topology or Topology.LINEAR
         if op.size == 2:
             topology = Topology.LINEAR
-        return Fabric(self.chip, op.size, links, topology)
+        # Members that are not neighbours: as many groups lie between each other and share the hops.
+        return Fabric(self.chip, op.size, links / op.stride, topology)
 
 
 def machine(mesh: MeshSpec, params: Params, **options) -> Machine:
@@ -119,11 +120,12 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
         q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
         return cost.sdpa(m.chip, m.params, b, h, rows, keys, e, cores=cores, q_chunk=q, k_chunk=k)
     elements = math.prod(op.output)
-    read = sum(p for s in op.inputs if (p := math.prod(s)) > elements // 64) if op.kind != "layout" else elements
+    read = [p for s in op.inputs if (p := math.prod(s)) > elements // 64] if op.kind != "layout" else [elements]
     if op.name == "create_heads":
-        read = elements = 3 * elements
+        read, elements = [3 * elements], 3 * elements
     width = op.output[-1] if op.kind == "norm" else None
-    return cost.by_tiles(m.chip, m.params, max(read, elements if op.kind != "norm" else read), elements, width=width)
+    moved = (sum(read) + elements) * BYTES["bf16"]
+    return cost.by_tiles(m.chip, m.params, max(*read, elements), moved, width=width)
 
 
 def flops(op: Op) -> float:
