@@ -41,7 +41,19 @@ _KINDS = {
         "TypecastDeviceOperation",
     ),
 }
-_COPIES = ("Move", "Copy", "Halo", "Slice", "PaddedSlice", "Concat", "InterleavedTo", "ShardedTo", "Reshard", "Permute")
+_COPIES = (
+    "Move",
+    "Copy",
+    "Halo",
+    "Slice",
+    "PaddedSlice",
+    "Concat",
+    "Upsample",
+    "InterleavedTo",
+    "ShardedTo",
+    "Reshard",
+    "Permute",
+)
 _FIDELITY = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
 _DTYPE = {"BFLOAT16": "bf16", "FLOAT32": "fp32", "BFLOAT8_B": "bfp8", "BFLOAT4_B": "bfp4", "UINT32": "uint32"}
 
@@ -65,6 +77,16 @@ class Tensor_:
     @property
     def in_l1(self) -> bool:
         return "L1" in self.memory
+
+    @property
+    def sharded(self) -> bool:
+        """In the L1 of the cores that use it."""
+        return self.in_l1 and "SHARDED" in self.memory
+
+    @property
+    def pages(self) -> int:
+        """What is read or written at once: a tile or a row."""
+        return self.numel // (1024 if self.layout == "TILE" else self.shape[3])
 
 
 @dataclass(frozen=True)
@@ -224,27 +246,28 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     x, out = s.inputs[0], s.output
     if s.kind in ("matmul", "conv") and len(s.inputs) > 1:
         return _product(chip, params, s, fidelity)
+    # A slice is read, or written, as large as it is; an embedding reads the rows it is asked for.
+    written = x if s.code.startswith("SliceWrite") else out
+    operands = s.inputs[:1] if s.kind == "layout" and s.code != "ConcatDeviceOperation" else s.inputs
+    taken = [t for t in operands if t.numel <= 4 * out.numel]
+    whole = x.numel <= written.numel or s.kind != "layout"
+    read = sum(t.nbytes for t in taken if not t.in_l1) if whole else out.numel * BYTES[x.dtype] * (not x.in_l1)
+    moved = read + (0.0 if out.in_l1 else written.nbytes)
     if s.code == "ReshapeDeviceOperation" and x.layout == out.layout == "TILE" and x.shape[3] != out.shape[3]:
         wider = x.shape[3] // out.shape[3]  # a tile's rows come from as many tiles
         sources = min(32, wider if wider > 1 else out.rows)
-        return ops.by_tiles(chip, params, out.numel, out.numel, dtype=x.dtype, cores=s.cores, sources=sources)
-    read = sum(t.numel for t in s.inputs if t.numel <= 4 * out.numel)
+        return ops.by_tiles(chip, params, out.numel, moved, cores=s.cores, sources=sources)
     if s.kind == "norm":
-        return ops.by_tiles(chip, params, x.numel, out.numel, width=x.shape[3], dtype=x.dtype, cores=s.cores)
-    l1 = x.in_l1 and out.in_l1
+        return ops.by_tiles(chip, params, x.numel, moved, width=x.shape[3], cores=s.cores)
+    local = all(t.sharded for t in (*s.inputs, out))
     if s.code.startswith(_COPIES):
-        if l1:
-            return ops.l1_copy(chip, params, max(x.nbytes, out.nbytes), s.cores)
-        return ops.copy(chip, params, max(x.nbytes, out.nbytes) if x.in_l1 or out.in_l1 else 2 * out.nbytes, s.cores)
-    return ops.by_tiles(
-        chip,
-        params,
-        max(read, x.numel if x.numel <= 4 * out.numel else out.numel),
-        out.numel,
-        dtype=x.dtype,
-        cores=s.cores,
-        in_l1=l1,
-    )
+        untilized = -(-x.numel // 1024) if x.layout == "TILE" and out.layout != "TILE" else 0
+        if local:
+            return ops.l1_copy(chip, params, max(x.nbytes, out.nbytes), s.cores, untilized)
+        pages = max(x.pages if whole else 0, written.pages)
+        return ops.copy(chip, params, moved, pages, s.cores)
+    elements = max((x.numel if whole else 0), written.numel)
+    return ops.by_tiles(chip, params, elements, moved, cores=s.cores, sharded=local)
 
 
 def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Cost:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
 
+UNTILIZE_CYCLES = {"wormhole_b0": 57.0, "blackhole": 82.0}
+"""A tile to rows: the packer's, tt-llk issue 131."""
+
 
 @dataclass(frozen=True)
 class Params:
@@ -113,51 +116,48 @@ def sdpa(
 def by_tiles(
     chip: Chip,
     params: Params,
-    read: int,
-    written: int,
+    elements: int,
+    nbytes: float,
     *,
     width: int | None = None,
-    dtype: str = "bf16",
     cores: int | None = None,
-    in_l1: bool = False,
+    sharded: bool = False,
     sources: int = 1,
 ) -> Cost:
-    """An op that takes tile after tile.
+    """An op that takes tile after tile; the tiles of several operands are read together.
 
     Args:
-        read, written: elements.
+        elements: of the largest operand or result.
+        nbytes: read from and written to DRAM.
         width: a row of this many elements stays on one core (norms); None where every tile is on its own.
         sources: tiles read for one tile written (a reshape that cuts or joins rows).
-        in_l1: sharded operands: a tile costs its passage through the engine only (16 rows of 64 B per face line).
+        sharded: all in the core's own L1: a tile costs its passage through the engine only (32 bytes per cycle each
+            way), and nothing waits for DRAM.
     """
     cores = cores or chip.num_cores
-    largest = -(-max(read, written) // (TILE * TILE)) if width is None else 0
     if width is None:
-        turns = -(-max(largest, 1) // cores)
+        turns = -(-max(-(-elements // (TILE * TILE)), 1) // cores)
     else:
-        rows = -(-max(read, 1) // (width * TILE))
+        rows = -(-max(elements, 1) // (width * TILE))
         turns = -(-rows // cores) * tiles(width)
-    moved = (read + written) * BYTES[dtype]
-    if in_l1:
-        per_tile, dram = 2 * TILE * TILE * BYTES[dtype] / 32 / chip.clock_ghz, 0.0
-    else:
-        per_tile, dram = params.tile_ns, moved / (chip.dram_gbps * params.dram_share)
-    return bounded(
-        chip, params.launch_ns, moved / chip.dram_gbps, compute=turns * sources * per_tile, noc=0.0, dram=dram
-    )
+    if sharded:
+        per_tile = 2 * TILE * TILE * BYTES["bf16"] / 32 / chip.clock_ghz
+        return bounded(chip, params.block_ns, 0.0, compute=turns * sources * per_tile, noc=0.0, dram=0.0)
+    ideal, dram = nbytes / chip.dram_gbps, nbytes / (chip.dram_gbps * params.dram_share)
+    return bounded(chip, params.launch_ns, ideal, compute=turns * sources * params.tile_ns, noc=0.0, dram=dram)
 
 
-def copy(chip: Chip, params: Params, nbytes: float, cores: int) -> Cost:
-    """DRAM to L1 or back with nothing computed: a core has many reads in flight, other than ``by_tiles``."""
-    noc = nbytes / cores / (TILE * TILE * BYTES["bf16"]) * params.page_ns
-    dram = nbytes / (chip.dram_gbps * params.dram_share)
-    return bounded(chip, params.launch_ns, nbytes / chip.dram_gbps, compute=0.0, noc=noc, dram=dram)
+def copy(chip: Chip, params: Params, nbytes: float, pages: int, cores: int) -> Cost:
+    """To or from DRAM, nothing computed: other than in ``by_tiles``, a core has many pages (tiles, rows) in flight."""
+    ideal, dram = nbytes / chip.dram_gbps, nbytes / (chip.dram_gbps * params.dram_share)
+    return bounded(chip, params.launch_ns, ideal, compute=0.0, noc=-(-pages // cores) * params.page_ns, dram=dram)
 
 
-def l1_copy(chip: Chip, params: Params, nbytes: float, cores: int) -> Cost:
-    """Data handed between cores' L1, or within one: each core's share over its NoC port."""
+def l1_copy(chip: Chip, params: Params, nbytes: float, cores: int, untilized: int = 0) -> Cost:
+    """Data handed between cores' L1, or within one: each core's share over its NoC port; tiles to rows first."""
     noc = nbytes / cores / chip.noc_gbps
-    return bounded(chip, params.launch_ns, noc, compute=0.0, noc=noc, dram=0.0)
+    compute = -(-untilized // cores) * UNTILIZE_CYCLES[chip.arch] / chip.clock_ghz
+    return bounded(chip, params.block_ns + compute, noc, compute=0.0, noc=noc, dram=0.0)
 
 
 def tflops(flops: float, ns: float) -> float:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import accuracy
 from refsim.mesh import Topology
 from refsim.timing import calibration, measured, ops
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import _issued, matmul, tile_cycles
+from refsim.timing.matmul import _issued, k_block, matmul, multicast_matmul, tile_cycles
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")
@@ -140,3 +141,51 @@ def test_matmuls_of_the_calibration_set(arch, most):
 
     assert mape(params) <= most
     assert mape(replace(params, step_cycles=params.step_cycles + 100)) > most  # the bound means something
+
+
+@needs_traces
+def test_validation_errors_are_within_the_stated_bounds():
+    """Matmuls within 20 %, all ops weighted by time within 30 %, on data that nothing was fitted on."""
+    rows = {(arch, kind): row for arch, kind, row in accuracy.table(measured.validation(TRACES))}
+    for arch in ("wormhole_b0", "blackhole"):
+        assert rows[arch, "matmul"]["mape"] <= 0.20
+        assert rows[arch, "all"]["by_time"] <= 0.30
+
+
+@needs_traces
+def test_parts_of_the_model_matter_on_validation_data(monkeypatch):
+    """Without the relay's pace or the reads' the errors exceed the bounds, without the unpacker's they grow."""
+
+    def errors(arch: str, kind: str) -> float:
+        found = [s for s in measured.validation(TRACES) if s.arch == arch and s.kind == kind]
+        return accuracy.summary(accuracy.errors(found))["mape"]
+
+    whole = calibration.get_params
+    stated = errors("wormhole_b0", "matmul")
+    monkeypatch.setattr(accuracy, "get_params", lambda arch: replace(whole(arch), unpack_cycles=0.0, step_cycles=0.0))
+    assert errors("wormhole_b0", "matmul") > stated
+    monkeypatch.setattr(accuracy, "get_params", lambda arch: replace(whole(arch), relay_gbps=1000.0))
+    assert errors("wormhole_b0", "matmul") > 0.20
+    monkeypatch.setattr(accuracy, "get_params", lambda arch: replace(whole(arch), block_ns=0.0, page_ns=0.0))
+    assert errors("blackhole", "matmul") > 0.20
+
+
+def test_ttnn_matmul_takes_its_blocks_of_k_as_its_source_does():
+    assert k_block(64, (103, 1)) == 2 and k_block(9, (1, 8)) == 1  # 1-D
+    assert k_block(44, (10, 11)) == 4 and k_block(32, (10, 11)) == 1  # a share for each column, or one
+
+
+def test_partial_sums_that_leave_the_engine_cost_time():
+    params, size = calibration.get_params("blackhole"), (2048, 1024, 2048)
+    kept = multicast_matmul(BH, params, *size, grid=(10, 11), fidelity="LoFi", kb=1)
+    spilled = multicast_matmul(BH, params, *size, grid=(10, 11), fidelity="LoFi", kb=1, spills=True)
+    once = multicast_matmul(BH, params, *size, grid=(10, 11), fidelity="LoFi", kb=32, spills=True)
+    assert spilled.ns > kept.ns and spilled.compute_ns > once.compute_ns
+
+
+def test_several_operands_are_read_together_and_local_ops_wait_for_nothing():
+    params = calibration.get_params("blackhole")
+    one = ops.by_tiles(BH, params, 2**20, 2 * 2**20)
+    two = ops.by_tiles(BH, params, 2**20, 3 * 2**20)
+    assert one.ns <= two.ns < 1.6 * one.ns
+    assert ops.by_tiles(BH, params, 2**20, 0.0, sharded=True).ns < one.ns / 4
