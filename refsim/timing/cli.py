@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ def time(
     topology: Annotated[
         str | None, typer.Option(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
     ] = None,
+    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -41,6 +43,8 @@ def time(
     if topology not in (None, "Linear"):
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
     on = get_mesh(mesh)
+    if links is not None:
+        on = replace(on, links=tuple(min(n, links) for n in on.links))
     config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
     found = estimate(
         model, on, config, size=size, steps=steps, fsdp=fsdp, topology=Topology.LINEAR if topology else None
@@ -75,46 +79,69 @@ def plan(
     model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
     mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
     size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
-    attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp (tt_dit runs ring); or all.")] = "all",
+    today: Annotated[bool, typer.Option("--today", help="Only what tt_dit can be asked to run today.")] = False,
+    attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
+    topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
+    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
     top: Annotated[int, typer.Option(help="How many to show.", min=1)] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Every parallel configuration of a mesh, ranked by predicted time, and why the others cannot run."""
+    """Every parallel configuration, topology and number of links by predicted time, and what cannot run."""
     from refsim.config import ATTENTIONS
     from refsim.mesh import get_mesh
+    from refsim.timing.plan import limits, ranked
     from refsim.timing.plan import plan as make
-    from refsim.timing.plan import ranked
+
+    if topology not in (None, "Ring", "Linear"):
+        raise UserError(f"--topology is Ring, Linear or left out (both), not '{topology}'.")
+    if attention not in ("all", *ATTENTIONS):
+        raise UserError(f"--attention is all or one of {', '.join(ATTENTIONS)}, not '{attention}'.")
 
     def progress(text: str) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[Kreading {text}")
             sys.stderr.flush()
 
-    found = make(model, get_mesh(mesh), size=size, progress=progress)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    on = get_mesh(mesh)
+    found = make(model, on, size=size, today=today, topology=topology, links=links, progress=progress)
+    progress("\r\x1b[K")
     if attention != "all":
-        if attention not in ATTENTIONS:
-            raise UserError(f"--attention is all or one of {', '.join(ATTENTIONS)}, not '{attention}'.")
         found = ranked(c for c in found if c.attention == attention)
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
     if not found:
         raise UserError(f"no configuration lies on {mesh}.")
     if as_json:
-        rows = [c.estimate.row() | {"rank": c.rank, "would_help": c.helps} for c in runs[:top]]
+        rows = [
+            c.estimate.row()
+            | {"rank": c.rank, "topology": c.wiring.topology, "links": c.wiring.links, "would_save": c.helps}
+            | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.today or "runs"}
+            for c in runs[:top]
+        ]
         reasons = [{"parallel": c.text, "reason": c.reason} for c in refused]
+        reasons += [{"wiring": what, "reason": why} for what, why in limits(on).items()]
         typer.echo(json.dumps({"plans": rows, "infeasible": reasons}, indent=2))
         return
-    typer.echo(f"{'rank':>4} {'configuration':40} {'s/step':>8} {'seconds':>9} {'GB':>6} {'bound':8} would help")
+    typer.echo(
+        f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'GB':>5} {'bound by':8} "
+        "would help"
+    )
     for c in runs[:top]:
-        e = c.estimate
-        fsdp = " fsdp" if e.memory.fsdp else ""
+        e, (helps, saved) = c.estimate, next(iter(c.helps.items()))
         typer.echo(
-            f"{c.rank:4} {c.text + fsdp:40} {e.seconds / e.steps:8.3f} {e.seconds:9.2f} {e.memory.total / 1e9:6.2f} "
-            f"{e.bound:8} {c.helps}"
+            f"{c.rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
+            f"{e.seconds:8.2f} {e.memory.total / 1e9:5.1f} {e.bound:8} {helps} -{saved:.0%}"
         )
+        if len(c.seconds) > 1:
+            others = [f"{w} +{s / e.seconds - 1:.0%}" for w, s in sorted(c.seconds.items()) if w != c.wiring]
+            typer.echo(f"     {'':36} {', '.join(others)}")
+    reasons: dict[str, list[str]] = {}
     for c in refused:
-        typer.echo(f"   - {c.text:40} cannot run: {c.reason}")
+        reasons.setdefault(c.reason, []).append(c.text)
+    typer.echo("\nCannot run:" if runs else "\nNothing can run:")
+    for reason, texts in reasons.items():
+        typer.echo(f"  {', '.join(texts)}: {reason}")
+    for what, why in limits(on).items():
+        typer.echo(f"  {what}: {why}")
 
 
 report = typer.Typer(no_args_is_help=True)

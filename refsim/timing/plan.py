@@ -1,82 +1,170 @@
-"""Every parallel configuration of a mesh for a model, ranked by predicted time; those that cannot run, and why."""
+"""Every parallel configuration of a mesh for a model, ranked by predicted time; those that cannot run, and why.
+
+cfg x sp x tp x (ring x ulysses) x mesh axes      one reading each
+    x topology (Ring where the axes are wired as one, Linear) x links (1 .. what the mesh has)     one replay each
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import RefsimError, UserError
-from refsim.mesh import MeshSpec
+from refsim.mesh import MeshSpec, Topology
 from refsim.timing import estimate as estimates
+from refsim.timing import tt_dit
 from refsim.timing.estimate import Estimate
-from refsim.timing.reading import read_published
+from refsim.timing.reading import Reading, read_published
 
-_HELP = {
-    "compute": "faster kernels or more devices",
-    "fabric": "more links, a Ring, fused collectives, or less tensor parallelism",
-    "dram": "fused elementwise ops and norms",
-    "noc": "larger tensors per device: less tensor and sequence parallelism, or merged linears",
-    "launch": "fewer, larger programs",
-    "host": "a trace of the whole step",
-}
+
+@dataclass(frozen=True, order=True)
+class Wiring:
+    """How much of the fabric is used: ``links`` per hop at most, and wrap-around links or not."""
+
+    links: int
+    topology: str
+
+    def __str__(self) -> str:
+        return f"{self.topology} x{self.links}" if self.links else "-"
 
 
 @dataclass
 class Candidate:
+    """A configuration; ``seconds`` by wiring, of which ``estimate`` has the best; ``reason`` why it cannot run."""
+
     text: str
     attention: str
     estimate: Estimate | None
     reason: str = ""
     rank: int = 0
+    wiring: Wiring = Wiring(0, "Linear")
+    seconds: dict[Wiring, float] = field(default_factory=dict)
+    today: str = ""
 
     @property
-    def helps(self) -> str:
-        return _HELP[self.estimate.bound] if self.estimate else ""
+    def helps(self) -> dict[str, float]:
+        """Share of the denoising time that each improvement, alone, would save; largest first."""
+        if self.estimate is None:
+            return {}
+        t = self.estimate.timeline
+        kinds = t.by_kind()
+        kernels = sum(ns for kind, ns in kinds.items() if kind not in ("collective", "host"))
+        found = {
+            "kernels at their roofline": max(kernels - t.ideal_compute_ns, 0.0) / t.ns,
+            "all communication hidden": min(t.exposed_ns, max(t.ns - t.ideal_fabric_ns, 0.0)) / t.ns,
+            "no host gaps": kinds.get("host", 0.0) / t.ns,
+        }
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def configurations(mesh: MeshSpec) -> Iterator[DiTParallelConfig]:
-    """Each (cfg, sp, tp, ring, ulysses, axes) that uses the mesh as a whole, once."""
+def configurations(mesh: MeshSpec) -> Iterator[DiTParallelConfig | str]:
+    """Each (cfg, sp, tp, ring, ulysses, axes) that uses the mesh as a whole, once; as text if it fits no axes."""
     seen = set()
     n = mesh.num_devices
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     for cfg, tp in itertools.product((1, 2), divisors):
         if n % (cfg * tp):
             continue
-        sp = n // cfg // tp
+        sp, fits = n // cfg // tp, False
         for sp_axis, cfg_axis, ulysses in itertools.product((0, 1), (0, 1), (d for d in divisors if sp % d == 0)):
             text = f"cfg{cfg}@{cfg_axis}_sp{sp}@{sp_axis}_tp{tp}@{1 - sp_axis}"
             try:
                 found = parse_parallel(text, mesh, attention="usp", ring=sp // ulysses, ulysses=ulysses)
             except UserError:
-                continue  # the factors do not lie on these axes
+                continue
+            fits = True
             if estimates.describe(found) not in seen:
                 seen.add(estimates.describe(found))
                 yield found
+        if not fits:
+            yield "_".join(f"{name}{f}" for name, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1)
+
+
+def wirings(mesh: MeshSpec, reading: Reading) -> list[Wiring]:
+    """What the collectives of a reading can be run with; one number of links and one topology for both axes."""
+    moved = [op for op in reading.ops if op.kind == "collective"]
+    if not moved:
+        return [Wiring(0, "Linear")]
+    most = max((mesh.links[op.axis] for op in moved if isinstance(op.axis, int)), default=1)
+    ring = any(op.topology is Topology.RING for op in moved)
+    return [Wiring(n, t) for n in range(1, most + 1) for t in (("Linear", "Ring") if ring else ("Linear",))]
+
+
+def limits(mesh: MeshSpec) -> dict[str, str]:
+    """Wirings that no configuration of the mesh can have, and why."""
+    found = {}
+    if mesh.num_devices == 1:
+        return found
+    for axis, (size, links) in enumerate(zip(mesh.shape, mesh.links, strict=True)):
+        if size > 1:
+            found[f"more than {links} link{'s' * (links > 1)} on axis {axis}"] = f"mesh {mesh} has no more"
+        if size > 1 and mesh.topology(axis) is not Topology.RING:
+            why = "two devices make no ring" if size == 2 else "no link leads from its last device to its first"
+            found[f"Ring on axis {axis}"] = why
+    return found
 
 
 def plan(
-    name: str, mesh: MeshSpec, *, size: str | None = None, progress: Callable[[str], None] = lambda text: None
+    name: str,
+    mesh: MeshSpec,
+    *,
+    size: str | None = None,
+    today: bool = False,
+    topology: str | None = None,
+    links: int | None = None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Candidates that run, fastest first, then those that do not."""
+    """Candidates that run, fastest first, then those that do not.
+
+    Args:
+        today: only what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
+        topology, links: only wirings with this topology (``Ring`` or ``Linear``) and at most so many links.
+    """
     name, model = estimates.find(name)
     size, shape = estimates.latent(model, size)
     found: list[Candidate] = []
     for parallel in configurations(mesh):
+        if isinstance(parallel, str):
+            found.append(Candidate(parallel, "ring", None, f"does not lie on the axes of {mesh}"))
+            continue
         text = estimates.describe(parallel)
         progress(text)
         try:
             reading = read_published(model, shape, mesh, parallel, batch=parallel.cfg)
-            guess = estimates.estimate(name, mesh, parallel, size=size, reading=reading)
+            chosen = [
+                w for w in wirings(mesh, reading) if topology in (None, w.topology) and w.links <= (links or w.links)
+            ]
+            if not chosen:
+                raise UserError(f"no axis that {text} communicates over is wired as a {topology}.")
+            found.append(_candidate(name, mesh, parallel, size, reading, chosen))
         except (RefsimError, AssertionError) as error:
             found.append(Candidate(text, parallel.attention, None, str(error)))
             continue
-        m = guess.memory
-        reason = "" if m.fits else f"needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per device"
-        found.append(Candidate(text, parallel.attention, guess, reason))
+        config, fsdp = model.config, found[-1].estimate.memory.fsdp
+        found[-1].today = tt_dit.refusal(config["_class_name"], parallel, config["num_attention_heads"], fsdp)
+        if today and found[-1].today and not found[-1].reason:
+            found[-1].reason = found[-1].today
     return ranked(found)
+
+
+def _candidate(
+    name: str, mesh: MeshSpec, parallel: DiTParallelConfig, size: str, reading: Reading, wirings: list[Wiring]
+) -> Candidate:
+    """One configuration; of equally fast wirings the one with fewer links and no ring is best."""
+    made: dict[Wiring, Estimate] = {}
+    for wiring in wirings:
+        on = replace(mesh, links=tuple(min(n, wiring.links) for n in mesh.links)) if wiring.links else mesh
+        topology = None if wiring.topology == "Ring" else Topology.LINEAR
+        made[wiring] = estimates.estimate(name, on, parallel, size=size, reading=reading, topology=topology)
+    least = min(e.seconds for e in made.values())
+    best = min(w for w, e in made.items() if math.isclose(e.seconds, least, rel_tol=1e-6))
+    m = made[best].memory
+    reason = "" if m.fits else f"needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per device"
+    seconds = {w: e.seconds for w, e in made.items()}
+    return Candidate(estimates.describe(parallel), parallel.attention, made[best], reason, wiring=best, seconds=seconds)
 
 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -84,6 +172,7 @@ def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     found = sorted(candidates, key=lambda c: (bool(c.reason), c.estimate.seconds if c.estimate else 0.0))
     rank, last = 0, 0.0
     for c in found:
+        c.rank = 0
         if not c.reason and c.estimate:
             rank += not math.isclose(c.estimate.seconds, last, rel_tol=1e-6)
             c.rank, last = rank, c.estimate.seconds
