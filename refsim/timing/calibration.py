@@ -66,7 +66,7 @@ def fit(arch: str, samples: list[measured.Sample]) -> ops.Params:
     }
     if arch in UNPACK_CYCLES:
         fixed |= {"unpack_cycles": UNPACK_CYCLES[arch], "step_cycles": STEP_CYCLES[arch]}
-    samples = [s for s in samples if s.kind != "collective"]
+    samples = [s for s in samples if s.kind not in ("collective", "sdpa")]
 
     def loss(values: dict[str, float]) -> float:
         params = ops.Params(**values, **fixed)

@@ -28,9 +28,11 @@ _USE_CASES = {
     "mmrs": "matmul_reduce_scatter",
     "ag": "all_gather",
     "rs": "reduce_scatter",
+    "sdpa": "sdpa",
 }
 _KINDS = {
     "collective": ("Collective",),
+    "sdpa": ("RingJointSDPA",),
     "matmul": ("MinimalMatmulOp", "Matmul"),
     "conv": ("Conv2dDeviceOperation",),
     "norm": ("LayerNormDeviceOperation", "SoftmaxDeviceOperation", "Pool2D"),
@@ -198,7 +200,7 @@ def _published() -> list[Sample]:
             op, m, k, n, grid, block, sub, links, us = line.split()
             found.append(_linear(
                 "MiniMax-H3", arch, _USE_CASES[op], (int(m), int(k), int(n)), _pair(grid, "x"), _pair(block, ","),
-                _pair(sub, ","), 4, int(links), float(us),
+                _pair(sub, ","), 8 if op == "sdpa" else 4, int(links), float(us),
             ))  # fmt: skip
     return found
 
@@ -208,10 +210,11 @@ def _pair(text: str, by: str) -> tuple[int, ...]:
 
 
 def _linear(source, arch, use, mkn, grid, block, sub, ring, links, us) -> Sample:
-    code = "Collective" if use in ("all_gather", "reduce_scatter") else "MinimalMatmulOp"
+    code = {"all_gather": "Collective", "reduce_scatter": "Collective", "sdpa": "RingJointSDPA"}
+    name = f"{code.get(use, 'MinimalMatmulOp')} {use}"
     return Sample(
-        source, arch, f"{code} {use}", us * 1000, 1, grid[0] * grid[1], mkn=mkn, grid=grid, block=block, sub=sub,
-        ring=ring, links=links, attributes=use,
+        source, arch, name, us * 1000, 1, grid[0] * grid[1], mkn=mkn, grid=grid, block=block, sub=sub, ring=ring,
+        links=links, attributes=use,
     )  # fmt: skip
 
 
@@ -307,6 +310,9 @@ def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     """A collective on a Galaxy's ring, alone or fused with the matmul that takes or makes what it moves."""
     m, k, n = s.mkn
     fabric = Fabric(get_chip(chip.arch, galaxy=True), s.ring, s.links, Topology.RING)
+    if s.kind == "sdpa":  # the gather hides under it at these sizes
+        step = ops.sdpa(chip, params, 1, k, m, m, n, cores=s.cores, q_chunk=s.block[1], k_chunk=s.block[2])
+        return replace(step, ns=s.ring * (step.ns - params.launch_ns) + params.launch_ns)
     if s.kind == "collective":
         gathers = s.attributes == "all_gather"
         took = fabric.collective_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)

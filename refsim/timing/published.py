@@ -8,10 +8,13 @@ linears of MiniMax-H3 on a Galaxy's tensor parallel ring of 4, bf16, HiFi2, fp32
 op, M, K (gathered), N, cores for M x cores for N, blocks M, K, N in tiles, subblock, links, microseconds.
     mm  minimal_matmul          ag    all_gather_async of (M, K/4)
     agmm  gather and matmul     mmrs  matmul and strided reduce-scatter (with addcmul); rs  reduce_scatter_minimal_async
+    sdpa  ring joint attention of M rows a device over a ring of 8, K heads of width N; blocks: 0, q chunk, k chunk
+          (minimax_h3_wormhole/sdpa.md; Blackhole: pull request 54481)
 The linears with a SwiGLU epilogue are left out: it is a fifth of their time and no model here has it.
 
-PASSES: minimal_matmul's neighbours in the same block, one call each: bytes read and written, microseconds (README.md of
-minimax_h3_wormhole, "small ops"; for Blackhole the norms of agmm_fused_vs_unfused.md).
+PASSES: minimal_matmul's neighbours in the same block: bytes read and written, microseconds (README.md of
+minimax_h3_wormhole, "small ops"; for Blackhole the norms of agmm_fused_vs_unfused.md, 348 GB/s, which is what cores at
+arbitrary places read in bh_dram_read_microbenchmark.md: 344).
 """
 
 from __future__ import annotations
@@ -72,7 +75,11 @@ H3 = {
         ag 4736 7168 0 8x9 0,0,0 0,0 4 884.0
         ag 9184 7168 0 8x9 0,0,0 0,0 4 1700.7
         ag 13664 7168 0 8x9 0,0,0 0,0 4 2541.8
-        rs 13664 0 5376 8x9 0,0,0 0,0 4 2780""",
+        rs 13664 0 5376 8x9 0,0,0 0,0 4 2780
+        sdpa 13664 14 128 9x7 0,256,512 0,0 4 174560
+        sdpa 13664 14 128 9x7 0,192,512 0,0 4 185212
+        sdpa 14336 14 128 9x7 0,256,512 0,0 4 192900
+        sdpa 3424 14 128 9x7 0,256,512 0,0 4 15740""",
     "blackhole": """
         mm 13664 5376 5376 12x9 9,7,10 3,1 2 3180
         mm 13664 5376 5376 11x10 13,6,6 1,3 2 3214
@@ -81,7 +88,9 @@ H3 = {
         agmm 13664 5376 5376 12x9 9,6,10 3,1 2 3562
         agmm 13664 7168 1344 12x9 9,14,5 3,1 2 2668
         ag 13664 5376 0 12x10 0,0,0 0,0 2 1192
-        ag 13664 7168 0 12x10 0,0,0 0,0 2 1590""",
+        ag 13664 7168 0 12x10 0,0,0 0,0 2 1590
+        sdpa 13664 14 128 11x10 0,256,512 0,0 2 51790
+        sdpa 3424 14 128 11x10 0,256,512 0,0 2 4599""",
 }
 PASSES = {
     "wormhole_b0": {"BinaryNg": (147e6, 997), "Ternary": (147e6, 629), "NLPConcatHeads": (98e6, 573),
