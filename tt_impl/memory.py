@@ -88,7 +88,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     if given.json:
-        found: dict[str, Any] = {"ran": outcome.ran, "wall_s": round(time.monotonic() - started, 1)} | outcome.report
+        asked = {"mesh": given.mesh, "parallel": given.parallel}
+        found: dict[str, Any] = (
+            asked | {"ran": outcome.ran, "wall_s": round(time.monotonic() - started, 1)} | outcome.report
+        )
         if given.optable:
             found |= {"resources": outcome.resources, "optable": outcome.optable}
         print(json.dumps(found, indent=2))

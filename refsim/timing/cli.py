@@ -6,11 +6,16 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refsim.errors import UserError
+
+if TYPE_CHECKING:
+    from refsim.mesh import Topology
+    from refsim.timing.estimate import Estimate
+    from refsim.timing.reading import Reading
 
 
 def time(
@@ -30,45 +35,91 @@ def time(
     ] = None,
     links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
+    ttnn_memory: Annotated[
+        Path | None, typer.Option(help="What `python -m tt_impl.memory --json` printed, to stand beside the account.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predicted seconds and memory of the denoising loop on a mesh, and what bounds them."""
     from refsim.config import parse_parallel
     from refsim.mesh import Topology, get_mesh
     from refsim.output import check_target
-    from refsim.timing.estimate import estimate
+    from refsim.timing import estimate as estimates
+    from refsim.timing.memory import check_ttnn, read_ttnn
+    from refsim.timing.reading import read_published
 
     if trace is not None:
         check_target(trace, "--trace")
     if topology not in (None, "Linear"):
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
     on = get_mesh(mesh)
+    config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
+    name, published = estimates.find(model)
+    size, shape = estimates.latent(published, size)
+    allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
+    if allocated:
+        check_ttnn(allocated, published.config, on, config)
     if links is not None:
         on = replace(on, links=tuple(min(n, links) for n in on.links))
-    config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
-    found = estimate(
-        model, on, config, size=size, steps=steps, fsdp=fsdp, topology=Topology.LINEAR if topology else None
-    )
+    wired = Topology.LINEAR if topology else None
+    reading = read_published(published, shape, on, config, batch=config.cfg)
+    found = estimates.estimate(name, on, config, size=size, steps=steps, fsdp=fsdp, topology=wired, reading=reading)
     if trace is not None:
         from refsim.timing.perfetto import write
 
         write(found, trace)
-    row = found.row()
+    row = found.row() | {"critical_path": _critical(found, reading, wired)}
+    if allocated:
+        row["memory_gb"]["ttnn"] = {
+            "ran": allocated.ran, "weights": allocated.weights / 1e9, "buffers": allocated.buffers / 1e9,
+            "transient": allocated.transient / 1e9, "capacity": allocated.capacity / 1e9,
+        }  # fmt: skip
     if as_json:
         typer.echo(json.dumps(row, indent=2))
-        return
-    m, t = row["memory_gb"], found.timeline
+    else:
+        _print_time(found, row)
+
+
+def _critical(found: Estimate, reading: Reading, topology: Topology | None) -> dict[str, Any]:
+    """Of the denoising loop, in seconds; without the gathering of weights."""
+    from refsim.timing import schedule
+    from refsim.timing.calibration import get_params
+    from refsim.timing.critical import critical_path
+    from refsim.timing.program import programs
+
+    machine = schedule.machine(found.mesh, get_params(found.mesh.arch), topology=topology)
+    path = critical_path(programs(reading.ops), reading.ops, machine)
+    forwards = found.forwards * found.steps / 1e9
+    return {
+        "overlapped_seconds": path.ns * forwards,
+        "dependencies_alone_seconds": path.chain_ns * forwards,
+        "by_kind": {kind: ns * forwards for kind, ns in path.by_kind.items()},
+    }
+
+
+def _print_time(found: Estimate, row: dict[str, Any]) -> None:
+    m, t, path = row["memory_gb"], found.timeline, row["critical_path"]
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
     typer.echo(
-        f"{found.model} {found.size} on {on}, {row['parallel']}: {found.seconds:.2f} s for {found.steps} steps "
+        f"{found.model} {found.size} on {found.mesh}, {row['parallel']}: {found.seconds:.2f} s for {found.steps} steps "
         f"({row['seconds_per_step'] * 1000:.1f} ms each), predicted.\n"
         f"With {stages}: {found.total_seconds:.2f} s.\n"
         f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at HiFi2; bound by "
         f"{found.bound}; communication exposed {row['exposed_communication']:.0%}, hidden {t.hidden_ns / t.ns:.0%}.\n"
+        f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "
+        f"(dependencies alone {path['dependencies_alone_seconds']:.2f} s): "
+        + ", ".join(f"{kind} {s / path['overlapped_seconds']:.0%}" for kind, s in path["by_kind"].items())
+        + ".\n"
         f"Memory per device: weights {m['weights']:.2f} + activations {m['activations']:.2f} + buffers "
         f"{m['buffers']:.2f} GB of {m['capacity']:.1f} GB{' (FSDP)' if m['fsdp'] else ''}"
         f"{'' if m['fits'] else ': DOES NOT FIT'}."
     )
+    if "ttnn" in m:
+        n = m["ttnn"]
+        typer.echo(
+            f"ttnn's allocator ({n['ran']}): weights {n['weights']:.2f} + transient {n['transient']:.2f} + buffers "
+            f"{n['buffers']:.2f} GB of {n['capacity']:.1f} GB."
+        )
     for title, key in (("op class", "by_kind"), ("bound by", "by_bound")):
         typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
         for name, seconds in sorted(row[key].items(), key=lambda item: -item[1]):

@@ -1,17 +1,27 @@
-"""What one device's DRAM holds: weights, activations at their peak, persistent buffers of the collectives."""
+"""What one device's DRAM holds: weights, activations at their peak, persistent buffers of the collectives.
+
+Two accounts stand beside each other: :func:`memory` from the ops read off the model, for any mesh, and
+:func:`read_ttnn` from the allocator of ttnn itself, which ``python -m tt_impl.memory --json`` asks without hardware.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from refsim.config import DiTParallelConfig
+from refsim.config import DiTParallelConfig, parse_parallel
+from refsim.errors import RefsimError, UserError
+from refsim.mesh import MeshSpec, get_mesh
 from refsim.timing.chips import Chip
 from refsim.timing.reading import Reading
 
 PING_PONG = 2
 """Blocks whose gathered weights are held at once: the one in use and the one on its way."""
-RESERVED = 0.06
-"""Share of DRAM for programs, traces and what the allocator cannot use."""
+GIB = 2**30
+RESERVED = 0.02
+"""Share of DRAM left for programs, traces and gaps; ttnn's allocator itself gives out 99.9 % (reports/ttnn_memory)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ def memory(
     reading: Reading, chip: Chip, parallel: DiTParallelConfig, *, experts: int = 1, fsdp: bool | None = None
 ) -> Memory:
     """Memory with all ``experts`` in place; ``fsdp`` None cuts weights over sp only where they do not fit otherwise."""
-    capacity = chip.dram_gbytes * 1e9 * (1 - RESERVED)
+    capacity = chip.dram_gbytes * GIB * (1 - RESERVED)  # the chips' banks are GiB
     buffers = reading.buffer_bytes  # the model asks for both of a pair
     weights = reading.weights_bytes * experts
     whole = Memory(weights, reading.peak_activation_bytes, buffers, capacity)
@@ -46,3 +56,55 @@ def memory(
     largest = reading.weights_bytes / max(reading.blocks, 1)
     cut = weights / parallel.sp + PING_PONG * largest
     return Memory(cut, reading.peak_activation_bytes, buffers, capacity, True)
+
+
+@dataclass(frozen=True)
+class TtnnMemory:
+    """Bytes of one device as ttnn allocated them for one forward of a whole model; ``ran`` says where.
+
+    ``buffers`` are the collectives' persistent ones, ``transient`` what lived beside them at the peak.
+    """
+
+    ran: str
+    model: dict[str, Any]
+    mesh: MeshSpec
+    parallel: DiTParallelConfig
+    weights: int
+    buffers: int
+    transient: int
+    capacity: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.buffers + self.transient
+
+
+def read_ttnn(path: Path) -> TtnnMemory:
+    """A report that ``python -m tt_impl.memory --json`` printed; of its groups the fullest.
+
+    Raises:
+        UserError: the file holds no such report.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        mesh = get_mesh(found["mesh"])
+        parallel = parse_parallel(found["parallel"], mesh)
+        g = max(found["groups"], key=lambda group: group["peak"])
+        buffers, transient = g["persistent"] - g["weights"], g["peak"] - g["persistent"]
+        return TtnnMemory(found["ran"], found["model"], mesh, parallel, g["weights"], buffers, transient, g["total"])
+    except (OSError, ValueError, KeyError, TypeError, RefsimError) as error:
+        raise UserError(
+            f"{path} is no report of ttnn's memory; write one with `python -m tt_impl.memory --json > FILE`."
+        ) from error
+
+
+def check_ttnn(found: TtnnMemory, config: dict[str, Any], mesh: MeshSpec, parallel: DiTParallelConfig) -> None:
+    """Raises ``UserError`` unless the report is of this model on this mesh."""
+    sizes = ("num_layers", "num_attention_heads", "attention_head_dim", "caption_projection_dim")
+    if any(config.get(name) != found.model.get(name) for name in sizes):
+        raise UserError("the report of ttnn's memory is of another model; run `python -m tt_impl.memory` for this one.")
+    if (found.mesh.name, found.parallel) != (mesh.name, parallel):
+        raise UserError(
+            f"the report of ttnn's memory is of another mesh or configuration ({found.ran}); "
+            f"run `python -m tt_impl.memory --mesh {mesh.name}` with this configuration."
+        )
