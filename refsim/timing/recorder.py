@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from refsim.config import DiTParallelConfig
 from refsim.layers import norm, rope
 from refsim.mesh import MeshSpec, Topology
+from refsim.models.vae_wan.layers import ChannelNorm
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 
@@ -34,6 +35,7 @@ FUSED: dict[tuple[Any, str], str] = {
     (norm.DistributedRMSNorm, "__call__"): "rms_norm",
     (norm.LayerNorm, "__call__"): "layer_norm",
     (norm.DistributedLayerNorm, "__call__"): "layer_norm",
+    (ChannelNorm, "__call__"): "rms_norm",
 }
 """Calls that are one op on the device though their reference is several aten calls."""
 

@@ -3,7 +3,7 @@
 tt_dit runs them on a 1x4 submesh: encoder linears column, then row parallel (one all-reduce each pair); the decoder's
 channels are cut, gathered before every convolution, and its group norms are local. Widths are those of the
 published encoders (transformers) and of AutoencoderKL (diffusers). Not read off code: the counts below are the model.
-Host work, tokenizer, picture on the host, is not in it; nor is Wan's and CogVideoX's video decoder.
+Host work, tokenizer, picture on the host, is not in it. Video decoders: ``decoders.py``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from refsim.mesh import MeshSpec, Topology
 from refsim.timing import schedule
+from refsim.timing.decoders import decoder_seconds
 from refsim.timing.reading import Op, Shape
 
 
@@ -140,4 +141,6 @@ def around(class_name: str, size: Shape, machine: schedule.Machine) -> dict[str,
             "vae": seconds(image_decoder(mesh, *size[-2:]))
         }
     encoder = ("umt5", _UMT5) if class_name == "WanTransformer3DModel" else ("t5", _T5)
-    return {encoder[0]: 2 * seconds(text_encoder(mesh, encoder[1], encoder[0]))}
+    found = {encoder[0]: 2 * seconds(text_encoder(mesh, encoder[1], encoder[0]))}
+    decoder = decoder_seconds(class_name, size, machine)
+    return found if decoder is None else found | {"vae": decoder}
