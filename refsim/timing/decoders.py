@@ -10,9 +10,11 @@ Not in it: copying latents and frames between host and device.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from refsim.config import parse_parallel
+from refsim.mesh import MeshSpec
 from refsim.timing import schedule
 from refsim.timing.program import programs
 from refsim.timing.reading import read
@@ -23,22 +25,24 @@ _COGVIDEOX = ((512, 512, 2, 2), (512, 256, 2, 2), (256, 256, 1, 2), (256, 128, 1
 """Up blocks: channels in and out, then how often time and each side of the frames grow after it."""
 
 
-@lru_cache(maxsize=64)
 def wan_decoder_ns(size: Shape, machine: schedule.Machine) -> float:
     """From a latent of (frames, height, width), one video."""
     frames, height, width = size
-    mesh = machine.mesh
-    parts = [f"{n}{f}@{axis}" for axis, (n, f) in enumerate(zip(("sp", "tp"), mesh.shape, strict=True)) if f > 1]
-    parallel = parse_parallel("_".join(parts) or "sp1", mesh)
 
     def taken(count: int) -> float:
-        ops = read(_WAN, {"z": (1, 16, count, height, width)}, mesh, parallel).ops
-        return schedule.replay(programs(ops), machine).ns
+        return schedule.replay(_wan_decoder((count, height, width), replace(machine.mesh, links=(1, 1))), machine).ns
 
     if frames <= 3:
         return taken(frames)
     two, three = taken(2), taken(3)
     return two + (frames - 2) * (three - two)
+
+
+@lru_cache(maxsize=64)
+def _wan_decoder(size: Shape, mesh: MeshSpec) -> list[Op]:
+    parts = [f"{n}{f}@{axis}" for axis, (n, f) in enumerate(zip(("sp", "tp"), mesh.shape, strict=True)) if f > 1]
+    parallel = parse_parallel("_".join(parts) or "sp1", mesh)
+    return programs(read(_WAN, {"z": (1, 16, *size)}, mesh, parallel).ops)
 
 
 def cogvideox_decoder(size: Shape) -> list[Op]:

@@ -27,13 +27,11 @@ from refsim.mesh import MeshSpec
 from refsim.models.published import PublishedModel, input_shapes
 from refsim.models.registry import find_model
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.usp import AttentionOptions
-from refsim.timing.recorder import Op, ReadingDevice, Recorder, Shape, fused
+from refsim.timing.recorder import WHOLE, Op, ReadingDevice, Recorder, Shape, fused
 
 __all__ = ["FakeWeights", "Op", "Reading", "Shape", "read", "read_published"]
 
-_WHOLE = 1 << 40
 _BLOCK = re.compile(r"blocks\.([0-9]+)\.")
 _STORAGE = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -117,7 +115,7 @@ def read(
     storage = _STORAGE[dtype]
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
-    options = AttentionOptions("step", True, SDPAProgramConfig(_WHOLE, _WHOLE))
+    options = AttentionOptions("step", True, WHOLE)
     weights = FakeWeights(storage)
     with torch.device("meta"), fused(device), torch.inference_mode():
         model = model_class(weights, device, model_config, options=options, split_prompt=split_prompt)

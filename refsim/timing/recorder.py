@@ -24,18 +24,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from refsim.config import DiTParallelConfig
 from refsim.layers import norm, rope
 from refsim.mesh import MeshSpec, Topology
-from refsim.models.vae_wan.layers import ChannelNorm
+from refsim.models.vae_wan import layers as wan_decoder
+from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 
 Shape = tuple[int, ...]
+WHOLE = SDPAProgramConfig(1 << 40, 1 << 40)
+"""Attention in one piece: the device's op does its own chunks."""
 
 FUSED: dict[tuple[Any, str], str] = {
     (norm.RMSNorm, "__call__"): "rms_norm",
     (norm.DistributedRMSNorm, "__call__"): "rms_norm",
     (norm.LayerNorm, "__call__"): "layer_norm",
     (norm.DistributedLayerNorm, "__call__"): "layer_norm",
-    (ChannelNorm, "__call__"): "rms_norm",
+    (wan_decoder.ChannelNorm, "__call__"): "rms_norm",
 }
 """Calls that are one op on the device though their reference is several aten calls."""
 
@@ -307,7 +310,8 @@ class Recorder(TorchDispatchMode):
         dtype, note = short(tensors[-1].dtype), self._device.note
         if name in _MATMULS:
             x, w = (tensors[1], tensors[2]) if "add" in name else (tensors[0], tensors[1])
-            return note("matmul", name, [tuple(x.shape), (w.shape[-1], w.shape[-2])], shape, dtype)
+            rows, columns = (w.shape[-2], w.shape[-1]) if name == "linear" else (w.shape[-1], w.shape[-2])
+            return note("matmul", name, [tuple(x.shape), (rows, columns)], shape, dtype)
         if name == "convolution":
             k = math.prod(tensors[1].shape[1:])
             m = out.numel() // out.shape[1]
@@ -346,6 +350,7 @@ def fused(device: ReadingDevice) -> Iterator[None]:
                     inside.pop()
 
             stack.enter_context(mock.patch.object(owner, attribute, call))
+        stack.enter_context(mock.patch.object(wan_decoder, "SDPAProgramConfig", lambda: WHOLE))
         rotate = rope.apply_rotary
 
         def rotary(x: Tensor, *tables: Tensor) -> Tensor:

@@ -88,3 +88,33 @@ def test_a_norm_counts_once_where_nothing_is_distributed():
     reading = read_published(model, size, T3K, parse_parallel("sp4_cfg2", T3K), batch=2)
     joint = Counter(op.name for op in reading.ops if op.stage == "block 0" and op.kind == "norm")
     assert joint["layer_norm"] == 4, "before attention and feed-forward, image and prompt"
+
+
+def test_the_video_decoder_of_cogvideox_is_counted_as_diffusers_runs_it():
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from refsim.timing.decoders import cogvideox_decoder
+    from refsim.timing.schedule import flops
+
+    diffusers = pytest.importorskip("diffusers")
+    with torch.device("meta"), torch.inference_mode(), FlopCounterMode(display=False) as counted:
+        vae = diffusers.AutoencoderKLCogVideoX(
+            down_block_types=("CogVideoXDownBlock3D",) * 4,
+            up_block_types=("CogVideoXUpBlock3D",) * 4,
+            block_out_channels=(128, 256, 256, 512),
+            layers_per_block=3,
+        )
+        vae.eval().decode(torch.empty(1, 16, 3, 8, 8))
+    assert sum(flops(op) for op in cogvideox_decoder((3, 8, 8))) == counted.get_total_flops()
+
+
+def test_frames_of_the_wan_decoder_behind_the_second_are_alike():
+    from refsim.timing import decoders, schedule
+    from refsim.timing.calibration import get_params
+    from refsim.timing.program import programs
+
+    machine = schedule.machine(T3K, get_params(T3K.arch))
+    ops = read(decoders._WAN, {"z": (1, 16, 5, 16, 32)}, T3K, parse_parallel("sp2@0_tp4@1", T3K)).ops
+    whole = schedule.replay(programs(ops), machine).ns
+    assert decoders.wan_decoder_ns((5, 16, 32), machine) == pytest.approx(whole, rel=1e-3)
