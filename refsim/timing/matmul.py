@@ -5,7 +5,8 @@
     ttnn.matmul      the first core of a row or column reads a block of K and multicasts it to its line; one block after
                      the other (``page_ns`` a tile, then the multicast, then semaphores). On one column of cores (1-D)
                      every core reads its own rows.
-    conv2d           ttnn.matmul on the rows of a window that a core gathers from its own L1 and tilizes.
+    conv2d           ttnn.matmul on the rows of a window that a core gathers from its own L1 and tilizes; pictures that
+                     L1 does not hold come slice by slice from DRAM.
 
 A step multiplies h x 1 by 1 x w tiles. The matrix engine is busy h w times its cycles; meanwhile h + w tiles are
 unpacked into its source registers, which is slower for bf16 at LoFi and HiFi2: Wormhole, 2 x 2: 4 x 46 + 24 = 208
@@ -15,7 +16,7 @@ cycles, at HiFi4 4 x 64 + 24 (measured 209 and 281: minimax_h3_wormhole/ff1.md, 
 from __future__ import annotations
 
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
-from refsim.timing.ops import Cost, Params, bounded, tiles
+from refsim.timing.ops import Cost, Params, bounded, copy, l1_copy, tiles
 
 PACK_CYCLES = 2 * 16 + 9
 """Packing one tile of fp32, 16 cycles for each 2 KiB and 9 for the call (tt-metal issue 51901). Where ttnn.matmul does
@@ -165,6 +166,29 @@ def multicast_matmul(
         dram += out / chip.dram_gbps
     compute, noc = compute + noc / blocks, noc + compute / blocks  # the first read, the last block's computation
     return bounded(chip, params.launch_ns + drain, ideal, compute=compute, noc=noc, dram=dram)
+
+
+def sliced_conv2d(
+    chip: Chip, params: Params, pixels: int, cin: int, cout: int, kernel: int, *, slices: int, fidelity: str
+) -> Cost:
+    """ttnn.conv2d on a picture in DRAM, slice by slice: read and made rows, edges exchanged, multiplied, written.
+
+    As tt_dit calls it (layers/conv2d.py): height-sharded, blocks of one row of tiles, fp32 sums that leave the engine.
+    """
+    rows, cores = -(-pixels // slices), chip.num_cores
+    nbytes, pages = rows * cin * BYTES["bf16"], -(-rows * cin // TILE**2)
+    kt, nt = kernel**2 * tiles(cin), tiles(cout)
+    read = copy(chip, params, nbytes, pages, cores).plus(l1_copy(chip, params, nbytes, cores, pages))
+    product = multicast_matmul(
+        chip, params, rows, kt * TILE, nt * TILE, grid=(cores, 1), fidelity=fidelity, kb=kernel * tiles(cin),
+        sub=(1, subblock(1, nt, 4)[1]), in_l1=(True, False, True), spills=True,
+        tilized=-(-tiles(rows) // cores) * kt,
+    )  # fmt: skip
+    written = copy(chip, params, rows * cout * BYTES["bf16"], -(-rows * cout // TILE**2), cores)
+    whole = read.plus(product).plus(written)
+    return Cost(
+        slices * whole.ns, whole.bound, slices * whole.compute_ns, slices * whole.dram_ns, slices * product.ideal_ns
+    )
 
 
 def batched_matmul(

@@ -2,9 +2,11 @@
 
 Reading follows torch, op by op; on the device
     - an activation right after a matmul is part of it (``fused_activation``);
-    - a bias that follows a reduce-scatter, a gate (mul, add) is one ternary op (``addcmul``);
-    - scale and shift after a norm are the norm's own weight and bias;
-    - linears of one row that share their input are one linear (the modulations of a block);
+    - a gate (mul, add) is one ternary op (``addcmul``); a bias that follows a reduce-scatter is the matmul's, on one
+      device of the row;
+    - scale and shift after a norm are the norm's own weight and bias, also where its statistics are gathered: then it
+      is two programs, statistics first, and the statistics travel as whole tiles (layers/normalization.py);
+    - linears of one row that share their input are one linear, cut apart after it (the modulations of a block);
     - queries are not joined with the prompt's before ring joint attention, which takes both;
     - time embeddings' and position tables' few elements are made on the host once.
 And what torch has as views, the device moves: heads are cut out of QKV and joined after attention.
@@ -23,24 +25,34 @@ _ACTIVATIONS = {"gelu", "silu", "relu", "gelu_", "silu_"}
 def programs(ops: list[Op]) -> list[Op]:
     """The ops in order, fused as above."""
     found: list[Op] = []
+    joined: list[Op] = []
     rings: set[int] = set()
     for op in ops:
         last = found[-1] if found else None
         small = math.prod(op.output or (2,)) <= 32768 and op.kind in ("elementwise", "layout")
         if op.dtype.startswith("int") or small or (op.kind == "layout" and _is_weights_or_nothing(op)):
             continue
+        if op.name in ("mul", "add") and any(math.prod(s) == s[-1] for s in op.inputs) and _normed(found, op):
+            continue
+        if op.name == "add" and last is not None and last.name == "reduce_scatter" and len(op.inputs[0]) == 1:
+            continue
         if last is not None and last.output == op.output and op.kind == "elementwise":
             if last.kind == "matmul" and op.name in _ACTIVATIONS:
-                continue
-            if op.name in ("mul", "add") and any(math.prod(s) == s[-1] for s in op.inputs) and _normed(found):
                 continue
             if op.name == "add" and last.name == "mul":
                 found[-1] = replace(last, name="addcmul", inputs=(*last.inputs, op.output))
                 continue
+        if _gathers_statistics(op) and last is not None and last.kind == "norm":
+            tile = replace(op, inputs=((*op.inputs[0][:-1], 32 * op.inputs[0][-1]),), bytes=32 * op.bytes)
+            found[-1:] = [replace(last, name="statistics"), tile, last]
+            continue
         if op.kind == "matmul" and last is not None and last.kind == "matmul" and _one_row(last, op):
             n = last.inputs[1][0] + op.inputs[1][0]
             found[-1] = replace(last, inputs=(last.inputs[0], (n, last.inputs[1][1])), output=(*last.output[:-1], n))
+            joined += [replace(op, kind="layout", name="slice", inputs=(op.output,), bytes=0)] * (1 + (not joined))
             continue
+        found += joined
+        joined = []
         starts = op.kind == "sdpa" if op.ring < 0 else op.ring not in rings
         if starts:
             rings.add(op.ring)
@@ -53,13 +65,14 @@ def programs(ops: list[Op]) -> list[Op]:
     return found
 
 
-def _normed(found: list[Op]) -> bool:
-    """Whether the last thing computed is a norm (its statistics may have been gathered since)."""
-    for op in reversed(found):
-        if op.kind == "collective" and op.bytes and op.inputs and op.inputs[0][-1] <= 2:
-            continue
-        return op.kind == "norm"
-    return False
+def _normed(found: list[Op], op: Op) -> bool:
+    """Whether the last thing computed is a norm of what ``op`` scales or shifts."""
+    last = found[-1] if found else None
+    return last is not None and last.kind == "norm" and last.output == op.output
+
+
+def _gathers_statistics(op: Op) -> bool:
+    return op.kind == "collective" and op.name == "all_gather" and op.inputs[0][-1] <= 2
 
 
 def _one_row(a: Op, b: Op) -> bool:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from refsim.mesh import MeshSpec, Topology
 from refsim.timing import ops as cost
 from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import matmul
+from refsim.timing.matmul import matmul, sliced_conv2d
 from refsim.timing.ops import Cost, Params
 from refsim.timing.reading import Op
 
@@ -106,12 +106,19 @@ def machine(mesh: MeshSpec, params: Params, **options) -> Machine:
     return Machine(mesh, get_chip(mesh.arch, galaxy=mesh.num_devices >= 32), params, **options)
 
 
+CONV_PROGRAMS = 4
+"""Of one slice of a convolution: padded slice, halo, conv2d, slice write."""
 BLOCK = (8, 8, 8)
 """Tiles of M, K and N per block where tt_dit has no entry for a shape (``get_matmul_config``)."""
 
 
 def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, int] | None = None) -> Cost:
     """Cost of one program that is no collective; ``grid``: cores for M and for N of a matmul."""
+    if op.name == "conv2d":
+        (pixels, cin), (cout, _, kernel) = op.inputs
+        slices = min(16, max(math.isqrt(pixels) // 32, 1))  # as in tt_dit's tables: 4 at 128 x 128, 16 from 512 x 512
+        c = sliced_conv2d(m.chip, m.params, pixels, cin, cout, kernel, slices=slices, fidelity="HiFi4")
+        return replace(c, ns=c.ns + (CONV_PROGRAMS * slices - 1) * m.params.gap_ns)
     if op.kind == "matmul":
         (x, w) = op.inputs[:2]
         return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], grid=grid, block=BLOCK)
@@ -124,11 +131,16 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
     if op.name == "create_heads":
         read, elements = [3 * elements], 3 * elements
     width = op.output[-1] if op.kind == "norm" else None
+    if op.name == "statistics":
+        return cost.by_tiles(m.chip, m.params, elements, elements * BYTES["bf16"], width=width)
     moved = (sum(read) + elements) * BYTES["bf16"]
     return cost.by_tiles(m.chip, m.params, max(*read, elements), moved, width=width)
 
 
 def flops(op: Op) -> float:
+    if op.name == "conv2d":
+        (pixels, cin), (cout, _, kernel) = op.inputs
+        return 2.0 * pixels * cin * cout * kernel**2
     if op.kind == "matmul":
         return 2.0 * math.prod(op.inputs[0]) * op.inputs[1][0]
     if op.kind == "sdpa":

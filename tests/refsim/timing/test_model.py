@@ -13,7 +13,9 @@ from refsim.mesh import Topology
 from refsim.timing import calibration, measured, ops
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import _issued, k_block, matmul, multicast_matmul, tile_cycles
+from refsim.timing.matmul import _issued, k_block, matmul, multicast_matmul, sliced_conv2d, tile_cycles
+from refsim.timing.program import programs
+from refsim.timing.recorder import Op
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")
@@ -189,3 +191,40 @@ def test_several_operands_are_read_together_and_local_ops_wait_for_nothing():
     two = ops.by_tiles(BH, params, 2**20, 3 * 2**20)
     assert one.ns <= two.ns < 1.6 * one.ns
     assert ops.by_tiles(BH, params, 2**20, 0.0, sharded=True).ns < one.ns / 4
+
+
+def test_a_distributed_norm_is_two_programs_and_its_scale_and_bias_are_its_own():
+    """As in tt_dit's layers/normalization.py and blocks/transformer_block.py."""
+    x, row = (1, 1024, 608), (1, 1, 608)
+    found = programs([
+        *[op("matmul", "linear", ((1, 2432), (608, 2432)), (1, 608))] * 6,
+        op("norm", "layer_norm", (x,), x),
+        op("collective", "all_gather", ((1, 1024, 2),), (), bytes=8192, size=4),
+        op("elementwise", "mul", (x, row), x),
+        op("elementwise", "add", (x, row), x),
+        op("matmul", "linear", ((1, 1024, 640), (2432, 640)), (1, 1024, 2432)),
+        op("collective", "reduce_scatter", ((1, 1024, 2432),), (), bytes=1, size=4),
+        op("elementwise", "add", ((608,), x), x),
+        op("elementwise", "mul", (x, row), x),
+        op("elementwise", "add", (x, x), x),
+    ])  # fmt: skip
+    assert [o.name for o in found] == [
+        "linear", *["slice"] * 6, "statistics", "all_gather", "layer_norm", "linear", "reduce_scatter", "addcmul"
+    ]  # fmt: skip
+    assert found[0].inputs == ((1, 2432), (6 * 608, 2432))
+    assert found[8].bytes == 32 * 8192, "whole tiles travel"
+
+
+def op(kind: str, name: str, inputs: tuple, output: tuple, **more) -> Op:
+    return Op(kind, name, inputs, output, "bf16", "block 0", **more)
+
+
+def test_a_convolution_costs_more_in_more_slices_and_at_more_fidelity():
+    params = calibration.get_params("wormhole_b0")
+
+    def conv(slices: int, fidelity: str) -> float:
+        return sliced_conv2d(WH, params, 512 * 512, 256, 128, 3, slices=slices, fidelity=fidelity).ns
+
+    assert conv(16, "HiFi4") > conv(4, "HiFi4") > conv(4, "HiFi2")
+    ideal = 2 * 512 * 512 * 256 * 128 * 9 / 1000 / WH.peak_tflops("HiFi4")
+    assert conv(16, "HiFi4") > ideal
