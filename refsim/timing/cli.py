@@ -140,7 +140,7 @@ def plan(
     """Every parallel configuration, topology and number of links by predicted time, and what cannot run."""
     from refsim.config import ATTENTIONS
     from refsim.mesh import get_mesh
-    from refsim.timing.plan import limits, ranked
+    from refsim.timing.plan import limits
     from refsim.timing.plan import plan as make
 
     if topology not in (None, "Ring", "Linear"):
@@ -154,10 +154,10 @@ def plan(
             sys.stderr.flush()
 
     on = get_mesh(mesh)
-    found = make(model, on, size=size, today=today, topology=topology, links=links, progress=progress)
-    progress("\r\x1b[K")
-    if attention != "all":
-        found = ranked(c for c in found if c.attention == attention)
+    only = None if attention == "all" else attention
+    found = make(model, on, size=size, today=today, attention=only, topology=topology, links=links, progress=progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
     if not found:
         raise UserError(f"no configuration lies on {mesh}.")
@@ -206,13 +206,16 @@ def _report() -> None:
 @report.command()
 def perf(
     out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")] = Path("reports/perf"),
+    ttnn_memory: Annotated[Path, typer.Option(help="Folder of what `python -m tt_impl.memory --json` printed.")] = Path(
+        "reports/ttnn_memory"
+    ),
 ) -> None:
     """Tables and plots: expected, desired and published time per system, model and configuration."""
     from refsim.output import check_folder
     from refsim.timing.report import write
 
     check_folder(out, "--out")
-    write(out, progress=lambda text: typer.echo(text, err=True))
+    write(out, ttnn_memory, progress=lambda text: typer.echo(text, err=True))
 
 
 def mount(app: typer.Typer) -> None:

@@ -113,6 +113,7 @@ def plan(
     *,
     size: str | None = None,
     today: bool = False,
+    attention: str | None = None,
     topology: str | None = None,
     links: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -121,6 +122,7 @@ def plan(
 
     Args:
         today: only what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
+        attention: only ``ring``, ``ulysses`` or ``usp``.
         topology, links: only wirings with this topology (``Ring`` or ``Linear``) and at most so many links.
     """
     name, model = estimates.find(name)
@@ -129,6 +131,8 @@ def plan(
     for parallel in configurations(mesh):
         if isinstance(parallel, str):
             found.append(Candidate(parallel, "ring", None, f"does not lie on the axes of {mesh}"))
+            continue
+        if attention not in (None, parallel.attention):
             continue
         text = estimates.describe(parallel)
         progress(text)
@@ -145,9 +149,13 @@ def plan(
             continue
         config, fsdp = model.config, found[-1].estimate.memory.fsdp
         found[-1].today = tt_dit.refusal(config["_class_name"], parallel, config["num_attention_heads"], fsdp)
-        if today and found[-1].today and not found[-1].reason:
-            found[-1].reason = found[-1].today
-    return ranked(found)
+    return ranked(only_today(found) if today else found)
+
+
+def only_today(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+    """The same, with tt_dit's refusal as the reason of those it does not run."""
+    for c in candidates:
+        yield replace(c, reason=c.reason or c.today)
 
 
 def _candidate(

@@ -8,7 +8,7 @@ from typing import Any
 from refsim.errors import UserError
 
 
-def _figure(rows: int, columns: int) -> tuple[Any, Any]:
+def _figure(rows: int, columns: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, Any]:
     try:
         import matplotlib
     except ImportError as error:
@@ -17,7 +17,7 @@ def _figure(rows: int, columns: int) -> tuple[Any, Any]:
     matplotlib.rcParams.update({"svg.hashsalt": "refsim", "svg.fonttype": "none", "font.size": 9})
     from matplotlib import pyplot
 
-    return pyplot.subplots(rows, columns, figsize=(4.6 * columns, 3.6 * rows), squeeze=False)
+    return pyplot.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -28,31 +28,68 @@ def _save(figure: Any, path: Path) -> None:
     pyplot.close(figure)
 
 
+def _log(axis: Any) -> None:
+    """A logarithmic axis with 1, 2 and 5 of each decade written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def systems(rows: dict[str, list[tuple[str, float, float, float | None]]], path: Path) -> None:
+    """Per model: (system and configuration, expected, desired, published or None) in seconds, one bar each."""
+    figure, axes = _figure(1, len(rows), 5.2, 0.24 * max(map(len, rows.values())) + 1.2)
+    for axis, (name, found) in zip(axes[0], rows.items(), strict=True):
+        places = range(len(found))
+        axis.barh(places, [r[1] for r in found], height=0.75, color="C0", alpha=0.55, label="expected")
+        axis.barh(places, [r[2] for r in found], height=0.35, color="C1", label="desired (roofline)")
+        told = [(r[3], i) for i, r in enumerate(found) if r[3] is not None]
+        if told:
+            axis.plot([t[0] for t in told], [t[1] for t in told], "kD", markersize=5, label="published")
+        axis.set_yticks(places, [r[0] for r in found], fontsize=7)
+        axis.invert_yaxis()
+        axis.set(xscale="log", xlabel="s", title=name)
+        _log(axis.xaxis)
+        axis.grid(axis="x", alpha=0.3)
+        axis.legend(fontsize=7, loc="best")
+    _save(figure, path)
+
+
 def scaling(lines: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
-    """Per model: devices, expected and desired seconds per step, both logarithmic; dashed beyond real systems."""
+    """Per model: devices, expected and desired seconds per step, both logarithmic; grey beyond real systems."""
     figure, axes = _figure(1, max(len(lines), 1))
     for axis, (name, points) in zip(axes[0], lines.items(), strict=False):
         devices = [p[0] for p in points]
         axis.plot(devices, [p[1] for p in points], "o-", label="expected")
         axis.plot(devices, [p[2] for p in points], "s--", label="desired (roofline)")
         axis.plot(devices, [points[0][1] * devices[0] / d for d in devices], ":", color="grey", label="perfect scaling")
-        axis.axvspan(45, max(devices) * 1.2, color="grey", alpha=0.15, label="simulated systems")
-        axis.set(xscale="log", yscale="log", xlabel="devices", ylabel="s per step", title=name)
+        axis.axvspan(45, max(devices) * 1.3, color="grey", alpha=0.15, label="simulated systems")
+        axis.set(xscale="log", yscale="log", xlabel="Blackhole devices", ylabel="s per step", title=name)
+        axis.set_xlim(min(devices) / 1.2, max(devices) * 1.3)
         axis.set_xticks(devices, [str(d) for d in devices])
         axis.minorticks_off()
+        _log(axis.yaxis)
+        axis.grid(alpha=0.3)
         axis.legend()
     _save(figure, path)
 
 
 def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], path: Path) -> None:
-    """Per model and arch: gather, sdpa and their overlapped time (ms) over ring sizes."""
+    """Per model and arch: gather, sdpa and their overlapped time (ms) over ring sizes, between max and sum of both."""
     figure, axes = _figure(2, len(bars) // 2)
     for axis, ((name, arch), points) in zip(axes.T.flat, bars.items(), strict=True):
         sizes = [p[0] for p in points]
-        for i, (label, style) in enumerate((("T_gather", "^--"), ("T_sdpa", "s--"), ("overlapped", "o-")), 1):
-            axis.plot(sizes, [p[i] for p in points], style, label=label)
-        axis.set(xscale="log", yscale="log", xlabel="ring size", ylabel="ms per layer", title=f"{name}, {arch}")
+        least, most = [max(p[1], p[2]) for p in points], [p[1] + p[2] for p in points]
+        axis.fill_between(sizes, least, most, color="C0", alpha=0.2, label="all hidden .. nothing hidden")
+        axis.plot(sizes, [p[3] for p in points], "o-", color="C0", label="predicted")
+        axis.plot(sizes, [p[2] for p in points], "x:", color="C1", label="T_sdpa alone")
+        axis.plot(sizes, [p[1] for p in points], "^--", color="C2", label="T_gather alone")
+        title = f"{name}, {arch.removesuffix('_b0').capitalize()}"
+        axis.set(xscale="log", yscale="log", xlabel="ring size", ylabel="ms per layer", title=title)
         axis.set_xticks(sizes, [str(s) for s in sizes])
         axis.minorticks_off()
-        axis.legend()
+        _log(axis.yaxis)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7)
     _save(figure, path)

@@ -1,6 +1,6 @@
 """``reports/perf``: expected, desired and published time of every system, scaling, sweeps and hidden communication.
 
-Everything here is a prediction but the column *published*. Two runs write the same bytes.
+Everything here is a prediction but the columns *published* and *ttnn*. Two runs write the same bytes.
 """
 
 from __future__ import annotations
@@ -14,23 +14,31 @@ from refsim.errors import RefsimError
 from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.published import PUBLISHED
 from refsim.timing import estimate as estimates
-from refsim.timing import ops, plots
+from refsim.timing import ops, plots, schedule
+from refsim.timing import plan as plans
 from refsim.timing.calibration import get_params
 from refsim.timing.chips import get_chip
+from refsim.timing.critical import critical_path
 from refsim.timing.estimate import Estimate
 from refsim.timing.fabric import Fabric
+from refsim.timing.memory import memory, read_ttnn
+from refsim.timing.program import programs
+from refsim.timing.reading import read_published
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Published:
-    """A figure measured by others, of the whole pipeline."""
+    """A figure measured by others, of the whole pipeline, and the topology it was run with."""
 
     seconds: float
     steps: int
     source: str
+    topology: Topology = Topology.LINEAR
 
 
-PUBLISHED_SECONDS = {
+PUBLISHED_SECONDS = {  # topology and links: tests/models/*/test_performance_* and create_pipeline of the same models
     ("sd35-large", "1024", "quietbox", "cfg2_sp2_tp2"): Published(12.2, 20, "tt_dit StableDiffusion35.md@02e73163"),
     ("sd35-large", "1024", "galaxy", "cfg2_sp4_tp4"): Published(5.6, 20, "tt_dit StableDiffusion35.md@02e73163"),
     ("wan22-t2v-a14b", "480p", "t3k", "sp2_tp4"): Published(735, 40, "tt_dit Wan2_2.md@511bc4d0"),
@@ -55,90 +63,210 @@ SIMULATED = tuple(
 )
 
 
-def write(out: Path, progress: Callable[[str], None] = lambda text: None) -> None:
-    """Writes ``*.md`` and ``*.svg`` into ``out``."""
+def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) -> None:
+    """Writes ``*.md`` and ``*.svg`` into ``out``; ``ttnn_memory`` holds what ``python -m tt_impl.memory`` printed."""
     out.mkdir(parents=True, exist_ok=True)
+    bars: dict[str, list[tuple[str, float, float, float | None]]] = {}
     for model, size in MODELS:
         rows = []
         for mesh, texts in SYSTEMS.items():
             for text in texts:
                 progress(f"{model} {size} on {mesh}, {text}")
-                rows.append((mesh, text, _try(model, size, get_mesh(mesh), text)))
+                found = _try(model, size, get_mesh(mesh), text)
+                rows.append((mesh, text, found))
+                if not isinstance(found, str) and found[0].memory.fits:
+                    known = PUBLISHED_SECONDS.get((model, size, mesh, text))
+                    e = found[0]
+                    bar = (f"{mesh} {text}", e.total_seconds, e.desired_seconds, known.seconds if known else None)
+                    bars.setdefault(f"{model} {size}", []).append(bar)
         (out / f"{model}-{size}.md").write_text(_table(model, size, rows), encoding="utf-8")
+    plots.systems(bars, out / "systems.svg")
+    (out / "published.md").write_text(_published(progress), encoding="utf-8")
+    (out / "memory.md").write_text(_memory(ttnn_memory, progress), encoding="utf-8")
     _scaling(out, progress)
     _sweeps(out)
     (out / "README.md").write_text(_index(), encoding="utf-8")
 
 
-def _try(model: str, size: str, mesh: MeshSpec, text: str) -> Estimate | str:
+def _head(*columns: str) -> tuple[str, str]:
+    return f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"
+
+
+def _try(
+    model: str, size: str, mesh: MeshSpec, text: str, topology: Topology | None = None
+) -> tuple[Estimate, float] | str:
+    """The estimate and the seconds of its critical path, or why there is none."""
     try:
-        return estimates.estimate(model, mesh, parse_parallel(text, mesh), size=size)
+        published, parallel = PUBLISHED[model], parse_parallel(text, mesh)
+        reading = read_published(published, published.sizes[size], mesh, parallel, batch=parallel.cfg)
+        found = estimates.estimate(model, mesh, parallel, size=size, reading=reading, topology=topology)
     except RefsimError as error:
         return str(error)
+    machine = schedule.machine(mesh, get_params(mesh.arch), topology=topology)
+    path = critical_path(programs(reading.ops), reading.ops, machine)
+    return found, path.ns / 1e9 * found.forwards * found.steps
 
 
-def _table(model: str, size: str, rows: list[tuple[str, str, Estimate | str]]) -> str:
+def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, float] | str]]) -> str:
     steps = estimates.STEPS[PUBLISHED[model].config["_class_name"]]
     text = [
         f"# {model} {size}, {steps} steps with guidance\n",
-        "Seconds. *expected*: the pipeline as far as it is modelled (video decoders are not), predicted for today's "
-        "kernels; *denoising*: that part of it; *desired*: denoising at the roofline, communication hidden, and its "
-        "ratio to expected; *published*: measured by others, and its ratio.\n",
-        "| system | configuration | expected | denoising | desired | ratio | published | ratio | bound | exposed | "
-        "GB/device |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "Seconds, predicted. *expected*: the whole pipeline with today's kernels; *denoising*: that part of it; "
+        "*overlapped*: denoising if every collective ran as soon as what it reads is there (none with fsdp); *desired*: "
+        "denoising at the roofline, all communication hidden, and its ratio to expected; *exposed*: share of denoising "
+        "in which only the fabric works. Published times: [published.md](published.md).\n",
+        *_head(
+            "system",
+            "configuration",
+            "expected",
+            "denoising",
+            "overlapped",
+            "desired",
+            "ratio",
+            "bound",
+            "exposed",
+            "GB/device",
+        ),
     ]
-    for mesh, parallel, e in rows:
+    for mesh, parallel, found in rows:
         system = get_mesh(mesh).system
-        if isinstance(e, str):
-            text.append(f"| {system} | {parallel} | cannot run: {e} | | | | | | | | |")
+        if isinstance(found, str):
+            text.append(f"| {system} | {parallel} | cannot run: {found} | | | | | | | |")
             continue
-        known = PUBLISHED_SECONDS.get((model, size, mesh, parallel))
-        told = f"{known.seconds:g} ({known.source})" if known else ""
-        ratio = f"{e.total_seconds / known.seconds:.2f}" if known else ""
+        e, overlapped = found
         m = e.memory
         held = f"{m.total / 1e9:.1f}{' fsdp' if m.fsdp else ''}{'' if m.fits else ' DOES NOT FIT'}"
         text.append(
             f"| {system} | {estimates.describe(e.parallel)} | {e.total_seconds:.2f} | {e.seconds:.2f} | "
-            f"{e.desired_seconds:.2f} | {e.seconds / e.desired_seconds:.1f} | {told} | {ratio} | {e.bound} | "
+            f"{'-' if m.fsdp else f'{overlapped:.2f}'} | {e.desired_seconds:.2f} | {e.seconds / e.desired_seconds:.1f} | {e.bound} | "
             f"{e.timeline.exposed_ns / e.timeline.ns:.0%} | {held} |"
         )
     return "\n".join(text) + "\n"
 
 
-def _scaling(out: Path, progress: Callable[[str], None]) -> None:
-    """Devices against seconds per step, real systems and simulated ones."""
-    cases = {
-        "sd35-large": [("bh-p150", "sp1"), ("bh-qb", "cfg2_tp2"), ("bh-loudbox", "cfg2_sp2_tp2"),
-                       ("bh-galaxy", "cfg2_sp4_tp4"), (SIMULATED[0], "cfg2_sp8_tp4"), (SIMULATED[1], "cfg2_sp8_tp8"),
-                       (SIMULATED[2], "cfg2_sp16_tp8")],
-        "wan22-t2v-a14b": [("bh-qb", "sp2_tp2"), ("bh-loudbox", "sp2_tp4"), ("bh-galaxy", "sp8_tp4"),
-                           (SIMULATED[0], "sp8_tp8"), (SIMULATED[1], "sp16_tp8"), (SIMULATED[2], "sp32_tp8")],
-    }  # fmt: skip
+def _published(progress: Progress) -> str:
+    """Each published time beside the prediction with the wiring it was run with, and where a plan ranks it."""
+    text = [
+        "# Predicted and published\n",
+        "Seconds of the whole pipeline; nothing is fitted on them. *rank*: of the published configuration in the plan "
+        "for its mesh, among what tt_dit can be asked to run with this topology today (no Ulysses; `refsim plan "
+        "--today`), and among all schemes.\n",
+        *_head(
+            "model",
+            "system",
+            "configuration",
+            "wiring",
+            "expected",
+            "published",
+            "ratio",
+            "rank today",
+            "rank of all",
+            "source",
+        ),
+    ]
+    for (model, size, mesh, parallel), known in PUBLISHED_SECONDS.items():
+        on = get_mesh(mesh)
+        progress(f"plan of {model} {size} on {mesh}")
+        found = _try(model, size, on, parallel, known.topology)
+        assert not isinstance(found, str)
+        e, config = found[0], parse_parallel(parallel, on)
+        every = plans.plan(model, on, size=size, topology=known.topology.value)
+        today = plans.ranked(plans.only_today(every))
+        ranks = []
+        for candidates in (today, every):
+            rank = next(c.rank for c in candidates if c.text == estimates.describe(config))
+            ranks.append(f"{rank} of {max(c.rank for c in candidates)}" if rank else "cannot run")
+        wiring = f"{known.topology.value} x{max(on.links)}"
+        text.append(
+            f"| {model} {size} | {on.system} | {estimates.describe(config)} | {wiring} | {e.total_seconds:.2f} | "
+            f"{known.seconds:g} | {e.total_seconds / known.seconds:.2f} | {ranks[0]} | {ranks[1]} | {known.source} |"
+        )
+    return "\n".join(text) + "\n"
+
+
+def _memory(folder: Path, progress: Progress) -> str:
+    """The account of ``memory.py`` beside ttnn's own allocation."""
+    text = [
+        "# Memory: the account and ttnn's own allocation\n",
+        "GB (1e9 bytes) of the fullest device, one forward. *ttnn*: what its allocator gave out on a mock mesh, "
+        "measured by `python -m tt_impl.memory --json`; *account*: from the ops read off the model.\n",
+        *_head(
+            "model",
+            "mesh",
+            "configuration",
+            "weights: account",
+            "ttnn",
+            "buffers: account",
+            "ttnn",
+            "transient: account",
+            "ttnn",
+            "total: account",
+            "ttnn",
+            "account / ttnn",
+            "of",
+        ),
+    ]
+    for path in sorted(folder.glob("*.json")):
+        progress(f"memory of {path.stem}")
+        t = read_ttnn(path)
+        same = (n for n, m in PUBLISHED.items() if m.config.get("num_layers") == t.model.get("num_layers"))
+        name = next(same)
+        reading = read_published(
+            PUBLISHED[name], PUBLISHED[name].sizes["1024"], t.mesh, t.parallel, batch=t.parallel.cfg
+        )
+        m = memory(reading, get_chip(t.mesh.arch), t.parallel)
+        pairs = [(m.weights, t.weights), (m.buffers, t.buffers), (m.activations, t.transient), (m.total, t.total)]
+        cells = " | ".join(f"{a / 1e9:.3f} | {b / 1e9:.3f}" for a, b in pairs)
+        text.append(
+            f"| {name} 1024 | {t.mesh.name} | {estimates.describe(t.parallel)} | {cells} | {m.total / t.total:.3f} | "
+            f"{t.capacity / 1e9:.2f} |"
+        )
+    return "\n".join(text) + "\n"
+
+
+def _scaling(out: Path, progress: Progress) -> None:
+    """Devices against seconds per step, real systems and simulated ones, each with its best ring configuration."""
+    chosen = {"sd35-large": "1024", "wan22-t2v-a14b": "720p"}
+    meshes = [get_mesh(m) for m in ("bh-p150", "bh-qb", "bh-loudbox", "bh-galaxy")] + list(SIMULATED)
     text = [
         "# Scaling, Blackhole\n",
-        "Seconds per denoising step. 64 devices and more are **simulated systems**: predictions only.\n",
-        "| model | devices | system | configuration | expected s/step | desired s/step | bound | exposed comm. |",
-        "|---|---|---|---|---|---|---|---|",
+        "Seconds per denoising step of the fastest configuration (ring attention, any cfg, sp, tp and axes). 64 "
+        "devices and more are **simulated systems**, several Galaxies as one torus: predictions only. *efficiency*: "
+        "devices times seconds against the smallest system.\n",
+        *_head(
+            "model",
+            "devices",
+            "system",
+            "fastest",
+            "wiring",
+            "s/step",
+            "desired",
+            "efficiency",
+            "bound",
+            "exposed",
+            "would help",
+        ),
     ]
     lines: dict[str, list[tuple[int, float, float]]] = {}
-    for model, chosen in cases.items():
-        size = "720p" if model.startswith("wan") else "1024"
-        for mesh, parallel in chosen:
-            on = get_mesh(mesh)
-            progress(f"{model} {size} on {on.name}, {parallel}")
-            e = _try(model, size, on, parallel)
-            mark = " (simulated)" if on.name.startswith("sim-") else ""
-            if isinstance(e, str):
-                text.append(
-                    f"| {model} {size} | {on.num_devices} | {on.system}{mark} | {parallel} | cannot run: {e} | | | |"
-                )
+    for model, size in chosen.items():
+        points = lines.setdefault(f"{model} {size}", [])
+        for mesh in meshes:
+            progress(f"{model} {size} on {mesh.name}")
+            found = plans.plan(model, mesh, size=size, attention="ring")
+            mark = f"{mesh.system}**" if mesh in SIMULATED else mesh.system
+            label = f"| {model} {size} | {mesh.num_devices} | {'**' * (mesh in SIMULATED)}{mark}"
+            best = found[0]
+            if best.reason:
+                text.append(f"{label} | cannot run: {best.reason} | | | | | | | |")
                 continue
+            e = best.estimate
             step, ideal = e.seconds / e.steps, e.desired_seconds / e.steps
-            lines.setdefault(f"{model} {size}", []).append((on.num_devices, step, ideal))
+            points.append((mesh.num_devices, step, ideal))
+            efficiency = points[0][0] * points[0][1] / (mesh.num_devices * step)
+            helps, saved = next(iter(best.helps.items()))
             text.append(
-                f"| {model} {size} | {on.num_devices} | {on.system}{mark} | {parallel} | {step:.3f} | {ideal:.3f} | "
-                f"{e.bound} | {e.timeline.exposed_ns / e.timeline.ns:.0%} |"
+                f"{label} | {best.text}{' fsdp' * e.memory.fsdp} | {best.wiring} | {step:.3f} | {ideal:.3f} | "
+                f"{efficiency:.0%} | {e.bound} | {e.timeline.exposed_ns / e.timeline.ns:.0%} | {helps} -{saved:.0%} |"
             )
     (out / "scaling.md").write_text("\n".join([*text, "\n![scaling](scaling.svg)\n"]), encoding="utf-8")
     plots.scaling(lines, out / "scaling.svg")
@@ -165,8 +293,7 @@ def _sweeps(out: Path) -> None:
         "# Ring attention: ring size, chunk size, hidden communication\n",
         "One layer, ms, on a Galaxy. *overlapped* is the replay (a step starts when its shard is there); *sum* nothing "
         "hidden, *max* everything.\n",
-        "| model | arch | ring | tokens/device | T_gather | T_sdpa | sum | max | overlapped | hidden |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        *_head("model", "arch", "ring", "tokens/device", "T_gather", "T_sdpa", "sum", "max", "overlapped", "hidden"),
     ]
     bars = {}
     for name, tokens, heads, width in (
@@ -186,13 +313,16 @@ def _sweeps(out: Path) -> None:
                 )
     text += [
         "\n![hiding](hiding.svg)\n",
-        "| arch | q chunk | k chunk | Wan 480p ring 8, overlapped ms |",
-        "|---|---|---|---|",
+        "## Query chunk\n",
+        "ms of one layer, overlapped. Of the chunk sizes the model sees how many whole query chunks each core gets; "
+        "the key chunk has no effect in it.\n",
+        *_head("arch", "q chunk", "SD3.5-L 1024, ring 4", "Wan 480p, ring 8", "Wan 720p, ring 8"),
     ]
     for arch in ("wormhole_b0", "blackhole"):
-        for q in (64, 128, 256, 512):
-            for k in (128, 256, 512):
-                text.append(f"| {arch} | {q} | {k} | {hiding(arch, 8, 4096, 10, 128, (q, k))[4]:.3f} |")
+        for q in (32, 64, 128, 256, 512):
+            shapes = ((4, 1024, 64), (8, 4096, 128), (8, 9472, 128))
+            times = " | ".join(f"{hiding(arch, n, rows, 10, e, (q, 512))[4]:.3f}" for n, rows, e in shapes)
+            text.append(f"| {arch} | {q} | {times} |")
     (out / "ring.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     plots.hiding(bars, out / "hiding.svg")
 
@@ -200,6 +330,9 @@ def _sweeps(out: Path) -> None:
 def _index() -> str:
     links = "\n".join(f"- [{m} {s}]({m}-{s}.md)" for m, s in MODELS)
     return (
-        "# Predicted performance\n\nMade by `refsim report perf`; its error: `python -m benchmarks.accuracy TRACES`."
-        f"\n\n{links}\n- [scaling over devices](scaling.md)\n- [ring size, chunk size, hiding](ring.md)\n"
+        "# Predicted performance\n\nMade by `refsim report perf`; the error of the model on measured operations: "
+        "`python -m benchmarks.accuracy TRACES`; on published pipelines: [published.md](published.md).\n\n"
+        f"{links}\n- [predicted and published](published.md)\n- [memory beside ttnn's allocator](memory.md)\n"
+        "- [scaling over devices](scaling.md)\n- [ring size, query chunk, hidden communication](ring.md)\n\n"
+        "![all systems](systems.svg)\n"
     )
