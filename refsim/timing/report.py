@@ -112,9 +112,9 @@ def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, flo
     text = [
         f"# {model} {size}, {steps} steps with guidance\n",
         "Seconds, predicted. *expected*: the whole pipeline with today's kernels; *denoising*: that part of it; "
-        "*overlapped*: denoising if every collective ran as soon as what it reads is there (none with fsdp); *desired*: "
-        "denoising at the roofline, all communication hidden, and its ratio to expected; *exposed*: share of denoising "
-        "in which only the fabric works. Published times: [published.md](published.md).\n",
+        "*overlapped*: denoising if every collective ran as soon as what it reads is there (not with fsdp); "
+        "*desired*: denoising at the roofline, all communication hidden, and its ratio to expected; *exposed*: share "
+        "of denoising in which only the fabric works. Published times: [published.md](published.md).\n",
         *_head(
             "system",
             "configuration",
@@ -136,9 +136,10 @@ def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, flo
         e, overlapped = found
         m = e.memory
         held = f"{m.total / 1e9:.1f}{' fsdp' if m.fsdp else ''}{'' if m.fits else ' DOES NOT FIT'}"
+        beside = "-" if m.fsdp else f"{overlapped:.2f}"
         text.append(
-            f"| {system} | {estimates.describe(e.parallel)} | {e.total_seconds:.2f} | {e.seconds:.2f} | "
-            f"{'-' if m.fsdp else f'{overlapped:.2f}'} | {e.desired_seconds:.2f} | {e.seconds / e.desired_seconds:.1f} | {e.bound} | "
+            f"| {system} | {estimates.describe(e.parallel)} | {e.total_seconds:.2f} | {e.seconds:.2f} | {beside} | "
+            f"{e.desired_seconds:.2f} | {e.seconds / e.desired_seconds:.1f} | {e.bound} | "
             f"{e.timeline.exposed_ns / e.timeline.ns:.0%} | {held} |"
         )
     return "\n".join(text) + "\n"
