@@ -10,23 +10,27 @@ KEPT = 8
 """Events per rank that the board remembers."""
 
 _SLOT = 256
-_COUNT = struct.Struct("Q")
+_COUNT_BYTES = 8
 _TIME = struct.Struct("d")
 _SLOTS = KEPT + 1  # one more, which may be half written while the others are read
-_RANK = _COUNT.size + _SLOTS * _SLOT
+_RANK = _COUNT_BYTES + _SLOTS * _SLOT
 
 
 class StatusBoard:
     """The last events of every rank, a time stamp and a line of text each, in anonymous shared memory.
 
-    A rank writes only its own part, the event before the count, so whoever looks sees whole events.
+    A rank writes only its own part, the event before the count, so whoever looks sees whole events. The count is one
+    store of eight bytes; ``struct.pack_into`` would write zeros first, and who looks just then sees a rank that never
+    said anything.
     """
 
     def __init__(self, fd: int, world_size: int) -> None:
         self.world_size = world_size
         self._map = mmap.mmap(fd, self.size(world_size))
+        self._counts = memoryview(self._map).cast("Q")[:: _RANK // _COUNT_BYTES]
 
     def close(self) -> None:
+        self._counts.release()
         self._map.close()
 
     @staticmethod
@@ -34,11 +38,11 @@ class StatusBoard:
         return world_size * _RANK
 
     def set(self, rank: int, text: str) -> None:
-        (count,) = _COUNT.unpack_from(self._map, rank * _RANK)
+        count = self._counts[rank]
         data = _TIME.pack(time.monotonic()) + text.encode(errors="replace")[: _SLOT - _TIME.size]
         start = self._slot(rank, count)
         self._map[start : start + _SLOT] = data.ljust(_SLOT, b"\0")
-        _COUNT.pack_into(self._map, rank * _RANK, count + 1)
+        self._counts[rank] = count + 1
 
     def get(self, rank: int) -> tuple[float, str]:
         """(monotonic time of the last sign of life, what the rank said then)."""
@@ -47,7 +51,7 @@ class StatusBoard:
 
     def recent(self, rank: int, count: int = KEPT) -> list[tuple[float, str]]:
         """The last ``count`` events of a rank, oldest first, as (monotonic time, text)."""
-        (total,) = _COUNT.unpack_from(self._map, rank * _RANK)
+        total = self._counts[rank]
         events = []
         for index in range(max(0, total - min(count, KEPT)), total):
             start = self._slot(rank, index)
@@ -57,4 +61,4 @@ class StatusBoard:
 
     @staticmethod
     def _slot(rank: int, index: int) -> int:
-        return rank * _RANK + _COUNT.size + index % _SLOTS * _SLOT
+        return rank * _RANK + _COUNT_BYTES + index % _SLOTS * _SLOT

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -71,3 +73,26 @@ def test_status_board_is_shared_and_keeps_ranks_apart(tmp_path):
     assert set(ours.get(1)[1]) == {"x"}
     assert ours.get(2)[1] == "waiting"
     assert ours.get(1)[0] >= before[0] > 0
+
+
+_KEEP_SAYING = """
+import sys, time
+from refsim.runtime.status import StatusBoard
+with open(sys.argv[1], "r+b") as file:
+    board, end = StatusBoard(file.fileno(), 1), time.monotonic() + 1
+while time.monotonic() < end:
+    board.set(0, "working")
+"""
+
+
+def test_a_rank_that_said_something_never_looks_silent(tmp_path):
+    """Whoever looks while it writes sees the old count or the new one."""
+    path = tmp_path / "board"
+    path.write_bytes(bytes(StatusBoard.size(1)))
+    with path.open("r+b") as file:
+        board = StatusBoard(file.fileno(), 1)
+    board.set(0, "started")
+    with subprocess.Popen([sys.executable, "-c", _KEEP_SAYING, path]) as writer:
+        looks = [board.get(0) for _ in iter(writer.poll, 0)]
+    assert any(text == "working" for _, text in looks)
+    assert all(at > 0 and text for at, text in looks)
