@@ -10,7 +10,8 @@ op, M, K (gathered), N, cores for M x cores for N, blocks M, K, N in tiles, subb
     agmm  gather and matmul     mmrs  matmul and strided reduce-scatter (with addcmul); rs  reduce_scatter_minimal_async
     sdpa  ring joint attention of M rows a device over a ring of 8, K heads of width N; blocks: 0, q chunk, k chunk
           (minimax_h3_wormhole/sdpa.md; Blackhole: pull request 54481)
-The linears with a SwiGLU epilogue are left out: it is a fifth of their time and no model here has it.
+The linears with a SwiGLU epilogue are left out: it is a fifth of their time and no model here has it. N = 1344 includes
+its addcmul, some 7 %.
 
 PASSES: minimal_matmul's neighbours in the same block: bytes read and written, microseconds (README.md of
 minimax_h3_wormhole, "small ops"; for Blackhole the norms of agmm_fused_vs_unfused.md, 348 GB/s, which is what cores at
