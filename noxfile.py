@@ -52,6 +52,7 @@ def reports(session: nox.Session) -> None:
     """Predicted performance: tables and plots, the same bytes every time."""
     session.install("-e", ".[report]")
     session.run("refsim", "report", "perf", *(session.posargs or ["--out", "reports/perf"]))
+    session.run("refsim", "bench", "draft", "--predicted-only", "--out", "reports/draft")
 
 
 @nox.session

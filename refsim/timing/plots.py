@@ -20,10 +20,11 @@ def _figure(rows: int, columns: int, width: float = 4.6, height: float = 3.6) ->
     return pyplot.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Path, *, below: float = 0.0) -> None:
+    """``below``: share of the height that is left free at the bottom."""
     from matplotlib import pyplot
 
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, below, 1, 1))
     figure.savefig(path, metadata={"Date": None, "Creator": "refsim"})
     pyplot.close(figure)
 
@@ -38,21 +39,25 @@ def _log(axis: Any) -> None:
 
 
 def systems(rows: dict[str, list[tuple[str, float, float, float | None]]], path: Path) -> None:
-    """Per model: (system and configuration, expected, desired, published or None) in seconds, one bar each."""
-    figure, axes = _figure(1, len(rows), 5.2, 0.24 * max(map(len, rows.values())) + 1.2)
-    for axis, (name, found) in zip(axes[0], rows.items(), strict=True):
-        places = range(len(found))
-        axis.barh(places, [r[1] for r in found], height=0.75, color="C0", alpha=0.55, label="expected")
-        axis.barh(places, [r[2] for r in found], height=0.35, color="C1", label="desired (roofline)")
+    """Per model: (system and configuration, expected, desired, published or None) in seconds, one line each."""
+    most = max(map(len, rows.values()))
+    figure, axes = _figure(-(-len(rows) // 2), 2, 5.4, 0.2 * most + 1.3)
+    for axis, (name, found) in zip(axes.flat, rows.items(), strict=False):
+        places = list(range(len(found)))
+        axis.hlines(places, [r[2] for r in found], [r[1] for r in found], color="grey", linewidth=1.5)
+        axis.plot([r[2] for r in found], places, "s", color="C1", markersize=5, label="desired (roofline)")
+        axis.plot([r[1] for r in found], places, "o", color="C0", markersize=6, label="expected")
         told = [(r[3], i) for i, r in enumerate(found) if r[3] is not None]
         if told:
             axis.plot([t[0] for t in told], [t[1] for t in told], "kD", markersize=5, label="published")
         axis.set_yticks(places, [r[0] for r in found], fontsize=7)
-        axis.invert_yaxis()
-        axis.set(xscale="log", xlabel="s", title=name)
+        axis.set_ylim(most - 0.5, -0.7)
+        axis.set(xscale="log", xlabel="s, whole pipeline (roofline: denoising)", title=name)
         _log(axis.xaxis)
         axis.grid(axis="x", alpha=0.3)
         axis.legend(fontsize=7, loc="best")
+    for axis in axes.flat[len(rows) :]:
+        axis.axis("off")
     _save(figure, path)
 
 
@@ -91,5 +96,5 @@ def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], p
         axis.minorticks_off()
         _log(axis.yaxis)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
-    _save(figure, path)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncol=4)
+    _save(figure, path, below=0.04)

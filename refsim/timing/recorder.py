@@ -351,17 +351,21 @@ def fused(device: ReadingDevice) -> Iterator[None]:
 
             stack.enter_context(mock.patch.object(owner, attribute, call))
         stack.enter_context(mock.patch.object(wan_decoder, "SDPAProgramConfig", lambda: WHOLE))
-        rotate = rope.apply_rotary
-
-        def rotary(x: Tensor, *tables: Tensor) -> Tensor:
-            number = device.note("elementwise", "rotary_embedding", [tuple(x.shape)], tuple(x.shape), short(x.dtype))
-            with device.region(number):
-                return rotate(x, *tables)
-
-        for name, module in list(sys.modules.items()):
-            if name.startswith("refsim.models.") and getattr(module, "apply_rotary", None) is rotate:
-                stack.enter_context(mock.patch.object(module, "apply_rotary", rotary))
+        for rotate in (rope.apply_rotary, rope.rotate_halves):
+            rotary = _noted(device, rotate)
+            for name, module in list(sys.modules.items()):
+                if name.startswith("refsim.models.") and getattr(module, rotate.__name__, None) is rotate:
+                    stack.enter_context(mock.patch.object(module, rotate.__name__, rotary))
         yield
+
+
+def _noted(device: ReadingDevice, rotate: Any) -> Any:
+    def rotary(x: Tensor, *tables: Tensor) -> Tensor:
+        number = device.note("elementwise", "rotary_embedding", [tuple(x.shape)], tuple(x.shape), short(x.dtype))
+        with device.region(number):
+            return rotate(x, *tables)
+
+    return rotary
 
 
 def short(dtype: Dtype) -> str:

@@ -1,0 +1,41 @@
+"""The drafter: programs counted as the document counts them, and what a cache must leave alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.draft import measure, predicted_report
+from refsim.timing.drafter import DOCUMENT_OPS, forward, split_ms
+
+
+def test_the_programs_are_those_the_document_counts():
+    counts = Counter(k.name for k in forward(8000) if k.lane == "tt-lang")
+    assert counts == {name: runs for name, (_, runs, _) in DOCUMENT_OPS.items()}
+
+
+def test_traffic_is_what_the_document_counts():
+    """540.0 and 271.2 MiB read, 3.8 and 1.2 written."""
+    moved = {k.name: k.moved / 2**20 for k in forward(8000)}
+    assert moved["gate_up+silu"] == pytest.approx(540.0 + 3.8, rel=0.001)
+    assert moved["down+resadd"] == pytest.approx(271.2 + 1.2, rel=0.001)
+
+
+def test_a_cache_makes_the_kernels_independent_of_history_and_no_cache_does_not():
+    cached, whole = ([split_ms(forward(n, cached=c)) for n in (2000, 64000)] for c in (True, False))
+    assert cached[0][0] == cached[1][0] and cached[1][1] > 3 * cached[0][1]
+    assert whole[1][0] > 3 * whole[0][0] and sum(whole[1]) > 2 * sum(cached[1])
+
+
+def test_the_report_states_its_errors():
+    text = predicted_report()
+    assert "| 120,000 |" in text and "96% compute bound" in text and "-29%" not in text.splitlines()[0]
+
+
+def test_a_cached_step_costs_the_same_but_for_attention_on_cpu():
+    short, long = measure((256, 2048), repeats=2)
+    assert short.cached_flops[1] == long.cached_flops[1]
+    assert 7 < long.cached_flops[0] / short.cached_flops[0] <= 8
+    assert 5 < long.uncached_flops[1] / short.uncached_flops[1] < 8
+    assert long.uncached_s / long.cached_s > short.uncached_s / short.cached_s

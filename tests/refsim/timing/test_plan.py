@@ -1,0 +1,161 @@
+"""Plans: what they hold, how they rank, why they refuse; the critical path; memory beside ttnn's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from refsim.config import parse_parallel
+from refsim.errors import UserError
+from refsim.mesh import Topology, get_mesh
+from refsim.models.published import PUBLISHED
+from refsim.timing import plan as plans
+from refsim.timing import schedule, tt_dit
+from refsim.timing.calibration import get_params
+from refsim.timing.cli import mount
+from refsim.timing.critical import critical_path
+from refsim.timing.memory import memory, read_ttnn
+from refsim.timing.program import programs
+from refsim.timing.reading import Op, read_published
+from refsim.timing.report import PUBLISHED_SECONDS
+
+TTNN = Path(__file__).resolve().parents[3] / "reports" / "ttnn_memory"
+T3K, GALAXY = get_mesh("t3k"), get_mesh("galaxy")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[plans.Candidate]]:
+    """Plans with the topology of the published runs, by mesh: every scheme on the T3K, ring attention elsewhere."""
+    found = {}
+    for (model, size, mesh, _), known in PUBLISHED_SECONDS.items():
+        attention = None if mesh == "t3k" else "ring"
+        found[mesh] = plans.plan(model, get_mesh(mesh), size=size, attention=attention, topology=known.topology.value)
+    return found
+
+
+@pytest.mark.parametrize("case", PUBLISHED_SECONDS, ids=lambda c: "-".join(c))
+def test_the_published_configuration_is_among_the_first_three_of_what_tt_dit_runs(found, case):
+    _, _, mesh, parallel = case
+    text = plans.estimates.describe(parse_parallel(parallel, get_mesh(mesh)))
+    today = plans.ranked(plans.only_today(found[mesh]))
+    assert next(c for c in today if c.text == text).rank in (1, 2, 3)
+
+
+def test_what_tt_dit_does_not_run_today_is_refused_with_its_reason(found):
+    today = plans.ranked(plans.only_today(found["t3k"]))
+    assert all("Ulysses" in c.reason for c in today if c.attention != "ring" and "GB" not in c.reason)
+    assert not any(c.today for c in today if not c.reason)
+    wan, sd35 = "WanTransformer3DModel", "SD3Transformer2DModel"
+    assert "one after the other" in tt_dit.refusal(wan, parse_parallel("cfg2_sp4", T3K), 40, False)
+    assert "pad" in tt_dit.refusal(wan, parse_parallel("sp8_tp4", GALAXY), 38, False)
+    assert not tt_dit.refusal(sd35, parse_parallel("sp8_tp4", GALAXY), 38, False)
+    assert "cut over sp" in tt_dit.refusal(sd35, parse_parallel("sp8_tp4", GALAXY), 38, True)
+    assert "no such model" in tt_dit.refusal(
+        "CogVideoXTransformer3DModel", parse_parallel("sp8_tp4", GALAXY), 48, False
+    )
+
+
+def test_every_factorisation_is_there_once_or_has_a_reason(found):
+    texts = [c.text for c in found["galaxy"]]
+    assert len(texts) == len(set(texts))
+    reasons = {c.text: c.reason for c in found["galaxy"]}
+    assert "axes" in reasons["sp32"]
+    assert {"cfg2@1_sp4@0_tp4@1", "cfg2@1_sp4@1_tp4@0", "sp8@1_tp4@0", "sp4@0_tp8@1"} <= set(texts)
+    assert {"sp4@1_tp2@0 ring2 x ulysses2", "sp4@1_tp2@0 ring1 x ulysses4"} <= {c.text for c in found["t3k"]}
+    ranks = [c.rank for c in found["galaxy"] if not c.reason]
+    assert ranks == sorted(ranks) and ranks[0] == 1
+    assert any("GB" in c.reason for c in found["t3k"])
+
+
+def test_more_links_and_a_ring_are_never_slower():
+    parallel = parse_parallel("sp4@0_tp8@1", GALAXY)
+    reading = read_published(PUBLISHED["sd35-large"], (128, 128), GALAXY, parallel, batch=1)
+    wirings = plans.wirings(GALAXY, reading)
+    assert {str(w) for w in wirings} == {f"{t} x{n}" for t in ("Linear", "Ring") for n in (1, 2, 3, 4)}
+    c = plans._candidate("sd35-large", GALAXY, parallel, "1024", reading, wirings)
+    for topology in ("Linear", "Ring"):
+        times = [s for w, s in sorted(c.seconds.items()) if w.topology == topology]
+        assert times == sorted(times, reverse=True) and times[0] > 1.2 * times[-1]
+    assert c.seconds[plans.Wiring(4, "Ring")] < c.seconds[plans.Wiring(4, "Linear")]
+    assert c.estimate.seconds == min(c.seconds.values())
+    assert sum(c.helps.values()) < 1 and list(c.helps.values()) == sorted(c.helps.values(), reverse=True)
+
+
+def test_limits_say_what_a_mesh_has_not():
+    assert "two devices" in plans.limits(T3K)["Ring on axis 0"]
+    assert "no link leads" in plans.limits(T3K)["Ring on axis 1"]
+    assert not any("Ring" in what for what in plans.limits(GALAXY))
+
+
+def op(number: int, kind: str, *reads: int, axis: int = 0) -> Op:
+    shape = (4096, 2048)
+    more = {"axis": axis, "size": 2, "topology": Topology.LINEAR, "bytes": 8 << 20} if kind == "collective" else {}
+    name = {"collective": "all_gather", "matmul": "linear"}.get(kind, kind)
+    return Op(kind, name, (shape, (2048, 2048)), shape, "bf16", "block 0", id=number, reads=reads, **more)
+
+
+def test_the_critical_path_waits_for_what_is_read_and_for_nothing_else():
+    machine = schedule.machine(T3K, get_params(T3K.arch))
+    took = {kind: schedule.replay([op(0, kind)], machine).ns for kind in ("matmul", "collective")}
+    beside = [op(0, "matmul"), op(1, "collective", 0), op(2, "matmul", 0)]  # the second matmul does not read the gather
+    waits = [op(0, "matmul"), op(1, "collective", 0), op(2, "matmul", 1)]
+    longest = took["matmul"] + max(took.values())
+    assert critical_path(beside, beside, machine).ns == pytest.approx(longest)
+    path = critical_path(waits, waits, machine)
+    assert path.ns == pytest.approx(2 * took["matmul"] + took["collective"]) == pytest.approx(path.chain_ns)
+    assert path.by_kind == pytest.approx({"matmul": 2 * took["matmul"], "collective": took["collective"]})
+    dropped = [waits[0], waits[1], op(2, "layout", 1), op(3, "matmul", 2)]  # a layout that no program became
+    kept = [waits[0], waits[1], dropped[3]]
+    assert critical_path(kept, dropped, machine).ns == pytest.approx(path.ns)
+
+
+def test_the_critical_path_of_a_model_lies_between_its_chain_and_the_replay():
+    parallel = parse_parallel("cfg2_sp2_tp2", T3K)
+    reading = read_published(PUBLISHED["sd35-large"], (128, 128), T3K, parallel, batch=2)
+    machine, ops = schedule.machine(T3K, get_params(T3K.arch)), programs(reading.ops)
+    path, line = critical_path(ops, reading.ops, machine), schedule.replay(ops, machine)
+    assert path.chain_ns < path.ns < line.ns
+    assert sum(path.by_kind.values()) == pytest.approx(path.ns)
+
+
+@pytest.mark.parametrize("name", ["t3k-cfg2_sp2_tp2", "galaxy-cfg2_sp4_tp4"])
+def test_the_account_of_memory_is_near_ttnns_own(name):
+    """ttnn's figures: its allocator on mock meshes, a whole SD3.5-Large (``python -m tt_impl.memory``)."""
+    t = read_ttnn(TTNN / f"{name}.json")
+    reading = read_published(PUBLISHED["sd35-large"], (128, 128), t.mesh, t.parallel, batch=2)
+    found = memory(reading, schedule.machine(t.mesh, get_params(t.mesh.arch)).chip, t.parallel)
+    assert found.total == pytest.approx(t.total, rel=0.03)
+    assert found.weights == pytest.approx(t.weights, rel=0.02)
+    assert found.capacity == pytest.approx(t.capacity, rel=0.03)
+
+
+def run(*words: str) -> str:
+    app = typer.Typer()
+    mount(app)
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_command_lines(tmp_path):
+    time = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2"]
+    report = TTNN / "t3k-cfg2_sp2_tp2.json"
+    found = json.loads(run(*time, "--ttnn-memory", str(report), "--json"))
+    assert found["memory_gb"]["ttnn"]["weights"] == pytest.approx(found["memory_gb"]["weights"], rel=0.02)
+    assert found["critical_path"]["overlapped_seconds"] < found["seconds"]
+    with pytest.raises(UserError, match="another mesh or configuration"):
+        run(*time[:-1], "cfg2_tp4", "--ttnn-memory", str(report))
+    with pytest.raises(UserError, match="another model"):
+        run("time", "sd35-medium", *time[2:], "--ttnn-memory", str(report))
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(UserError, match="python -m tt_impl"):
+        run(*time, "--ttnn-memory", str(tmp_path / "x.json"))
+    plan = json.loads(run("plan", "sd35-large", "--mesh", "n300", "--attention", "ring", "--json"))
+    assert plan["plans"][0]["rank"] == 1 and plan["plans"][0]["would_save"]
+    assert any("wiring" in row for row in plan["infeasible"])
+    with pytest.raises(UserError, match="Ring, Linear"):
+        run("plan", "sd35-large", "--mesh", "n300", "--topology", "Torus")
