@@ -348,6 +348,9 @@ def _mount_parity() -> None:
         from benchmarks.cli import app as bench_app
 
         app.add_typer(bench_app, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
+    from refsim.cli_decode import generate
+
+    app.command()(generate)
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
     from parity.faults.cli import app as faults_app
     from parity.schedules_cli import app as schedules_app

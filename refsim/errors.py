@@ -23,6 +23,10 @@ class HazardError(RefsimError):
     """A device buffer was touched while another party still owned it."""
 
 
+class InvariantError(RefsimError):
+    """Something that holds in every correct run did not hold."""
+
+
 class CommError(RefsimError):
     """A transfer failed or timed out; names the peer, so that the culprit can be told from its victims."""
 

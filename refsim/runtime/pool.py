@@ -136,12 +136,11 @@ class Pool:
             self.board.set(rank, "being forked")  # a sign of life to count from, until the rank gives its own
         pairs = [socket.socketpair() for _ in range(world_size)]
         self._socks = [ours for ours, _ in pairs]
-        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         fd, store = tempfile.mkstemp(prefix="store-", dir=self.zygote.run_dir)
         os.close(fd)
         started = time.monotonic()
         self._id, self._pids = self.zygote.start(
-            {"world_size": world_size, "store": store, "threads": max(1, cpus // world_size)},
+            {"world_size": world_size, "store": store, "threads": _threads(world_size)},
             [self._board_fd] + [theirs.fileno() for _, theirs in pairs],
         )
         for _, theirs in pairs:
@@ -294,6 +293,14 @@ class Pool:
         ranks = range(self.world_size)
         events = {rank: [(now - at, text) for at, text in self.board.recent(rank)] for rank in ranks}
         return Findings(events, said, died, hung, too_big)
+
+
+def _threads(world_size: int) -> int:
+    """Threads of a rank: its share of the processors, and no more than OMP_NUM_THREADS if the user has set it."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(asked) if asked.isdecimal() else cpus
+    return max(1, min(cpus // world_size, most))
 
 
 def _shared_memory(size: int) -> int:

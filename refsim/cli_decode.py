@@ -1,0 +1,102 @@
+"""``refsim generate``: text from a decoder, with a drafter's help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def generate(
+    target_dir: Annotated[Path, typer.Argument(help="transformers folder of a Qwen3 mixture of experts.")],
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "n150",
+    parallel: Annotated[str, typer.Option(help="tp of all devices, such as tp4.")] = "sp1",
+    draft: Annotated[Path | None, typer.Option(help="Folder of its DFlash drafter; none: the target alone.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens to give.")] = 128,
+    cache: Annotated[str, typer.Option(help="What the drafter's cache keeps: context, noise or none.")] = "context",
+    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "fp32",
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the folder's chat template.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Decode with the target alone too, and compare.")] = False,
+    timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Text from a decoder on a mesh, greedy, speculative with a drafter; every device is a process."""
+    from refsim import launch
+    from refsim.cli import _progress
+    from refsim.mesh import get_mesh
+
+    spec = get_mesh(mesh)
+    launch.warm_up()
+    from refsim.decode import Words, decode
+
+    words = Words(target_dir)
+    ids = words.ids(prompt, chat=chat)
+    with _progress(f"{target_dir.name} on {spec}, {parallel}", quiet=as_json):
+        found = decode(
+            target_dir,
+            [ids],
+            draft=draft,
+            mesh=spec,
+            parallel=parallel,
+            dtype=dtype,
+            most=max_new_tokens,
+            stop=words.stop,
+            mode=cache,
+            check=check,
+            timeout_s=timeout,
+        )
+    if found is None:
+        return
+    (text,) = found.texts
+    summary = {
+        "mesh": spec.name,
+        "parallel": parallel,
+        "dtype": dtype,
+        "cache": cache if draft else None,
+        "block": found.block,
+        "prompt_tokens": len(ids),
+        "tokens": text.tokens,
+        "text": words.text(text.tokens),
+        "steps": [asdict(step) for step in text.steps],
+        "mean_accepted": round(found.mean_accepted, 3) if draft else None,
+        "smallest_margin": found.margin,
+        "same_as_target": found.same_as_target,
+        "replicas_equal": found.replicas_equal,
+        "hazards": found.hazards,
+        "bytes_by_collective": found.bytes_by_collective,
+        "seconds": found.seconds,
+        "wall_s": round(found.wall_s, 3),
+    }
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+    else:
+        _print(summary, draft)
+    for hazard in found.hazards:
+        sys.stderr.write(f"refsim: {hazard}\n")
+    if found.hazards or not found.replicas_equal or found.same_as_target is False:
+        raise typer.Exit(1)
+
+
+def _print(summary: dict, draft: Path | None) -> None:
+    typer.echo(summary["text"])
+    given = 0
+    if draft:
+        for number, step in enumerate(summary["steps"], 1):
+            given += step["accepted"]
+            average = f"acc={step['accepted']}/{summary['block']} avg={given / number:.1f}"
+            sys.stderr.write(f"step {number}: {average} {step['seconds']:.2f} s gen={given}\n")
+    count, seconds = len(summary["tokens"]), summary["seconds"]["decode"]
+    passes = len(summary["steps"]) + bool(draft)  # the first token is the prompt's own pass
+    same = {None: "", True: ", the target alone says the same", False: ", THE TARGET ALONE SAYS SOMETHING ELSE"}
+    agree = "all ranks agree" if summary["replicas_equal"] else "RANKS DISAGREE"
+    average = f", {summary['mean_accepted']:.2f} tokens a step" if draft else ""
+    typer.echo(
+        f"{count} tokens in {passes} passes of the target{average}, {seconds:.2f} s "
+        f"({agree}, smallest margin {summary['smallest_margin']:.2g}{same[summary['same_as_target']]})",
+        err=True,
+    )

@@ -1,0 +1,243 @@
+"""The program behind ``refsim generate``: a drafter proposes a block, the target verifies it in one pass.
+
+    prompt --target--> first token, hidden states of the prompt's rows
+    repeat, the last token being at position start, not yet in any cache:
+        drafter   [last, MASK x 15] + hidden states of the rows since the last call --> 15 proposals
+        target    [last, 15 proposals], 16 rows in one pass --> what it would say after each of them, t0 .. t15
+        accept    the longest prefix with proposal i == t(i); a of them, then t(a), which is the target's own
+        crop      the target's cache to start + a + 1; start += a + 1; hidden states of rows 0 .. a go to the drafter
+
+Whatever the drafter says, the tokens are those of the target alone: it can change the speed only. With equal numbers of
+rows per pass that holds to the bit; a pass of 16 rows rounds otherwise than a pass of one, so two words within rounding
+of each other may be swapped. The smallest margin that decided a token is reported for that.
+
+Counterparts: z-lab's ``spec_generate``, transformers' assisted generation. "accepted" counts the target's own token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.errors import InvariantError
+from refsim.layers.kv_cache import KVCache
+from refsim.models.dflash.config import DFlashConfig
+from refsim.models.dflash.draft import DFlashDraftModel, check_pair
+from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
+from refsim.pipelines.transformer import digest
+from refsim.runtime.device import Device
+
+MODES = ("context", "noise", "none")
+"""What the drafter's cache keeps; see ``refsim.models.dflash.draft``."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round of drafting and verifying.
+
+    Attributes:
+        accepted: tokens it gave, 1 to block size: proposals that matched, and the target's own.
+        margin: least difference between best and second best logit that decided one of them.
+        target_rows, draft_rows: rows in the caches after it.
+    """
+
+    accepted: int
+    margin: float
+    target_rows: int
+    draft_rows: int
+    seconds: float
+
+
+@dataclass
+class Decoded:
+    """Tokens after the prompt, up to and with the first stop token, and how they came about."""
+
+    tokens: list[int]
+    steps: list[Step] = field(default_factory=list)
+    prefill_margin: float = float("inf")
+
+
+class Drafter(Protocol):
+    """Anything that proposes the tokens after ``last``, which stands at position ``start``."""
+
+    rows: int
+    """Rows in its cache."""
+
+    def propose(self, start: int, last: int, kept_1CF: Tensor) -> Tensor:
+        """(block - 1,) ids; ``kept_1CF``: the target's hidden states of the rows since the last call."""
+        ...
+
+
+class DFlashDrafter:
+    """DFlash with the target's embedding and head, and a cache in one of ``MODES``."""
+
+    def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, mode: str = "context") -> None:
+        self._model, self._target, self._mode = model, target, mode
+        self._cache = model.new_cache()
+        self._whole: list[Tensor] = []
+
+    @property
+    def rows(self) -> int:
+        return self._cache[0].length
+
+    def propose(self, start: int, last: int, kept_1CF: Tensor) -> Tensor:
+        config = self._model.config
+        if self._mode == "none":
+            self._whole.append(kept_1CF)
+            kept_1CF, self._cache = torch.cat(self._whole, 1), self._model.new_cache()
+        elif self._mode == "noise" and self.rows:
+            crop(self._cache, start)  # the rejected proposals go, the accepted stay
+            kept_1CF = kept_1CF[:, :0]
+        block = torch.full((1, config.block_size), config.mask_token_id)
+        block[0, 0] = last
+        hidden = self._model(self._target.embed(block), kept_1CF, self._cache, start=start)
+        if self._mode == "context":
+            crop(self._cache, start)
+            expect(self.rows == start, f"the drafter's cache has {self.rows} rows before position {start}")
+        return self._target.argmax(hidden[:, 1:])[0][0]
+
+
+def speculate(
+    target: Qwen3MoeForCausalLM,
+    drafter: Drafter,
+    prompt_1P: Tensor,
+    *,
+    keep: tuple[int, ...],
+    most: int,
+    stop: Sequence[int] = (),
+) -> Decoded:
+    """Greedy tokens of the target with a drafter's help.
+
+    Args:
+        keep: the target's layers whose output the drafter reads.
+        most: number of tokens to give.
+        stop: tokens that end the text.
+    """
+    cache = target.new_cache()
+    hidden = target.hidden(prompt_1P, cache, keep)
+    word, margin = target.argmax(hidden.last[:, -1:])
+    found = Decoded([int(word)], prefill_margin=float(margin))
+    start, kept = prompt_1P.shape[1], hidden.kept
+    while len(found.tokens) < most and not _stopped(found.tokens, stop):
+        begun = time.monotonic()
+        proposed = drafter.propose(start, found.tokens[-1], kept)
+        block = torch.cat([torch.tensor(found.tokens[-1:]), proposed])
+        hidden = target.hidden(block[None], cache, keep)
+        words, margins = target.argmax(hidden.last)
+        matched = matching_prefix(proposed, words[0])
+        given = [*proposed[:matched].tolist(), int(words[0, matched])]
+        found.tokens += given
+        start += len(given)
+        crop(cache, start)
+        expect(cache[0].length == start, f"the target's cache has {cache[0].length} rows before position {start}")
+        kept = hidden.kept[:, : len(given)]
+        margin = float(margins[0, : len(given)].min())
+        seconds = round(time.monotonic() - begun, 4)
+        found.steps.append(Step(len(given), margin, cache[0].length, drafter.rows, seconds))
+    found.tokens = _cut(found.tokens, most, stop)
+    return found
+
+
+def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, most: int, stop: Sequence[int] = ()) -> Decoded:
+    """Tokens of the target alone, one row per pass."""
+    cache, rows = target.new_cache(), prompt_1P
+    found = Decoded([])
+    while len(found.tokens) < most and not _stopped(found.tokens, stop):
+        begun = time.monotonic()
+        word, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
+        found.tokens.append(int(word))
+        rows = word
+        found.steps.append(Step(1, float(margin), cache[0].length, 0, round(time.monotonic() - begun, 4)))
+    return found
+
+
+def matching_prefix(proposed: Tensor, words: Tensor) -> int:
+    """How many leading proposals are what the target says in their place."""
+    return int((proposed == words[: len(proposed)]).long().cumprod(0).sum())
+
+
+def crop(cache: list[KVCache], rows: int) -> None:
+    """Every layer keeps its first ``rows`` rows."""
+    for layer in cache:
+        layer.crop(rows)
+
+
+def expect(true: bool, broken: str) -> None:
+    """Raise ``InvariantError`` if an invariant of the loop does not hold."""
+    if not true:
+        raise InvariantError(f"speculative decoding is out of step: {broken}")
+
+
+def load(device: Device, target: str, draft: str | None, dtype: torch.dtype, *, meta: bool = False):
+    """(target, drafter model or None) of two checkpoint folders; ``UserError`` if they do not belong together."""
+    folder = Checkpoint(target)
+    config = Qwen3MoeConfig.from_dict(folder.config)
+    model = Qwen3MoeForCausalLM(Weights(folder, dtype, meta=meta), device, config)
+    if draft is None:
+        return model, None
+    other = Checkpoint(draft)
+    draft_config = DFlashConfig.from_dict(other.config)
+    check_pair(config, draft_config)
+    return model, DFlashDraftModel(Weights(other, dtype, meta=meta), device, draft_config)
+
+
+def program(
+    device: Device,
+    *,
+    target: str,
+    draft: str | None,
+    inputs: str,
+    dtype: str,
+    mode: str,
+    most: int,
+    stop: list[int],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run this device's part; rank 0 returns the tokens of every prompt.
+
+    Args:
+        draft: the drafter's folder; None decodes with the target alone.
+        inputs: safetensors with ``ids``, all prompts one after the other, and ``lengths``, tokens of each.
+
+    Returns:
+        ``tokens``, all texts one after the other; the steps of every prompt, the block size, seconds per stage and the
+        tokens' digest.
+    """
+    device.status("loading its weights")
+    begun = time.monotonic()
+    model, draft_model = load(device, target, draft, getattr(torch, dtype))
+    loaded = time.monotonic()
+    tensors = load_file(inputs)
+    texts = []
+    for prompt in tensors["ids"].split(tensors["lengths"].tolist()):
+        if draft_model is None:
+            texts.append(greedy(model, prompt[None], most=most, stop=stop))
+            continue
+        drafter = DFlashDrafter(draft_model, model, mode)
+        keep = draft_model.config.target_layer_ids
+        texts.append(speculate(model, drafter, prompt[None], keep=keep, most=most, stop=stop))
+    tokens = torch.tensor([token for text in texts for token in text.tokens])
+    value = {
+        "digest": digest(tokens),
+        "texts": [asdict(text) for text in texts],
+        "block": 1 if draft_model is None else draft_model.config.block_size,
+        "seconds": {"load": round(loaded - begun, 3), "decode": round(time.monotonic() - loaded, 3)},
+    }
+    return value, {"tokens": tokens}
+
+
+def _stopped(tokens: list[int], stop: Sequence[int]) -> bool:
+    return any(token in stop for token in tokens)
+
+
+def _cut(tokens: list[int], most: int, stop: Sequence[int]) -> list[int]:
+    """At most ``most``, up to and with the first stop token."""
+    ends = [index + 1 for index, token in enumerate(tokens) if token in stop]
+    return tokens[: min([most, *ends])]
