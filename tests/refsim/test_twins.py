@@ -18,6 +18,8 @@ ALONE = {
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
+    "refsim/pipelines/speculative.py": "the decode loop is written in refsim first",
+    "refsim/parallel/vocab.py": "the cut vocabulary is written in refsim first",
     "refsim/parallel/halo.py": "autoencoders' decoders run in refsim only so far",
     "refsim/pipelines/host.py": "schedulers run on the host, which the device wing's transformer does not need",
     **dict.fromkeys(
@@ -27,6 +29,9 @@ ALONE = {
             "refsim/pipelines/wan.py",
             "refsim/models/t5/config.py",
             "refsim/models/t5/encoder.py",
+            *(f"refsim/layers/{n}.py" for n in ("grouped_attention", "kv_cache")),
+            *(f"refsim/models/qwen3_moe/{n}.py" for n in ("attention", "config", "decoder", "experts")),
+            *(f"refsim/models/dflash/{n}.py" for n in ("attention", "config", "draft")),
             *(f"refsim/models/wan22/{n}.py" for n in ("attention", "block", "config", "embeddings", "transformer")),
             *(f"refsim/models/vae_wan/{n}.py" for n in ("config", "decoder", "layers")),
             *(f"refsim/models/vae/{n}.py" for n in ("config", "decoder")),
