@@ -17,7 +17,7 @@ from refsim.timing.matmul import batched_matmul, matmul, multicast_matmul
 CALIBRATION = [
     "wh_clip_encoder_2.csv",
     "bh_64_clip_encoder_1.csv",
-    "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16",
+    "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16 and BFLOAT8_B",
     "MiniMax-H3 on Galaxies: linears, gathers and scatters",
 ]
 VALIDATION = ["matmul_wh_galaxy_best.csv", "bh_p100_dlv3.csv"]
