@@ -30,6 +30,10 @@ class Wiring:
     def __str__(self) -> str:
         return f"{self.topology} x{self.links}" if self.links else "-"
 
+    def allowed(self, topology: str | None, links: int | None) -> bool:
+        """Whether it keeps to a topology and a number of links; one device, which needs neither, always does."""
+        return not self.links or (topology in (None, self.topology) and self.links <= (links or self.links))
+
 
 @dataclass
 class Candidate:
@@ -138,9 +142,7 @@ def plan(
         progress(text)
         try:
             reading = read_published(model, shape, mesh, parallel, batch=parallel.cfg)
-            chosen = [
-                w for w in wirings(mesh, reading) if topology in (None, w.topology) and w.links <= (links or w.links)
-            ]
+            chosen = [w for w in wirings(mesh, reading) if w.allowed(topology, links)]
             if not chosen:
                 raise UserError(f"no axis that {text} communicates over is wired as a {topology}.")
             found.append(_candidate(name, mesh, parallel, size, reading, chosen))
