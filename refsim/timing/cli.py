@@ -188,7 +188,8 @@ def plan(
     reasons: dict[str, list[str]] = {}
     for c in refused:
         reasons.setdefault(c.reason, []).append(c.text)
-    typer.echo("\nCannot run:" if runs else "\nNothing can run:")
+    if reasons or limits(on):
+        typer.echo("\nCannot run:" if runs else "\nNothing can run:")
     for reason, texts in reasons.items():
         typer.echo(f"  {', '.join(texts)}: {reason}")
     for what, why in limits(on).items():

@@ -144,7 +144,7 @@ def plan(
             reading = read_published(model, shape, mesh, parallel, batch=parallel.cfg)
             chosen = [w for w in wirings(mesh, reading) if w.allowed(topology, links)]
             if not chosen:
-                raise UserError(f"no axis that {text} communicates over is wired as a {topology}.")
+                raise UserError(f"it communicates over no {topology}.")
             found.append(_candidate(name, mesh, parallel, size, reading, chosen))
         except (RefsimError, AssertionError) as error:
             found.append(Candidate(text, parallel.attention, None, str(error)))
