@@ -335,5 +335,5 @@ def _index() -> str:
         "`python -m benchmarks.accuracy TRACES`; on published pipelines: [published.md](published.md).\n\n"
         f"{links}\n- [predicted and published](published.md)\n- [memory beside ttnn's allocator](memory.md)\n"
         "- [scaling over devices](scaling.md)\n- [ring size, query chunk, hidden communication](ring.md)\n\n"
-        "![all systems](systems.svg)\n"
+        "![all systems](systems.svg)\n\nLeft out: configurations that do not fit in a device's memory.\n"
     )
