@@ -54,6 +54,16 @@ class BlockShape:
 
 
 @dataclass(frozen=True)
+class DecodeShape:
+    """Prompts of up to ``text`` tokens, and the tokens to give after each; ``cache`` of the drafter."""
+
+    prompts: int = 10
+    text: int = 13
+    most: int = 10
+    cache: str = "context"
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where and how a case runs: everything that must not change the answer.
 
@@ -89,8 +99,9 @@ class Case:
         id: unique, see the top of this file.
         kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``decoder`` (an
             autoencoder's, rows cut over sp and columns over tp, diffusers oracle), ``encoder`` (of text, transformers
-            oracle), ``wing`` (checkpoint, the device wing against refsim) or ``wing_block`` (the same of one block,
-            judged by what it adds).
+            oracle), ``decode`` (target and drafter, tokens and proposals as transformers gives them), ``wing``
+            (checkpoint, the device wing against refsim) or ``wing_block`` (the same of one block, judged by what it
+            adds).
         model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
         dtype: storage, ``fp32`` or ``bf16``.
         suite: ``smoke`` cases are part of ``full``.
@@ -105,7 +116,7 @@ class Case:
     kind: str
     model: str
     layout: Layout
-    shape: AttentionShape | ModelShape | BlockShape
+    shape: AttentionShape | ModelShape | BlockShape | DecodeShape
     dtype: str = "fp32"
     suite: str = "smoke"
     family: str = "normal"
@@ -142,7 +153,7 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
     """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
     case = Case("", kind, model, layout, shape, **more)
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
-    words.append({"decoder": "halo", "encoder": "heads"}.get(kind, layout.scheme))
+    words.append({"decoder": "halo", "encoder": "heads", "decode": "heads"}.get(kind, layout.scheme))
     if kind == "decoder":
         pass
     elif not shape.text:

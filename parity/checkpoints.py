@@ -25,9 +25,10 @@ class ModelSpec:
     """Configuration of a diffusers transformer and how its folder is written.
 
     Attributes:
-        class_name: of the transformer in diffusers.
+        class_name: of the model in diffusers or transformers.
         float64_noise: whether fp32's own noise is measured by a float64 forward, which at real widths would cost more
             than everything else together.
+        target: of a drafter, the model it drafts for.
         block: only the weights of this block, in bf16, for programs that run nothing else.
     """
 
@@ -36,6 +37,7 @@ class ModelSpec:
     float64_noise: bool = False
     block: int | None = None
     class_name: str = "SD3Transformer2DModel"
+    target: str | None = None
 
 
 def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
@@ -87,6 +89,45 @@ _T5 = {
     "num_heads": 3,
     "feed_forward_proj": "gated-gelu",
 }
+
+_QWEN3_MOE = {
+    "vocab_size": 40,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "norm_topk_prob": True,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+_DFLASH = {
+    "vocab_size": 40,
+    "hidden_size": 48,
+    "intermediate_size": 72,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "block_size": 16,
+    "mask_token_id": 39,
+    "target_layer_ids": [0, 1],
+    "layer_types": ["full_attention"] * 2,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7},
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_LOUD = (3, 17, 36)
+"""Words, on both devices of two, that a random target says more often than others: with them a random drafter, which
+has the same head, is right now and then."""
+DRAFTER = "MuseGlimmerAssistantModel"
+"""transformers' name of the architecture that z-lab publishes as DFlashDraftModel, and of two of its tensors."""
+DRAFTER_NAMES = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
 
 
 def _cogvideox(*, rotary: bool) -> dict[str, Any]:
@@ -149,6 +190,14 @@ MODELS: dict[str, ModelSpec] = {
     "sd35_vae": ModelSpec(_sd35_vae((128, 256, 512, 512), 32, layers_per_block=2), class_name="AutoencoderKL"),
     "t5_tiny": ModelSpec(_T5, class_name="T5EncoderModel"),
     "umt5_tiny": ModelSpec(_T5, class_name="UMT5EncoderModel"),
+    # 40 words over two devices are 32 and 8, over four the last two hold padding only.
+    "qwen3_moe_tiny": ModelSpec(_QWEN3_MOE, class_name="Qwen3MoeForCausalLM"),
+    "dflash_tiny": ModelSpec(_DFLASH, class_name=DRAFTER, target="qwen3_moe_tiny"),
+    # Six words, whose logits now and then are all below that of padding, which is 0.
+    "qwen3_moe_six_tiny": ModelSpec(_QWEN3_MOE | {"vocab_size": 6}, class_name="Qwen3MoeForCausalLM"),
+    "dflash_six_tiny": ModelSpec(
+        _DFLASH | {"vocab_size": 6, "mask_token_id": 5}, class_name=DRAFTER, target="qwen3_moe_six_tiny"
+    ),
     "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=WAN),
 }
 
@@ -163,8 +212,11 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     import diffusers
     import torch
 
-    if spec.class_name.endswith("EncoderModel"):
-        _build_encoder(spec, generator(seed, "weights"), folder)
+    if spec.class_name == DRAFTER:
+        _write_drafter(transformers_model(spec, generator(seed, "weights")), folder)
+        return
+    if not hasattr(diffusers, spec.class_name):
+        transformers_model(spec, generator(seed, "weights")).save_pretrained(folder)
         return
     with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
         model = getattr(diffusers, spec.class_name)(**spec.config)
@@ -179,14 +231,30 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     model.save_pretrained(folder, max_shard_size=spec.max_shard_size)
 
 
-def _build_encoder(spec: ModelSpec, g: torch.Generator, folder: Path) -> None:
+def transformers_model(spec: ModelSpec, g: torch.Generator) -> Any:
+    """The model of a spec in transformers, random."""
     import transformers
 
     model_class = getattr(transformers, spec.class_name)
     model = model_class(model_class.config_class(**spec.config)).requires_grad_(False)
     for name, p in model.named_parameters():
         p.copy_(_random(name, p.shape, g))
-    model.save_pretrained(folder)
+        if name == "lm_head.weight" and p.shape[0] > max(_LOUD):
+            p[list(_LOUD)] *= 4
+    return model.eval()
+
+
+def _write_drafter(model: Any, folder: Path) -> None:
+    """A folder as z-lab publishes it; what is particular to drafting stands apart."""
+    from safetensors.torch import save_file
+
+    config = model.config.to_dict()
+    own = {name: config.pop(name) for name in ("mask_token_id", "target_layer_ids")}
+    config |= {"architectures": ["DFlashDraftModel"], "dflash_config": own}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    state = {DRAFTER_NAMES.get(name, name): x.contiguous() for name, x in model.state_dict().items()}
+    save_file(state, folder / "model.safetensors")
 
 
 def _positional_table(config: dict[str, Any]) -> Tensor:
@@ -252,7 +320,7 @@ def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
     if len(shape) == 1 or name.endswith("gamma"):
         x = torch.randn(shape, generator=g).mul_(0.2)
         return x.add_(1.0) if name.endswith(("weight", "gamma")) else x
-    fan_in = shape[1:].numel()
+    fan_in = shape[-1] if ".experts." in name else shape[1:].numel()  # experts are stacked
     if name.startswith("decoder.conv_out"):  # little of the picture is to be clamped, which would hide errors
         fan_in *= 16
     return torch.empty(shape).uniform_(-1.0, 1.0, generator=g).mul_((3.0 / fan_in) ** 0.5)

@@ -66,7 +66,10 @@ class ModelOracle:
         """The case's inputs, holding only values of its storage dtype."""
         config = MODELS[case.model].config
         if case.kind == "encoder":
-            return encoder_inputs(case.shape, config["vocab_size"], seed)
+            tensors = encoder_inputs(case.shape, config["vocab_size"], seed)
+            if MODELS[case.model].class_name.endswith("ForCausalLM"):  # rows see those before them, padding or not
+                del tensors["attention_mask"]
+            return tensors
         if case.kind == "decoder":
             return rounded(
                 decoder_inputs(case.shape, config.get("z_dim") or config["latent_channels"], case.family, seed),

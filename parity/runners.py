@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity import decoding, oracles
 from parity import metrics as m
-from parity import oracles
 from parity.cases import Case, Layout
-from parity.checkpoints import CheckpointStore
+from parity.checkpoints import MODELS, CheckpointStore
 from parity.inputs import attention_inputs, rounded
 from refsim import api
 from refsim.config import DiTParallelConfig, parse_parallel
@@ -56,6 +56,7 @@ class CpuRunner:
     def __init__(self) -> None:
         self._store = CheckpointStore()
         self._oracle = oracles.ModelOracle(self._store)
+        self._decoders: dict[tuple[str, int], decoding.DecodeOracle] = {}
         self._threads = torch.get_num_threads()
 
     def __enter__(self) -> CpuRunner:
@@ -71,7 +72,13 @@ class CpuRunner:
     def run(self, case: Case, seed: int, **more: Any) -> Measured:
         """Run one case with ``seed``; whatever goes wrong is raised. ``more`` goes to ``refsim.api``."""
         started = time.monotonic()
-        kinds = {"attention": self._attention, "model": self._model, "decoder": self._decoder, "encoder": self._encoder}
+        kinds = {
+            "attention": self._attention,
+            "model": self._model,
+            "decoder": self._decoder,
+            "encoder": self._encoder,
+            "decode": self._decode,
+        }
         measured = kinds[case.kind](case, seed, **more)
         measured.oracle_s = time.monotonic() - started - measured.sim_s
         return measured
@@ -89,6 +96,9 @@ class CpuRunner:
         if case.kind != "attention":
             self._store.drop(case.model, seed)
             self._oracle.drop(case.model, seed)
+        if case.kind == "decode":
+            self._store.drop(MODELS[case.model].target, seed)
+            self._decoders.pop((case.model, seed), None)
 
     def _attention(self, case: Case, seed: int, **more: Any) -> Measured:
         tensors = rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
@@ -153,6 +163,21 @@ class CpuRunner:
         ranks = get_mesh(case.mesh).num_devices
         found["distinct_replicas"] = len(set(digests)) if len(digests) == ranks else math.nan
         return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=list(map(str, result.hazards)))
+
+    def _decode(self, case: Case, seed: int, *, trace: bool = False, **more: Any) -> Measured:
+        """Tokens and how they came about; there is no trace of a decode loop."""
+        prompts = decoding.decode_prompts(case, seed)
+        result = decoding.run(case, seed, self._store, **more)
+        if (case.model, seed) not in self._decoders:
+            self._decoders[case.model, seed] = decoding.DecodeOracle(self._store, case.model, seed)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a row at a time is too little for more
+        try:
+            found = decoding.compare(case, prompts, result.texts, self._decoders[case.model, seed])
+        finally:
+            torch.set_num_threads(threads)
+        found["distinct_replicas"] = 1 if result.replicas_equal else math.nan
+        return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=result.hazards)
 
     def _decoder(self, case: Case, seed: int) -> Measured:
         """Frames judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from parity.cases import FAMILIES, AttentionShape, BlockShape, Layout, ModelShape, Registry, make_case
+from parity.cases import FAMILIES, AttentionShape, BlockShape, DecodeShape, Layout, ModelShape, Registry, make_case
 
 RING8 = Layout("t3k-1x8", "sp8")
 ULYSSES8 = Layout("t3k-1x8", "sp8", "ulysses")
@@ -26,6 +26,7 @@ def registry() -> Registry:
     _attention_edges(found)
     _attention_bf16(found)
     _tiny(found)
+    _decoding(found)
     _real_widths(found, "sd35_medium")
     _real_widths(found, "sd35_large")
     _full_size(found)
@@ -247,6 +248,16 @@ def _wan(found: Registry) -> None:
     real = {"latent": (2, 24, 40), "text": 512, "batch": 1, "suite": "full", "needs_gb": 14}
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)
+
+
+def _decoding(found: Registry) -> None:
+    """Qwen3 mixture of experts, and DFlash drafting for it: heads, experts' features and vocabulary cut over tp."""
+    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4"), ("t3k-1x8", "tp8")):  # 8 devices share 4 key-value heads
+        found.add(make_case("encoder", "qwen3_moe_tiny", Layout(*where), ModelShape((), 37, 2)))
+    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4")):
+        found.add(make_case("decode", "dflash_tiny", Layout(*where), DecodeShape()))
+    uncached = DecodeShape(cache="none")
+    found.add(make_case("decode", "dflash_tiny", Layout("n300", "tp2"), uncached, tag="uncached"))
 
 
 _WING_LAYOUTS = (

@@ -138,6 +138,21 @@ _DECODER_FP32 = (
 TABLE["decoder", "fp32"] = _DECODER_FP32
 TABLE["encoder", "fp32"] = _DECODER_FP32[:-1]
 
+TABLE["decode", "fp32"] = (
+    Threshold("wrong_tokens", 0, "a drafter can change the speed, never the tokens: they are the target's alone"),
+    Threshold("wrong_proposals", 0, "every proposal is what transformers' drafter says to the same hidden states"),
+    Threshold("wrong_steps", 0, "the longest prefix that matches is accepted, and the target's own token"),
+    Threshold("wrong_rows", 0, "both caches hold the rows of final tokens, no more and no fewer"),
+    Threshold(
+        "margin_max_abs",
+        1e-4,
+        "logits of up to 10 after some thirty sums in fp32, each rounded by 6e-8 of its size, leave some 1e-5; a head "
+        "or an expert too few moves a margin by 1e-3 and more",
+    ),
+    Threshold("undecided_share", 0.5, "prompts whose logits tie within rounding decide nothing; most must decide"),
+    _REPLICAS,
+)
+
 _WING = "PCC 0.999 between two bf16 programs that round in different places; either alone stays above 0.9999 of fp32"
 TABLE["wing", "bf16"] = (
     *_pcc(1e-3, _WING),

@@ -44,11 +44,13 @@ class Step:
     """One round of drafting and verifying.
 
     Attributes:
+        proposed: what the drafter said; empty without one.
         accepted: tokens it gave, 1 to block size: proposals that matched, and the target's own.
         margin: least difference between best and second best logit that decided one of them.
         target_rows, draft_rows: rows in the caches after it.
     """
 
+    proposed: list[int]
     accepted: int
     margin: float
     target_rows: int
@@ -141,7 +143,7 @@ def speculate(
         kept = hidden.kept[:, : len(given)]
         margin = float(margins[0, : len(given)].min())
         seconds = round(time.monotonic() - begun, 4)
-        found.steps.append(Step(len(given), margin, cache[0].length, drafter.rows, seconds))
+        found.steps.append(Step(proposed.tolist(), len(given), margin, cache[0].length, drafter.rows, seconds))
     found.tokens = _cut(found.tokens, most, stop)
     return found
 
@@ -155,7 +157,7 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, most: int, stop: S
         word, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
         found.tokens.append(int(word))
         rows = word
-        found.steps.append(Step(1, float(margin), cache[0].length, 0, round(time.monotonic() - begun, 4)))
+        found.steps.append(Step([], 1, float(margin), cache[0].length, 0, round(time.monotonic() - begun, 4)))
     return found
 
 

@@ -1,0 +1,141 @@
+"""Decoding judged by what transformers' target and drafter do, everything computed again at every step.
+
+    tokens      the target's greedy ones, whatever the drafter says
+    proposals   what transformers' drafter says to the hidden states of transformers' target
+    steps       how many of them were accepted
+    rows        in both caches after every step: those of tokens that are final
+    margins     by how much the best logit won, which sees what the tokens do not
+
+A prompt at which two logits are within rounding of each other decides nothing and is left out, and counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.cases import Case
+from parity.checkpoints import MODELS, CheckpointStore, load_oracle, transformers_model
+from parity.inputs import generator
+from refsim.decode import DecodeResult, decode
+from refsim.pipelines.speculative import Decoded
+
+UNDECIDED = 1e-4
+"""Logits are of order 1 and fp32 rounds them by 1e-6; what is closer than a hundred times that is a toss-up."""
+
+
+@dataclass
+class Said:
+    """What the oracle says after one prompt."""
+
+    tokens: list[int]
+    proposed: list[list[int]]
+    accepted: list[int]
+    margins: list[float]
+    closest: float
+
+
+def decode_prompts(case: Case, seed: int) -> list[list[int]]:
+    """Ids of the prompts, of many lengths; never the drafter's mask."""
+    g, words = generator(seed, "prompts"), MODELS[case.model].config["mask_token_id"]
+    lengths = [2 + (7 * i) % (case.shape.text - 1) for i in range(case.shape.prompts)]
+    return [torch.randint(words, (length,), generator=g).tolist() for length in lengths]
+
+
+def run(case: Case, seed: int, store: CheckpointStore, **more: Any) -> DecodeResult:
+    """The simulator's part."""
+    return decode(
+        store.folder(MODELS[case.model].target, seed),
+        decode_prompts(case, seed),
+        draft=store.folder(case.model, seed),
+        mesh=case.mesh,
+        parallel=case.layout.parallel,
+        dtype=case.dtype,
+        most=case.shape.most,
+        mode=case.shape.cache,
+        **more,
+    )
+
+
+class DecodeOracle:
+    """transformers' target and drafter of one seed."""
+
+    def __init__(self, store: CheckpointStore, drafter: str, seed: int) -> None:
+        self._said: dict[tuple, Said] = {}
+        spec = MODELS[drafter]
+        self._target = load_oracle(store.folder(spec.target, seed), torch.float32)
+        self._drafter = transformers_model(spec, generator(seed, "weights"))
+
+    def say(self, prompt: list[int], most: int) -> Said:
+        """The loop of speculative decoding without any cache; computed once per prompt."""
+        if (tuple(prompt), most) not in self._said:
+            self._said[tuple(prompt), most] = self._loop(prompt, most)
+        return self._said[tuple(prompt), most]
+
+    @torch.inference_mode()
+    def _loop(self, prompt: list[int], most: int) -> Said:
+        config = self._drafter.config
+        final, said = list(prompt), Said([], [], [], [], float("inf"))
+        word, margin = _best(self._logits(final)[-1])
+        said.tokens.append(int(word))
+        said.closest = float(margin)
+        while len(said.tokens) < most:
+            mask = [config.mask_token_id] * (config.block_size - 1)
+            noise = self._target.model.embed_tokens(torch.tensor([[said.tokens[-1], *mask]]))
+            states = self._target(torch.tensor([final]), output_hidden_states=True).hidden_states
+            kept = torch.cat([states[layer + 1] for layer in config.target_layer_ids], -1)
+            hidden = self._drafter(noise_embeds=noise, context_hidden_states=kept).last_hidden_state
+            proposed, by = _best(self._target.lm_head(hidden[0, 1:]))
+            words, margins = _best(self._logits([*final, said.tokens[-1], *proposed.tolist()])[len(final) :])
+            matched = 0
+            while matched < len(proposed) and proposed[matched] == words[matched]:
+                matched += 1
+            final += [said.tokens[-1], *proposed[:matched].tolist()]
+            said.tokens += [*proposed[:matched].tolist(), int(words[matched])]
+            said.proposed.append(proposed.tolist())
+            said.accepted.append(matched + 1)
+            said.margins.append(float(margins[: matched + 1].min()))
+            said.closest = min(said.closest, said.margins[-1], float(by.min()))
+        said.tokens = said.tokens[:most]
+        return said
+
+    def _logits(self, ids: list[int]) -> Tensor:
+        return self._target(torch.tensor([ids])).logits[0]
+
+
+def compare(case: Case, prompts: list[list[int]], texts: list[Decoded], oracle: DecodeOracle) -> dict[str, Any]:
+    """Metrics of a run: counts of what is wrong over all prompts, and the largest error of a margin."""
+    found = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0, "margin_max_abs": 0.0}
+    undecided = 0
+    for prompt, text in zip(prompts, texts, strict=True):
+        said = oracle.say(prompt, case.shape.most)
+        if said.closest < UNDECIDED:
+            undecided += 1
+            continue
+        found["wrong_tokens"] += _differences(text.tokens, said.tokens)
+        found["wrong_proposals"] += sum(
+            _differences(a.proposed, b) for a, b in zip(text.steps, said.proposed, strict=False)
+        )
+        found["wrong_steps"] += _differences([step.accepted for step in text.steps], said.accepted)
+        errors = [abs(a.margin - b) for a, b in zip(text.steps, said.margins, strict=False)]
+        found["margin_max_abs"] = max([found["margin_max_abs"], *errors])
+        start = len(prompt)
+        for step in text.steps:
+            found["wrong_rows"] += case.shape.cache == "context" and step.draft_rows != start
+            start += step.accepted
+            found["wrong_rows"] += step.target_rows != start
+    found["undecided_share"] = undecided / len(prompts)
+    return found
+
+
+def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Best word and margin over the second best of every row."""
+    two = logits.topk(2, -1)
+    return two.indices[..., 0], two.values[..., 0] - two.values[..., 1]
+
+
+def _differences(a: list[int], b: list[int]) -> int:
+    return abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
