@@ -26,6 +26,7 @@ FAMILIES = {
     "buffers",
     "schedule",
     "configuration",
+    "decoding",
 }
 PCC_MISSES = "answer-scaled or lse-in-bf16 or one-stale-copy or released-early or cfg-branches-in-turn or border-keys"
 
