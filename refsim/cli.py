@@ -151,6 +151,7 @@ def run(
             raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
         launch.warm_up()
         from refsim.cli_pipeline import run_pipeline
+        from refsim.cli_progress import StepProgress
 
         scale = {} if guidance is None else {"guidance": guidance}
         sizes = {"height": height, "width": width, "frames": frames, "max_text": max_text}
@@ -160,7 +161,7 @@ def run(
             out,
             interactive=interactive,
             as_json=as_json,
-            progress=_progress(f"{checkpoint_dir.name} on {spec}, {config}, {config.attention}", quiet=as_json),
+            progress=StepProgress(f"{checkpoint_dir.name} on {spec}, {config}, {config.attention}", quiet=as_json),
             mesh=mesh,
             parallel=parallel,
             attention=attention,

@@ -27,7 +27,7 @@ def generate(
 ) -> None:
     """Text from a decoder on a mesh, greedy, speculative with a drafter; every device is a process."""
     from refsim import launch
-    from refsim.cli import _progress
+    from refsim.cli_progress import StepProgress
     from refsim.mesh import get_mesh
 
     spec = get_mesh(mesh)
@@ -36,7 +36,7 @@ def generate(
 
     words = Words(target_dir)
     ids = words.ids(prompt, chat=chat)
-    with _progress(f"{target_dir.name} on {spec}, {parallel}", quiet=as_json):
+    with StepProgress(f"{target_dir.name} on {spec}, {parallel}", quiet=as_json) as progress:
         found = decode(
             target_dir,
             [ids],
@@ -49,6 +49,7 @@ def generate(
             mode=cache,
             check=check,
             timeout_s=timeout,
+            progress=progress,
         )
     if found is None:
         return

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from refsim.generate import Generated, generate, write_pictures
+from refsim.cli_progress import StepProgress
+from refsim.generate import Generated, check_writer, generate, write_pictures
 from refsim.output import check_folder
 from refsim.pipelines.request import PipelineRequest
 
@@ -23,7 +23,7 @@ def run_pipeline(
     *,
     interactive: bool,
     as_json: bool,
-    progress: AbstractContextManager[None],
+    progress: StepProgress,
     **how: Any,
 ) -> int:
     """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed.
@@ -32,6 +32,7 @@ def run_pipeline(
         how: mesh, parallel and so on, as :func:`refsim.generate.generate` takes them.
     """
     check_folder(out, "--out", folder)
+    check_writer(folder)
     if not interactive:
         return _once(folder, request, out, as_json=as_json, progress=progress, how=how)
     code, number = 0, 0
@@ -58,11 +59,11 @@ def _once(
     out: Path,
     *,
     as_json: bool,
-    progress: AbstractContextManager[None],
+    progress: StepProgress,
     how: dict[str, Any],
 ) -> int:
     with progress:
-        found = generate(folder, request, **how)
+        found = generate(folder, request, progress=progress, **how)
     if found is None:
         return 0
     files = write_pictures(found, out)

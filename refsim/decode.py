@@ -6,7 +6,7 @@ The launching process is the host: it turns text into ids and ids into text; tar
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ def decode(
     check: bool = False,
     timeout_s: float = launch.DEFAULT_TIMEOUT_S,
     fault: str = "",
+    progress: Callable[[int, int], None] | None = None,
 ) -> DecodeResult | None:
     """Greedy tokens after each prompt; None on torchrun's ranks above 0.
 
@@ -84,7 +85,7 @@ def decode(
         stop: ids that end a text.
         mode: what the drafter's cache keeps, one of ``MODES``.
         check: decode once more with the target alone and compare the tokens.
-        timeout_s, fault: see :func:`refsim.launch.execute`.
+        timeout_s, fault, progress: see :func:`refsim.launch.execute`.
 
     Raises:
         UserError: anything that does not fit, found before a rank is started.
@@ -124,10 +125,10 @@ def decode(
             "stop": list(stop),
         }
         run = {"program": "refsim.pipelines.speculative:program", "mesh": spec, "config": config}
-        result = launch.execute(**run, arguments=arguments, timeout_s=timeout_s, fault=fault)
+        result = launch.execute(**run, arguments=arguments, timeout_s=timeout_s, fault=fault, progress=progress)
         alone = None
         if check:
-            alone = launch.execute(**run, arguments=arguments | {"draft": None}, timeout_s=timeout_s)
+            alone = launch.execute(**run, arguments=arguments | {"draft": None}, timeout_s=timeout_s, progress=progress)
     if result is None:
         return None
     found = _texts(result)

@@ -10,8 +10,9 @@ run on the devices. A pipeline module in ``refsim.pipelines`` brings
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,7 @@ def generate(
     k_chunk_size: int = 512,
     timeout_s: float = launch.DEFAULT_TIMEOUT_S,
     check: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Generated | None:
     """Run a pipeline folder; None on torchrun's ranks above 0.
 
@@ -107,6 +109,7 @@ def generate(
         prompt_tokens: ``replicated`` on every device of sp, or ``split`` over them.
         schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s: see :func:`refsim.api.attention_result`.
         check: run once more in a single process and compare.
+        progress: told now and then how many denoising steps are done, and how many there are.
 
     Raises:
         UserError: anything that does not fit.
@@ -140,36 +143,61 @@ def generate(
             "split_prompt": split_prompt,
         }
         program = f"{module.__name__}:program"
-        result = launch.execute(program, spec, config, arguments, timeout_s=timeout_s)
+        result = launch.execute(program, spec, config, arguments, timeout_s=timeout_s, progress=progress)
         if result is None:
             return None
         found = _generated(result, module.FPS)
         if check:
             single = get_mesh("n150")
-            alone = launch.execute(program, single, parse_parallel("sp1", single), arguments, timeout_s=timeout_s)
+            serial = parse_parallel("sp1", single)
+            alone = launch.execute(program, single, serial, arguments, timeout_s=timeout_s, progress=progress)
             found = replace(found, check=_compare(found, _generated(alone, module.FPS), arguments["dtype"]))
     return found
 
 
+def check_writer(folder: Path) -> None:
+    """``UserError`` if what a pipeline gives could not be written."""
+    if _pipeline(folder).FPS > 1 and importlib.util.find_spec("av") is None:
+        raise UserError("a video needs PyAV to be written as MP4; install refsim[oracle].")
+
+
 def write_pictures(found: Generated, folder: Path) -> list[Path]:
-    """PNG per frame, and an animated GIF where there are several; the paths, the GIF first."""
+    """PNG per frame, and where there are several an MP4 and an animated GIF; the paths, the MP4 first."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)  # of --interactive: one folder per prompt
     images = [Image.fromarray(frame.numpy()) for frame in found.pixels]
     written = []
     if len(images) > 1:
+        written.append(folder / "video.mp4")
+        output.write(written[-1], _mp4(found))
         content = io.BytesIO()
         duration = 1000 / found.fps
         images[0].save(content, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
         written.append(folder / "video.gif")
-        output.write(written[0], content.getvalue())
+        output.write(written[-1], content.getvalue())
     for index, image in enumerate(images):
         content = io.BytesIO()
         image.save(content, "PNG")
         written.append(folder / (f"frame_{index:04d}.png" if len(images) > 1 else "image.png"))
         output.write(written[-1], content.getvalue())
     return written
+
+
+def _mp4(found: Generated) -> bytes:
+    """H.264 at the pipeline's frames per second; an odd row or column, which it cannot hold, is left out."""
+    import av
+
+    frames = found.pixels[:, : found.pixels.shape[1] // 2 * 2, : found.pixels.shape[2] // 2 * 2].numpy()
+    content = io.BytesIO()
+    with av.open(content, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=found.fps, options={"crf": "12"})
+        stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"
+        stream.thread_count = 1  # the same frames, the same bytes
+        for picture in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    return content.getvalue()
 
 
 def _pipeline(root: Path):

@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -103,6 +104,7 @@ def execute(
     delay: tuple[int, float] | None = None,
     detect: bool = True,
     fault: str = "",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Result | None:
     """Run ``program`` (``module:function``) on every device of ``mesh``; None on torchrun's ranks above 0.
 
@@ -114,6 +116,8 @@ def execute(
         detect: look for hazards; off only to measure what that costs.
         fault: ``module:function`` of a context manager that every rank enters around the program, to put a mistake in
             and take it out again (see ``parity.faults``).
+        progress: told now and then how many of the program's steps are done, and how many there are; not under
+            torchrun.
     """
     from refsim.runtime.hazards import Hazard
     from refsim.runtime.worker import make_job
@@ -139,7 +143,7 @@ def execute(
 
         from refsim.runtime.pool import pool
 
-        answer = pool(mesh.num_devices).run(job)
+        answer = pool(mesh.num_devices).run(job, progress)
         header = answer.header
         tensors = safetensors.torch.load(answer.payload) if answer.payload else {}
     return Result(

@@ -129,6 +129,7 @@ def speculate(
     found = Decoded([int(word)], prefill_margin=float(margin))
     start, kept = prompt_1P.shape[1], hidden.kept
     while len(found.tokens) < most and not _stopped(found.tokens, stop):
+        target.device.progress(len(found.tokens), most)
         begun = time.monotonic()
         proposed = drafter.propose(start, found.tokens[-1], kept)
         block = torch.cat([torch.tensor(found.tokens[-1:]), proposed])
@@ -153,6 +154,7 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, most: int, stop: S
     cache, rows = target.new_cache(), prompt_1P
     found = Decoded([])
     while len(found.tokens) < most and not _stopped(found.tokens, stop):
+        target.device.progress(len(found.tokens), most)
         begun = time.monotonic()
         word, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
         found.tokens.append(int(word))

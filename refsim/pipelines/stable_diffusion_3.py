@@ -142,6 +142,7 @@ def program(
     scheduler = HostScheduler(device, root / "scheduler", steps)
     latents, kept = tensors["latents"], []
     for index, t in enumerate(scheduler.timesteps):
+        device.progress(index, len(scheduler.timesteps))
         device.status(f"running step {index}")
         batch = latents.to(storage).expand(prompt.shape[0], *latents.shape[1:])
         sample = transformer(
@@ -156,6 +157,7 @@ def program(
         latents = scheduler.step(sample, index, latents)
         kept.append(latents)
     del transformer
+    device.progress(len(scheduler.timesteps), len(scheduler.timesteps))
     clock.lap("denoise")
 
     decoder, config = _decoder(device, root, storage)

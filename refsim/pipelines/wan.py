@@ -131,6 +131,7 @@ def program(
 
     for index, t in enumerate(scheduler.timesteps):
         expert = experts.name(float(t), scheduler.num_train_timesteps)
+        device.progress(index, len(scheduler.timesteps))
         device.status(f"running step {index} with {expert}")
         batch = latents.to(storage).expand(prompt.shape[0], *latents.shape[1:])
         sample = experts.load(expert)(
@@ -143,6 +144,7 @@ def program(
         kept.append(latents)
         used.append(expert)
     experts.drop()
+    device.progress(len(scheduler.timesteps), len(scheduler.timesteps))
     clock.lap("denoise")
 
     decoder, config = _decoder(device, root, storage)

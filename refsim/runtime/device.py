@@ -137,6 +137,11 @@ class Device:
         if self._board is not None:
             self._board.set(self.rank, text)
 
+    def progress(self, done: int, total: int) -> None:
+        """Say how many of the job's steps are done; read by the launcher while it waits."""
+        if self._board is not None:
+            self._board.advance(self.rank, done, total)
+
     def _path(self) -> str:
         return "/".join(self._collectives)
 

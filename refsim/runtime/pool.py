@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -115,6 +116,10 @@ class Zygote:
         self._end()
 
 
+Progress = Callable[[int, int], None]
+"""Told the steps done and the steps in all; (0, 0) before the job has said so."""
+
+
 @dataclass
 class Answer:
     """What came back from a job: rank 0's JSON and safetensors bytes, and the wall seconds it took."""
@@ -153,8 +158,8 @@ class Pool:
         with contextlib.suppress(OSError):
             os.unlink(store)
 
-    def run(self, job: dict[str, Any]) -> Answer:
-        """Run one job on all ranks.
+    def run(self, job: dict[str, Any], progress: Progress | None = None) -> Answer:
+        """Run one job on all ranks; ``progress`` is told, now and then, how far rank 0 is.
 
         Raises:
             UserError: a rank found a mistake of the user.
@@ -168,6 +173,7 @@ class Pool:
         try:
             for rank, sock in enumerate(self._socks):
                 self.board.set(rank, "taking the job")
+                self.board.advance(rank, 0, 0)
                 sock.settimeout(job["timeout_s"])
                 wire.send(sock, message)
         except TimeoutError:
@@ -177,7 +183,7 @@ class Pool:
         except BaseException:
             self.close()
             raise
-        header, payload = self._collect(job["timeout_s"])
+        header, payload = self._collect(job["timeout_s"], progress)
         return Answer(header["answer"], payload, time.monotonic() - started)
 
     def close(self) -> None:
@@ -194,7 +200,7 @@ class Pool:
             os.close(self._board_fd)
             self.board.close()
 
-    def _collect(self, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+    def _collect(self, timeout_s: float, progress: Progress | None = None) -> tuple[dict[str, Any], bytes]:
         """Wait for every rank's reply; returns rank 0's."""
         replies: dict[int, tuple[dict[str, Any], bytes]] = {}
         said: dict[int, dict[str, Any]] = {}
@@ -222,6 +228,8 @@ class Pool:
                             else:
                                 said[rank] = header
                         selector.unregister(key.fileobj)
+                    if progress is not None:
+                        progress(*self.board.progress(0))
                     now = time.monotonic()
                     if (said or died) and stop_at is None:
                         stop_at = now + _GRACE_S

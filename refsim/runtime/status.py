@@ -10,10 +10,10 @@ KEPT = 8
 """Events per rank that the board remembers."""
 
 _SLOT = 256
-_COUNT_BYTES = 8
+_HEAD = 16  # the count of events, and how far the job is
 _TIME = struct.Struct("d")
 _SLOTS = KEPT + 1  # one more, which may be half written while the others are read
-_RANK = _COUNT_BYTES + _SLOTS * _SLOT
+_RANK = _HEAD + _SLOTS * _SLOT
 
 
 class StatusBoard:
@@ -27,10 +27,12 @@ class StatusBoard:
     def __init__(self, fd: int, world_size: int) -> None:
         self.world_size = world_size
         self._map = mmap.mmap(fd, self.size(world_size))
-        self._counts = memoryview(self._map).cast("Q")[:: _RANK // _COUNT_BYTES]
+        self._counts = memoryview(self._map).cast("Q")[:: _RANK // 8]
+        self._done = memoryview(self._map).cast("Q")[1 :: _RANK // 8]
 
     def close(self) -> None:
         self._counts.release()
+        self._done.release()
         self._map.close()
 
     @staticmethod
@@ -59,6 +61,15 @@ class StatusBoard:
             events.append((_TIME.unpack_from(data)[0], data[_TIME.size :].rstrip(b"\0").decode(errors="replace")))
         return events
 
+    def advance(self, rank: int, done: int, total: int) -> None:
+        """Say how far the job is, in steps of its own; both below 2**32."""
+        self._done[rank] = total << 32 | done
+
+    def progress(self, rank: int) -> tuple[int, int]:
+        """(steps done, steps in all), (0, 0) before the job has said so."""
+        word = self._done[rank]
+        return word & 0xFFFFFFFF, word >> 32
+
     @staticmethod
     def _slot(rank: int, index: int) -> int:
-        return rank * _RANK + _COUNT_BYTES + index % _SLOTS * _SLOT
+        return rank * _RANK + _HEAD + index % _SLOTS * _SLOT

@@ -91,7 +91,7 @@ class Qwen3MoeForCausalLM:
     ) -> None:
         if config.vocab_size > MOST_WORDS:
             raise UserError(f"config.json has vocab_size {config.vocab_size}; at most {MOST_WORDS} are supported.")
-        self._device, self.config = device, config
+        self.device, self.config = device, config
         d, table = config.hidden_size, "model.embed_tokens"
         self.embed = TokenEmbedding(weights, table, words=config.vocab_size, features=d)
         self._layers = [
@@ -123,7 +123,7 @@ class Qwen3MoeForCausalLM:
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Ids (B, N), all of them real -> logits (B, N, vocabulary), whole on every device."""
-        logits = gather_features(self._device, self.logits(self.hidden(input_ids).last))
+        logits = gather_features(self.device, self.logits(self.hidden(input_ids).last))
         return logits.local[..., : self.config.vocab_size]
 
     def hidden(self, ids_BN: Tensor, cache: list[KVCache] | None = None, keep: tuple[int, ...] = ()) -> Hidden:
@@ -142,7 +142,7 @@ class Qwen3MoeForCausalLM:
         rotary = text_rotary(positions, self.config.head_dim, self.config.rope_theta)
         stream, kept = MeshTensor(self._pad(x)), {}
         for index, (layer, rows) in enumerate(zip(self._layers, cache, strict=True)):
-            self._device.status(f"decoding rows {first} to {first + ids_BN.shape[1] - 1}, layer {index}")
+            self.device.status(f"decoding rows {first} to {first + ids_BN.shape[1] - 1}, layer {index}")
             stream = layer(stream, rotary, rows)
             if index in keep:
                 kept[index] = stream.local[..., : x.shape[-1]]
@@ -155,7 +155,7 @@ class Qwen3MoeForCausalLM:
 
     def argmax(self, hidden_BND: Tensor) -> tuple[Tensor, Tensor]:
         """Best next word of every row (B, N) in int64, and its margin over the second best logit."""
-        return vocab_argmax(self._device, self.logits(hidden_BND), self.config.vocab_size)
+        return vocab_argmax(self.device, self.logits(hidden_BND), self.config.vocab_size)
 
     def _pad(self, x: Tensor) -> Tensor:
-        return F.pad(x, (0, padded_features(x.shape[-1], self._device.groups["tp"].size) - x.shape[-1]))
+        return F.pad(x, (0, padded_features(x.shape[-1], self.device.groups["tp"].size) - x.shape[-1]))

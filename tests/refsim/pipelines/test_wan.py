@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -152,6 +154,7 @@ def test_a_pipeline_of_another_kind(tmp_path):
 
 
 def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsys, monkeypatch):
+    import av
     from PIL import Image
 
     from refsim import cli
@@ -160,12 +163,22 @@ def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsy
     sizes = ["--height", "32", "--width", "48", "--frames", "5", "--max-text", "8", "--steps", "2"]
     monkeypatch.setattr("sys.stdin", io.StringIO("a cat\nq\n"))
     assert cli._main([*words, *sizes, "--interactive", "--check"]) == 0
-    said = capsys.readouterr().out
+    said, told = capsys.readouterr()
     assert said.count("PCC 1.0000000") == 2
+    assert "step 2 of 2" in told
     assert "check against one process: passed" in said
     with Image.open(tmp_path / "pictures" / "000" / "frame_0004.png") as image:
         assert image.size == (48, 32)
     with Image.open(tmp_path / "pictures" / "000" / "video.gif") as video:
         assert video.n_frames == 5
+        last = np.asarray(Image.open(tmp_path / "pictures" / "000" / "frame_0004.png"), dtype=float)
+    with av.open(tmp_path / "pictures" / "000" / "video.mp4") as video:
+        assert video.streams.video[0].average_rate == 16
+        frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    assert len(frames) == 5
+    assert np.corrcoef(frames[4].mean(-1).ravel(), last.mean(-1).ravel())[0, 1] > 0.9
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli._main([*words, *sizes, "--prompt", "x"]) == 2
+    assert "PyAV" in capsys.readouterr().err
     assert cli._main([*words, *sizes]) == 2
     assert "--prompt" in capsys.readouterr().err

@@ -1,0 +1,56 @@
+"""How far a long command is: a bar on a terminal, a line per step elsewhere, both on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+class StepProgress:
+    """Told of steps done by the launcher; a spinner until the first is known.
+
+    Args:
+        text: what is running.
+        quiet: say nothing (``--json``).
+    """
+
+    def __init__(self, text: str, *, quiet: bool) -> None:
+        self._text, self._quiet = text, quiet
+        self._bar = None
+        self._last, self._begun = (0, 0), 0.0
+
+    def __enter__(self) -> StepProgress:
+        self._last, self._begun = (0, 0), time.monotonic()
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                SpinnerColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            columns += (TimeElapsedColumn(), TextColumn("of about"), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._text, total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """``done`` of ``total`` steps; called often, says something when it has changed."""
+        if self._quiet or (done, total) == self._last or not total:
+            return
+        self._last = (done, total)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+        elif done:
+            sys.stderr.write(f"step {done} of {total}, {time.monotonic() - self._begun:.1f} s\n")
