@@ -30,6 +30,7 @@ class ModelSpec:
             than everything else together.
         target: of a drafter, the model it drafts for.
         block: only the weights of this block, in bf16, for programs that run nothing else.
+        rounded: of a transformers model, all weights are numbers that bf16 has, as published ones are.
     """
 
     config: dict[str, Any]
@@ -38,6 +39,7 @@ class ModelSpec:
     block: int | None = None
     class_name: str = "SD3Transformer2DModel"
     target: str | None = None
+    rounded: bool = False
 
 
 def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
@@ -122,6 +124,7 @@ _DFLASH = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+_TILED = {"hidden_size": 128, "head_dim": 32}
 _LOUD = (3, 17, 36)
 """Words, on both devices of two, that a random target says more often than others: with them a random drafter, which
 has the same head, is right now and then."""
@@ -198,6 +201,9 @@ MODELS: dict[str, ModelSpec] = {
     "dflash_six_tiny": ModelSpec(
         _DFLASH | {"vocab_size": 6, "mask_token_id": 5}, class_name=DRAFTER, target="qwen3_moe_six_tiny"
     ),
+    # Whole tiles per head and whole tiles of features per device, as TTNN wants them.
+    "qwen3_moe_tiny32": ModelSpec(_QWEN3_MOE | _TILED, class_name="Qwen3MoeForCausalLM", rounded=True),
+    "dflash_tiny32": ModelSpec(_DFLASH | _TILED, class_name=DRAFTER, target="qwen3_moe_tiny32", rounded=True),
     "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=WAN),
 }
 
@@ -241,6 +247,8 @@ def transformers_model(spec: ModelSpec, g: torch.Generator) -> Any:
         p.copy_(_random(name, p.shape, g))
         if name == "lm_head.weight" and p.shape[0] > max(_LOUD):
             p[list(_LOUD)] *= 4
+        if spec.rounded:
+            p.copy_(p.bfloat16())
     return model.eval()
 
 

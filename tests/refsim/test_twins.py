@@ -6,32 +6,28 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MIRRORED = ("layers", "parallel", "models", "pipelines")
-_NOT_YET = "the device wing runs the transformer of SD3.5 only so far"
+_NOT_YET = "the device wing runs the transformer of SD3.5 and the decoding of Qwen3 with DFlash so far"
 ALONE = {
     "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
     "(tt_impl/pipelines/transformer.py)",
     "refsim/parallel/sequence.py": "ttnn's mesh mapper cuts the tokens, and its ops mask from logical_n",
-    "refsim/models/registry.py": "one model so far; the device wing's pipelines name it",
+    "refsim/models/registry.py": "the device wing's pipelines name their models",
     "refsim/models/published.py": "configurations without weights, for predictions and full-size runs",
-    "refsim/models/sd35/config.py": "the configuration is shared",
+    **dict.fromkeys(
+        [f"refsim/models/{n}/config.py" for n in ("sd35", "qwen3_moe", "dflash")], "the configuration is shared"
+    ),
     "refsim/pipelines/attention.py": "attention alone is judged through the block in the device wing",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
-    "refsim/pipelines/speculative.py": "the decode loop is written in refsim first",
-    "refsim/parallel/vocab.py": "the cut vocabulary is written in refsim first",
     "refsim/parallel/halo.py": "autoencoders' decoders run in refsim only so far",
     "refsim/pipelines/host.py": "schedulers run on the host, which the device wing's transformer does not need",
     **dict.fromkeys(
         [
-            "refsim/layers/rope.py",
             "refsim/pipelines/request.py",
             "refsim/pipelines/wan.py",
             "refsim/models/t5/config.py",
             "refsim/models/t5/encoder.py",
-            *(f"refsim/layers/{n}.py" for n in ("grouped_attention", "kv_cache")),
-            *(f"refsim/models/qwen3_moe/{n}.py" for n in ("attention", "config", "decoder", "experts")),
-            *(f"refsim/models/dflash/{n}.py" for n in ("attention", "config", "draft")),
             *(f"refsim/models/wan22/{n}.py" for n in ("attention", "block", "config", "embeddings", "transformer")),
             *(f"refsim/models/vae_wan/{n}.py" for n in ("config", "decoder", "layers")),
             *(f"refsim/models/vae/{n}.py" for n in ("config", "decoder")),

@@ -1,4 +1,4 @@
-"""Embeddings: time step and pooled text (replicated), image patches with the cropped positional table."""
+"""Embeddings: time step and pooled text (replicated), image patches with the cropped positional table, tokens."""
 
 from __future__ import annotations
 
@@ -81,3 +81,18 @@ class PatchEmbed:
         table = table[top : top + rows, left : left + columns].reshape(1, 1, rows * columns, -1)
         table = pad_to(table, padded, features_per_device(self._features, ctx.tp) * ctx.tp)
         return ttnn.add(x, ctx.put(table, sp_dim=2, tp_dim=3))
+
+
+class TokenEmbedding:
+    """Rows of a table of words, whole on every device; TTNN keeps such tables in bf16."""
+
+    def __init__(self, ctx: Context, weights: Weights, name: str, *, words: int, features: int) -> None:
+        self._ctx = ctx
+        table = weights.take(f"{name}.weight", (words, features)).to(torch.bfloat16)
+        self._table = ctx.put_rows(table, ttnn.bfloat16)
+
+    def __call__(self, ids_1N: torch.Tensor) -> ttnn.Tensor:
+        """Ids (1, N) -> (1, 1, N, D)."""
+        ids = self._ctx.put_rows(ids_1N.to(torch.int32), ttnn.uint32)
+        rows = ttnn.unsqueeze(ttnn.embedding(ids, self._table, layout=ttnn.TILE_LAYOUT), 0)
+        return ttnn.typecast(rows, self._ctx.dtype)

@@ -1,4 +1,4 @@
-"""Linear layers: replicated, column-parallel, row-parallel and the fused, reshuffled QKV."""
+"""Linear layers: replicated, column-parallel, row-parallel, with or without bias, and the fused, reshuffled QKV."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ def pad_to(x: torch.Tensor, *sizes: int) -> torch.Tensor:
 class Linear:
     """The whole linear on every device."""
 
-    def __init__(self, ctx: Context, weights: Weights, name: str, *, in_features: int, out_features: int) -> None:
-        self._ctx = ctx
+    def __init__(
+        self, ctx: Context, weights: Weights, name: str, *, in_features: int, out_features: int, bias: bool = True
+    ) -> None:
+        self._ctx, self._bias = ctx, None
         weight = weights.take(f"{name}.weight", (out_features, in_features))
         self._weight = ctx.put(weight.t()[None, None])
-        self._bias = ctx.put(weights.take(f"{name}.bias", (out_features,))[None, None, None])
+        if bias:
+            self._bias = ctx.put(weights.take(f"{name}.bias", (out_features,))[None, None, None])
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
         return ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
@@ -49,14 +52,16 @@ class ColParallelLinear:
         out_features: int,
         in_padded: int | None = None,
         shape: tuple[int, ...] | None = None,
+        bias: bool = True,
     ) -> None:
-        self._ctx = ctx
+        self._ctx, self._bias = ctx, None
         out_padded = features_per_device(out_features, ctx.tp) * ctx.tp
         weight = weights.take(f"{name}.weight", shape or (out_features, in_features)).reshape(out_features, -1)
         weight = pad_to(weight, out_padded, in_padded or in_features)
-        bias = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
         self._weight = ctx.put(weight.t()[None, None], tp_dim=3)
-        self._bias = ctx.put(bias[None, None, None], tp_dim=3)
+        if bias:
+            values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
+            self._bias = ctx.put(values[None, None, None], tp_dim=3)
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
         return ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
@@ -66,18 +71,28 @@ class RowParallelLinear:
     """In features cut over tp; the partial results are reduced and scattered, then the bias is added, once."""
 
     def __init__(
-        self, ctx: Context, weights: Weights, name: str, *, in_features: int, out_features: int, in_padded: int
+        self,
+        ctx: Context,
+        weights: Weights,
+        name: str,
+        *,
+        in_features: int,
+        out_features: int,
+        in_padded: int,
+        bias: bool = True,
     ) -> None:
-        self._ctx = ctx
+        self._ctx, self._bias = ctx, None
         out_padded = features_per_device(out_features, ctx.tp) * ctx.tp
         weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, in_padded)
-        bias = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
         self._weight = ctx.put(weight.t()[None, None], tp_dim=2)
-        self._bias = ctx.put(bias[None, None, None], tp_dim=3)
+        if bias:
+            values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
+            self._bias = ctx.put(values[None, None, None], tp_dim=3)
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
         partial = ttnn.linear(x, self._weight, compute_kernel_config=self._ctx.linear_config)
-        return ttnn.add(reduce_scatter_features(self._ctx, partial), self._bias)
+        out = reduce_scatter_features(self._ctx, partial)
+        return out if self._bias is None else ttnn.add(out, self._bias)
 
 
 class ColParallelQKV:

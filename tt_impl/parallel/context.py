@@ -8,7 +8,7 @@ import torch
 import ttnn
 
 from refsim.config import DiTParallelConfig
-from refsim.errors import UserError
+from refsim.errors import InvariantError, UserError
 from refsim.mesh import MeshSpec
 from tt_impl.parallel.manager import CCLManager
 
@@ -97,6 +97,11 @@ class Context:
         host = ttnn.from_torch(x, dtype=dtype, layout=ttnn.TILE_LAYOUT, mesh_mapper=mapper)
         return ttnn.to_device(host, self.device)
 
+    def put_rows(self, x: torch.Tensor, dtype: ttnn.DataType) -> ttnn.Tensor:
+        """A host tensor whole on every device, row by row instead of in tiles: ids, and tables they pick from."""
+        host = ttnn.from_torch(x, dtype=dtype, mesh_mapper=ttnn.ReplicateTensorToMesh(self.device))
+        return ttnn.to_device(host, self.device)
+
     def _local_shape(self, x: torch.Tensor, dims: list[int | None]) -> list[int]:
         """Shape of one device's shard of ``x``, cut along ``dims`` of (axis 0, axis 1)."""
         shape = list(x.shape)
@@ -119,6 +124,14 @@ class Context:
         dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
         composer = ttnn.ConcatMesh2dToTensor(self.device, mesh_shape=self.shape, dims=tuple(dims))
         return ttnn.to_torch(x, mesh_composer=composer)[: x.shape[0]]
+
+    def get_equal(self, x: ttnn.Tensor) -> torch.Tensor:
+        """A tensor that every device holds whole; ``InvariantError`` if two of them differ in it."""
+        whole = ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(self.device, dim=0))
+        parts = whole.split(x.shape[0])
+        if not all(torch.equal(part, parts[0]) for part in parts):
+            raise InvariantError("devices that should hold the same tensor differ in it")
+        return parts[0]
 
     def _in_device_order(self, x: torch.Tensor, dim: int, *, back: bool = False) -> torch.Tensor:
         """Shards in the order of ranks (row-major) where ring lies on axis 1: shard r * ulysses + u sits at (u, r)."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import per_device
+
+TILE = 32
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -113,10 +116,11 @@ def rotary_embedding_llama(
 def rotary_embedding(
     input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, token_index: int | None = None
 ) -> Tensor:
-    """The rotate-half form: (x1, x2) * cos + (-x2, x1) * sin."""
+    """The rotate-half form: (x1, x2) * cos + (-x2, x1) * sin. ttnn gives whole tiles of rows; beyond N they are NaN."""
     if token_index is not None:
         raise TypeError("token_index is not known")
     first, second = input_tensor.chunk(2, -1)
     rows = input_tensor.shape[-2]
     turned = torch.cat([-second, first], -1)
-    return input_tensor * cos_cache[..., :rows, :] + turned * sin_cache[..., :rows, :]
+    out = input_tensor * cos_cache[..., :rows, :] + turned * sin_cache[..., :rows, :]
+    return F.pad(out, (0, 0, 0, -rows % TILE), value=float("nan"))

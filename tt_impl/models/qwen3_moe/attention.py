@@ -1,0 +1,37 @@
+"""Causal attention of a decoder layer, heads cut over tp; counterpart of ``refsim.models.qwen3_moe.attention``.
+
+x, whole --> q, k, v of the local heads --rms norm per head, rotate--> cache --> SDPA --> o_proj, row-parallel
+"""
+
+from __future__ import annotations
+
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from tt_impl.layers.grouped_attention import GroupedQKV, grouped_attention
+from tt_impl.layers.kv_cache import KVCache
+from tt_impl.layers.linear import RowParallelLinear
+from tt_impl.layers.norm import RMSNorm
+from tt_impl.layers.rope import Tables, rotate_halves
+from tt_impl.parallel.context import Context
+
+
+class Qwen3MoeAttention:
+    """``model.layers.{index}.self_attn``; (1, 1, N, D), whole in, cut over tp out."""
+
+    def __init__(self, ctx: Context, weights: Weights, prefix: str, config: Qwen3MoeConfig) -> None:
+        self._ctx = ctx
+        d, e, heads = config.hidden_size, config.head_dim, config.num_attention_heads
+        sizes = {"features": d, "heads": heads, "kv_heads": config.num_key_value_heads, "head_dim": e}
+        self._qkv = GroupedQKV(ctx, weights, prefix, **sizes, tp=ctx.tp)
+        norm = {"features": e, "eps": config.rms_norm_eps}
+        self._q_norm, self._k_norm = (RMSNorm(ctx, weights, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
+        self._out = RowParallelLinear(
+            ctx, weights, f"{prefix}.o_proj", in_features=heads * e, out_features=d, in_padded=heads * e, bias=False
+        )
+
+    def __call__(self, x: ttnn.Tensor, rotary: Tables, mask: ttnn.Tensor | None, cache: KVCache) -> ttnn.Tensor:
+        q, k, v = self._qkv(x)
+        q, k = rotate_halves(self._q_norm(q), rotary), rotate_halves(self._k_norm(k), rotary)
+        return self._out(grouped_attention(self._ctx, q, *cache.append(k, v), mask))

@@ -1,0 +1,104 @@
+"""Qwen3 mixture-of-experts decoder: ids in, hidden states or the best next words out.
+
+    ids --> embeddings --> x, whole on every device
+    layer:  x --rms norm--> attention over the cached and the new rows --reduce_scatter--all_gather--> + --> x
+            x --rms norm--> router, experts                            --reduce_scatter--all_gather--> + --> x
+    x --rms norm--> head, vocabulary cut over tp --> local logits --> argmax over all devices
+
+Counterpart of ``refsim.models.qwen3_moe.decoder``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.errors import UserError
+from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from tt_impl.layers.embeddings import TokenEmbedding
+from tt_impl.layers.grouped_attention import causal_mask
+from tt_impl.layers.kv_cache import KVCache
+from tt_impl.layers.linear import ColParallelLinear
+from tt_impl.layers.norm import RMSNorm
+from tt_impl.layers.rope import Tables, text_rotary
+from tt_impl.models.qwen3_moe.attention import Qwen3MoeAttention
+from tt_impl.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import TILE
+from tt_impl.parallel.tensor import gather_features
+from tt_impl.parallel.vocab import VocabArgmax
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """``last`` (1, 1, N, D) after the final norm; ``kept``, the same after each of the layers asked for, before it."""
+
+    last: ttnn.Tensor
+    kept: list[ttnn.Tensor]
+
+
+class Qwen3MoeDecoderLayer:
+    """``model.layers.{index}``; (1, 1, N, D), whole in and out."""
+
+    def __init__(self, ctx: Context, weights: Weights, prefix: str, config: Qwen3MoeConfig) -> None:
+        self._ctx = ctx
+        norm = {"features": config.hidden_size, "eps": config.rms_norm_eps}
+        self._norm1 = RMSNorm(ctx, weights, f"{prefix}.input_layernorm", **norm)
+        self._norm2 = RMSNorm(ctx, weights, f"{prefix}.post_attention_layernorm", **norm)
+        self._attention = Qwen3MoeAttention(ctx, weights, f"{prefix}.self_attn", config)
+        self._experts = Qwen3MoeSparseMoeBlock(ctx, weights, f"{prefix}.mlp", config)
+
+    def __call__(self, x: ttnn.Tensor, rotary: Tables, mask: ttnn.Tensor | None, cache: KVCache) -> ttnn.Tensor:
+        x = ttnn.add(x, gather_features(self._ctx, self._attention(self._norm1(x), rotary, mask, cache)))
+        return ttnn.add(x, gather_features(self._ctx, self._experts(self._norm2(x))))
+
+
+class Qwen3MoeForCausalLM:
+    """Built from a transformers folder's weights; every key must be consumed."""
+
+    CLASS_NAME = "Qwen3MoeForCausalLM"
+
+    def __init__(self, ctx: Context, weights: Weights, config: Qwen3MoeConfig) -> None:
+        d, words, table = config.hidden_size, config.vocab_size, "model.embed_tokens"
+        if d % (TILE * ctx.tp):
+            raise UserError(f"tp{ctx.tp} needs a hidden size that is a multiple of {TILE * ctx.tp}, not {d}.")
+        self.ctx, self.config = ctx, config
+        self.embed = TokenEmbedding(ctx, weights, table, words=words, features=d)
+        self._layers = [
+            Qwen3MoeDecoderLayer(ctx, weights, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
+        ]
+        self._norm = RMSNorm(ctx, weights, "model.norm", features=d, eps=config.rms_norm_eps)
+        head = table if config.tie_word_embeddings else "lm_head"
+        self._head = ColParallelLinear(ctx, weights, head, in_features=d, out_features=words, bias=False)
+        self._best = VocabArgmax(ctx, words)
+        weights.finish(self.CLASS_NAME)
+
+    def new_cache(self) -> list[KVCache]:
+        """One empty cache per layer."""
+        return [KVCache() for _ in self._layers]
+
+    def hidden(self, ids_1N: torch.Tensor, cache: list[KVCache], keep: tuple[int, ...] = ()) -> Hidden:
+        """Run the layers on new rows, which follow the rows of the cache and are added to it.
+
+        Args:
+            keep: numbers of the layers whose output is wanted.
+        """
+        first, rows = cache[0].length, ids_1N.shape[1]
+        rotary = text_rotary(self.ctx, torch.arange(first, first + rows), self.config.head_dim, self.config.rope_theta)
+        mask = causal_mask(self.ctx, rows, first + rows)
+        x, kept = self.embed(ids_1N), {}
+        for index, (layer, own) in enumerate(zip(self._layers, cache, strict=True)):
+            x = layer(x, rotary, mask, own)
+            kept[index] = x
+        return Hidden(self._norm(x), [kept[index] for index in keep])
+
+    def logits(self, hidden: ttnn.Tensor) -> ttnn.Tensor:
+        """(1, 1, N, D) -> (1, 1, N, words / tp), padding lanes at the end of the last device."""
+        return self._head(hidden)
+
+    def argmax(self, hidden: ttnn.Tensor) -> torch.Tensor:
+        """Best next word of every row (N,) in int64, decided on the devices and read from them."""
+        return self.ctx.get_equal(self._best(self.logits(hidden)))[0, 0, :, 0].long()

@@ -1,0 +1,178 @@
+"""Speculative decoding on a mesh: target tensor-parallel, drafter whole on every device.
+
+    prompt --target--> first token, hidden states of the prompt's rows
+    repeat, the last token being at position start, not yet in any cache:
+        drafter   [last, MASK x 15] + hidden states of the rows since the last call --> 15 proposals
+        target    [last, 15 proposals], 16 rows in one pass --> the best word after each of them
+        accept    the longest prefix of proposals that are these words, then the target's own word
+        crop      the target's cache to the accepted rows, whose hidden states go to the drafter
+
+Only ids cross between host and devices: the best words are chosen on the devices, the loop runs on the host.
+Counterpart of ``refsim.pipelines.speculative``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.config import DiTParallelConfig
+from refsim.errors import InvariantError, UserError
+from refsim.mesh import MeshSpec
+from refsim.models.dflash.config import DFlashConfig
+from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from tt_impl.models.dflash.draft import DFlashDraftModel
+from tt_impl.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.tensor import gather_features
+
+MODES = ("context", "none")
+"""What the drafter's cache keeps: the context, or nothing, so that the whole context is handed in at every call."""
+
+DTYPES = {"fp32": ttnn.float32, "bf16": ttnn.bfloat16}
+
+
+class DFlashDrafter:
+    """DFlash with the target's embedding and head."""
+
+    def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, mode: str = "context") -> None:
+        self._model, self._target, self._mode = model, target, mode
+        self._cache = model.new_cache()
+        self._whole: list[ttnn.Tensor] = []
+
+    @property
+    def rows(self) -> int:
+        return self._cache[0].length
+
+    def propose(self, start: int, last: int, kept: list[ttnn.Tensor]) -> torch.Tensor:
+        """(block - 1,) ids after ``last``, at ``start``; ``kept``: hidden states of the rows since the last call."""
+        config = self._model.config
+        if self._mode == "none":
+            if self._whole:
+                kept = [ttnn.concat(list(pair), dim=2) for pair in zip(self._whole, kept, strict=True)]
+            self._whole, self._cache = kept, self._model.new_cache()
+        block = torch.full((1, config.block_size), config.mask_token_id)
+        block[0, 0] = last
+        hidden = self._model(self._target.embed(block), kept, self._cache, start=start)
+        if self.rows != start:
+            raise InvariantError(f"the drafter's cache has {self.rows} rows before position {start}")
+        return self._target.argmax(hidden)[1:]
+
+
+def speculate(
+    target: Qwen3MoeForCausalLM, drafter: DFlashDrafter, prompt: torch.Tensor, *, keep: tuple[int, ...], most: int
+) -> dict[str, Any]:
+    """Greedy tokens of the target with a drafter's help: ``tokens`` and, per step, ``steps``."""
+    cache = target.new_cache()
+    hidden = target.hidden(prompt[None], cache, keep)
+    tokens, steps = [int(target.argmax(hidden.last)[-1])], []
+    start, kept = len(prompt), hidden.kept
+    while len(tokens) < most:
+        proposed = drafter.propose(start, tokens[-1], kept)
+        hidden = target.hidden(torch.cat([torch.tensor(tokens[-1:]), proposed])[None], cache, keep)
+        words = target.argmax(hidden.last)
+        matched = matching_prefix(proposed, words)
+        tokens += [*proposed[:matched].tolist(), int(words[matched])]
+        start += matched + 1
+        crop(cache, start)
+        if cache[0].length != start:
+            raise InvariantError(f"the target's cache has {cache[0].length} rows before position {start}")
+        kept = [x[:, :, : matched + 1] for x in hidden.kept]
+        steps.append(
+            {
+                "proposed": proposed.tolist(),
+                "accepted": matched + 1,
+                "target_rows": cache[0].length,
+                "draft_rows": drafter.rows,
+            }
+        )
+    return {"tokens": tokens[:most], "steps": steps}
+
+
+def greedy(target: Qwen3MoeForCausalLM, prompt: torch.Tensor, *, most: int) -> dict[str, Any]:
+    """Tokens of the target alone, one row per pass."""
+    cache, rows, tokens = target.new_cache(), prompt, []
+    while len(tokens) < most:
+        tokens.append(int(target.argmax(target.hidden(rows[None], cache).last)[-1]))
+        rows = torch.tensor(tokens[-1:])
+    return {"tokens": tokens, "steps": []}
+
+
+def matching_prefix(proposed: torch.Tensor, words: torch.Tensor) -> int:
+    """How many leading proposals are what the target says in their place."""
+    return int((proposed == words[: len(proposed)]).long().cumprod(0).sum())
+
+
+def crop(cache: list, rows: int) -> None:
+    """Every layer keeps its first ``rows`` rows."""
+    for layer in cache:
+        layer.crop(rows)
+
+
+def program(
+    device: ttnn.MeshDevice,
+    spec: MeshSpec,
+    config: DiTParallelConfig,
+    *,
+    checkpoint: Checkpoint,
+    inputs: dict[str, torch.Tensor],
+    most: int,
+    draft: str | None = None,
+    mode: str = "context",
+    dtype: str = "fp32",
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Tokens after every prompt, and what the layers gave for the first prompt.
+
+    Args:
+        checkpoint: the target's folder.
+        draft: its drafter's folder; None decodes with the target alone.
+        inputs: ``ids``, all prompts one after the other, and ``lengths``, tokens of each.
+        dtype: storage of weights and activations, ``fp32`` or ``bf16``; keys and values are always bf16.
+
+    Returns:
+        ``texts``, one per prompt, see :func:`speculate`; ``last`` (rows, D), ``layers`` (layers, rows, D), ``logits``
+        (rows, words) of the first prompt and, with a drafter, ``draft`` (block, D), its first answer.
+    """
+    if mode not in MODES:
+        raise UserError(f"cache '{mode}' does not exist on the device; choose one of {', '.join(MODES)}.")
+    ctx = Context(device, spec, config, dtype=DTYPES[dtype])
+    host = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    target = Qwen3MoeForCausalLM(ctx, Weights(checkpoint, host), Qwen3MoeConfig.from_dict(checkpoint.config))
+    model = None
+    if draft is not None:
+        folder = Checkpoint(draft)
+        model = DFlashDraftModel(ctx, Weights(folder, host), DFlashConfig.from_dict(folder.config))
+    prompts = inputs["ids"].split(inputs["lengths"].tolist())
+    texts = []
+    for prompt in prompts:
+        if model is None:
+            texts.append(greedy(target, prompt, most=most))
+            continue
+        drafter = DFlashDrafter(model, target, mode)
+        texts.append(speculate(target, drafter, prompt, keep=model.config.target_layer_ids, most=most))
+    first = texts[0]["tokens"][0]
+    return {"texts": texts}, _looked_into(target, model, prompts[0], first)
+
+
+def _looked_into(
+    target: Qwen3MoeForCausalLM, model: DFlashDraftModel | None, prompt: torch.Tensor, first: int
+) -> dict[str, torch.Tensor]:
+    """The first prompt once more, and the drafter's first answer to it, read from the devices."""
+    layers = tuple(range(target.config.num_hidden_layers))
+    hidden = target.hidden(prompt[None], target.new_cache(), layers)
+    get = target.ctx.get_equal
+    logits = target.ctx.get(gather_features(target.ctx, target.logits(hidden.last)), sp_dim=None)
+    found = {
+        "last": get(hidden.last)[0, 0],
+        "layers": torch.cat([get(x)[0] for x in hidden.kept]),
+        "logits": logits[0, 0, :, : target.config.vocab_size],
+    }
+    if model is not None:
+        block = torch.full((1, model.config.block_size), model.config.mask_token_id)
+        block[0, 0] = first
+        kept = [hidden.kept[layer] for layer in model.config.target_layer_ids]
+        found["draft"] = get(model(target.embed(block), kept, model.new_cache(), start=len(prompt)))[0, 0]
+    return found
