@@ -1,7 +1,7 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint,
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
 hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted
-time, ``nox -s ttnn`` is the device wing on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an
+time, ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device wing on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an
 error)."""
 
 import nox
@@ -9,7 +9,7 @@ import nox
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "parity", "faults", "tests", "ttnn"]
+nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "ttnn"]
 
 
 @nox.session
@@ -53,6 +53,20 @@ def reports(session: nox.Session) -> None:
     session.install("-e", ".[report]")
     session.run("refsim", "report", "perf", *(session.posargs or ["--out", "reports/perf"]))
     session.run("refsim", "bench", "draft", "--predicted-only", "--out", "reports/draft")
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """TT-Lang kernels on the functional simulator, which brings a ttnn of its own and so an environment of its own."""
+    session.install("torch==2.13.0", "-e", ".[kernels]", "pytest>=8", "pytest-timeout>=2.3")
+    session.run("pytest", "tests/kernels", *session.posargs)
+
+
+@nox.session(name="kernels-full")
+def kernels_full(session: nox.Session) -> None:
+    """The same at the drafter's own shapes, which takes minutes; writes reports/kernels.md."""
+    session.install("torch==2.13.0", "-e", ".[kernels]")
+    session.run("python", "-m", "tt_impl.kernels.check", "--real", *(session.posargs or ["--out", "reports"]))
 
 
 @nox.session

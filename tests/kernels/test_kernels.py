@@ -1,0 +1,87 @@
+"""The drafter's TT-Lang kernels on the functional simulator; it needs a process without the real ttnn."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+
+import pytest
+import torch
+
+if importlib.util.find_spec("ttl") is None:
+    pytest.skip("tt-lang-sim is not installed: the TT-Lang kernels did not run", allow_module_level=True)
+
+from tt_impl.kernels.cases import KernelCase, cases
+from tt_impl.kernels.check import judge, main
+from tt_impl.kernels.simulator import KERNELS, KernelError, run
+
+REDUCED = list(cases(real=False))
+
+
+@pytest.mark.parametrize("case", REDUCED, ids=lambda case: case.id)
+def test_equals_torch(case):
+    record = judge(case)
+    assert record["passed"], record
+
+
+def test_every_kernel_has_aligned_and_other_shapes_in_both_dtypes():
+    for kernel in KERNELS:
+        mine = [case for case in REDUCED if case.kernel == kernel]
+        assert {case.dtype for case in mine} == {"fp32", "bf16"}
+        assert {any(n % 32 for n in case.shape) for case in mine} >= {True}
+        assert all(case.grid != (1, 1) for case in mine)
+        assert any(case.kernel == kernel for case in cases(real=True))
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 5), (8, 8)], ids=str)
+@pytest.mark.parametrize("kernel", ["rmsnorm", "matmul_silu_mul", "argmax"])
+def test_any_number_of_nodes_gives_the_same(kernel, grid):
+    """Nodes without a block do nothing."""
+    case = next(case for case in REDUCED if case.kernel == kernel)
+    assert judge(KernelCase(kernel, case.shape, "fp32", grid))["passed"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [("rmsnorm", {"features": 352}), ("rope", {"head_dim": 64}), ("rmsnorm", {"eps": 0.5})],
+    ids=["padded_lanes_counted", "half_a_head", "eps"],
+)
+def test_a_wrong_kernel_fails(kernel, options):
+    case = next(case for case in REDUCED if case.kernel == kernel)
+    record = judge(KernelCase(kernel, case.shape, "fp32", options=options))
+    assert not record["error"]
+    assert record["rel_rmse"] > 1e-2
+
+
+def test_padded_columns_must_be_masked():
+    x = torch.randn(32, 77, generator=torch.Generator().manual_seed(0)).abs().neg() - 20
+    out = run("softmax", [x, torch.zeros(1, 77)], (32, 77)).out
+    assert float((out - x.softmax(-1)).abs().max()) > 1e-2
+
+
+def test_a_row_that_no_node_holds_is_refused():
+    x = torch.zeros(32, 4096)
+    with pytest.raises(KernelError, match="does not fit a node"):
+        run("softmax", [x, torch.zeros(1, 4096)], (32, 4096))
+    a = torch.zeros(512, 512)
+    with pytest.raises(KernelError, match="smaller blocks"):
+        run("matmul", [a, a], (512, 512), most_m=16, most_n=16, most_k=16)
+
+
+def test_the_real_ttnn_is_kept_apart(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ttnn", types.ModuleType("ttnn"))
+    with pytest.raises(KernelError, match="in one of their own"):
+        run("residual_add", [torch.zeros(32, 32)] * 2, (32, 32))
+
+
+def test_torch_keeps_its_bfloat16():
+    judge(REDUCED[0])
+    assert torch.zeros(1, dtype=torch.bfloat16).element_size() == 2
+
+
+def test_the_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tt_impl.kernels.check.cases", lambda real: iter(REDUCED[:2]))
+    assert main(["--out", str(tmp_path), "--json"]) == 0
+    assert "| residual_add | 70x300 | bf16 |" in (tmp_path / "kernels.md").read_text()
+    assert '"failed": 0' in capsys.readouterr().out

@@ -1,0 +1,13 @@
+"""How a tensor of tiles is cut into blocks."""
+
+TILE = 32
+
+
+def tiles(size: int) -> int:
+    """Tiles of a dim that is whole tiles."""
+    return size // TILE
+
+
+def width(count: int, most: int) -> int:
+    """The widest block of at most ``most`` tiles that divides ``count`` tiles."""
+    return max(n for n in range(1, min(count, most) + 1) if count % n == 0)

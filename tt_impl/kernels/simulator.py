@@ -1,0 +1,119 @@
+"""Run a kernel on the functional simulator: torch tensors of any size in and out.
+
+bf16 is held in bf16 (the simulator by itself computes it in fp32), fp32 in fp32. Tensors are padded to whole tiles and
+handed over as ``ttnn`` tensors of the simulator; the answer is cut back. What the simulator only warns of (more
+dataflow buffers than a node has, more bytes than its L1) is an error here, as it would be on a device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.kernels.blocks import TILE
+
+BFLOAT16 = torch.bfloat16  # the simulator rebinds torch's name of it
+KERNELS = {
+    "residual_add": "residual_add",
+    "rmsnorm": "rmsnorm",
+    "rope": "rope",
+    "softmax": "softmax",
+    "matmul": "matmul",
+    "matmul_residual_add": "matmul",
+    "matmul_silu_mul": "matmul_silu_mul",
+    "argmax": "argmax",
+}
+"""Kernel and the file it is in."""
+
+
+class KernelError(Exception):
+    """A kernel that a node could not hold, or that the simulator refused; one sentence."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a run gave: the answer, dataflow buffers of a node and their bytes of L1, seconds of simulation."""
+
+    out: Tensor
+    l1_bytes: int
+    buffers: int
+    seconds: float
+
+
+def run(
+    name: str, operands: list[Tensor], out_shape: tuple[int, int], *, grid: tuple[int, int] = (1, 1), **options: Any
+) -> Simulated:
+    """Simulate one kernel.
+
+    Args:
+        name: one of ``KERNELS``.
+        operands: 2-D torch tensors, fp32 or bf16, in the kernel's order, without ``out``.
+        out_shape: rows and columns of the answer, which has the dtype of the first operand (fp32 for argmax).
+        grid: nodes, rows and columns.
+        options: of the kernel's ``make_...``.
+
+    Raises:
+        KernelError: buffers that a node cannot hold, or what the simulator says.
+    """
+    ttl, ttnn = _simulator()
+    from ttl.sim.context import get_context
+    from ttl.sim.ttnnsim import set_disable_float32_promotion
+
+    make = getattr(importlib.import_module(f"tt_impl.kernels.{KERNELS[name]}"), f"make_{name}")
+    dtype = torch.float32 if name == "argmax" else operands[0].dtype
+    used: dict[str, int] = {}
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        made = buffer_like(*args, **kwargs)
+        used.update(bytes=get_context().kernel_l1_bytes, buffers=get_context().kernel_dfb_count)
+        return made
+
+    buffer_like, ttl.make_dataflow_buffer_like = ttl.make_dataflow_buffer_like, counted
+    started = time.monotonic()
+    set_disable_float32_promotion(any(x.dtype == BFLOAT16 for x in operands))
+    tensors = [_tensor(ttnn, _padded(x)) for x in operands]
+    out = _tensor(ttnn, _padded(torch.zeros(out_shape, dtype=dtype)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            make(grid=grid, **options)(*tensors, out)
+    except Warning as e:
+        raise KernelError(f"{name} does not fit a node: {str(e).split('. ')[0]}; take smaller blocks.") from e
+    except (RuntimeError, ValueError, TypeError) as e:
+        raise KernelError(f"{name}: {e.__cause__ or e}") from e
+    finally:
+        ttl.make_dataflow_buffer_like = buffer_like
+        set_disable_float32_promotion(True)  # gives torch its own bfloat16 back
+    answer = ttnn.to_torch(out)[: out_shape[0], : out_shape[1]].to(dtype)
+    return Simulated(answer, used["bytes"], used["buffers"], time.monotonic() - started)
+
+
+def _simulator() -> tuple[Any, Any]:
+    """The simulator's ``ttl`` and ``ttnn``, in place of the real ones in this process."""
+    if "ttnn" in sys.modules and not sys.modules["ttnn"].__name__.startswith("ttl.sim"):
+        raise KernelError("the real ttnn is loaded in this process; run TT-Lang kernels in one of their own.")
+    try:
+        from ttl.sim.ttlang_sim import setup_simulator_imports
+    except ImportError as e:
+        raise KernelError("the TT-Lang simulator is not installed; pip install tt-lang-sim.") from e
+    setup_simulator_imports()
+    return sys.modules["ttl"], sys.modules["ttnn"]
+
+
+def _tensor(ttnn: Any, x: Tensor) -> Any:
+    dtype = ttnn.bfloat16 if x.dtype == BFLOAT16 else ttnn.float32
+    return ttnn.from_torch(x, dtype=dtype, layout=ttnn.TILE_LAYOUT)
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Zeros up to whole tiles."""
+    rows, columns = x.shape
+    return F.pad(x, (0, -columns % TILE, 0, -rows % TILE))
