@@ -1,8 +1,8 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint,
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
-hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted
-time, ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device wing on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an
-error)."""
+hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
+``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device wing on ttnn's mock meshes
+(needs python3.12; an interpreter that is missing is an error)."""
 
 import nox
 
