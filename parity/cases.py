@@ -99,9 +99,9 @@ class Case:
         id: unique, see the top of this file.
         kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``decoder`` (an
             autoencoder's, rows cut over sp and columns over tp, diffusers oracle), ``encoder`` (of text, transformers
-            oracle), ``decode`` (target and drafter, tokens and proposals as transformers gives them), ``wing``
-            (checkpoint, the device wing against refsim) or ``wing_block`` (the same of one block, judged by what it
-            adds).
+            oracle), ``pipeline`` (prompt to pictures, diffusers oracle), ``decode`` (target and drafter, tokens and proposals as transformers gives them), ``wing``
+            (checkpoint, the device wing against refsim), ``wing_block`` (the same of one block, judged by what it
+            adds) or ``wing_decode`` (the same of target and drafter, judged by tokens, proposals and caches).
         model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
         dtype: storage, ``fp32`` or ``bf16``.
         suite: ``smoke`` cases are part of ``full``.
@@ -153,7 +153,8 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
     """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
     case = Case("", kind, model, layout, shape, **more)
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
-    words.append({"decoder": "halo", "encoder": "heads", "decode": "heads"}.get(kind, layout.scheme))
+    heads = ("encoder", "decode", "wing_decode")
+    words.append("halo" if kind == "decoder" else "heads" if kind in heads else layout.scheme)
     if kind == "decoder":
         pass
     elif not shape.text:

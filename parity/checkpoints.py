@@ -92,6 +92,17 @@ _T5 = {
     "feed_forward_proj": "gated-gelu",
 }
 
+_CLIP = {
+    "vocab_size": 64,
+    "hidden_size": 30,
+    "intermediate_size": 50,
+    "projection_dim": 20,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 77,
+    "eos_token_id": 1,
+    "bos_token_id": 0,
+}
 _QWEN3_MOE = {
     "vocab_size": 40,
     "hidden_size": 48,
@@ -188,9 +199,28 @@ MODELS: dict[str, ModelSpec] = {
     ),
     "cogvideox_2b_tiny": ModelSpec(_cogvideox(rotary=False), class_name=COGVIDEOX),
     "cogvideox_5b_tiny": ModelSpec(_cogvideox(rotary=True), class_name=COGVIDEOX),
-    "sd35_vae_tiny": ModelSpec(_sd35_vae((16, 24, 32), 8), class_name="AutoencoderKL"),
+    "sd35_vae_tiny": ModelSpec(
+        _sd35_vae((16, 24, 32), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
+    ),
     # The published decoder, 128 to 512 channels, three times doubled.
     "sd35_vae": ModelSpec(_sd35_vae((128, 256, 512, 512), 32, layers_per_block=2), class_name="AutoencoderKL"),
+    # Parts of pipelines: text encoders as wide as the transformers beside them ask for.
+    "clip_l_tiny": ModelSpec(_CLIP, class_name="CLIPTextModelWithProjection"),
+    "clip_g_tiny": ModelSpec(_CLIP | {"hidden_act": "gelu"}, class_name="CLIPTextModelWithProjection"),
+    "t5_64_tiny": ModelSpec(_T5 | {"d_model": 64}, class_name="T5EncoderModel"),
+    "t5_32_tiny": ModelSpec(_T5 | {"d_model": 32}, class_name="T5EncoderModel"),
+    "cogvideox_vae_tiny": ModelSpec(
+        {
+            "block_out_channels": (8, 8, 8, 8),
+            "latent_channels": 16,
+            "layers_per_block": 1,
+            "norm_num_groups": 4,
+            "temporal_compression_ratio": 4,
+            "down_block_types": ("CogVideoXDownBlock3D",) * 4,
+            "up_block_types": ("CogVideoXUpBlock3D",) * 4,
+        },
+        class_name="AutoencoderKLCogVideoX",
+    ),
     "t5_tiny": ModelSpec(_T5, class_name="T5EncoderModel"),
     "umt5_tiny": ModelSpec(_T5, class_name="UMT5EncoderModel"),
     # 40 words over two devices are 32 and 8, over four the last two hold padding only.
@@ -224,17 +254,27 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     if not hasattr(diffusers, spec.class_name):
         transformers_model(spec, generator(seed, "weights")).save_pretrained(folder)
         return
-    with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
-        model = getattr(diffusers, spec.class_name)(**spec.config)
     g = generator(seed, "weights")
     if spec.block is not None:
+        with torch.device("meta"):
+            model = getattr(diffusers, spec.class_name)(**spec.config)
         _write_block(model, spec.block, g, folder)
         return
+    diffusers_model(spec, g).save_pretrained(folder, max_shard_size=spec.max_shard_size)
+
+
+def diffusers_model(spec: ModelSpec, g: torch.Generator) -> Any:
+    """The model of a spec in diffusers, random; tables that are no part of a checkpoint are left on meta."""
+    import diffusers
+    import torch
+
+    with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
+        model = getattr(diffusers, spec.class_name)(**spec.config)
     state = {name: _random(name, p.shape, g) for name, p in model.named_parameters()}
     if "pos_embed_max_size" in spec.config:
         state["pos_embed.pos_embed"] = _positional_table(spec.config)
     model.load_state_dict(state, strict=True, assign=True)
-    model.save_pretrained(folder, max_shard_size=spec.max_shard_size)
+    return model
 
 
 def transformers_model(spec: ModelSpec, g: torch.Generator) -> Any:
@@ -354,7 +394,12 @@ class CheckpointStore:
         """The folder of a model, built on first use."""
         if (model, seed) not in self._known:
             path = self._root / f"{model}-{seed}"
-            build(MODELS[model], seed, path)
+            if model in MODELS:
+                build(MODELS[model], seed, path)
+            else:
+                from parity import pipelines
+
+                pipelines.build(model, seed, path)
             self._known[model, seed] = path
         return self._known[model, seed]
 

@@ -11,7 +11,7 @@ A prompt at which two logits are within rounding of each other decides nothing a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,13 +29,15 @@ UNDECIDED = 1e-4
 
 @dataclass
 class Said:
-    """What the oracle says after one prompt."""
+    """What the oracle says after one prompt; ``closest`` is the least of all margins, proposals' included."""
 
     tokens: list[int]
     proposed: list[list[int]]
     accepted: list[int]
     margins: list[float]
     closest: float
+    first_margin: float = 0.0
+    proposal_margins: list[list[float]] = field(default_factory=list)
 
 
 def decode_prompts(case: Case, seed: int) -> list[list[int]]:
@@ -77,17 +79,13 @@ class DecodeOracle:
 
     @torch.inference_mode()
     def _loop(self, prompt: list[int], most: int) -> Said:
-        config = self._drafter.config
         final, said = list(prompt), Said([], [], [], [], float("inf"))
         word, margin = _best(self._logits(final)[-1])
         said.tokens.append(int(word))
-        said.closest = float(margin)
+        said.closest = said.first_margin = float(margin)
         while len(said.tokens) < most:
-            mask = [config.mask_token_id] * (config.block_size - 1)
-            noise = self._target.model.embed_tokens(torch.tensor([[said.tokens[-1], *mask]]))
             states = self._target(torch.tensor([final]), output_hidden_states=True).hidden_states
-            kept = torch.cat([states[layer + 1] for layer in config.target_layer_ids], -1)
-            hidden = self._drafter(noise_embeds=noise, context_hidden_states=kept).last_hidden_state
+            hidden = self._draft(states, said.tokens[-1])
             proposed, by = _best(self._target.lm_head(hidden[0, 1:]))
             words, margins = _best(self._logits([*final, said.tokens[-1], *proposed.tolist()])[len(final) :])
             matched = 0
@@ -96,11 +94,28 @@ class DecodeOracle:
             final += [said.tokens[-1], *proposed[:matched].tolist()]
             said.tokens += [*proposed[:matched].tolist(), int(words[matched])]
             said.proposed.append(proposed.tolist())
+            said.proposal_margins.append(by.tolist())
             said.accepted.append(matched + 1)
             said.margins.append(float(margins[: matched + 1].min()))
             said.closest = min(said.closest, said.margins[-1], float(by.min()))
         said.tokens = said.tokens[:most]
         return said
+
+    @torch.inference_mode()
+    def states(self, prompt: list[int]) -> dict[str, Tensor]:
+        """Of a prompt: ``layers`` (layers - 1, rows, D) before the final norm, ``last`` (rows, D) after it, ``logits``
+        (rows, words), and ``draft`` (block, D), the drafter's first answer after its final norm."""
+        found = self._target(torch.tensor([prompt]), output_hidden_states=True)
+        draft = self._draft(found.hidden_states, int(found.logits[0, -1].argmax()))[0]
+        layers = torch.cat(found.hidden_states[1:-1])
+        return {"layers": layers, "last": found.hidden_states[-1][0], "logits": found.logits[0], "draft": draft}
+
+    def _draft(self, states: tuple[Tensor, ...], last: int) -> Tensor:
+        config = self._drafter.config
+        mask = [config.mask_token_id] * (config.block_size - 1)
+        noise = self._target.model.embed_tokens(torch.tensor([[last, *mask]]))
+        kept = torch.cat([states[layer + 1] for layer in config.target_layer_ids], -1)
+        return self._drafter(noise_embeds=noise, context_hidden_states=kept).last_hidden_state
 
     def _logits(self, ids: list[int]) -> Tensor:
         return self._target(torch.tensor([ids])).logits[0]

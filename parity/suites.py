@@ -31,6 +31,7 @@ def registry() -> Registry:
     _real_widths(found, "sd35_large")
     _full_size(found)
     _wan(found)
+    _pipelines(found)
     return found
 
 
@@ -250,6 +251,19 @@ def _wan(found: Registry) -> None:
     _model(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)
 
 
+def _pipelines(found: Registry) -> None:
+    """Prompt to pictures: encoders, transformer, scheduler and decoder together."""
+    usp = replace(USP24, prompt="split")
+    for model, layouts in {
+        "sd3_pipeline_tiny": (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("tg", "cfg2_sp4_tp4")),
+        "wan_pipeline_tiny": (Layout("t3k", "sp2_tp4"), Layout("t3k", "cfg2_sp2_tp2"), Layout("galaxy", "sp8_tp4")),
+        "cogvideox_2b_pipeline_tiny": (USP24, usp),
+        "cogvideox_5b_pipeline_tiny": (USP24, usp, Layout("t3k", "cfg2_sp2_tp2")),
+    }.items():
+        for layout in layouts:
+            found.add(make_case("pipeline", model, layout, ModelShape((), 13, 2), suite="full"))
+
+
 def _decoding(found: Registry) -> None:
     """Qwen3 mixture of experts, and DFlash drafting for it: heads, experts' features and vocabulary cut over tp."""
     for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4"), ("t3k-1x8", "tp8")):  # 8 devices share 4 key-value heads
@@ -271,6 +285,9 @@ _WING_LAYOUTS = (
 )
 
 
+_WING_DECODE = DecodeShape(prompts=3, most=8)
+
+
 @cache
 def wing_registry() -> Registry:
     """The device wing's cases: where the TTNN program runs, judged against refsim in bf16."""
@@ -286,6 +303,7 @@ def wing_registry() -> Registry:
         (Layout("bh-qb", "sp2_tp2"), None),
     ):
         _wing(found, "sd35_tiny64", layout, guidance=guidance, text=29)
+    _wing_decode(found)
     for model in ("sd35_medium", "sd35_large"):
         for where in _WING_LAYOUTS:
             found.add(make_case("wing_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))
@@ -293,6 +311,14 @@ def wing_registry() -> Registry:
             guidance = 4.5 if where[1].startswith("cfg") else None
             _wing(found, model, Layout(*where), guidance=guidance, batch=2 if guidance else 1, needs_gb=8)
     return found
+
+
+def _wing_decode(found: Registry) -> None:
+    """Target cut over tp, drafter whole on every device."""
+    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4")):
+        found.add(make_case("wing_decode", "dflash_tiny32", Layout(*where), _WING_DECODE))
+    uncached = replace(_WING_DECODE, cache="none")
+    found.add(make_case("wing_decode", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), uncached, tag="uncached"))
 
 
 def _wing(found: Registry, model: str, layout: Layout, **more: Any) -> None:

@@ -138,6 +138,19 @@ _DECODER_FP32 = (
 TABLE["decoder", "fp32"] = _DECODER_FP32
 TABLE["encoder", "fp32"] = _DECODER_FP32[:-1]
 
+TABLE["pipeline", "fp32"] = (
+    Threshold(
+        "rel_rmse",
+        5e-6,
+        "latents after every step as close as one forward of the transformer; guidance multiplies its error by a few, "
+        "a step of the scheduler takes a part of it",
+    ),
+    Threshold("max_pixel_difference", 1, "a value at the border of two of 256 may be rounded to either"),
+    Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
+    _REPLICAS,
+    _FINITE,
+)
+
 TABLE["decode", "fp32"] = (
     Threshold("wrong_tokens", 0, "a drafter can change the speed, never the tokens: they are the target's alone"),
     Threshold("wrong_proposals", 0, "every proposal is what transformers' drafter says to the same hidden states"),
@@ -171,6 +184,20 @@ TABLE["wing_block", "bf16"] = (
         3.2e-2,
         "the error that PCC 0.9995 stands for, sqrt(2 * 5e-4), so that a factor on what the block adds counts",
     ),
+)
+
+
+_BF16_ATTENTION = (
+    "queries, keys and values are rounded to bf16 for TTNN's attention, by 2e-3 of their size, all the rest is fp32: "
+    "1 - PCC of 1e-5 where attention is a part of the sum; PCC 0.9999 is asked for"
+)
+TABLE["wing_decode", "fp32"] = (
+    Threshold("wrong_tokens", 0, "the tokens of the reference wing, which are those of the target alone"),
+    Threshold("wrong_proposals", 0, "every proposal that is not a toss-up is the reference wing's"),
+    Threshold("wrong_steps", 0, "the longest prefix that matches is accepted, and the target's own token"),
+    Threshold("wrong_rows", 0, "both caches hold the rows of final tokens, no more and no fewer"),
+    *(Threshold(f"{n}_one_minus_pcc", 1e-4, _BF16_ATTENTION) for n in ("layers", "last", "logits", "draft")),
+    Threshold("undecided_share", 0.5, "tokens behind a toss-up decide nothing; most must decide"),
 )
 
 

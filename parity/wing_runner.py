@@ -18,7 +18,7 @@ import safetensors.torch
 from torch import Tensor
 
 from parity import metrics as m
-from parity import oracles, wing_block
+from parity import oracles, wing_block, wing_decoding
 from parity.cases import Case
 from parity.checkpoints import MODELS, CheckpointStore
 from parity.comm import differences, unexplained
@@ -27,6 +27,7 @@ from parity.runners import Measured, token_shards
 from refsim import api
 from refsim import launch as reference_launch
 from refsim.config import DiTParallelConfig, parse_parallel
+from refsim.decode import DecodeResult
 from refsim.errors import UserError
 from refsim.launch import Result
 from refsim.mesh import get_mesh
@@ -46,6 +47,7 @@ class WingRunner:
         self._backend = backend
         self._store = CheckpointStore()
         self._oracle = oracles.ModelOracle(self._store)
+        self._decoding = wing_decoding.WingDecoding(self._store)
         self._inputs: dict[tuple[str, int], Path] = {}
         self._answers: dict[tuple[str, int], Result] = {}
         self._ahead: list[tuple[Case, int]] = []
@@ -77,6 +79,8 @@ class WingRunner:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
         self._store.drop(case.model, seed)
         self._oracle.drop(case.model, seed)
+        if case.kind == "wing_decode":
+            self._decoding.drop(case, seed)
 
     def run(self, case: Case, seed: int) -> Measured:
         """Run one case on both wings; whatever goes wrong is raised."""
@@ -87,7 +91,7 @@ class WingRunner:
             outcome, seconds = started.result()
         measured = self.measure(case, seed, outcome)
         measured.sim_s = seconds
-        self._answers.pop((case.id, seed))
+        self._answers.pop((case.id, seed), None)
         return measured
 
     def _next(self, case: Case, seed: int) -> Future[tuple[Outcome, float]]:
@@ -111,7 +115,7 @@ class WingRunner:
 
         ``fault``: ``module:function`` called in the program's process before it, see :mod:`parity.faults`.
         """
-        if case.kind not in ("wing", "wing_block"):
+        if case.kind not in ("wing", "wing_block", "wing_decode"):
             raise UserError(f"case {case.id} has no counterpart on backend {self._backend}.")
         arguments: dict[str, Any] = {
             "checkpoint": str(self._store.folder(case.model, seed)),
@@ -120,9 +124,12 @@ class WingRunner:
         if case.kind == "wing":
             program = "tt_impl.pipelines.transformer:program"
             arguments["guidance"] = case.guidance
-        else:
+        elif case.kind == "wing_block":
             program = "tt_impl.pipelines.block:program"
             arguments["index"] = MODELS[case.model].block
+        else:
+            program = wing_decoding.PROGRAM
+            arguments |= self._decoding.arguments(case, seed)
         optable = self._backend == "ttnn-mock" and not fault
 
         def work() -> tuple[Outcome, float]:
@@ -144,8 +151,10 @@ class WingRunner:
 
         return self._threads.submit(work)
 
-    def reference(self, case: Case, seed: int) -> Result:
-        """refsim's answer in bf16, computed once; its ranks are forked, so call it from one thread only."""
+    def reference(self, case: Case, seed: int) -> Result | DecodeResult:
+        """refsim's answer in the case's dtype, computed once; its ranks are forked: call it from one thread only."""
+        if case.kind == "wing_decode":
+            return self._decoding.reference(case, seed)
         key = case.id, seed
         if key not in self._answers:
             folder, inputs = self._store.folder(case.model, seed), self._inputs_of(case, seed)
@@ -175,6 +184,11 @@ class WingRunner:
     def measure(self, case: Case, seed: int, outcome: Outcome) -> Measured:
         """All metrics of the device wing's answer against the reference's."""
         reference = self.reference(case, seed)
+        if case.kind == "wing_decode":
+            found = self._decoding.compare(case, seed, outcome.report["texts"], outcome.tensors)
+            extra = {"ran": outcome.ran, "collectives": outcome.collectives, "texts": outcome.report["texts"]}
+            extra |= {"ops": _summary(outcome.ops), "optable": outcome.optable, "resources": outcome.resources}
+            return Measured(found, {}, reference.bytes_by_collective, hazards=reference.hazards, extra=extra)
         config = _config(case)
         extra: dict[str, Any] = {}
         if case.kind == "wing":
@@ -202,14 +216,17 @@ class WingRunner:
         """A file with the case's inputs."""
         key = case.id, seed
         if key not in self._inputs:
+            path = Path(self._folder.name) / f"{case.id}-{seed}.safetensors"
+            self._inputs[key] = path
+            if case.kind == "wing_decode":
+                self._decoding.write_inputs(case, seed, path)
+                return path
             if case.kind == "wing":
                 drawn = self._oracle.inputs(case, seed)
             else:
                 features = MODELS[case.model].config["caption_projection_dim"]
                 drawn = wing_block.block_inputs(case.shape, features, seed)
-            path = Path(self._folder.name) / f"{case.id}-{seed}.safetensors"
             safetensors.torch.save_file({k: x.contiguous() for k, x in drawn.items()}, path)
-            self._inputs[key] = path
         return self._inputs[key]
 
 

@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from parity.cases import Case
-from parity.faults import wing_attention, wing_collectives, wing_program, wing_weights  # noqa: F401 - they register
+from parity.faults import (  # noqa: F401 - they register
+    wing_attention,
+    wing_collectives,
+    wing_decoding,
+    wing_program,
+    wing_weights,
+)
 from parity.faults.registry import FAULTS, Fault
 from parity.thresholds import judge, thresholds_for
 from refsim.errors import RefsimError
