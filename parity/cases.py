@@ -99,10 +99,11 @@ class Case:
         id: unique, see the top of this file.
         kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``decoder`` (an
             autoencoder's, rows cut over sp and columns over tp, diffusers oracle), ``encoder`` (of text, transformers
-            oracle), ``pipeline`` (prompt to pictures, diffusers oracle), ``decode`` (target and drafter, tokens and proposals as transformers gives them), ``wing``
-            (checkpoint, the device wing against refsim), ``wing_block`` (the same of one block, judged by what it
-            adds) or ``wing_decode`` (the same of target and drafter, judged by tokens, proposals and caches).
-        model: ``attention`` or a name in ``parity.checkpoints.MODELS``.
+            oracle), ``pipeline`` (prompt to pictures, diffusers oracle), ``decode`` (target and drafter, tokens and
+            proposals as transformers gives them), ``wing`` (checkpoint, the device wing against refsim),
+            ``wing_block`` (the same of one block, judged by what it adds) or ``wing_decode`` (the same of target and
+            drafter, judged by tokens, proposals and caches).
+        model: ``attention`` or a name in ``parity.checkpoints.MODELS`` or ``parity.pipelines.PIPELINES``.
         dtype: storage, ``fp32`` or ``bf16``.
         suite: ``smoke`` cases are part of ``full``.
         family: of the inputs, see ``parity.inputs``.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity import decoding, oracles
+from parity import decoding, oracles, pipelines
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, CheckpointStore
@@ -57,6 +57,7 @@ class CpuRunner:
         self._store = CheckpointStore()
         self._oracle = oracles.ModelOracle(self._store)
         self._decoders: dict[tuple[str, int], decoding.DecodeOracle] = {}
+        self._pipelines: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
         self._threads = torch.get_num_threads()
 
     def __enter__(self) -> CpuRunner:
@@ -78,6 +79,7 @@ class CpuRunner:
             "decoder": self._decoder,
             "encoder": self._encoder,
             "decode": self._decode,
+            "pipeline": self._pipeline,
         }
         measured = kinds[case.kind](case, seed, **more)
         measured.oracle_s = time.monotonic() - started - measured.sim_s
@@ -99,6 +101,7 @@ class CpuRunner:
         if case.kind == "decode":
             self._store.drop(MODELS[case.model].target, seed)
             self._decoders.pop((case.model, seed), None)
+        self._pipelines.pop((case.model, seed), None)
 
     def _attention(self, case: Case, seed: int, **more: Any) -> Measured:
         tensors = rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
@@ -177,6 +180,15 @@ class CpuRunner:
         finally:
             torch.set_num_threads(threads)
         found["distinct_replicas"] = 1 if result.replicas_equal else math.nan
+        return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=result.hazards)
+
+    def _pipeline(self, case: Case, seed: int, **more: Any) -> Measured:
+        """Latents after every step and the pictures."""
+        result = pipelines.run(case, seed, self._store, **more)
+        if (case.model, seed) not in self._pipelines:
+            folder = self._store.folder(case.model, seed)
+            self._pipelines[case.model, seed] = pipelines.reference(case.model, folder)
+        found = pipelines.compare(case, result, *self._pipelines[case.model, seed])
         return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=result.hazards)
 
     def _decoder(self, case: Case, seed: int) -> Measured:
