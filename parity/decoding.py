@@ -47,11 +47,13 @@ def decode_prompts(case: Case, seed: int) -> list[list[int]]:
     return [torch.randint(words, (length,), generator=g).tolist() for length in lengths]
 
 
-def run(case: Case, seed: int, store: CheckpointStore, **more: Any) -> DecodeResult:
-    """The simulator's part."""
+def run(
+    case: Case, seed: int, store: CheckpointStore, *, prompts: list[list[int]] | None = None, **more: Any
+) -> DecodeResult:
+    """The simulator's part; without ``prompts`` on those of :func:`decode_prompts`."""
     return decode(
         store.folder(MODELS[case.model].target, seed),
-        decode_prompts(case, seed),
+        decode_prompts(case, seed) if prompts is None else prompts,
         draft=store.folder(case.model, seed),
         mesh=case.mesh,
         parallel=case.layout.parallel,
@@ -109,6 +111,14 @@ class DecodeOracle:
         draft = self._draft(found.hidden_states, int(found.logits[0, -1].argmax()))[0]
         layers = torch.cat(found.hidden_states[1:-1])
         return {"layers": layers, "last": found.hidden_states[-1][0], "logits": found.logits[0], "draft": draft}
+
+    @torch.inference_mode()
+    def router_gap(self, ids: list[int]) -> float:
+        """By how much the last expert chosen for a row of a text beats the first one left out; the least of all."""
+        chosen = self._target.config.num_experts_per_tok
+        routers = self._target(torch.tensor([ids]), output_router_logits=True).router_logits
+        best = torch.cat(routers).topk(chosen + 1, -1).values
+        return float((best[:, -2] - best[:, -1]).min())
 
     def _draft(self, states: tuple[Tensor, ...], last: int) -> Tensor:
         config = self._drafter.config

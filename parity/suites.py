@@ -285,7 +285,7 @@ _WING_LAYOUTS = (
 )
 
 
-_WING_DECODE = DecodeShape(prompts=3, most=8)
+_WING_DECODE = DecodeShape(prompts=2, text=7, most=6)
 
 
 @cache

@@ -197,7 +197,6 @@ TABLE["wing_decode", "fp32"] = (
     Threshold("wrong_steps", 0, "the longest prefix that matches is accepted, and the target's own token"),
     Threshold("wrong_rows", 0, "both caches hold the rows of final tokens, no more and no fewer"),
     *(Threshold(f"{n}_one_minus_pcc", 1e-4, _BF16_ATTENTION) for n in ("layers", "last", "logits", "draft")),
-    Threshold("undecided_share", 0.5, "tokens behind a toss-up decide nothing; most must decide"),
 )
 
 
