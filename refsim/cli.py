@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 BACKENDS = ("cpu", "ttnn-mock", "ttnn-sim", "ttnn-device")
 _INTERRUPTED, _STDOUT_CLOSED, _TERMINATED = 130, 141, 143
+_RANK_0_FIRST_S = 2.0  # how long torchrun's other ranks wait for rank 0 to say the same
 # Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
 # the one subclass that every version exports.
 _CommandLineError = typer.BadParameter.__mro__[2]
@@ -477,14 +479,23 @@ def _stdout_closed() -> int:
 
 
 def _report(sentence: str, code: int, details: str = "") -> int:
-    """One line on stderr, whatever control characters a name or a library's message holds, then the details."""
+    """One line on stderr, whatever control characters a name or a library's message holds, then the details.
+
+    torchrun ends every rank as soon as one has failed. A rank above 0 therefore leaves rank 0 the time to say what it
+    has most likely met too, and then says it itself: rank 0 may be slow, or may not have met it at all.
+    """
     from refsim.launch import is_main
 
-    if is_main():
-        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"refsim: {line}\n{details}")
-            sys.stderr.flush()
+    name = "refsim"
+    if not is_main():
+        if code in (_INTERRUPTED, _TERMINATED):
+            return code
+        time.sleep(_RANK_0_FIRST_S)
+        name = f"refsim, rank {os.environ['RANK']}"
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{name}: {line}\n{details}")
+        sys.stderr.flush()
     return code
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from refsim import cli
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
 
@@ -82,6 +83,18 @@ def test_torchrun_gives_the_same_bits(files):
     wrong = refsim(*run_words(files, "--mesh", "t3k", "--parallel", "sp2_tp4"), launcher=launcher)
     assert wrong.returncode != 0
     assert "torchrun started 2 ranks but mesh t3k (2x4) has 8" in wrong.stderr
+
+
+@pytest.mark.parametrize(("rank", "name"), [("0", "refsim"), ("1", "refsim, rank 1")])
+def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name):
+    """Also where rank 0 has nothing to say: torchrun ends all ranks as soon as one has failed."""
+    monkeypatch.setattr(cli, "_RANK_0_FIRST_S", 0.0)
+    for variable, value in {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["run", "nowhere", "--mesh", "moon", "--out", "x"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"{name}: mesh 'moon' does not exist")
 
 
 @pytest.mark.parametrize(
