@@ -7,7 +7,8 @@
              message per rank that says whether anybody is in doubt
 
 Every pair gives one ratio with / without; printed are the medians over the pairs and their quartiles. The order inside
-a pair alternates. ``counted`` is the largest share of any rank.
+a pair alternates. ``counted`` is the largest share of any rank. A run that takes a moment is disturbed most: there are
+as many pairs of it as fit in half a minute.
 
 ``python -m benchmarks.hazards [--pairs 12] [--json]``
 """
@@ -40,6 +41,7 @@ from refsim.runtime.pool import Zygote
 FULL_LENGTH = make_case(
     "attention", "attention", Layout("t3k-1x8", "sp8"), AttentionShape(heads=38, n=4096, text=333), tag="1024px"
 )
+ENOUGH_S = 30.0
 SMOKE = ("sd35_medium-t3k-cfg2_sp2_tp2-ring-fp32", "sd35_tiny-t3k-cfg2_sp2_tp2-ring-fp32")
 
 
@@ -111,8 +113,10 @@ def counted(runner: CpuRunner, case: Case) -> dict:
 
 
 def compare(runner: CpuRunner, case: Case, pairs: int) -> dict:
-    """Ratios with / without over ``pairs`` pairs of runs."""
-    measure(runner, case, True), measure(runner, case, False)
+    """Ratios with / without over at least ``pairs`` pairs of runs."""
+    measure(runner, case, True)
+    _, wall = measure(runner, case, False)
+    pairs = max(pairs, int(ENOUGH_S / (2 * wall)))
     found: dict[str, list[float]] = {"cpu": [], "wall": []}
     seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for pair in range(pairs):
