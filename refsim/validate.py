@@ -21,6 +21,8 @@ from refsim.runtime.device import Device
 
 PROMPTS = ("replicated", "split")
 _WHOLE_NUMBERS = ("input_ids", "attention_mask")
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_options(prompt: str, schedule: str, q_chunk_size: int, k_chunk_size: int, timeout_s: float) -> None:
@@ -142,7 +144,9 @@ def _check_input(name: str, tensor: Tensor, wanted: tuple[int | None, ...]) -> t
         if tensor.dtype not in (torch.int64, torch.int32):
             raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be int64.")
         return shape
-    if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64) and len(wanted) > 1:
-        raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be floating point.")
+    plain = _FLOATS if len(wanted) > 1 else (*_FLOATS, *_INTEGERS)  # a time step may be a whole number
+    if tensor.dtype not in plain:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in plain)
+        raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be one of {names}.")
     check_finite(name, tensor)
     return shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-MANY = 400
+MANY = 1500
 
 
 def examples(count: int) -> settings:

@@ -237,6 +237,8 @@ SHAPES = st.lists(st.one_of(st.sampled_from([1, 2, 12, 16, 20, 29, 40, 64]), st.
         max_size=2,
     )
 )
+@example(changes={"timestep": (torch.float8_e4m3fn, None, False)})
+@example(changes={"timestep": (torch.complex64, None, False)})
 def test_inputs_of_any_shape_and_dtype(good, place, changes):
     tensors = load_file(good / "in.safetensors")
     for name, change in changes.items():
