@@ -159,6 +159,18 @@ def _cogvideox(*, rotary: bool) -> dict[str, Any]:
     }
 
 
+def _cogvideox_vae(widths: tuple[int, ...], groups: int, layers: int) -> dict[str, Any]:
+    return {
+        "block_out_channels": widths,
+        "latent_channels": 16,
+        "layers_per_block": layers,
+        "norm_num_groups": groups,
+        "temporal_compression_ratio": 4,
+        "down_block_types": ("CogVideoXDownBlock3D",) * len(widths),
+        "up_block_types": ("CogVideoXUpBlock3D",) * len(widths),
+    }
+
+
 def _sd35_vae(widths: tuple[int, ...], groups: int, **more: Any) -> dict[str, Any]:
     return {
         "block_out_channels": widths,
@@ -202,25 +214,15 @@ MODELS: dict[str, ModelSpec] = {
     "sd35_vae_tiny": ModelSpec(
         _sd35_vae((16, 24, 32), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
     ),
-    # The published decoder, 128 to 512 channels, three times doubled.
+    # The published decoders, 128 to 512 channels, three times doubled.
     "sd35_vae": ModelSpec(_sd35_vae((128, 256, 512, 512), 32, layers_per_block=2), class_name="AutoencoderKL"),
+    "cogvideox_vae": ModelSpec(_cogvideox_vae((128, 256, 256, 512), 32, 3), class_name="AutoencoderKLCogVideoX"),
     # Parts of pipelines: text encoders as wide as the transformers beside them ask for.
     "clip_l_tiny": ModelSpec(_CLIP, class_name="CLIPTextModelWithProjection"),
     "clip_g_tiny": ModelSpec(_CLIP | {"hidden_act": "gelu"}, class_name="CLIPTextModelWithProjection"),
     "t5_64_tiny": ModelSpec(_T5 | {"d_model": 64}, class_name="T5EncoderModel"),
     "t5_32_tiny": ModelSpec(_T5 | {"d_model": 32}, class_name="T5EncoderModel"),
-    "cogvideox_vae_tiny": ModelSpec(
-        {
-            "block_out_channels": (8, 8, 8, 8),
-            "latent_channels": 16,
-            "layers_per_block": 1,
-            "norm_num_groups": 4,
-            "temporal_compression_ratio": 4,
-            "down_block_types": ("CogVideoXDownBlock3D",) * 4,
-            "up_block_types": ("CogVideoXUpBlock3D",) * 4,
-        },
-        class_name="AutoencoderKLCogVideoX",
-    ),
+    "cogvideox_vae_tiny": ModelSpec(_cogvideox_vae((8, 8, 8, 8), 4, 1), class_name="AutoencoderKLCogVideoX"),
     "t5_tiny": ModelSpec(_T5, class_name="T5EncoderModel"),
     "umt5_tiny": ModelSpec(_T5, class_name="UMT5EncoderModel"),
     # 40 words over two devices are 32 and 8, over four the last two hold padding only.

@@ -226,6 +226,12 @@ def _wan(found: Registry) -> None:
     ):
         shape = ModelShape((3, 10, 13), 0, 2 if "cfg" in where[1] else 1)
         found.add(make_case("decoder", "wan_vae_tiny", Layout(*where), shape, suite="full"))
+    for where, frames in ((("t3k", "sp2_tp4"), 4), (("tg", "sp8_tp4"), 3), (("galaxy", "sp4_tp8"), 3)):
+        shape = ModelShape((frames, 10, 13), 0, 1)
+        found.add(make_case("decoder", "cogvideox_vae_tiny", Layout(*where), shape, suite="full"))
+    found.add(
+        make_case("decoder", "cogvideox_vae", Layout("t3k", "sp2_tp4"), ModelShape((3, 6, 10), 0, 1), suite="full")
+    )
     for where in (("n300", "sp2"), ("t3k", "sp2_tp4"), ("tg", "sp8_tp4"), ("galaxy", "sp4_tp8")):
         found.add(make_case("decoder", "sd35_vae_tiny", Layout(*where), ModelShape((10, 13), 0, 1), suite="full"))
     found.add(make_case("decoder", "sd35_vae", Layout("t3k", "sp2_tp4"), ModelShape((16, 24), 0, 1), suite="full"))

@@ -16,6 +16,8 @@ from refsim.models.t5.config import T5Config
 from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.decoder import VAEDecoder
+from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
+from refsim.models.vae_cogvideox.decoder import CogVideoXVAEDecoder
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.models.wan22.config import WanConfig
@@ -28,6 +30,7 @@ _MODELS = {
     WanTransformer.CLASS_NAME: (WanTransformer, WanConfig),
     WanVAEDecoder.CLASS_NAME: (WanVAEDecoder, WanVAEConfig),
     CogVideoXTransformer.CLASS_NAME: (CogVideoXTransformer, CogVideoXConfig),
+    CogVideoXVAEDecoder.CLASS_NAME: (CogVideoXVAEDecoder, CogVideoXVAEConfig),
     VAEDecoder.CLASS_NAME: (VAEDecoder, VAEConfig),
     CLIPTextEncoder.CLASS_NAME: (CLIPTextEncoder, CLIPTextConfig),
     Qwen3MoeForCausalLM.CLASS_NAME: (Qwen3MoeForCausalLM, Qwen3MoeConfig),

@@ -2,9 +2,7 @@
 
     prompt, negative prompt --tokenizer (host)--> ids --T5 (no mask)--> embeddings
     for every time step: transformer with guidance --> scheduler (host) --> latents
-    latents / scaling --> decoder --> frames
-
-The decoder is not parallel: rank 0 runs diffusers' own ``AutoencoderKLCogVideoX``, and the notes of a run say so.
+    latents / scaling --> decoder, frames cut by rows (sp) and columns (tp) --> frames
 
 Counterpart: diffusers' ``CogVideoXPipeline`` with its DDIM or DPM scheduler.
 """
@@ -24,6 +22,8 @@ from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.registry import load_model
 from refsim.models.t5.config import T5Config
 from refsim.models.t5.encoder import T5Encoder
+from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
+from refsim.models.vae_cogvideox.decoder import CogVideoXVAEDecoder
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.usp import AttentionOptions
@@ -45,9 +45,9 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     Raises:
         UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
     """
-    config, vae = Checkpoint(root / "transformer").config, Checkpoint(root / "vae").config
-    scale = 2 ** (len(vae.get("block_out_channels", (0,) * 4)) - 1)
-    temporal = int(vae.get("temporal_compression_ratio", 4))
+    config = Checkpoint(root / "transformer").config
+    vae = CogVideoXVAEConfig.from_dict(Checkpoint(root / "vae").config)
+    scale, temporal = vae.scale, vae.temporal_compression_ratio
     height = request.height or config.get("sample_height", 60) * scale
     width = request.width or config.get("sample_width", 90) * scale
     frames, step = request.frames or config.get("sample_frames", _FRAMES), scale * config.get("patch_size", 2)
@@ -86,7 +86,12 @@ def check(root: Path, device: Device, *, split_prompt: bool) -> None:
             f"pipeline '{root}' has text_embed_dim {config.text_embed_dim} in transformer but d_model of text_encoder "
             f"is {features}."
         )
-    Checkpoint(root / "vae")
+    channels = _decoder(device, root, torch.float32, meta=True)[1].latent_channels
+    if channels != config.in_channels:
+        raise UserError(
+            f"pipeline '{root}' has in_channels {config.in_channels} in transformer but latent_channels of vae is "
+            f"{channels}."
+        )
     name = type(load_scheduler(root / "scheduler")).__name__
     if name not in _SCHEDULERS:
         raise UserError(f"pipeline '{root}' has a {name}; {' and '.join(_SCHEDULERS)} are supported.")
@@ -113,7 +118,7 @@ def program(
 
     Returns:
         ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps`` (steps, 1, F, C, h, w), the latents after every step;
-        seconds per stage, how the decoder ran, and the digest of the last latents.
+        seconds per stage and the frames' digest.
     """
     root, storage = Path(folder), getattr(torch, dtype)
     tensors, clock = load_file(inputs), Clock()
@@ -145,25 +150,25 @@ def program(
     device.progress(len(scheduler.timesteps), len(scheduler.timesteps))
     clock.lap("denoise")
 
-    asked = latents[:, int(tensors["spare"]) :]
-    frames = _decode(device, root, storage, asked) if device.rank == 0 else None
+    decoder, config = _decoder(device, root, storage)
+    asked = latents[:, int(tensors["spare"]) :].permute(0, 2, 1, 3, 4)  # (1, C, F, h, w)
+    frames = decoder(z=asked.to(storage) / config.scaling_factor)
     clock.lap("decode")
-    result = {"digest": digest(latents), "seconds": clock.laps, "decoder": "diffusers on rank 0, not parallel"}
-    return result, {} if frames is None else {"frames": frames, "steps": torch.stack(kept)}
-
-
-def _decode(device: Device, root: Path, storage: torch.dtype, latents_BFCHW: Tensor) -> Tensor:
-    from diffusers import AutoencoderKLCogVideoX
-
-    device.status("decoding by diffusers")
-    vae = AutoencoderKLCogVideoX.from_pretrained(root / "vae", torch_dtype=storage, use_safetensors=True).eval()
-    latents = latents_BFCHW.permute(0, 2, 1, 3, 4).to(storage) / vae.config.scaling_factor
-    return vae.decode(latents, return_dict=False)[0].contiguous()
+    result = {"digest": digest(frames), "seconds": clock.laps}
+    return result, {"frames": frames, "steps": torch.stack(kept)}
 
 
 def _text_encoder(device: Device, root: Path, storage: torch.dtype, *, meta: bool = False) -> T5Encoder:
     checkpoint = Checkpoint(root / "text_encoder")
     return T5Encoder(Weights(checkpoint, storage, meta=meta), device, T5Config.from_dict(checkpoint.config))
+
+
+def _decoder(
+    device: Device, root: Path, storage: torch.dtype, *, meta: bool = False
+) -> tuple[CogVideoXVAEDecoder, CogVideoXVAEConfig]:
+    checkpoint = Checkpoint(root / "vae")
+    config = CogVideoXVAEConfig.from_dict(checkpoint.config)
+    return CogVideoXVAEDecoder(Weights(checkpoint, storage, meta=meta), device, config), config
 
 
 def _transformer(

@@ -16,61 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
+from refsim.layers.convolution import Conv2d
+from refsim.layers.group_norm import GroupNorm
 from refsim.models.vae.config import CLASS_NAME, VAEConfig
-from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
+from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig
 from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
-
-_EPS = 1e-6
-
-
-class Conv2d:
-    """Convolution of (B, C, local H, local W) with an odd kernel, the borders of the neighbours around it."""
-
-    def __init__(
-        self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int, kernel: int = 3
-    ) -> None:
-        self._device, self._kernel = device, kernel
-        self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel, kernel))
-        self.bias = weights.take(f"{name}.bias", (out_channels,))
-
-    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
-        if self._kernel > 1:
-            x = exchange_halo(self._device, x, shards, by=self._kernel // 2)
-        with self._device.compute("conv2d", x, self.weight):
-            return F.conv2d(x, self.weight, self.bias)
-
-
-class GroupNorm:
-    """GroupNorm whose statistics are those of the whole image; padding counts for nothing."""
-
-    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int) -> None:
-        self._device, self._groups = device, groups
-        self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,)) for n in ("weight", "bias"))
-
-    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
-        height, width = shards.real(self._device)
-        y = x.float().unflatten(1, (self._groups, -1))  # (B, G, C/G, H, W)
-        pixels = y[..., :height, :width].flatten(2)
-        count = torch.full((*pixels.shape[:2], 1), float(pixels.shape[2]), dtype=torch.float32)
-        mean = pixels.sum(-1, keepdim=True) / count.clamp(min=1)
-        stats = torch.cat([count, mean, (pixels - mean).square().sum(-1, keepdim=True)], -1)
-        for group in ("tp", "sp"):
-            stats = self._merge(all_gather(self._device, stats.unsqueeze(0), self._device.groups[group], dim=0))
-        count, mean, m2 = (s[..., None, None] for s in stats.split(1, -1))
-        y = ((y - mean) * torch.rsqrt(m2 / count + _EPS)).flatten(1, 2)
-        return (y * self._weight[:, None, None] + self._bias[:, None, None]).to(x.dtype)
-
-    @staticmethod
-    def _merge(stats_PBG3: Tensor) -> Tensor:
-        """(count, mean, M2) of the members, merged."""
-        count, mean, m2 = stats_PBG3.split(1, -1)
-        total = count.sum(0)
-        whole = (count * mean).sum(0) / total.clamp(min=1)  # a row of members may hold padding only
-        return torch.cat([total, whole, (m2 + count * (mean - whole).square()).sum(0)], -1)
 
 
 class ResnetBlock:

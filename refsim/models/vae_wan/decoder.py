@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
+from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.models.vae_wan.config import CLASS_NAME, WanVAEConfig
-from refsim.models.vae_wan.layers import CausalConv3d, ChannelNorm, FrameAttention, ResidualBlock, Stream, Upsample
+from refsim.models.vae_wan.layers import ChannelNorm, FrameAttention, ResidualBlock, Upsample
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device

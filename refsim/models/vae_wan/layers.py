@@ -1,68 +1,22 @@
 """Layers of Wan's decoder on this member's part of every frame.
 
-convolution in time     [2 past frames, kept | new frames] --> no look into the future, chunk by chunk as in one go
-convolution in space    one halo exchange of the new frames; the past ones keep theirs
+convolution             one halo exchange of the new frames; the past ones keep theirs
 norm                    over channels, which are whole: no communication
 attention (mid block)   keys and values of a frame gathered over rows and columns, queries local
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
+from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.parallel.halo import ImageShards, exchange_halo, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig
 from refsim.runtime.device import Device
 
 _SHORTEST = 1e-12
-
-
-@dataclass
-class Stream:
-    """One video on its way through the decoder.
-
-    Attributes:
-        past: per convolution the frames before the next chunk, halos included.
-        first: the chunk under way is the first one.
-    """
-
-    past: dict[str, Tensor] = field(default_factory=dict)
-    first: bool = True
-
-
-class CausalConv3d:
-    """Convolution of (B, C, T, local H, local W), causal in time; ``kernel`` is (time, space)."""
-
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        name: str,
-        *,
-        in_channels: int,
-        out_channels: int,
-        kernel: tuple[int, int] = (3, 3),
-    ) -> None:
-        self._device, self._name = device, name
-        self._time, self._space = kernel
-        self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
-        self.bias = weights.take(f"{name}.bias", (out_channels,))
-
-    def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
-        if self._space > 1:
-            x = exchange_halo(self._device, x, shards, by=self._space // 2)
-        if self._time > 1:
-            kept = self._time - 1
-            past = stream.past.get(self._name)
-            x = torch.cat([x.new_zeros(*x.shape[:2], kept, *x.shape[3:]) if past is None else past, x], 2)
-            stream.past[self._name] = x[:, :, -kept:].clone()
-        with self._device.compute("conv3d", x, self.weight):
-            return F.conv3d(x, self.weight, self.bias)
 
 
 class ChannelNorm:

@@ -1,0 +1,48 @@
+"""GroupNorm whose statistics are those of the whole picture, however it is cut.
+
+    local pixels --> (count, mean, M2) per group --all_gather over columns, then rows; merged--> the picture's
+
+Bytes sent per member: 12 (n - 1) per sample, group of channels and member of either group of devices.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from refsim.ccl import all_gather
+from refsim.checkpoint import Weights
+from refsim.parallel.halo import ImageShards
+from refsim.runtime.device import Device
+
+_EPS = 1e-6
+
+
+class GroupNorm:
+    """Of (B, C, [T,] local H, local W); exact, padding counts for nothing."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int) -> None:
+        self._device, self._groups = device, groups
+        self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,)) for n in ("weight", "bias"))
+
+    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        height, width = shards.real(self._device)
+        y = x.float().unflatten(1, (self._groups, -1))  # (B, G, C/G, [T,] H, W)
+        pixels = y[..., :height, :width].flatten(2)
+        count = torch.full((*pixels.shape[:2], 1), float(pixels.shape[2]), dtype=torch.float32)
+        mean = pixels.sum(-1, keepdim=True) / count.clamp(min=1)
+        stats = torch.cat([count, mean, (pixels - mean).square().sum(-1, keepdim=True)], -1)
+        for group in ("tp", "sp"):
+            stats = self._merge(all_gather(self._device, stats.unsqueeze(0), self._device.groups[group], dim=0))
+        count, mean, m2 = (s.view(*s.shape[:2], *(1,) * (y.ndim - 2)) for s in stats.split(1, -1))
+        y = ((y - mean) * torch.rsqrt(m2 / count + _EPS)).flatten(1, 2)
+        weight, bias = (p.view(-1, *(1,) * (x.ndim - 2)) for p in (self._weight, self._bias))
+        return (y * weight + bias).to(x.dtype)
+
+    @staticmethod
+    def _merge(stats_PBG3: Tensor) -> Tensor:
+        """(count, mean, M2) of the members, merged."""
+        count, mean, m2 = stats_PBG3.split(1, -1)
+        total = count.sum(0)
+        whole = (count * mean).sum(0) / total.clamp(min=1)  # a row of members may hold padding only
+        return torch.cat([total, whole, (m2 + count * (mean - whole).square()).sum(0)], -1)

@@ -1,0 +1,202 @@
+"""CogVideoX's video decoder: latent in, frames out, two latent frames at a time, images cut over the mesh.
+
+    latent --cut over rows (sp) and columns (tp)--> conv --> mid block --> up blocks (x2 and time, x2 and time, x2, x1)
+           --> norm, silu, conv --all_gather over both--> frames
+
+norm         group norm (statistics of the whole chunk, gathered) * y(latent) + b(latent): the latent of the chunk,
+             through a convolution of 1 each, enlarged to the size of what is normed
+time         frame 0 of the latent makes one frame, every other one four; the first chunk takes a frame that is left
+             over, so its statistics are over three latent frames where the others have two
+convolution  causal; before the first frame stands the first frame itself
+
+Each device holds all weights. Counterpart: ``decode`` of diffusers' ``AutoencoderKLCogVideoX``, without tiling.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.layers.convolution import CausalConv3d, Stream
+from refsim.layers.group_norm import GroupNorm
+from refsim.models.vae_cogvideox.config import CLASS_NAME, CogVideoXVAEConfig
+from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.device import Device
+
+_CHUNK = 2  # latent frames; the model is trained with this number
+
+
+class SpatialNorm:
+    """GroupNorm, scaled and shifted by what the latent says at that place and time."""
+
+    def __init__(
+        self, weights: Weights, device: Device, name: str, *, channels: int, latent_channels: int, groups: int
+    ) -> None:
+        self._norm = GroupNorm(weights, device, f"{name}.norm_layer", channels=channels, groups=groups)
+        sizes = {"in_channels": latent_channels, "out_channels": channels, "kernel": (1, 1)}
+        self._scale, self._shift = (
+            CausalConv3d(weights, device, f"{name}.{part}.conv", **sizes) for part in ("conv_y", "conv_b")
+        )
+
+    def __call__(self, x: Tensor, latent: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
+        # a convolution of 1 and nearest enlargement change places: the convolution is of the small one
+        scale, shift = (enlarge(conv(latent, shards, stream), x.shape[2:]) for conv in (self._scale, self._shift))
+        return self._norm(x, shards) * scale + shift
+
+
+class ResidualBlock:
+    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        in_channels: int,
+        out_channels: int,
+        config: CogVideoXVAEConfig,
+    ) -> None:
+        norm = {"latent_channels": config.latent_channels, "groups": config.norm_num_groups}
+        self._norm1 = SpatialNorm(weights, device, f"{name}.norm1", channels=in_channels, **norm)
+        self._norm2 = SpatialNorm(weights, device, f"{name}.norm2", channels=out_channels, **norm)
+        first = {"in_channels": in_channels, "out_channels": out_channels}
+        second = {"in_channels": out_channels, "out_channels": out_channels, "before": "first"}
+        self._conv1 = CausalConv3d(weights, device, f"{name}.conv1.conv", before="first", **first)
+        self._conv2 = CausalConv3d(weights, device, f"{name}.conv2.conv", **second)
+        self._shortcut = None
+        if in_channels != out_channels:
+            self._shortcut = CausalConv3d(weights, device, f"{name}.conv_shortcut", kernel=(1, 1), **first)
+
+    def __call__(self, x: Tensor, latent: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
+        hidden = self._conv1(F.silu(self._norm1(x, latent, shards, stream)), shards, stream)
+        hidden = self._conv2(F.silu(self._norm2(hidden, latent, shards, stream)), shards, stream)
+        return hidden + (x if self._shortcut is None else self._shortcut(x, shards, stream))
+
+
+class Upsample:
+    """Twice the height and width, and with ``temporal`` twice the frames (nearest), then a convolution per frame."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, temporal: bool) -> None:
+        self._device, self._temporal = device, temporal
+        self.weight = weights.take(f"{name}.conv.weight", (channels, channels, 3, 3)).unsqueeze(2)
+        self.bias = weights.take(f"{name}.conv.bias", (channels,))
+
+    def __call__(self, x: Tensor, shards: ImageShards) -> tuple[Tensor, ImageShards]:
+        frames, height, width = x.shape[2:]
+        if self._temporal and frames > 1:
+            frames = 2 * frames - frames % 2
+        shards = shards.scaled(2)
+        x = exchange_halo(self._device, enlarge(x, (frames, 2 * height, 2 * width)), shards)
+        with self._device.compute("conv3d", x, self.weight):
+            return F.conv3d(x, self.weight, self.bias), shards
+
+
+class CogVideoXVAEDecoder:
+    """``decoder`` of the checkpoint; every key but the encoder's must be consumed.
+
+    Args:
+        options, split_prompt: as every model has them; a decoder has neither attention nor a prompt.
+    """
+
+    CLASS_NAME = CLASS_NAME
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        config: CogVideoXVAEConfig,
+        *,
+        options: AttentionOptions | None = None,
+        split_prompt: bool = False,
+    ) -> None:
+        self._device, self._config = device, config
+        widths = config.block_out_channels[::-1]
+        self._conv_in = CausalConv3d(
+            weights,
+            device,
+            "decoder.conv_in.conv",
+            in_channels=config.latent_channels,
+            out_channels=widths[0],
+            before="first",
+        )
+        same = {"in_channels": widths[0], "out_channels": widths[0], "config": config}
+        self._mid = [ResidualBlock(weights, device, f"decoder.mid_block.resnets.{i}", **same) for i in range(2)]
+        self._stages: list[tuple[list[ResidualBlock], Upsample | None]] = []
+        arriving = widths[0]
+        for i, channels in enumerate(widths):
+            name, resnets = f"decoder.up_blocks.{i}", []
+            for j in range(config.layers_per_block + 1):
+                sizes = {"in_channels": arriving, "out_channels": channels, "config": config}
+                resnets.append(ResidualBlock(weights, device, f"{name}.resnets.{j}", **sizes))
+                arriving = channels
+            up = None
+            if i < len(widths) - 1:
+                temporal = i < config.doublings
+                up = Upsample(weights, device, f"{name}.upsamplers.0", channels=channels, temporal=temporal)
+            self._stages.append((resnets, up))
+        self._norm_out = SpatialNorm(
+            weights,
+            device,
+            "decoder.norm_out",
+            channels=arriving,
+            latent_channels=config.latent_channels,
+            groups=config.norm_num_groups,
+        )
+        self._conv_out = CausalConv3d(
+            weights,
+            device,
+            "decoder.conv_out.conv",
+            in_channels=arriving,
+            out_channels=config.out_channels,
+            before="first",
+        )
+        weights.leave("encoder.", "quant_conv.")
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: CogVideoXVAEConfig) -> dict[str, tuple[int | None, ...]]:
+        """Name and shape of the argument of diffusers' ``decode``; None where any size will do."""
+        return {"z": (None, config.latent_channels, None, None, None)}
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Any latent fits: what does not divide over the mesh is padded."""
+
+    def __call__(self, *, z: Tensor) -> Tensor:
+        """(B, C, T, H, W) on every device -> (B, 3, F, 8 H, 8 W) on every device; F is 4 T, or 4 T - 3 for odd T."""
+        shards = ImageShards.of(self._device, *z.shape[3:])
+        latent = cut_image(self._device, z, shards)
+        stream, frames = Stream(), []
+        start, stop = 0, _CHUNK + latent.shape[2] % 2
+        while start < latent.shape[2]:
+            self._device.status(f"decoding from latent frame {start}")
+            frames.append(self._decode(latent[:, :, start:stop], shards, stream))
+            start, stop = stop, stop + _CHUNK
+        return torch.cat(frames, 2)
+
+    def _decode(self, latent: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
+        """One chunk of latent frames -> its frames, whole."""
+        x = self._conv_in(latent, shards, stream)
+        for resnet in self._mid:
+            x = resnet(x, latent, shards, stream)
+        for resnets, up in self._stages:
+            for resnet in resnets:
+                x = resnet(x, latent, shards, stream)
+            if up is not None:
+                x, shards = up(x, shards)
+        x = F.silu(self._norm_out(x, latent, shards, stream))
+        return gather_image(self._device, self._conv_out(x, shards, stream), shards)
+
+
+def enlarge(x: Tensor, size: tuple[int, int, int]) -> Tensor:
+    """Nearest enlargement of (B, C, T, H, W) to multiples of H and W, and of T: all frames, or all but the first."""
+    frames, height, width = x.shape[2:]
+    x = x.repeat_interleave(size[1] // height, -2).repeat_interleave(size[2] // width, -1)
+    if size[0] == frames:
+        return x
+    alone = size[0] % 2
+    rest = x[:, :, alone:].repeat_interleave((size[0] - alone) // (frames - alone), 2)
+    return torch.cat([x[:, :, :alone], rest], 2)
