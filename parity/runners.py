@@ -191,16 +191,17 @@ class CpuRunner:
         found = pipelines.compare(case, result, *self._pipelines[case.model, seed])
         return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=result.hazards)
 
-    def _decoder(self, case: Case, seed: int) -> Measured:
+    def _decoder(self, case: Case, seed: int, **more: Any) -> Measured:
         """Frames judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
         tensors = self._oracle.inputs(case, seed)
-        result = simulate_model(case, case.layout, self._store.folder(case.model, seed), tensors)
+        result = simulate_model(case, case.layout, self._store.folder(case.model, seed), tensors, **more)
         ref, sample = self._oracle.reference(case, seed), result.tensors["sample"]
         config = parse_parallel(case.layout.parallel, get_mesh(case.mesh))
         found = compare_frames(sample, ref, case.shape.latent, config)
         digests = result.value["digests"]
         found["distinct_replicas"] = len(set(digests)) if len(digests) == config.num_devices else math.nan
-        return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=list(map(str, result.hazards)))
+        sent, hazards = result.bytes_by_collective, list(map(str, result.hazards))
+        return Measured(found, {}, sent, result.wall_s, hazards=hazards, trace=result.trace)
 
 
 def compare_frames(

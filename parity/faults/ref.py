@@ -11,7 +11,7 @@ from typing import Any
 
 from parity import traces
 from parity.cases import Case
-from parity.faults import ref_attention, ref_decoding, ref_model, ref_runtime  # noqa: F401 - they register
+from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_model, ref_runtime  # noqa: F401 - they register
 from parity.faults.registry import FAULTS, Fault
 from parity.faults.wing import Progress, Record, ordered
 from parity.runners import CpuRunner, Measured

@@ -15,24 +15,19 @@ divide are padded at the bottom and right; padding is set to zero before every e
 
 Bytes sent per member and exchange, r and c the bytes of a halo's rows and (extended) columns:
 ``r * neighbours above and below + c * neighbours left and right``.
-
-Source: TTNN's neighbor_pad_async.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.ccl import all_gather
-from refsim.ccl.exchange import exchange
+from refsim.ccl import all_gather, neighbor_pad
 from refsim.parallel.padding import round_up
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
-from refsim.runtime.group import Group
 
 
 @dataclass(frozen=True)
@@ -88,18 +83,5 @@ def exchange_halo(device: Device, x: Tensor, shards: ImageShards, *, by: int = 1
     ``by`` is at most the local height and width, so that a halo comes from the next member alone.
     """
     x = zero_padding(device, x, shards)
-    x = _extend(device, x, device.groups["sp"], -2, by)
-    return _extend(device, x, device.groups["tp"], -1, by)
-
-
-def _extend(device: Device, x: Tensor, group: Group, dim: int, by: int) -> Tensor:
-    """Both neighbours' borders of ``dim`` around ``x``; zeros where there is no neighbour."""
-    n, i, size = group.size, group.index, x.shape[dim]
-    first, last = x.narrow(dim, 0, by).contiguous(), x.narrow(dim, size - by, by).contiguous()
-    before, after = torch.zeros_like(first), torch.zeros_like(last)
-    if n > 1:
-        sends = [(first, i - 1)] * (i > 0) + [(last, i + 1)] * (i + 1 < n)
-        recvs = [(before, i - 1)] * (i > 0) + [(after, i + 1)] * (i + 1 < n)
-        with device.collective("neighbor_pad", group, *(border for border, _ in sends)):
-            exchange(device, group, 0, sends=sends, recvs=recvs)
-    return torch.cat([before, x, after], dim)
+    x = neighbor_pad(device, x, device.groups["sp"], dim=-2, by=by)
+    return neighbor_pad(device, x, device.groups["tp"], dim=-1, by=by)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from refsim.ccl import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter, shift
+from refsim.ccl import all_gather, all_reduce, all_to_all, broadcast, neighbor_pad, reduce_scatter, shift
 from refsim.mesh import Topology
 from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.parallel.sdpa import SDPAProgramConfig
@@ -134,6 +134,15 @@ def collective_case(
             for by in (1, -1):
                 ours = shift(device, x, members, by=by, chunk_bytes=chunk_bytes)
                 found[f"by{by}-{chunk_bytes}B"] = differs(ours, every[(members.index - by) % n])
+        elif collective == "neighbor_pad":
+            every = torch_all_gather(theirs, x)
+            for dim, by in itertools.product(dims, (1, 3)):
+                ours = neighbor_pad(device, x, members, dim=dim, by=by, chunk_bytes=chunk_bytes)
+                zeros = torch.zeros_like(x).narrow(dim, 0, by)
+                whole = torch.cat([zeros, *every, zeros], dim)
+                found[f"dim{dim}_by{by}-{chunk_bytes}B"] = differs(
+                    ours, whole.narrow(dim, members.index * x.shape[dim], x.shape[dim] + 2 * by)
+                )
     found["input untouched"] = differs(x, before)
     return found, {}
 
@@ -182,6 +191,7 @@ def one_collective(device: Device, *, collective: str, group: str, dtype: str, s
         "all_to_all": all_to_all,
         "broadcast": broadcast,
         "shift": shift,
+        "neighbor_pad": neighbor_pad,
     }[collective]
     x = seeded(device.rank, shape, getattr(torch, dtype))
     out = function(device, x, device.groups[group], **options)

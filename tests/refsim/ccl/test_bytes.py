@@ -92,3 +92,11 @@ def test_broadcast(group, root):
 @pytest.mark.parametrize("group", ["ring8-t3k_1x8", "ring4-bh_loudbox_axis1", "line2-n300"])
 def test_shift(group, by):
     assert sent_by_all("shift", group, by=by) == [ELEMENTS * 4] * len(members(group))
+
+
+@pytest.mark.parametrize("by", [1, 2])
+@pytest.mark.parametrize("group", GROUPS)
+def test_neighbor_pad(group, by):
+    """``by`` rows to each neighbour; the ends never meet, also on a Ring."""
+    wanted = [((m.index > 0) + (m.index + 1 < m.size)) * by * 8 * 5 * 4 for m in members(group)]
+    assert sent_by_all("neighbor_pad", group, dim=1, by=by, chunk_bytes=100) == wanted
