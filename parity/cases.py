@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from refsim.errors import UserError
+from refsim.parallel.usp import VAEParallel
 
 SUITES = ("smoke", "full")
 FAMILIES = ("normal", "large_logits", "fa_rand", "outlier_text", "constant_rows")
@@ -74,6 +75,7 @@ class Layout:
         prompt: ``replicated`` or ``split``.
         schedule: of the ring: ``gather``, ``step`` or ``block``.
         chunks: rows of q and of k handled at a time, attention cases only.
+        vae: what tp cuts of an image's decoder, ``spatial`` or ``tensor``; decoder cases only.
     """
 
     mesh: str
@@ -84,6 +86,7 @@ class Layout:
     prompt: str = "replicated"
     schedule: str = "step"
     chunks: tuple[int, int] = (256, 512)
+    vae: VAEParallel = "spatial"
 
     @property
     def scheme(self) -> str:
@@ -155,7 +158,8 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
     case = Case("", kind, model, layout, shape, **more)
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
     heads = ("encoder", "decode", "wing_decode")
-    words.append("halo" if kind == "decoder" else "heads" if kind in heads else layout.scheme)
+    cuts = {"spatial": "halo", "tensor": "channels"}
+    words.append(cuts[layout.vae] if kind == "decoder" else "heads" if kind in heads else layout.scheme)
     if kind == "decoder":
         pass
     elif not shape.text:

@@ -18,7 +18,7 @@ from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, CheckpointStore
 from parity.inputs import attention_inputs, rounded
 from refsim import api
-from refsim.config import DiTParallelConfig, parse_parallel
+from refsim.config import parse_parallel
 from refsim.launch import Result
 from refsim.mesh import get_mesh
 from refsim.parallel.sequence import TokenShards
@@ -197,7 +197,8 @@ class CpuRunner:
         result = simulate_model(case, case.layout, self._store.folder(case.model, seed), tensors, **more)
         ref, sample = self._oracle.reference(case, seed), result.tensors["sample"]
         config = parse_parallel(case.layout.parallel, get_mesh(case.mesh))
-        found = compare_frames(sample, ref, case.shape.latent, config)
+        columns = config.tp if case.layout.vae == "spatial" else 1
+        found = compare_frames(sample, ref, case.shape.latent, (config.sp, columns))
         digests = result.value["digests"]
         found["distinct_replicas"] = len(set(digests)) if len(digests) == config.num_devices else math.nan
         sent, hazards = result.bytes_by_collective, list(map(str, result.hazards))
@@ -205,14 +206,14 @@ class CpuRunner:
 
 
 def compare_frames(
-    out: Tensor, ref: Tensor, latent: tuple[int, ...], config: DiTParallelConfig
+    out: Tensor, ref: Tensor, latent: tuple[int, ...], cuts: tuple[int, int]
 ) -> dict[str, float | int | None]:
-    """Metrics of frames (B, C, [T,] H, W), and their seams, of a latent cut by rows over sp and by columns over tp.
+    """Metrics of frames (B, C, [T,] H, W), and their seams, of a latent cut into ``cuts`` by rows and by columns.
 
     Rows are judged as the tokens of the first cut, columns as those of the second; of each metric the worse counts.
     """
     found: dict[str, Any] = {}
-    for dim, factor in ((-2, config.sp), (-1, config.tp)):
+    for dim, factor in zip((-2, -1), cuts, strict=True):
         local, scale = -(-latent[dim] // factor), ref.shape[dim] // latent[dim]
         bounds = [min(i * local, latent[dim]) * scale for i in range(factor + 1)]
         shards = list(itertools.pairwise(bounds))
@@ -255,6 +256,7 @@ def simulate_model(case: Case, layout: Layout, folder: Any, tensors: dict[str, T
         dtype=case.dtype,
         prompt=layout.prompt,
         schedule=layout.schedule,
+        vae_parallel=layout.vae,
         **more,
     )
 

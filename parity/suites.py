@@ -234,7 +234,12 @@ def _wan(found: Registry) -> None:
     )
     for where in (("n300", "sp2"), ("t3k", "sp2_tp4"), ("tg", "sp8_tp4"), ("galaxy", "sp4_tp8")):
         found.add(make_case("decoder", "sd35_vae_tiny", Layout(*where), ModelShape((10, 13), 0, 1), suite="full"))
-    found.add(make_case("decoder", "sd35_vae", Layout("t3k", "sp2_tp4"), ModelShape((16, 24), 0, 1), suite="full"))
+    for where in (("n300", "tp2"), ("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4")):
+        layout = Layout(*where, vae="tensor")
+        found.add(make_case("decoder", "sd35_vae_tiny", layout, ModelShape((10, 13), 0, 1), suite="full"))
+    for vae in ("spatial", "tensor"):
+        layout = Layout("t3k", "sp2_tp4", vae=vae)
+        found.add(make_case("decoder", "sd35_vae", layout, ModelShape((16, 24), 0, 1), suite="full"))
     for model in ("t5_tiny", "umt5_tiny"):
         for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4"), ("galaxy", "sp8_tp4")):
             found.add(make_case("encoder", model, Layout(*where), ModelShape((), 150, 2), suite="full"))

@@ -16,6 +16,7 @@ from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import UserError
 from refsim.launch import DEFAULT_TIMEOUT_S, Result
 from refsim.mesh import MeshSpec, get_mesh
+from refsim.parallel.usp import VAEParallel
 from refsim.validate import check_attention_tensors, check_options, check_run, refuse_uneven_heads
 
 DTYPES = {
@@ -192,6 +193,7 @@ def run(
     pad_heads: bool = True,
     q_chunk_size: int = 256,
     k_chunk_size: int = 512,
+    vae_parallel: VAEParallel = "spatial",
     out: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     trace: bool = False,
@@ -209,6 +211,7 @@ def run(
         dtype: storage of weights and activations, ``fp32`` or ``bf16``.
         prompt: ``replicated`` on every member of sp, or ``split`` over it.
         schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s, trace, delay, fault: see :func:`attention_result`.
+        vae_parallel: what tp cuts of an image's decoder, columns (``spatial``) or channels (``tensor``).
         out: safetensors file to write ``sample`` (and ``guided``) to.
 
     Returns:
@@ -222,7 +225,7 @@ def run(
     spec = get_mesh(mesh)
     config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
     storage = _dtype(dtype)
-    check_options(prompt, schedule, q_chunk_size, k_chunk_size, timeout_s)
+    check_options(prompt, schedule, q_chunk_size, k_chunk_size, timeout_s, vae_parallel)
     with contextlib.ExitStack() as stack:
         if isinstance(inputs, dict):
             inputs = stack.enter_context(_as_file(inputs))
@@ -234,6 +237,7 @@ def run(
             split_prompt=prompt == "split",
             pad_heads=pad_heads,
             guidance=guidance,
+            vae_parallel=vae_parallel,
         )
         result = launch.execute(
             "refsim.pipelines.transformer:program",
@@ -248,6 +252,7 @@ def run(
                 "schedule": schedule,
                 "pad_heads": pad_heads,
                 "chunks": (q_chunk_size, k_chunk_size),
+                "vae_parallel": vae_parallel,
             },
             timeout_s=timeout_s,
             keep_trace=trace,

@@ -117,6 +117,9 @@ def run(
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     q_chunk_size: Annotated[int, typer.Option(help="Query rows per attention chunk.")] = 256,
     k_chunk_size: Annotated[int, typer.Option(help="Key rows per attention chunk.")] = 512,
+    vae_parallel: Annotated[
+        str, typer.Option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
+    ] = "spatial",
     backend: Annotated[str, typer.Option(help="Who computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
     trace: Annotated[Path | None, typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
@@ -175,6 +178,7 @@ def run(
             prompt_tokens=prompt_tokens,
             q_chunk_size=q_chunk_size,
             k_chunk_size=k_chunk_size,
+            vae_parallel=vae_parallel,
             timeout_s=timeout,
             check=check,
         )
@@ -197,6 +201,8 @@ def run(
             raise UserError(f"backend {backend} stores bf16, not {dtype}; leave --dtype out or say bf16.")
         if prompt_tokens != "replicated":
             raise UserError(f"backend {backend} holds the prompt on every device; leave out --prompt-tokens.")
+        if vae_parallel != "spatial":
+            raise UserError(f"backend {backend} runs transformers, which have no decoder; leave out --vae-parallel.")
         _run_ttnn(checkpoint_dir, inputs, spec, config, backend, guidance, out, timeout, trace, as_json, pad_heads)
         return
     dtype = dtype or "fp32"
@@ -219,6 +225,7 @@ def run(
             pad_heads=pad_heads,
             q_chunk_size=q_chunk_size,
             k_chunk_size=k_chunk_size,
+            vae_parallel=vae_parallel,
             out=out,
             timeout_s=timeout,
             trace=trace is not None,

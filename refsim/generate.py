@@ -3,6 +3,7 @@
 The launching process is the host: it tokenizes, draws the noise and writes files; encoders, transformers and decoder
 run on the devices. A pipeline module in ``refsim.pipelines`` brings
 
+    OPTIONS                                   names of what its check and program take beyond the usual
     check(folder, device, split_prompt)       UserError for a part that is missing or does not fit; reads headers
     prepare(folder, request) -> tensors       what the ranks are handed: ids, noise; reads the folder's tokenizer
     program                                   the ranks' part; gives ``frames`` (B, 3, F, H, W) in -1..1 and ``steps``
@@ -22,6 +23,7 @@ from refsim.api import DTYPES, _as_file
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
+from refsim.parallel.usp import VAEParallel
 from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.runtime.device import Device
 from refsim.validate import check_options
@@ -96,6 +98,7 @@ def generate(
     prompt_tokens: str = "replicated",
     q_chunk_size: int = 256,
     k_chunk_size: int = 512,
+    vae_parallel: VAEParallel = "spatial",
     timeout_s: float = launch.DEFAULT_TIMEOUT_S,
     check: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -108,6 +111,7 @@ def generate(
         dtype: storage of weights and activations, ``fp32`` or ``bf16``.
         prompt_tokens: ``replicated`` on every device of sp, or ``split`` over them.
         schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s: see :func:`refsim.api.attention_result`.
+        vae_parallel: what tp cuts of an image's decoder, columns (``spatial``) or channels (``tensor``).
         check: run once more in a single process and compare.
         progress: told now and then how many denoising steps are done, and how many there are.
 
@@ -117,7 +121,7 @@ def generate(
     """
     root, spec = Path(folder), get_mesh(mesh)
     config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
-    check_options(prompt_tokens, schedule, q_chunk_size, k_chunk_size, timeout_s)
+    check_options(prompt_tokens, schedule, q_chunk_size, k_chunk_size, timeout_s, vae_parallel)
     if dtype not in DTYPES:
         raise UserError(f"dtype '{dtype}' is not supported; choose fp32 or bf16.")
     if check and launch.under_torchrun():
@@ -128,7 +132,8 @@ def generate(
         raise UserError(f"cfg{config.cfg} needs guidance above 1, not {request.guidance:g}.")
     module = _pipeline(root)
     split_prompt = prompt_tokens == "split"
-    module.check(root, Device(spec, config, 0), split_prompt=split_prompt)
+    options = _options(module.OPTIONS, request, vae_parallel)
+    module.check(root, Device(spec, config, 0), split_prompt=split_prompt, **options)
     with _as_file(module.prepare(root, request)) as inputs:
         arguments = {
             "folder": str(root),
@@ -136,11 +141,11 @@ def generate(
             "dtype": str(DTYPES[dtype]).removeprefix("torch."),
             "steps": request.steps,
             "guidance": request.guidance,
-            "guidance_2": request.guidance_2,
             "schedule": schedule,
             "pad_heads": pad_heads,
             "chunks": (q_chunk_size, k_chunk_size),
             "split_prompt": split_prompt,
+            **options,
         }
         program = f"{module.__name__}:program"
         result = launch.execute(program, spec, config, arguments, timeout_s=timeout_s, progress=progress)
@@ -153,6 +158,16 @@ def generate(
             alone = launch.execute(program, single, serial, arguments, timeout_s=timeout_s, progress=progress)
             found = replace(found, check=_compare(found, _generated(alone, module.FPS), arguments["dtype"]))
     return found
+
+
+def _options(names: tuple[str, ...], request: PipelineRequest, vae_parallel: VAEParallel) -> dict[str, Any]:
+    """What a pipeline takes beyond the usual; ``UserError`` for what was asked of one that does not take it."""
+    if request.guidance_2 is not None and "guidance_2" not in names:
+        raise UserError("this pipeline has one transformer; leave out --guidance-2.")
+    if vae_parallel != "spatial" and "vae_parallel" not in names:
+        raise UserError("a video's decoder is cut in space only; leave out --vae-parallel.")
+    given = {"guidance_2": request.guidance_2, "vae_parallel": vae_parallel}
+    return {name: given[name] for name in names}
 
 
 def check_writer(folder: Path) -> None:

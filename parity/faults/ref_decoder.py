@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from refsim.parallel.halo import ImageShards
 DECODER = "decoder"
 SP2_TP4 = Layout("t3k", "sp2_tp4")
 IMAGE = make_case("decoder", "sd35_vae_tiny", SP2_TP4, ModelShape((10, 13), 0, 1))  # 13 columns as 4 + 4 + 4 + 1 of 4
+CHANNELS = make_case("decoder", "sd35_vae_tiny", Layout("t3k", "sp2_tp4", vae="tensor"), ModelShape((10, 13), 0, 1))
 VIDEO = make_case("decoder", "cogvideox_vae_tiny", SP2_TP4, ModelShape((4, 10, 13), 0, 1))  # two chunks
 
 
@@ -166,4 +168,39 @@ def zeros_before_the_first_frame() -> Iterator[None]:
         original(self, *args, **sizes)
 
     with around(convolution.CausalConv3d, "__init__", zeros):
+        yield
+
+
+@fault(
+    DECODER, CHANNELS, "Channels are gathered in another order than they were cut.", "all_gather over a reversed axis"
+)
+def channels_gathered_backwards() -> Iterator[None]:
+    def backwards(original: Any, device: Any, x: Tensor, group: Any, *, dim: int) -> Tensor:
+        return torch.cat(original(device, x, group, dim=dim).chunk(group.size, dim)[::-1], dim)
+
+    with around(convolution, "all_gather", backwards):
+        yield
+
+
+@fault(
+    DECODER, CHANNELS, "Statistics of different groups of channels are merged over tp.", "GroupNorm told the mesh axis"
+)
+def groups_merged_over_channels() -> Iterator[None]:
+    def every(original: Any, self: ImageShards, device: Any) -> Any:
+        return device.groups["tp"]
+
+    def normed(original: Any, self: Any, x: Tensor, shards: ImageShards) -> Tensor:
+        columns = replace(shards.columns, logical_n=4 * x.shape[-1], factor=4)
+        with around(ImageShards, "across", every):
+            return original(self, x, replace(shards, columns=columns))
+
+    with around(group_norm.GroupNorm, "__call__", normed):
+        yield
+
+
+@fault(
+    DECODER, CHANNELS, "Every member of tp holds the first channels' kernels.", "a weight mapper without the mesh axis"
+)
+def kernels_of_the_first_member() -> Iterator[None]:
+    with instead(convolution, "shard_range", lambda padded, group: (0, padded // group.size)):
         yield

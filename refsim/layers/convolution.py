@@ -3,7 +3,13 @@
     in space    one halo exchange of ``kernel // 2`` rows and columns, zeros at the picture's own border
     in time     [frames before, kept | new frames] --> no look into the future, chunk by chunk as in one go
 
-Each device holds the whole kernel.
+    in channels, where the tp group holds those (images): column-parallel
+
+        x (channels of 0) --.                   .-- W[out channels of 0] --> out channels of 0
+                            |-- all_gather --> x
+        x (channels of 1) --'                   '-- W[out channels of 1] --> out channels of 1
+
+Otherwise each device holds the whole kernel.
 """
 
 from __future__ import annotations
@@ -15,8 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
 from refsim.parallel.halo import ImageShards, exchange_halo
+from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
 
 
@@ -34,16 +42,33 @@ class Stream:
 
 
 class Conv2d:
-    """Convolution of (B, C, local H, local W) with an odd kernel."""
+    """Convolution of (B, C, local H, local W) with an odd kernel.
+
+    Args:
+        gathers: what arrives is cut by channel over tp.
+        cuts: what leaves is.
+    """
 
     def __init__(
-        self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int, kernel: int = 3
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        in_channels: int,
+        out_channels: int,
+        kernel: int = 3,
+        gathers: bool = False,
+        cuts: bool = False,
     ) -> None:
-        self._device, self._kernel = device, kernel
-        self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel, kernel))
-        self.bias = weights.take(f"{name}.bias", (out_channels,))
+        self._device, self._kernel, self._gathers = device, kernel, gathers
+        mine = shard_range(out_channels, device.groups["tp"]) if cuts else None
+        self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel, kernel), mine)
+        self.bias = weights.take(f"{name}.bias", (out_channels,), mine)
 
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        if self._gathers:
+            x = all_gather(self._device, x.contiguous(), self._device.groups["tp"], dim=1)
         if self._kernel > 1:
             x = exchange_halo(self._device, x, shards, by=self._kernel // 2)
         with self._device.compute("conv2d", x, self.weight):

@@ -13,17 +13,26 @@ from torch import Tensor
 from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
 from refsim.parallel.halo import ImageShards
+from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
 
 _EPS = 1e-6
 
 
 class GroupNorm:
-    """Of (B, C, [T,] local H, local W); exact, padding counts for nothing."""
+    """Of (B, C, [T,] local H, local W); exact, padding counts for nothing.
 
-    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int) -> None:
-        self._device, self._groups = device, groups
-        self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,)) for n in ("weight", "bias"))
+    Args:
+        cut: channels are cut over tp, whole groups of them on every member.
+    """
+
+    def __init__(
+        self, weights: Weights, device: Device, name: str, *, channels: int, groups: int, cut: bool = False
+    ) -> None:
+        tp = device.groups["tp"]
+        self._device, self._groups = device, groups // tp.size if cut else groups
+        mine = shard_range(channels, tp) if cut else None
+        self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,), mine) for n in ("weight", "bias"))
 
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
         height, width = shards.real(self._device)
@@ -32,8 +41,8 @@ class GroupNorm:
         count = torch.full((*pixels.shape[:2], 1), float(pixels.shape[2]), dtype=torch.float32)
         mean = pixels.sum(-1, keepdim=True) / count.clamp(min=1)
         stats = torch.cat([count, mean, (pixels - mean).square().sum(-1, keepdim=True)], -1)
-        for group in ("tp", "sp"):
-            stats = self._merge(all_gather(self._device, stats.unsqueeze(0), self._device.groups[group], dim=0))
+        for group in (shards.across(self._device), self._device.groups["sp"]):
+            stats = self._merge(all_gather(self._device, stats.unsqueeze(0), group, dim=0))
         count, mean, m2 = (s.view(*s.shape[:2], *(1,) * (y.ndim - 2)) for s in stats.split(1, -1))
         y = ((y - mean) * torch.rsqrt(m2 / count + _EPS)).flatten(1, 2)
         weight, bias = (p.view(-1, *(1,) * (x.ndim - 2)) for p in (self._weight, self._bias))

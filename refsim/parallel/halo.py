@@ -19,7 +19,7 @@ Bytes sent per member and exchange, r and c the bytes of a halo's rows and (exte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,44 +28,55 @@ from refsim.ccl import all_gather, neighbor_pad
 from refsim.parallel.padding import round_up
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
+from refsim.runtime.group import Group
 
 
 @dataclass(frozen=True)
 class ImageShards:
-    """How images of (..., height, width) are cut: rows over the sp group, columns over the tp group."""
+    """How images of (..., height, width) are cut: rows over the sp group, columns over the tp group.
+
+    Attributes:
+        whole_rows: columns are not cut, as the tp group holds channels.
+    """
 
     rows: TokenShards
     columns: TokenShards
+    whole_rows: bool = False
 
     @classmethod
-    def of(cls, device: Device, height: int, width: int) -> ImageShards:
-        def cut(size: int, group: str) -> TokenShards:
-            factor = device.groups[group].size
+    def of(cls, device: Device, height: int, width: int, *, whole_rows: bool = False) -> ImageShards:
+        def cut(size: int, factor: int) -> TokenShards:
             return TokenShards(size, factor, round_up(size, factor) // factor)
 
-        return cls(cut(height, "sp"), cut(width, "tp"))
+        columns = 1 if whole_rows else device.groups["tp"].size
+        return cls(cut(height, device.groups["sp"].size), cut(width, columns), whole_rows)
+
+    def across(self, device: Device) -> Group:
+        """The group that columns are cut over; this device alone where they are not."""
+        group = device.groups["tp"]
+        return replace(group, ranks=(device.rank,), index=0, topology=None) if self.whole_rows else group
 
     def scaled(self, by: int) -> ImageShards:
         """The cut of the same images ``by`` times as high and wide, every member keeping its part."""
         rows, columns = (TokenShards(by * s.logical_n, s.factor, by * s.local_n) for s in (self.rows, self.columns))
-        return ImageShards(rows, columns)
+        return ImageShards(rows, columns, self.whole_rows)
 
     def real(self, device: Device) -> tuple[int, int]:
         """How many local rows and columns are image, not padding."""
-        sides = ((self.rows, "sp"), (self.columns, "tp"))
-        (top, bottom), (left, right) = (cut.tokens(device.groups[group].index) for cut, group in sides)
+        top, bottom = self.rows.tokens(device.groups["sp"].index)
+        left, right = self.columns.tokens(self.across(device).index)
         return bottom - top, right - left
 
 
 def cut_image(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
     """This member's part (..., local height, local width) of a full image, zero-padded."""
     rows = shards.rows.cut(x, device.groups["sp"].index, dim=-2)
-    return shards.columns.cut(rows, device.groups["tp"].index, dim=-1)
+    return shards.columns.cut(rows, shards.across(device).index, dim=-1)
 
 
 def gather_image(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
     """The full image (..., height, width) on every member, the padding dropped."""
-    x = all_gather(device, x.contiguous(), device.groups["tp"], dim=-1).narrow(-1, 0, shards.columns.logical_n)
+    x = all_gather(device, x.contiguous(), shards.across(device), dim=-1).narrow(-1, 0, shards.columns.logical_n)
     return all_gather(device, x.contiguous(), device.groups["sp"], dim=-2).narrow(-2, 0, shards.rows.logical_n)
 
 
@@ -84,4 +95,4 @@ def exchange_halo(device: Device, x: Tensor, shards: ImageShards, *, by: int = 1
     """
     x = zero_padding(device, x, shards)
     x = neighbor_pad(device, x, device.groups["sp"], dim=-2, by=by)
-    return neighbor_pad(device, x, device.groups["tp"], dim=-1, by=by)
+    return neighbor_pad(device, x, shards.across(device), dim=-1, by=by)

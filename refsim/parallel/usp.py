@@ -22,6 +22,7 @@ Source: USP (arXiv 2405.07719).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -32,14 +33,23 @@ from refsim.parallel.sequence import Range, TokenShards
 from refsim.parallel.ulysses import Joint, ulysses_attention
 from refsim.runtime.device import Device
 
+VAEParallel = Literal["spatial", "tensor"]
+VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
+
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """How attention runs, beyond the factors of ``DiTParallelConfig``."""
+    """How attention and an image's decoder run, beyond the factors of ``DiTParallelConfig``.
+
+    Attributes:
+        vae: what the tp group of an image's decoder cuts: columns of the picture (``spatial``) or channels
+            (``tensor``).
+    """
 
     schedule: Schedule = "step"
     pad_heads: bool = True
     program: SDPAProgramConfig = field(default_factory=SDPAProgramConfig)
+    vae: VAEParallel = "spatial"
 
 
 def joint_attention(

@@ -33,6 +33,7 @@ from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
 FPS = 8
+OPTIONS = ()
 _FRAMES, _TEXT = 49, 226
 _SCHEDULERS = ("CogVideoXDDIMScheduler", "CogVideoXDPMScheduler")
 
@@ -51,8 +52,6 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     height = request.height or config.get("sample_height", 60) * scale
     width = request.width or config.get("sample_width", 90) * scale
     frames, step = request.frames or config.get("sample_frames", _FRAMES), scale * config.get("patch_size", 2)
-    if request.guidance_2 is not None:
-        raise UserError("this pipeline has one transformer; leave out --guidance-2.")
     if height % step or width % step:
         raise UserError(f"a picture of {height}x{width} does not divide into {step}x{step} pixels; choose multiples.")
     if (frames - 1) % temporal:
@@ -105,7 +104,6 @@ def program(
     dtype: str,
     steps: int,
     guidance: float,
-    guidance_2: float | None,
     schedule: str,
     pad_heads: bool,
     chunks: tuple[int, int],

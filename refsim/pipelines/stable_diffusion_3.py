@@ -5,7 +5,7 @@
         T5 (or zeros where the folder has none) ----------------------------------------------------+--> prompt (rows)
         CLIP-L, CLIP-G  projected end tokens side by side --------------------------------------------> pooled
     for every time step: transformer with guidance --> scheduler (host) --> latents
-    latents / scaling + shift --> decoder, picture cut by rows (sp) and columns (tp) --> picture
+    latents / scaling + shift --> decoder, picture cut by rows (sp) and columns or channels (tp) --> picture
 
 With cfg2 the two halves of the batch are on two groups (CFG parallel), otherwise they are one batch (CFG fusion).
 An encoder is held only while it runs.
@@ -34,13 +34,14 @@ from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.decoder import VAEDecoder
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.parallel.sdpa import SDPAProgramConfig
-from refsim.parallel.usp import AttentionOptions
+from refsim.parallel.usp import AttentionOptions, VAEParallel
 from refsim.pipelines.host import Clock, HostScheduler
 from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
 FPS = 1
+OPTIONS = ("vae_parallel",)
 _TEXT, _MOST_TEXT = 256, 512
 _CLIPS = ("text_encoder", "text_encoder_2")
 
@@ -56,8 +57,6 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     vae, transformer = VAEConfig.from_dict(Checkpoint(root / "vae").config), Checkpoint(root / "transformer").config
     if request.frames not in (None, 1):
         raise UserError(f"a picture has one frame, not {request.frames}; leave out --frames.")
-    if request.guidance_2 is not None:
-        raise UserError("this pipeline has one transformer; leave out --guidance-2.")
     step, default = vae.scale * transformer.get("patch_size", 2), vae.scale * transformer.get("sample_size", 128)
     height, width = request.height or default, request.width or default
     if height % step or width % step:
@@ -83,12 +82,12 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     return tensors
 
 
-def check(root: Path, device: Device, *, split_prompt: bool) -> None:
+def check(root: Path, device: Device, *, split_prompt: bool, vae_parallel: VAEParallel = "spatial") -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
     config = Checkpoint(root / "transformer").config
     _transformer(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
     clips = [_clip(device, root, name, torch.float32, meta=True)[1] for name in _CLIPS]
-    vae = _decoder(device, root, torch.float32, meta=True)[1]
+    vae = _decoder(device, root, torch.float32, vae_parallel, meta=True)[1]
     pairs = [
         ("pooled_projection_dim", "the sum of the projections of both CLIPs", sum(c.projection_dim for c in clips)),
         ("in_channels", "latent_channels of vae", vae.latent_channels),
@@ -115,7 +114,7 @@ def program(
     dtype: str,
     steps: int,
     guidance: float,
-    guidance_2: float | None,
+    vae_parallel: VAEParallel,
     schedule: str,
     pad_heads: bool,
     chunks: tuple[int, int],
@@ -125,6 +124,7 @@ def program(
 
     Args:
         inputs: what :func:`prepare` gave.
+        vae_parallel: what tp cuts of the decoder.
 
     Returns:
         ``frames`` (1, 3, 1, H, W) in about -1..1 and ``steps`` (steps, 1, C, h, w), the latents after every step;
@@ -160,7 +160,7 @@ def program(
     device.progress(len(scheduler.timesteps), len(scheduler.timesteps))
     clock.lap("denoise")
 
-    decoder, config = _decoder(device, root, storage)
+    decoder, config = _decoder(device, root, storage, vae_parallel)
     picture = decoder(z=latents.to(storage) / config.scaling_factor + config.shift_factor)
     clock.lap("decode")
     result = {"digest": digest(picture), "seconds": clock.laps}
@@ -219,7 +219,10 @@ def _transformer(
     return load_model(checkpoint, weights, device, options=options, split_prompt=split_prompt)
 
 
-def _decoder(device: Device, root: Path, storage: torch.dtype, *, meta: bool = False) -> tuple[VAEDecoder, VAEConfig]:
+def _decoder(
+    device: Device, root: Path, storage: torch.dtype, vae_parallel: VAEParallel, *, meta: bool = False
+) -> tuple[VAEDecoder, VAEConfig]:
     checkpoint = Checkpoint(root / "vae")
     config = VAEConfig.from_dict(checkpoint.config)
-    return VAEDecoder(Weights(checkpoint, storage, meta=meta), device, config), config
+    options = AttentionOptions(vae=vae_parallel)
+    return VAEDecoder(Weights(checkpoint, storage, meta=meta), device, config, options=options), config

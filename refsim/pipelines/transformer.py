@@ -13,7 +13,7 @@ from refsim.checkpoint import Checkpoint, Weights
 from refsim.models.registry import find_model, load_model
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.parallel.sdpa import SDPAProgramConfig
-from refsim.parallel.usp import AttentionOptions
+from refsim.parallel.usp import AttentionOptions, VAEParallel
 from refsim.runtime.device import Device
 
 
@@ -28,6 +28,7 @@ def program(
     schedule: str,
     pad_heads: bool,
     chunks: tuple[int, int],
+    vae_parallel: VAEParallel,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns ``sample`` (the whole batch) and, with guidance, ``guided``.
 
@@ -35,7 +36,7 @@ def program(
     on every rank come along: all ranks must end with the same bits.
     """
     folder = Checkpoint(checkpoint)
-    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
+    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks), vae_parallel)
     storage = getattr(torch, dtype)
     device.status("loading its weights")
     weights = Weights(folder, storage)

@@ -39,6 +39,7 @@ from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
 FPS = 16
+OPTIONS = ("guidance_2",)
 _HEIGHT, _WIDTH, _FRAMES, _TEXT = 480, 832, 81, 512
 
 
@@ -78,7 +79,7 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}
 
 
-def check(root: Path, device: Device, *, split_prompt: bool) -> None:
+def check(root: Path, device: Device, *, split_prompt: bool, guidance_2: float | None = None) -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
     experts = _Experts(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
     encoder = _text_encoder(device, root, torch.float32, meta=True)

@@ -66,6 +66,7 @@ class Files:
         qkv = folder / "qkv.safetensors"
         save_file(attention_inputs(heads=8, n=256, prompt=40), qkv)
         model = {"checkpoint": str(self.checkpoint), "inputs": str(self.inputs), "guidance": None, **OPTIONS}
+        model["vae_parallel"] = "spatial"
         attention = {"inputs": str(qkv), "logical_n": 256, **OPTIONS}
         self.workloads = {
             4: [

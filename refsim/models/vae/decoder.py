@@ -1,13 +1,16 @@
-"""The image decoder of Stable Diffusion 3.5: latent in, picture out, images cut by rows (sp) and columns (tp).
+"""The image decoder of Stable Diffusion 3.5: latent in, picture out, cut by rows (sp) and columns or channels (tp).
 
     latent --cut--> conv --> mid block (attention over all pixels) --> up blocks, x2 each but the last
-           --> group norm, silu, conv --all_gather over both--> picture
+           --> group norm, silu, conv --all_gather--> picture
 
-convolution  one halo exchange each
-group norm   (count, mean, M2) of the local pixels gathered over rows and columns and merged: exact, whatever the cut
-attention    keys and values gathered over rows and columns, queries local
+                 spatial: tp cuts columns               tensor: tp cuts channels
+    convolution  halo of rows and columns               halo of rows; channels gathered before, own ones out
+    group norm   statistics merged over both            own groups of channels, statistics merged over rows
+    attention    keys and values gathered over both,    channels gathered before, keys and values over rows;
+                 queries local                          every member of tp the same, own channels out
+    weights      all on every device                    convolutions' and norms' cut, but those of the last
 
-Each device holds all weights. Counterpart: ``decode`` of diffusers' ``AutoencoderKL``.
+Counterparts: ``decode`` of diffusers' ``AutoencoderKL``; the tensor form is tt_dit's ``VAEParallelConfig``.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
+from refsim.errors import UserError
 from refsim.layers.convolution import Conv2d
 from refsim.layers.group_norm import GroupNorm
 from refsim.models.vae.config import CLASS_NAME, VAEConfig
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig
+from refsim.parallel.tensor import shard_range
 from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 
@@ -30,13 +36,23 @@ class ResnetBlock:
     """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
 
     def __init__(
-        self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int, groups: int
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        in_channels: int,
+        out_channels: int,
+        groups: int,
+        cut: bool,
     ) -> None:
-        self._norm1 = GroupNorm(weights, device, f"{name}.norm1", channels=in_channels, groups=groups)
-        self._norm2 = GroupNorm(weights, device, f"{name}.norm2", channels=out_channels, groups=groups)
-        first = {"in_channels": in_channels, "out_channels": out_channels}
+        how = {"gathers": cut, "cuts": cut}
+        self._norm1 = GroupNorm(weights, device, f"{name}.norm1", channels=in_channels, groups=groups, cut=cut)
+        self._norm2 = GroupNorm(weights, device, f"{name}.norm2", channels=out_channels, groups=groups, cut=cut)
+        first = {"in_channels": in_channels, "out_channels": out_channels, **how}
+        second = {"in_channels": out_channels, "out_channels": out_channels, **how}
         self._conv1 = Conv2d(weights, device, f"{name}.conv1", **first)
-        self._conv2 = Conv2d(weights, device, f"{name}.conv2", in_channels=out_channels, out_channels=out_channels)
+        self._conv2 = Conv2d(weights, device, f"{name}.conv2", **second)
         self._shortcut = None
         if in_channels != out_channels:
             self._shortcut = Conv2d(weights, device, f"{name}.conv_shortcut", kernel=1, **first)
@@ -50,18 +66,23 @@ class ResnetBlock:
 class ImageAttention:
     """Every pixel over all pixels, one head."""
 
-    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int) -> None:
-        self._device = device
-        self._norm = GroupNorm(weights, device, f"{name}.group_norm", channels=channels, groups=groups)
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int, cut: bool) -> None:
+        self._device, self._cut = device, cut
+        self._norm = GroupNorm(weights, device, f"{name}.group_norm", channels=channels, groups=groups, cut=cut)
 
-        def linear(part: str) -> tuple[Tensor, Tensor]:
+        def linear(part: str, mine: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
             shape = (channels, channels)
-            return weights.take(f"{name}.{part}.weight", shape), weights.take(f"{name}.{part}.bias", shape[:1])
+            weight = weights.take(f"{name}.{part}.weight", shape, mine)
+            return weight, weights.take(f"{name}.{part}.bias", shape[:1], mine)
 
-        self._q, self._k, self._v, self._out = (linear(n) for n in ("to_q", "to_k", "to_v", "to_out.0"))
+        self._q, self._k, self._v = (linear(n) for n in ("to_q", "to_k", "to_v"))
+        self._out = linear("to_out.0", shard_range(channels, device.groups["tp"]) if cut else None)
 
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
-        normed = self._norm(x, shards).movedim(1, -1)  # (B, H, W, C)
+        normed = self._norm(x, shards)
+        if self._cut:
+            normed = all_gather(self._device, normed.contiguous(), self._device.groups["tp"], dim=1)
+        normed = normed.movedim(1, -1)  # (B, H, W, C)
         q = F.linear(normed, *self._q).flatten(1, 2).unsqueeze(1)
         kv = torch.cat([F.linear(normed, *self._k), F.linear(normed, *self._v)], -1)
         kv = gather_image(self._device, kv.movedim(-1, 1), shards)
@@ -79,7 +100,10 @@ class VAEDecoder:
     """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed.
 
     Args:
-        options, split_prompt: as every model has them; a decoder has neither attention over sp nor a prompt.
+        options, split_prompt: as every model has them; of the options ``vae`` counts, and there is no prompt.
+
+    Raises:
+        UserError: norm groups that the tp group cannot share out.
     """
 
     CLASS_NAME = CLASS_NAME
@@ -94,37 +118,42 @@ class VAEDecoder:
         split_prompt: bool = False,
     ) -> None:
         self._device, self._config = device, config
+        self._cut = cut = options is not None and options.vae == "tensor"
+        tp, groups = device.groups["tp"].size, config.norm_num_groups
+        if cut and groups % tp:
+            raise UserError(
+                f"a decoder with {groups} norm groups cannot cut its channels over tp{tp}; a tp that divides {groups} "
+                "can, and --vae-parallel spatial."
+            )
         z, widths = config.latent_channels, config.block_out_channels[::-1]
-        same = {"in_channels": widths[0], "out_channels": widths[0], "groups": config.norm_num_groups}
+        same = {"in_channels": widths[0], "out_channels": widths[0], "groups": groups, "cut": cut}
         self._post_quant = None
         if config.use_post_quant_conv:
             self._post_quant = Conv2d(weights, device, "post_quant_conv", in_channels=z, out_channels=z, kernel=1)
-        self._conv_in = Conv2d(weights, device, "decoder.conv_in", in_channels=z, out_channels=widths[0])
+        self._conv_in = Conv2d(weights, device, "decoder.conv_in", in_channels=z, out_channels=widths[0], cuts=cut)
         mid = "decoder.mid_block"
         self._mid_in, self._mid_out = (ResnetBlock(weights, device, f"{mid}.resnets.{i}", **same) for i in range(2))
         self._attention = None
         if config.mid_block_add_attention:
             self._attention = ImageAttention(
-                weights, device, f"{mid}.attentions.0", channels=widths[0], groups=config.norm_num_groups
+                weights, device, f"{mid}.attentions.0", channels=widths[0], groups=groups, cut=cut
             )
         self._stages: list[tuple[list[ResnetBlock], Conv2d | None]] = []
         arriving = widths[0]
         for i, channels in enumerate(widths):
             name, resnets = f"decoder.up_blocks.{i}", []
             for j in range(config.layers_per_block + 1):
-                sizes = {"in_channels": arriving, "out_channels": channels, "groups": config.norm_num_groups}
+                sizes = {"in_channels": arriving, "out_channels": channels, "groups": groups, "cut": cut}
                 resnets.append(ResnetBlock(weights, device, f"{name}.resnets.{j}", **sizes))
                 arriving = channels
             up = None
             if i < len(widths) - 1:
-                sizes = {"in_channels": channels, "out_channels": channels}
+                sizes = {"in_channels": channels, "out_channels": channels, "gathers": cut, "cuts": cut}
                 up = Conv2d(weights, device, f"{name}.upsamplers.0.conv", **sizes)
             self._stages.append((resnets, up))
-        self._norm_out = GroupNorm(
-            weights, device, "decoder.conv_norm_out", channels=arriving, groups=config.norm_num_groups
-        )
+        self._norm_out = GroupNorm(weights, device, "decoder.conv_norm_out", channels=arriving, groups=groups, cut=cut)
         self._conv_out = Conv2d(
-            weights, device, "decoder.conv_out", in_channels=arriving, out_channels=config.out_channels
+            weights, device, "decoder.conv_out", in_channels=arriving, out_channels=config.out_channels, gathers=cut
         )
         weights.leave("encoder.", "quant_conv.")
         weights.finish(CLASS_NAME)
@@ -139,7 +168,7 @@ class VAEDecoder:
 
     def __call__(self, *, z: Tensor) -> Tensor:
         """(B, C, H, W) on every device -> (B, 3, scale * H, scale * W), on every device."""
-        shards = ImageShards.of(self._device, *z.shape[2:])
+        shards = ImageShards.of(self._device, *z.shape[2:], whole_rows=self._cut)
         x = cut_image(self._device, z, shards)
         self._device.status("decoding, mid block")
         if self._post_quant is not None:

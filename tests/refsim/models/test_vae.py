@@ -7,6 +7,15 @@ import torch
 
 import refsim
 from parity.metrics import seam_ratio
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.config import parse_parallel
+from refsim.errors import UserError
+from refsim.mesh import get_mesh
+from refsim.models.vae.config import VAEConfig
+from refsim.models.vae.decoder import VAEDecoder
+from refsim.parallel.usp import AttentionOptions
+from refsim.runtime.device import Device
+from tests.refsim.helpers import assert_one_sentence
 from tests.refsim.models.tiny_sd35 import relative_rmse
 
 
@@ -28,14 +37,25 @@ def make_vae(seed: int = 0, **changes):
 
 
 @pytest.mark.parametrize("size", [(8, 12), (7, 9)], ids=["even", "odd"])
-@pytest.mark.parametrize(("mesh", "parallel"), [("t3k", "sp2_tp4"), ("tg", "sp8_tp4"), ("n150", "sp1")], ids=str)
-def test_equals_diffusers(tmp_path, mesh, parallel, size):
+@pytest.mark.parametrize(
+    ("mesh", "parallel", "vae_parallel"),
+    [
+        ("t3k", "sp2_tp4", "spatial"),
+        ("tg", "sp8_tp4", "spatial"),
+        ("n150", "sp1", "spatial"),
+        ("t3k", "sp2_tp4", "tensor"),
+        ("t3k-1x8", "tp8", "tensor"),
+        ("tg", "sp8_tp4", "tensor"),
+    ],
+    ids=str,
+)
+def test_equals_diffusers(tmp_path, mesh, parallel, vae_parallel, size):
     vae = make_vae()
     vae.save_pretrained(tmp_path)
     z = torch.randn(1, 16, *size, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         expected = vae.decode(z, return_dict=False)[0]
-    result = refsim.run(tmp_path, inputs={"z": z}, mesh=mesh, parallel=parallel)
+    result = refsim.run(tmp_path, inputs={"z": z}, mesh=mesh, parallel=parallel, vae_parallel=vae_parallel)
     sample = result.tensors["sample"]
     assert sample.shape == expected.shape
     assert relative_rmse(sample, expected) <= 5e-6
@@ -56,11 +76,49 @@ def test_seams_are_no_worse_than_the_rest(tmp_path):
         assert seam_ratio(*rows, [(i * step, (i + 1) * step) for i in range(parts)]) < 1.5
 
 
-def test_a_post_quant_convolution_and_no_attention(tmp_path):
+@pytest.mark.parametrize("vae_parallel", ["spatial", "tensor"])
+def test_a_post_quant_convolution_and_no_attention(tmp_path, vae_parallel):
     vae = make_vae(use_post_quant_conv=True, mid_block_add_attention=False)
     vae.save_pretrained(tmp_path)
     z = torch.randn(1, 16, 4, 4, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         expected = vae.decode(z, return_dict=False)[0]
-    sample = refsim.run(tmp_path, inputs={"z": z}, mesh="n300", parallel="tp2").tensors["sample"]
-    assert relative_rmse(sample, expected) <= 5e-6
+    result = refsim.run(tmp_path, inputs={"z": z}, mesh="n300", parallel="tp2", vae_parallel=vae_parallel)
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
+
+
+def test_channels_are_cut_and_so_are_the_weights(tmp_path):
+    """Every member of tp sends its channels before a convolution, and no column of pixels."""
+    make_vae().save_pretrained(tmp_path)
+    z = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(3))
+    sent = {
+        vae: refsim.run(tmp_path, inputs={"z": z}, mesh="n300", parallel="tp2", vae_parallel=vae).bytes_by_collective
+        for vae in ("spatial", "tensor")
+    }
+    assert any("neighbor_pad" in name for name in sent["spatial"])
+    assert not any("neighbor_pad" in name for name in sent["tensor"])
+    assert any("all_gather" in name for name in sent["tensor"])
+    decoders = [load_decoder(tmp_path, vae) for vae in ("spatial", "tensor")]
+    spatial, tensor = (d._stages[0][0][0]._conv1.weight.numel() for d in decoders)
+    assert spatial == 2 * tensor
+
+
+def load_decoder(folder, vae):
+    checkpoint, spec = Checkpoint(folder), get_mesh("n300")
+    device = Device(spec, parse_parallel("tp2", spec), 0)
+    options, config = AttentionOptions(vae=vae), VAEConfig.from_dict(checkpoint.config)
+    return VAEDecoder(Weights(checkpoint, torch.float32, meta=True), device, config, options=options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "word"),
+    [
+        ({"norm_num_groups": 4}, {"mesh": "t3k-1x8", "parallel": "tp8", "vae_parallel": "tensor"}, "4 norm groups"),
+        ({}, {"mesh": "n300", "parallel": "tp2", "vae_parallel": "channels"}, "choose one of spatial, tensor"),
+    ],
+)
+def test_what_cannot_be_cut(tmp_path, changes, options, word):
+    make_vae(**changes).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=word) as caught:
+        refsim.run(tmp_path, inputs={"z": torch.zeros(1, 16, 4, 4)}, **options)
+    assert_one_sentence(str(caught.value))

@@ -61,7 +61,7 @@ def test_equals_diffusers(tiny, mesh, parallel, frames, batch, options):
     assert expected.std() > 0.1
     result = refsim.run(folder, inputs={"z": z}, mesh=mesh, parallel=parallel, **options)
     config = parse_parallel(parallel, get_mesh(mesh), **options)
-    found = compare_frames(result.tensors["sample"], expected, (frames, *SIDES), config)
+    found = compare_frames(result.tensors["sample"], expected, (frames, *SIDES), (config.sp, config.tp))
     assert found["rel_rmse"] <= 5e-6
     if config.num_devices > 1:
         assert 0 < found["seam_ratio"] <= 1.5

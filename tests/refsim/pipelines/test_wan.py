@@ -116,6 +116,11 @@ def test_requests_that_do_not_fit(tiny, changes, word):
         generate(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
 
 
+def test_a_video_is_not_decoded_by_channel(tiny):
+    with pytest.raises(UserError, match="leave out --vae-parallel"):
+        generate(tiny[0], REQUEST, mesh="t3k", parallel="sp2_tp4", vae_parallel="tensor")
+
+
 def test_the_prompt_is_not_split(tiny):
     with pytest.raises(UserError, match="leave out --prompt-tokens split"):
         generate(tiny[0], REQUEST, mesh="t3k", parallel="sp2_tp4", prompt_tokens="split")
