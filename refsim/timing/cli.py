@@ -134,7 +134,7 @@ def plan(
     attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
     topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
     links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
-    top: Annotated[int, typer.Option(help="How many to show.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Every parallel configuration, topology and number of links by predicted time, and what cannot run."""
@@ -164,9 +164,11 @@ def plan(
     if as_json:
         rows = [
             c.estimate.row()
-            | {"rank": c.rank, "topology": c.wiring.topology, "links": c.wiring.links, "would_save": c.helps}
+            | {"rank": c.rank, "best_of_rank": c.best, "would_save": c.helps}
+            | {"topology": c.wiring.topology, "links": c.wiring.links}
             | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.today or "runs"}
-            for c in runs[:top]
+            for c in runs
+            if c.rank <= top
         ]
         reasons = [{"parallel": c.text, "reason": c.reason} for c in refused]
         reasons += [{"wiring": what, "reason": why} for what, why in limits(on).items()]
@@ -176,10 +178,14 @@ def plan(
         f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'GB':>5} {'bound by':8} "
         "would help"
     )
-    for c in runs[:top]:
+    shown = 0
+    for c in runs:
+        if c.rank > top:
+            break
         e, (helps, saved) = c.estimate, next(iter(c.helps.items()))
+        rank, shown = c.rank if c.rank != shown else "", c.rank
         typer.echo(
-            f"{c.rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
+            f"{rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
             f"{e.seconds:8.2f} {e.memory.total / 1e9:5.1f} {e.bound:8} {helps} -{saved:.0%}"
         )
         if len(c.seconds) > 1:

@@ -1,4 +1,7 @@
-"""Every parallel configuration of a mesh for a model, ranked by predicted time; those that cannot run, and why.
+"""Every parallel configuration of a mesh for a model, by predicted time; those that cannot run, and why.
+
+Ranked are the factors cfg, sp and tp by the fastest of the ways to lay them out (axes, ring x ulysses, wiring), which
+stand together.
 
 cfg x sp x tp x (ring x ulysses) x mesh axes      one reading each
     x topology (Ring where the axes are wired as one, Linear) x links (1 .. what the mesh has)     one replay each
@@ -37,13 +40,17 @@ class Wiring:
 
 @dataclass
 class Candidate:
-    """A configuration; ``seconds`` by wiring, of which ``estimate`` has the best; ``reason`` why it cannot run."""
+    """A configuration; ``seconds`` by wiring, of which ``estimate`` has the best; ``reason`` why it cannot run.
+
+    ``rank`` is that of its factors (cfg, sp, tp); ``best`` if it is the fastest way to lay them out.
+    """
 
     text: str
     attention: str
     estimate: Estimate | None
     reason: str = ""
     rank: int = 0
+    best: bool = False
     wiring: Wiring = Wiring(0, "Linear")
     seconds: dict[Wiring, float] = field(default_factory=dict)
     today: str = ""
@@ -122,7 +129,7 @@ def plan(
     links: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Candidates that run, fastest first, then those that do not.
+    """Candidates that run, by rank, then those that do not.
 
     Args:
         today: only what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
@@ -178,12 +185,21 @@ def _candidate(
 
 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Fastest first; the same scheme mirrored takes the same time and shares its rank."""
-    found = sorted(candidates, key=lambda c: (bool(c.reason), c.estimate.seconds if c.estimate else 0.0))
-    rank, last = 0, 0.0
-    for c in found:
-        c.rank = 0
-        if not c.reason and c.estimate:
-            rank += not math.isclose(c.estimate.seconds, last, rel_tol=1e-6)
-            c.rank, last = rank, c.estimate.seconds
-    return found
+    """Factors (cfg, sp, tp) by the fastest way to lay them out, and all ways of one set together, fastest first."""
+    every = list(candidates)
+    runs = [c for c in every if not c.reason and c.estimate]
+    least: dict[tuple[int, int, int], float] = {}
+    for c in sorted(runs, key=lambda c: c.estimate.seconds):
+        least.setdefault(_factors(c), c.estimate.seconds)
+    order = list(least)
+    runs.sort(key=lambda c: (order.index(_factors(c)), c.estimate.seconds))
+    for c in runs:
+        c.rank, c.best = 1 + order.index(_factors(c)), c.estimate.seconds == least[_factors(c)]
+    for c in (refused := [c for c in every if c.reason or not c.estimate]):
+        c.rank, c.best = 0, False
+    return [*runs, *sorted(refused, key=lambda c: c.estimate.seconds if c.estimate else 0.0)]
+
+
+def _factors(c: Candidate) -> tuple[int, int, int]:
+    parallel = c.estimate.parallel
+    return parallel.cfg, parallel.sp, parallel.tp

@@ -149,9 +149,9 @@ def _published(progress: Progress) -> str:
     """Each published time beside the prediction with the wiring it was run with, and where a plan ranks it."""
     text = [
         "# Predicted and published\n",
-        "Seconds of the whole pipeline; nothing is fitted on them. *rank*: of the published configuration in the plan "
-        "for its mesh, among what tt_dit can be asked to run with this topology today (no Ulysses; `refsim plan "
-        "--today`), and among all schemes.\n",
+        "Seconds of the whole pipeline; nothing is fitted on them. *rank*: of the published factors in the plan for "
+        "their mesh with the topology they were run with, among what tt_dit can be asked to run today (no Ulysses; "
+        "`refsim plan --today`), and among all schemes.\n",
         *_head(
             "model",
             "system",
