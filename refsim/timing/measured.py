@@ -19,6 +19,7 @@ CALIBRATION = [
     "bh_64_clip_encoder_1.csv",
     "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16 and BFLOAT8_B",
     "MiniMax-H3 on Galaxies: linears, gathers and scatters",
+    "Flux.1 on a QuietBox and a Galaxy: seconds at 4 and 28 steps (the host's seconds alone)",
 ]
 VALIDATION = ["matmul_wh_galaxy_best.csv", "bh_p100_dlv3.csv"]
 

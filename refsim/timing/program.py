@@ -44,7 +44,8 @@ def programs(ops: list[Op]) -> list[Op]:
                 continue
         if _gathers_statistics(op) and last is not None and last.kind == "norm":
             tile = replace(op, inputs=((*op.inputs[0][:-1], 32 * op.inputs[0][-1]),), bytes=32 * op.bytes)
-            found[-1:] = [replace(last, name="statistics"), tile, last]
+            over_both = [p.name for p in found[-3:-1]] == ["statistics", "all_gather"]
+            found[-1:] = [tile, last] if over_both else [replace(last, name="statistics"), tile, last]
             continue
         if op.kind == "matmul" and last is not None and last.kind == "matmul" and _one_row(last, op):
             n = last.inputs[1][0] + op.inputs[1][0]
@@ -72,7 +73,8 @@ def _normed(found: list[Op], op: Op) -> bool:
 
 
 def _gathers_statistics(op: Op) -> bool:
-    return op.kind == "collective" and op.name == "all_gather" and op.inputs[0][-1] <= 2
+    """Of a distributed norm: one or two numbers a row, or three a group of channels."""
+    return op.kind == "collective" and op.name == "all_gather" and op.inputs[0][-1] <= 3
 
 
 def _one_row(a: Op, b: Op) -> bool:

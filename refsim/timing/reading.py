@@ -27,7 +27,7 @@ from refsim.mesh import MeshSpec
 from refsim.models.published import PublishedModel, input_shapes
 from refsim.models.registry import find_model
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.parallel.usp import AttentionOptions
+from refsim.parallel.usp import AttentionOptions, VAEParallel
 from refsim.timing.recorder import WHOLE, Op, ReadingDevice, Recorder, Shape, fused
 
 __all__ = ["FakeWeights", "Op", "Reading", "Shape", "read", "read_published"]
@@ -99,6 +99,7 @@ def read(
     *,
     dtype: str = "bf16",
     split_prompt: bool = False,
+    vae_parallel: VAEParallel = "spatial",
     rank: int = 0,
 ) -> Reading:
     """The operations of one forward on device ``rank``.
@@ -107,6 +108,7 @@ def read(
         config: the transformer's ``config.json`` with ``_class_name``.
         shapes: of the diffusers ``forward`` arguments, the whole batch.
         dtype: storage, ``bf16`` or ``fp32``.
+        vae_parallel: what tp cuts of an image's decoder.
 
     Raises:
         UserError: the model or the configuration does not fit.
@@ -115,7 +117,7 @@ def read(
     storage = _STORAGE[dtype]
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
-    options = AttentionOptions("step", True, WHOLE)
+    options = AttentionOptions("step", True, WHOLE, vae_parallel)
     weights = FakeWeights(storage)
     with torch.device("meta"), fused(device), torch.inference_mode():
         model = model_class(weights, device, model_config, options=options, split_prompt=split_prompt)

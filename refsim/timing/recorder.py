@@ -22,8 +22,9 @@ from torch import dtype as Dtype
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from refsim.config import DiTParallelConfig
-from refsim.layers import norm, rope
+from refsim.layers import group_norm, norm, rope
 from refsim.mesh import MeshSpec, Topology
+from refsim.models.vae import decoder as image_decoder
 from refsim.models.vae_wan import layers as wan_decoder
 from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.runtime.device import Device
@@ -39,8 +40,11 @@ FUSED: dict[tuple[Any, str], str] = {
     (norm.LayerNorm, "__call__"): "layer_norm",
     (norm.DistributedLayerNorm, "__call__"): "layer_norm",
     (wan_decoder.ChannelNorm, "__call__"): "rms_norm",
+    (group_norm.GroupNorm, "__call__"): "group_norm",
 }
 """Calls that are one op on the device though their reference is several aten calls."""
+_OF_PICTURES = ("ChannelNorm", "GroupNorm")
+"""Norms of (B, C, ..., H, W), which the device holds with the channels last."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,12 @@ class ReadingDevice(Device):
         shapes = [tuple(t.shape) for t in tensors]
         if op == "sdpa":
             number = self.note("sdpa", op, shapes[:2], shapes[0], "bf16", step=step)
+        elif op in ("conv2d", "conv3d"):  # of what has its borders already
+            (x, (out, *kernel)) = shapes
+            rows = x[0] * math.prod(n - k + 1 for n, k in zip(x[2:], kernel[1:], strict=True))
+            wide = math.prod(kernel)
+            inputs = [(rows, wide), (out, wide)] if op == "conv3d" else [(rows, kernel[0]), (out, *kernel[:2])]
+            number = self.note("matmul", op, inputs, (rows, out), short(tensors[0].dtype))
         else:
             lanes = sum(s[0] for s in shapes[1:])
             number = self.note(
@@ -341,7 +351,10 @@ def fused(device: ReadingDevice) -> Iterator[None]:
                 if inside:
                     return _call(self, x, *args, **kwargs)
                 local = getattr(x, "local", x)
-                number = device.note("norm", _name, [tuple(local.shape)], tuple(local.shape), short(local.dtype))
+                shape = tuple(local.shape)
+                if type(self).__name__ in _OF_PICTURES:
+                    shape = (shape[0], *shape[2:], shape[1])
+                number = device.note("norm", _name, [shape], shape, short(local.dtype))
                 inside.append(self)
                 try:
                     with device.region(number):
@@ -350,7 +363,8 @@ def fused(device: ReadingDevice) -> Iterator[None]:
                     inside.pop()
 
             stack.enter_context(mock.patch.object(owner, attribute, call))
-        stack.enter_context(mock.patch.object(wan_decoder, "SDPAProgramConfig", lambda: WHOLE))
+        for decoder in (wan_decoder, image_decoder):
+            stack.enter_context(mock.patch.object(decoder, "SDPAProgramConfig", lambda: WHOLE))
         for rotate in (rope.apply_rotary, rope.rotate_halves):
             rotary = _noted(device, rotate)
             for name, module in list(sys.modules.items()):

@@ -149,7 +149,8 @@ def _published(progress: Progress) -> str:
     """Each published time beside the prediction with the wiring it was run with, and where a plan ranks it."""
     text = [
         "# Predicted and published\n",
-        "Seconds of the whole pipeline; nothing is fitted on them. *rank*: of the published factors in the plan for "
+        "Seconds of the whole pipeline; nothing is fitted on them (the host's seconds of a picture come from Flux.1's "
+        "published figures). *rank*: of the published factors in the plan for "
         "their mesh with the topology they were run with, among what tt_dit can be asked to run today (no Ulysses; "
         "`refsim plan --today`), and among all schemes.\n",
         *_head(

@@ -3,8 +3,12 @@
 tt_dit runs them on a 1x4 submesh: encoder linears column, then row parallel (one all-reduce each pair); the decoder's
 channels are cut, gathered before every convolution, and its group norms are local (vae_sd35.py). They are not traced
 unless asked for: the host dispatches program by program. Widths are those of the published encoders (transformers) and
-of AutoencoderKL (diffusers). Not read off code: the counts below are the model.
-Host work, tokenizer, picture on the host, is not in it. Video decoders: ``decoders.py``.
+of AutoencoderKL (diffusers). Counted here, not read off code: on the device a convolution pads for itself. A test
+holds the decoder's counts against refsim's own decoder. Video decoders: ``decoders.py``.
+
+``host`` of an image pipeline is one number for all meshes: what Flux.1, same decoder, two of the encoders, takes at no
+steps beyond the stages here (``calibration.py``): tokenizing, uploads, the picture on the host, whatever else of the
+decoder the host holds up. A video's host work is not in it.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from refsim.mesh import MeshSpec, Topology
 from refsim.timing import schedule
+from refsim.timing.calibration import get_host_seconds
 from refsim.timing.decoders import decoder_seconds
 from refsim.timing.reading import Op, Shape
 
@@ -131,6 +136,14 @@ def image_decoder(mesh: MeshSpec, height: int, width: int) -> list[Op]:
     return line.ops
 
 
+def flux(machine: schedule.Machine) -> float:
+    """Seconds of Flux.1's encoders (one prompt of 512 tokens, no guidance) and decoder at 1024x1024."""
+    eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
+    encoders = ((_CLIP_L, "clip_l"), (replace(_T5, tokens=512), "t5"))
+    ops = [op for e, n in encoders for op in text_encoder(machine.mesh, e, n)]
+    return schedule.replay([*ops, *image_decoder(machine.mesh, 128, 128)], eager).ns / 1e9
+
+
 def around(class_name: str, size: Shape, machine: schedule.Machine) -> dict[str, float]:
     """Seconds of the stages before and after denoising that are modelled; both prompts."""
     mesh = machine.mesh
@@ -142,7 +155,8 @@ def around(class_name: str, size: Shape, machine: schedule.Machine) -> dict[str,
     if class_name == "SD3Transformer2DModel":
         encoders = [(e, n) for e, n in ((_CLIP_L, "clip_l"), (_CLIP_G, "clip_g"), (_T5, "t5"))]
         return {n: 2 * seconds(text_encoder(mesh, e, n)) for e, n in encoders} | {
-            "vae": seconds(image_decoder(mesh, *size[-2:]))
+            "vae": seconds(image_decoder(mesh, *size[-2:])),
+            "host": get_host_seconds(),
         }
     encoder = ("umt5", _UMT5) if class_name == "WanTransformer3DModel" else ("t5", _T5)
     found = {encoder[0]: 2 * seconds(text_encoder(mesh, encoder[1], encoder[0]))}

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from refsim.config import parse_parallel
-from refsim.mesh import get_mesh
+from refsim.mesh import MeshSpec, get_mesh
 from refsim.models.published import PUBLISHED, input_shapes
 from refsim.timing.reading import Reading, read, read_published
 
@@ -90,31 +90,61 @@ def test_a_norm_counts_once_where_nothing_is_distributed():
     assert joint["layer_norm"] == 4, "before attention and feed-forward, image and prompt"
 
 
-def test_the_video_decoder_of_cogvideox_is_counted_as_diffusers_runs_it():
+def test_the_decoders_are_counted_as_diffusers_runs_them():
+    """But for what CogVideoX's norms ask of the latent, which diffusers enlarges first and refsim last."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from refsim.timing.decoders import cogvideox_decoder
+    from refsim.timing.decoders import COGVIDEOX, WAN
     from refsim.timing.schedule import flops
 
     diffusers = pytest.importorskip("diffusers")
-    with torch.device("meta"), torch.inference_mode(), FlopCounterMode(display=False) as counted:
-        vae = diffusers.AutoencoderKLCogVideoX(
-            down_block_types=("CogVideoXDownBlock3D",) * 4,
-            up_block_types=("CogVideoXUpBlock3D",) * 4,
-            block_out_channels=(128, 256, 256, 512),
-            layers_per_block=3,
+    blocks = {"down_block_types": ("CogVideoXDownBlock3D",) * 4, "up_block_types": ("CogVideoXUpBlock3D",) * 4}
+    widths = {"block_out_channels": (128, 256, 256, 512), "layers_per_block": 3}
+    for config, make in (
+        (COGVIDEOX, lambda: diffusers.AutoencoderKLCogVideoX(**blocks, **widths)),
+        (WAN, diffusers.AutoencoderKLWan),
+    ):
+        with torch.device("meta"), torch.inference_mode(), FlopCounterMode(display=False) as counted:
+            make().eval().decode(torch.empty(1, 16, 3, 8, 8))
+        of_latent = sum(
+            sum(found.values())
+            for name, found in counted.get_flop_counts().items()
+            if name.endswith(("conv_y", "conv_b"))
         )
-        vae.eval().decode(torch.empty(1, 16, 3, 8, 8))
-    assert sum(flops(op) for op in cogvideox_decoder((3, 8, 8))) == counted.get_total_flops()
+        ops = read(config, {"z": (1, 16, 3, 8, 8)}, get_mesh("n150"), parse_parallel("sp1", get_mesh("n150"))).ops
+        found = sum(flops(op) for op in ops if config is WAN or op.name != "conv3d" or op.inputs[1][1] != 16)
+        assert found == counted.get_total_flops() - of_latent
 
 
-def test_frames_of_the_wan_decoder_behind_the_second_are_alike():
+def test_the_image_decoder_is_counted_as_refsim_runs_it():
+    """Convolutions, and the bytes of channels gathered on a line of four."""
+    from refsim.timing.schedule import flops
+    from refsim.timing.stages import image_decoder
+
+    config = {"_class_name": "AutoencoderKL", "latent_channels": 16, "block_out_channels": [128, 256, 512, 512]}
+    config |= {"layers_per_block": 2, "use_post_quant_conv": False}
+    line = MeshSpec("line", "four in a line", "wormhole_b0", (1, 4), (1, 1), (False, False))
+    ops = read(config, {"z": (1, 16, 64, 48)}, line, parse_parallel("tp4", line), vae_parallel="tensor").ops
+    counted = image_decoder(line, 64, 48)
+    for kind, name, rel in (("collective", "all_gather", 0.002), ("matmul", "conv2d", 1e-9)):
+        mine, theirs = ([op for op in found if op.name == name] for found in (counted, ops))
+        assert {op.kind for op in (*mine, *theirs)} == {kind}
+        worth = (lambda op: op.bytes) if kind == "collective" else flops
+        assert sum(map(worth, mine)) == pytest.approx(sum(map(worth, theirs)), rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "frames"),
+    [("WanTransformer3DModel", "WAN", 5), ("CogVideoXTransformer3DModel", "COGVIDEOX", 7)],
+)
+def test_chunks_of_a_decoder_behind_the_first_are_alike(model, config, frames):
     from refsim.timing import decoders, schedule
     from refsim.timing.calibration import get_params
     from refsim.timing.program import programs
 
     machine = schedule.machine(T3K, get_params(T3K.arch))
-    ops = read(decoders._WAN, {"z": (1, 16, 5, 16, 32)}, T3K, parse_parallel("sp2@0_tp4@1", T3K)).ops
+    shape = (1, 16, frames, 16, 32)
+    ops = read(getattr(decoders, config), {"z": shape}, T3K, parse_parallel("sp2@0_tp4@1", T3K)).ops
     whole = schedule.replay(programs(ops), machine).ns
-    assert decoders.wan_decoder_ns((5, 16, 32), machine) == pytest.approx(whole, rel=1e-3)
+    assert decoders.decoder_ns(model, shape[2:], machine) == pytest.approx(whole, rel=1e-3)
