@@ -67,7 +67,13 @@ class ModelOracle:
         config = MODELS[case.model].config
         if case.kind == "encoder":
             tensors = encoder_inputs(case.shape, config["vocab_size"], seed)
-            if MODELS[case.model].class_name.endswith("ForCausalLM"):  # rows see those before them, padding or not
+            name = MODELS[case.model].class_name
+            if name.startswith("CLIP"):  # which answers with the row of the first end token, and pads with it
+                ids, mask, end = tensors["input_ids"], tensors["attention_mask"], config["eos_token_id"]
+                ids[ids == end] = end + 1
+                mask[:, -1] = 0
+                ids[mask == 0] = end
+            if name.startswith("CLIP") or name.endswith("ForCausalLM"):  # rows see those before them, padding or not
                 del tensors["attention_mask"]
             return tensors
         if case.kind == "decoder":

@@ -162,7 +162,10 @@ class CpuRunner:
         tensors = self._oracle.inputs(case, seed)
         result = simulate_model(case, case.layout, self._store.folder(case.model, seed), tensors)
         ref, digests = self._oracle.reference(case, seed), result.value["digests"]
-        found = m.compare(result.tensors["sample"], ref, [(0, ref.shape[1])])
+        out = result.tensors["sample"]
+        if ref.ndim == 2:  # one row of features a prompt
+            out, ref = out.unsqueeze(1), ref.unsqueeze(1)
+        found = m.compare(out, ref, [(0, ref.shape[1])])
         ranks = get_mesh(case.mesh).num_devices
         found["distinct_replicas"] = len(set(digests)) if len(digests) == ranks else math.nan
         return Measured(found, {}, result.bytes_by_collective, result.wall_s, hazards=list(map(str, result.hazards)))

@@ -243,6 +243,9 @@ def _wan(found: Registry) -> None:
     for model in ("t5_tiny", "umt5_tiny"):
         for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4"), ("galaxy", "sp8_tp4")):
             found.add(make_case("encoder", model, Layout(*where), ModelShape((), 150, 2), suite="full"))
+    for model in ("clip_l_tiny", "clip_g_tiny"):
+        for where in (("t3k", "sp2_tp4"), ("tg", "sp8_tp4")):
+            found.add(make_case("encoder", model, Layout(*where), ModelShape((), 77, 2), suite="full"))
     for model in ("cogvideox_2b_tiny", "cogvideox_5b_tiny"):
         for layout in (
             USP24,
