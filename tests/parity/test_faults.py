@@ -20,6 +20,7 @@ FAMILIES = {
     "affine",
     "seam",
     "rare",
+    "decoder",
     "reduction",
     "weights",
     "tables",

@@ -141,7 +141,7 @@ def test_link_that_leaves_the_folder(folder, tmp_path):
         ("hidden_states", torch.full((2, 16, 12, 20), float("nan")), "non-finite"),
         ("timestep", torch.tensor([1.0, float("inf")]), "non-finite"),
         ("timestep", torch.zeros(3), "batch"),
-        ("encoder_hidden_states", torch.zeros(2, 7, 64, dtype=torch.int64), "floating point"),
+        ("encoder_hidden_states", torch.zeros(2, 7, 64, dtype=torch.int64), "one of float32"),
         ("guidance", torch.zeros(2), "takes exactly"),
     ],
     ids=["odd", "too_large", "channels", "nan", "inf", "batch", "dtype", "unknown_name"],
