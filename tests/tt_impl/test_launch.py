@@ -64,8 +64,13 @@ def test_the_next_program_runs(worker: Worker, fault: str, error: type[Exception
 
 
 def test_nothing_is_left() -> None:
+    """Neither process nor folder, nor what ttnn would keep in shared memory of every device it opened."""
+    before = set(Path("/dev/shm").glob("*"))
     with Worker() as worker:
         run(worker)
+        with pytest.raises(RankFailure):
+            run(worker, fault="os:abort")
         process, folder = worker._process, Path(worker._folder.name)
         assert process.poll() is None and any(folder.glob("tt-impl-mock-*"))
     assert process.poll() is not None and not folder.exists()
+    assert not {path.name for path in set(Path("/dev/shm").glob("*")) - before if path.name.startswith(("tt_", "sm_"))}

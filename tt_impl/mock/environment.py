@@ -111,6 +111,7 @@ def quiet_environment(folder: Path) -> dict[str, str]:
         "TT_METAL_CACHE": str((_shared or folder) / "cache"),
         "TT_METAL_LOGS_PATH": str(folder / "logs"),
         "OMPI_MCA_btl": "self",  # MPI of one process: no shared memory that a killed one would leave behind
+        "TT_METAL_SHM_TRACKING_DISABLED": "1",  # of real chips, for others to watch; it would stay behind
     }
     for name, value in (("TT_LOGGER_LEVEL", "off"), ("TT_METAL_LOGGER_LEVEL", "off"), ("LOGURU_LEVEL", "WARNING")):
         variables[name] = os.environ.get(name, value)
