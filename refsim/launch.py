@@ -79,6 +79,15 @@ def shut_down() -> None:
             Zygote._current.close()
 
 
+def end_ranks() -> None:
+    """End the ranks that are kept for the next job, and with them what memory they hold; new ones are forked then."""
+    if "refsim.runtime.pool" in sys.modules:
+        from refsim.runtime.pool import _POOLS
+
+        for pool in _POOLS.values():
+            pool.close()
+
+
 def scratch_dir() -> Path | None:
     """A folder that goes away with this process, however it ends; None (the system's) under torchrun."""
     if under_torchrun():

@@ -159,6 +159,14 @@ def test_a_case_without_the_memory_it_needs_is_skipped_and_skipping_everything_i
     assert not runner.ran and done.exit_code == 1
 
 
+def test_memory_that_kept_ranks_hold_is_given_back_before_a_case_is_skipped(monkeypatch):
+    held = [True]
+    monkeypatch.setattr(gate, "missing_memory", lambda case: "needs more" if held[0] else "")
+    monkeypatch.setattr(gate.launch, "end_ranks", lambda: held.__setitem__(0, False))
+    done, runner = run({"a": GOOD})
+    assert done.exit_code == 0 and runner.ran
+
+
 def test_seeds_add_up_and_shared_state_is_dropped_after_its_last_use():
     runner = FakeRunner({"a": GOOD, "b": GOOD, "c": GOOD})
     cases = [case("a"), case("b", seed=2), case("c")]

@@ -1,5 +1,6 @@
 """What a run hands back, and how torchrun's ranks are told from our own."""
 
+import psutil
 import pytest
 
 from refsim import launch
@@ -21,6 +22,16 @@ def test_a_result_holds_values_of_all_ranks_and_tensors_of_rank_0():
     assert result.bytes_per_rank == [{"all_gather@sp": 72}] * 4
     assert result.bytes_by_collective == {"all_gather@sp": 288}
     assert result.wall_s > 0
+
+
+def test_ranks_that_are_kept_can_be_ended_and_are_forked_anew():
+    first = {value["pid"] for value in run("pids", "n300", "sp2", {}).values}
+    again = {value["pid"] for value in run("pids", "n300", "sp2", {}).values}
+    assert first == again and all(psutil.pid_exists(pid) for pid in first)
+    launch.end_ranks()
+    assert not any(psutil.pid_exists(pid) for pid in first)
+    launch.end_ranks()
+    assert {value["pid"] for value in run("pids", "n300", "sp2", {}).values}.isdisjoint(first)
 
 
 @pytest.mark.parametrize(
