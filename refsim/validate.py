@@ -94,7 +94,7 @@ def check_run(
     split_prompt: bool,
     pad_heads: bool,
     guidance: float | None,
-    vae_parallel: VAEParallel,
+    vae_parallel: VAEParallel = "spatial",
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     folder = Checkpoint(checkpoint)
