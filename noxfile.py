@@ -1,10 +1,13 @@
-"""Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format and lint,
+"""Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format, lint and types,
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
 hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
 ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device wing on ttnn's mock meshes
 (needs python3.12; an interpreter that is missing is an error)."""
 
 import nox
+
+LINTERS = ("mypy==2.4.1", "ruff==0.17.6")
+"""Pinned, so that a new rule of a new version is a change of its own; ``.pre-commit-config.yaml`` has the same."""
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
@@ -71,10 +74,11 @@ def kernels_full(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff: format and lint."""
-    session.install("ruff")
+    """ruff: format and lint; mypy: types, strictly on the public surface."""
+    session.install(*LINTERS)
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
+    session.run("mypy")
 
 
 @nox.session(python="3.12")

@@ -16,7 +16,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -126,7 +126,7 @@ def _flops(step: Callable[[], torch.Tensor]) -> tuple[int, int]:
 
 
 def measured_report(rows: list[Measured], config: DFlashConfig = SMALL) -> str:
-    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     load = os.getloadavg()[0]
     text = [
         "# DFlash drafter on CPU: cached and not\n",

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,7 @@ def measure(
         "sent_bytes": result.bytes_by_collective,
         "machine": f"{platform.machine()}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
         "load_before": busy,
-        "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
     if checked:
         say("the same forward by diffusers")

@@ -69,7 +69,7 @@ class Checkpoint:
     def names(self) -> set[str]:
         return set(self._where)
 
-    def slice(self, name: str):
+    def slice(self, name: str) -> Any:
         """safetensors' lazy slice of a tensor."""
         return self._files[self._where[name]].get_slice(name)
 

@@ -164,14 +164,13 @@ def _place(mesh: MeshSpec, factors: dict[str, int], axes: dict[str, int], attent
 
 def _attention_group(factors: dict[str, int], attention: str) -> tuple[int, int, int]:
     """(sp, ring, ulysses) with the omitted ones filled in; ring and ulysses are 0 where usp leaves both open."""
-    sp, ring, ulysses = factors.get("sp"), factors.get("ring"), factors.get("ulysses")
-    if sp is None:
-        sp = (ring or 1) * (ulysses or 1)
-    if ring is None and ulysses is None:
+    ring, ulysses = factors.get("ring", 0), factors.get("ulysses", 0)  # a factor given is 1 or more
+    sp = factors.get("sp") or (ring or 1) * (ulysses or 1)
+    if not ring and not ulysses:
         ring, ulysses = {"ring": (sp, 1), "ulysses": (1, sp), "usp": (0, 0)}[attention]
-    elif ring is None:
+    elif not ring:
         ring = max(sp // ulysses, 1)
-    elif ulysses is None:
+    elif not ulysses:
         ulysses = max(sp // ring, 1)
     if ring * ulysses == sp and attention != "usp":
         other, size = ("ulysses", ulysses) if attention == "ring" else ("ring", ring)
@@ -230,7 +229,7 @@ def valid_configs(mesh: MeshSpec) -> list[str]:
     """Every ``cfg, sp, tp`` that fits the mesh with ring (or Ulysses) attention, as text."""
     found = []
     for cfg in (1, 2):
-        for sub in {_submesh(mesh, cfg, 0), _submesh(mesh, cfg, 1)} - {None}:
+        for sub in {sub for axis in (0, 1) if (sub := _submesh(mesh, cfg, axis)) is not None}:
             for sp, tp in (sub, sub[::-1]):
                 parts = [f"{n}{f}" for n, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1]
                 found.append("_".join(parts) or "sp1")

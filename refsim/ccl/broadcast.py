@@ -21,8 +21,7 @@ from refsim.runtime.group import Group
 
 
 def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
-    """The root's ``x`` on every member; the others pass a tensor of the same shape and dtype, which is only read
-    for those.
+    """Give every member the root's ``x``; of the ``x`` that the other members pass, only shape and dtype are used.
 
     Bytes sent: the root ``B`` per arm, every member in the middle of an arm ``B``, a member at its end nothing;
     over the whole group ``(n-1) * B``.
@@ -35,10 +34,8 @@ def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes
     reach_right = n // 2 if ring else n - 1 - root
     reach_left = n - 1 - reach_right
     value = x.contiguous() if i == root else torch.empty_like(x, memory_format=torch.contiguous_format)
-    source: int | None = None
-    to: list[int] = []
     if i == root:
-        to = [(i + 1) % n] * (reach_right > 0) + [(i - 1) % n] * (reach_left > 0)
+        source, to = root, [(i + 1) % n] * (reach_right > 0) + [(i - 1) % n] * (reach_left > 0)
     elif 0 < right <= reach_right:
         source, to = (i - 1) % n, [(i + 1) % n] * (right < reach_right)
     else:

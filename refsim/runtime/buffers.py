@@ -42,8 +42,8 @@ class BufferPool:
     """The buffers of one rank. ``released`` is told about every release, with the buffer."""
 
     def __init__(self, released: Callable[[DeviceBuffer], None] = lambda buffer: None) -> None:
-        self._persistent: dict[tuple, DeviceBuffer] = {}
-        self._free: dict[tuple, list[Tensor]] = {}
+        self._persistent: dict[tuple[str, tuple[int, ...], torch.dtype], DeviceBuffer] = {}
+        self._free: dict[tuple[tuple[int, ...], torch.dtype], list[Tensor]] = {}
         self._by_storage: dict[int, DeviceBuffer] = {}
         self._allocated = 0
         self._released = released

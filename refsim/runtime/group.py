@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from refsim.config import DiTParallelConfig
+from refsim.errors import InvariantError
 from refsim.mesh import MeshSpec, Topology
 
 
@@ -33,6 +34,49 @@ class Group:
         return len(self.ranks)
 
 
+class _Submesh:
+    """Coordinates of one rank inside its cfg group: the part of the mesh that is left when ``cfg`` has cut one axis."""
+
+    def __init__(self, mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> None:
+        self.mesh, self.config, self.rank = mesh, config, rank
+        self.cfg_axis = _one_axis(config.cfg_parallel.mesh_axis)
+        self._cut = mesh.shape[self.cfg_axis] // config.cfg
+        self._coord = list(mesh.coord(rank))
+        self._cfg_index, self._coord[self.cfg_axis] = divmod(self._coord[self.cfg_axis], self._cut)
+        self._shape = list(mesh.shape)
+        self._shape[self.cfg_axis] = self._cut
+
+    def across_cfg(self) -> list[int]:
+        """The ranks with this rank's submesh coordinates, one per cfg group."""
+        return [self._rank_at(self._coord, cfg_index) for cfg_index in range(self.config.cfg)]
+
+    def along(self, axis: int, other: int | None = None) -> list[int]:
+        """The ranks met along ``axis``; the coordinate on the other axis is this rank's own, or ``other``."""
+        found = []
+        for i in range(self._shape[axis]):
+            coord = list(self._coord)
+            coord[axis] = i
+            if other is not None:
+                coord[1 - axis] = other
+            found.append(self._rank_at(coord, self._cfg_index))
+        return found
+
+    def _rank_at(self, coord: list[int], cfg_index: int) -> int:
+        row, column = (c + cfg_index * self._cut * (axis == self.cfg_axis) for axis, c in enumerate(coord))
+        return self.mesh.rank(row, column)
+
+    def topology(self, axis: int, size: int, spans_axis: bool) -> Topology | None:
+        """Topology of a group of ``size`` on ``axis``: the mesh's if the group spans the whole axis, else Linear."""
+        if size == 1:
+            return None
+        whole = self.mesh.topology(axis) if spans_axis and self._shape[axis] == self.mesh.shape[axis] else None
+        return Topology.LINEAR if size == 2 or whole is None else whole
+
+    def group(self, name: str, axis: int | tuple[int, int], ranks: list[int], topology: Topology | None) -> Group:
+        links = min(self.mesh.links) if isinstance(axis, tuple) else self.mesh.links[axis]
+        return Group(name, axis, tuple(ranks), ranks.index(self.rank), topology, links)
+
+
 def parallel_groups(mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> dict[str, Group]:
     """The groups ``cfg``, ``tp``, ``sp``, ``ring``, ``ulysses`` that ``rank`` belongs to.
 
@@ -40,60 +84,33 @@ def parallel_groups(mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> dic
     ``ring_coordinate * ulysses + ulysses_coordinate`` where sp covers both axes. Its ring peers share the ulysses
     index and the other way round.
     """
-    cfg_axis = config.cfg_parallel.mesh_axis
-    cut = mesh.shape[cfg_axis] // config.cfg
-    coord = list(mesh.coord(rank))
-    cfg_index, coord[cfg_axis] = divmod(coord[cfg_axis], cut)
-    sub_shape = list(mesh.shape)
-    sub_shape[cfg_axis] = cut
-
-    def ranks_along(axis: int, cfg_idx: int | None = None, moving: int | None = None) -> list[int]:
-        """Ranks met when the submesh coordinate on ``axis`` moves; the rest as given."""
-        found = []
-        for i in range(sub_shape[axis]):
-            c = list(coord)
-            c[axis] = i
-            if moving is not None:
-                c[1 - axis] = moving
-            c[cfg_axis] += (cfg_index if cfg_idx is None else cfg_idx) * cut
-            found.append(mesh.rank(*c))
-        return found
-
-    def make(name: str, axis: int | tuple[int, int], ranks: list[int], topology: Topology | None) -> Group:
-        links = min(mesh.links) if isinstance(axis, tuple) else mesh.links[axis]
-        return Group(name, axis, tuple(ranks), ranks.index(rank), topology, links)
-
-    def topology_of(axis: int, size: int, spans_axis: bool) -> Topology | None:
-        if size == 1:
-            return None
-        whole = mesh.topology(axis) if spans_axis and sub_shape[axis] == mesh.shape[axis] else Topology.LINEAR
-        return Topology.LINEAR if size == 2 else whole
-
-    cfg_ranks = []
-    for i in range(config.cfg):
-        c = list(coord)
-        c[cfg_axis] += i * cut
-        cfg_ranks.append(mesh.rank(*c))
-    groups = {"cfg": make("cfg", cfg_axis, cfg_ranks, topology_of(cfg_axis, config.cfg, False))}
-
-    tp_axis = config.tensor_parallel.mesh_axis
-    tp_ranks = ranks_along(tp_axis) if config.tp > 1 else [rank]
-    groups["tp"] = make("tp", tp_axis, tp_ranks, topology_of(tp_axis, config.tp, True))
-
-    sp_axis, ring, ulysses = config.sequence_parallel.mesh_axis, config.ring, config.ulysses
-    ring_axis, ulysses_axis = config.ring_parallel.mesh_axis, config.ulysses_parallel.mesh_axis
+    sub = _Submesh(mesh, config, rank)
+    ring, ulysses, sp_axis = config.ring, config.ulysses, config.sequence_parallel.mesh_axis
+    tp_axis = _one_axis(config.tensor_parallel.mesh_axis)
+    ring_axis, ulysses_axis = _one_axis(config.ring_parallel.mesh_axis), _one_axis(config.ulysses_parallel.mesh_axis)
+    tp_ranks = sub.along(tp_axis) if config.tp > 1 else [rank]
     if isinstance(sp_axis, tuple):
-        sp_ranks = [r for i in range(ring) for r in ranks_along(ulysses_axis, moving=i)]
-        sp_topology = None
+        sp_ranks = [r for i in range(ring) for r in sub.along(ulysses_axis, other=i)]
+        sp_topology: Topology | None = Topology.LINEAR
     else:
-        sp_ranks = ranks_along(sp_axis) if config.sp > 1 else [rank]
-        sp_topology = topology_of(sp_axis, config.sp, True)
-    groups["sp"] = make("sp", sp_axis, sp_ranks, sp_topology or (Topology.LINEAR if config.sp > 1 else None))
-
+        sp_ranks = sub.along(sp_axis) if config.sp > 1 else [rank]
+        sp_topology = sub.topology(sp_axis, config.sp, True)
     ring_index, ulysses_index = divmod(sp_ranks.index(rank), ulysses)
     ring_ranks = sp_ranks[ulysses_index::ulysses]
     ulysses_ranks = sp_ranks[ring_index * ulysses : (ring_index + 1) * ulysses]
-    groups["ring"] = make("ring", ring_axis, ring_ranks, topology_of(ring_axis, ring, True))
-    ulysses_whole = isinstance(sp_axis, tuple) or ring == 1
-    groups["ulysses"] = make("ulysses", ulysses_axis, ulysses_ranks, topology_of(ulysses_axis, ulysses, ulysses_whole))
-    return groups
+    ulysses_spans_axis = isinstance(sp_axis, tuple) or ring == 1
+    groups = (
+        sub.group("cfg", sub.cfg_axis, sub.across_cfg(), sub.topology(sub.cfg_axis, config.cfg, False)),
+        sub.group("tp", tp_axis, tp_ranks, sub.topology(tp_axis, config.tp, True)),
+        sub.group("sp", sp_axis, sp_ranks, sp_topology),
+        sub.group("ring", ring_axis, ring_ranks, sub.topology(ring_axis, ring, True)),
+        sub.group("ulysses", ulysses_axis, ulysses_ranks, sub.topology(ulysses_axis, ulysses, ulysses_spans_axis)),
+    )
+    return {group.name: group for group in groups}
+
+
+def _one_axis(axis: int | tuple[int, int]) -> int:
+    """``axis``, of a factor that cannot cover both axes of the submesh (only sp can)."""
+    if isinstance(axis, tuple):
+        raise InvariantError(f"only sp may cover both mesh axes, but another factor lies on {axis}")
+    return axis

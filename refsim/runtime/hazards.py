@@ -244,12 +244,12 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
                     said = f"{who(write)} writes {name} and {who(read)} reads it and nothing orders the two"
                     yield hazard("write-while-read", said)
     for i, second in enumerate(writes):
-        first = next((write for write in reversed(writes[:i]) if before(write, second)), None)
-        if first is None or any(before(first, read) and before(read, second) for read in reads):
+        previous = next((write for write in reversed(writes[:i]) if before(write, second)), None)
+        if previous is None or any(before(previous, read) and before(read, second) for read in reads):
             continue
         if any(not before(read, second) and not before(second, read) for read in reads):
             continue  # said above: the reader and the second write are not kept apart
-        said = f"{who(second)} overwrites what {who(first)} wrote to {name} and nobody has read it in between"
+        said = f"{who(second)} overwrites what {who(previous)} wrote to {name} and nobody has read it in between"
         yield hazard("write-after-write", said)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from refsim.runtime.group import Group
@@ -39,7 +39,7 @@ class Schedule:
             self._own.shuffle(items)
         return items
 
-    def interleave(self, lanes: Iterable[list[Callable[[], T]]]) -> list[T]:
+    def interleave(self, lanes: Iterable[Sequence[Callable[[], T]]]) -> list[T]:
         """Call everything in ``lanes``, lanes mixed in an order of this rank's own, each lane in its order."""
         lanes = [lane for lane in lanes if lane]
         if self._seed is None:

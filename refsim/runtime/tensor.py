@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
@@ -32,7 +33,7 @@ class MeshTensor:
         return self.placements.get(group, Replicate())
 
     @property
-    def shape(self):
+    def shape(self) -> torch.Size:
         return self.local.shape
 
     def require(self, op: str, **wanted: Placement) -> None:

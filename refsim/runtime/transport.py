@@ -6,8 +6,9 @@ Only point-to-point transfers are asked for; every collective is built from them
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -61,7 +62,15 @@ class GlooTransport:
     def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer:
         return self._post(dist.irecv, tensor, src, channel, self._received, "receive from")
 
-    def _post(self, call, tensor: Tensor, peer: int, channel: int, counters: Counter, what: str) -> Transfer:
+    def _post(
+        self,
+        call: Callable[..., Any],
+        tensor: Tensor,
+        peer: int,
+        channel: int,
+        counters: Counter[tuple[int, int]],
+        what: str,
+    ) -> Transfer:
         if not tensor.is_contiguous():
             raise ValueError(f"{what} rank {peer}: the tensor must be contiguous")
         tag = channel << 24 | counters[peer, channel] % (1 << 24)
