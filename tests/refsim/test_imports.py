@@ -1,19 +1,19 @@
 """Who may import whom: the rules of the architecture, checked on the syntax tree of every file.
 
-refsim.runtime < ccl < parallel < layers < models < pipelines < timing    a lower layer never imports a higher one
-refsim.errors, mesh, config, checkpoint, output                  import none of them
-refsim                                                           imports no wing beside or above it; only cli.py
-                                                                 may, inside functions
-tt_impl                                                          takes from refsim: mesh, config, errors, the
-                                                                 checkpoint reader, the writer of files for the user
-                                                                 and the models' configs
-ttnn                                                             is imported by tt_impl only, and in functions by
-                                                                 the faults that are put into it (run in its process)
+The modules are taken from the tree, so a new file falls under the rules without being listed:
+
+refsim.runtime < ccl < ... < timing   a lower layer never imports a higher one
+refsim.errors, mesh, config, ...      the foundations import none of the layers
+refsim.*                              what else lies at refsim's root is the front; no layer or foundation imports it
+refsim.cli                            alone imports what lies beside refsim (tt_impl, parity, ...), inside functions;
+                                      nothing but ``__main__`` imports it
+tt_impl                               takes from refsim: the foundations and what a model's folder says of itself
+tt_impl.mock                          takes from the project: meshes and errors
+ttnn                                  is imported by tt_impl only, and in functions by the faults that are put into it
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -21,37 +21,23 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tree import PRODUCT, ROOT, files, imports, module_name
+
 LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
-BASE = ("errors", "mesh", "config", "checkpoint", "output")
-FRONT = ("api", "sharded_pipeline", "generate", "launch", "validate", "cli", "cli_pipeline", "__main__")
-ABOVE = ("tt_impl", "parity", "benchmarks", "reports", "tests")
-PACKAGES = ("refsim", "tt_impl", "parity", "benchmarks", "reports")
-LENT = re.compile(r"refsim\.(mesh|config|errors|checkpoint|output|models\.(\w+\.)*config)(\.|$)")
+BASE = ("errors", "mesh", "config", "options", "checkpoint", "output")
+ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
+LENT = re.compile(rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry))(\.|$)")
+MOCK_LENT = re.compile(r"(refsim\.(mesh|errors)|tt_impl\.mock)(\.|$)")
 
 
-def imports(module: str, source: str, *, is_package: bool = False) -> list[tuple[str, bool]]:
-    """(dotted name, is inside a function) of everything a module imports; ``from a import b`` gives ``a.b``."""
-    found: list[tuple[str, bool]] = []
-    package = module.split(".") if is_package else module.split(".")[:-1]
+def front(root: Path = ROOT / "refsim") -> tuple[str, ...]:
+    """The modules and packages at refsim's root that are neither layers nor foundations."""
+    names = {path.name.removesuffix(".py") for path in root.iterdir() if path.suffix == ".py" or _is_package(path)}
+    return tuple(sorted(names - {*LAYERS, *BASE, "__init__"}))
 
-    def visit(node: ast.AST, lazy: bool) -> None:
-        if isinstance(node, ast.Import):
-            found.extend((alias.name, lazy) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            found.extend((f"{origin}.{alias.name}", lazy) for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in ("import_module", "__import__"):
-                found.append((str(node.args[0].value), lazy))
-        lazy = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in ast.iter_child_nodes(node):
-            visit(child, lazy)
 
-    visit(ast.parse(source), False)
-    return found
+def _is_package(path: Path) -> bool:
+    return any(path.glob("*.py"))
 
 
 def within(name: str, packages: tuple[str, ...], parent: str = "") -> str | None:
@@ -64,48 +50,63 @@ def within(name: str, packages: tuple[str, ...], parent: str = "") -> str | None
     return parts[0] if parts[0] in packages else None
 
 
+def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
+    """The rules that ``module`` breaks by importing ``name``."""
+    top, layer, base = module.split(".")[0], within(module, LAYERS, "refsim"), within(module, BASE, "refsim")
+    target, upper = within(name, LAYERS, "refsim"), within(name, front(), "refsim")
+    is_cli = within(module, CLI, "refsim") is not None
+    broken = []
+    if layer and target and LAYERS.index(target) > LAYERS.index(layer):
+        broken.append(f"{target} lies above {layer}")
+    if (layer or base) and upper:
+        broken.append(f"{upper} lies above all layers")
+    if base and target:
+        broken.append(f"{base} lies below all layers")
+    if top == "refsim" and within(name, CLI, "refsim") and not (layer or base or is_cli or module == "refsim.__main__"):
+        broken.append("nothing stands on the command line")
+    if top == "refsim" and within(name, ABOVE) and not (is_cli and lazy):
+        broken.append("refsim imports nothing beside it but in functions of refsim.cli")
+    if top == "tt_impl" and within(name, ("refsim",)) and not LENT.match(name):
+        broken.append("the device backend must not borrow from the reference")
+    if within(module, ("mock",), "tt_impl") and within(name, PRODUCT) and not MOCK_LENT.match(name):
+        broken.append("tt_impl.mock takes only meshes and errors from the project")
+    fault = module.startswith("parity.faults.") and lazy
+    if top != "tt_impl" and within(name, ("ttnn",)) and not fault:
+        broken.append("only tt_impl imports ttnn")
+    return broken
+
+
 def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
     """One line for every import that breaks a rule."""
-    top, layer, base = module.split(".")[0], within(module, LAYERS, "refsim"), within(module, BASE, "refsim")
-    found = []
-    for name, lazy in imports(module, source, is_package=is_package):
-        target, front = within(name, LAYERS, "refsim"), within(name, FRONT, "refsim")
-        broken = []
-        if layer and target and LAYERS.index(target) > LAYERS.index(layer):
-            broken.append(f"{target} lies above {layer}")
-        if (layer or base) and front:
-            broken.append(f"{front} lies above all layers")
-        if base and target:
-            broken.append(f"{base} lies below all layers")
-        if top == "refsim" and within(name, ABOVE) and not (module == "refsim.cli" and lazy):
-            broken.append("refsim imports nothing above it but in functions of cli.py")
-        if top == "tt_impl" and within(name, ("refsim",)) and not LENT.match(name):
-            broken.append("the device wing must not borrow from the reference wing")
-        fault = module.startswith("parity.faults.wing_") and lazy
-        if top != "tt_impl" and within(name, ("ttnn",)) and not fault:
-            broken.append("only tt_impl imports ttnn")
-        found += [f"{module} imports {name}: {rule}" for rule in broken]
-    return found
+    return [
+        f"{module} imports {found.name}: {rule}"
+        for found in imports(module, source, is_package=is_package)
+        for rule in broken_rules(module, found.name, found.lazy)
+    ]
 
 
-def files() -> list[Path]:
-    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+CLI = tuple(name for name in front() if name.split("_")[0] == "cli")
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_file_keeps_the_rules(path):
-    parts = list(path.relative_to(ROOT).with_suffix("").parts)
-    is_package = parts[-1] == "__init__"
-    module = ".".join(parts[:-1] if is_package else parts)
+    module, is_package = module_name(path)
     assert violations(module, path.read_text(encoding="utf-8"), is_package=is_package) == []
 
 
-def test_every_layer_is_there():
+def test_every_layer_and_foundation_is_there():
     names = {path.relative_to(ROOT).as_posix() for path in files()}
     for layer in LAYERS:
         assert f"refsim/{layer}/__init__.py" in names
     for module in BASE:
-        assert f"refsim/{module}.py" in names
+        assert f"refsim/{module}.py" in names or module == "options"  # which lands with RunOptions
+
+
+def test_a_new_file_at_the_root_is_the_front(tmp_path):
+    for name in ("mesh.py", "shiny.py", "ccl/shift.py", "api/model.py", "data/x.json", "__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert front(tmp_path) == ("api", "shiny")
 
 
 @pytest.mark.parametrize(
@@ -119,16 +120,19 @@ def test_every_layer_is_there():
         ("refsim.layers.norm", "def f():\n    from refsim.models import sd35", "models lies above layers"),
         ("refsim.runtime.pool", "if TYPE_CHECKING:\n    from refsim.ccl import shift", "ccl lies above runtime"),
         ("refsim.runtime.pool", "importlib.import_module('refsim.ccl')", "ccl lies above runtime"),
-        ("refsim.runtime.pool", "from refsim.launch import execute", "launch lies above all layers"),
+        ("refsim.runtime.pool", "from refsim.api import run", "api lies above all layers"),
         ("refsim.mesh", "from refsim.runtime.group import Group", "mesh lies below all layers"),
         ("refsim.config", "def f():\n    import refsim.models", "config lies below all layers"),
         ("refsim.errors", "from refsim.api import run", "api lies above all layers"),
         ("refsim.api", "import ttnn", "only tt_impl imports ttnn"),
         ("refsim.cli", "def f():\n    import ttnn", "only tt_impl imports ttnn"),
         ("parity.gate", "from ttnn import experimental", "only tt_impl imports ttnn"),
-        ("refsim.api", "def f():\n    import parity.gate", "refsim imports nothing above it"),
-        ("refsim.cli", "from parity import gate", "refsim imports nothing above it"),
-        ("refsim.pipelines.attention", "import tt_impl.mesh", "refsim imports nothing above it"),
+        ("refsim.api", "def f():\n    import parity.gate", "refsim imports nothing beside it"),
+        ("refsim.cli", "from parity import gate", "refsim imports nothing beside it"),
+        ("refsim.pipelines.attention", "import tt_impl.mesh", "refsim imports nothing beside it"),
+        ("refsim.api", "from refsim.cli import app", "nothing stands on the command line"),
+        ("tt_impl.mock.checks", "from tt_impl.parallel.manager import CCLManager", "only meshes and errors"),
+        ("tt_impl.mock.checks", "from refsim.config import parse_parallel", "only meshes and errors"),
         ("tt_impl.layers.linear", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.parallel.ring", "def f():\n    import refsim.parallel.ring", "must not borrow"),
         ("tt_impl.mesh", "import refsim", "must not borrow"),
@@ -162,9 +166,12 @@ def test_what_is_allowed_is_not_reported(module, source):
 
 
 def test_relative_imports_of_a_package_count_from_the_package():
-    assert imports("refsim.ccl", "from .shift import shift", is_package=True) == [("refsim.ccl.shift.shift", False)]
-    assert imports("refsim.ccl", "from ..mesh import x", is_package=True) == [("refsim.mesh.x", False)]
-    assert imports("refsim.ccl.shift", "from .exchange import x") == [("refsim.ccl.exchange.x", False)]
+    def names(module, source, is_package=False):
+        return [found.name for found in imports(module, source, is_package=is_package)]
+
+    assert names("refsim.ccl", "from .shift import shift", True) == ["refsim.ccl.shift.shift"]
+    assert names("refsim.ccl", "from ..mesh import x", True) == ["refsim.mesh.x"]
+    assert names("refsim.ccl.shift", "from .exchange import x") == ["refsim.ccl.exchange.x"]
 
 
 def test_names_configs_and_errors_come_without_torch():

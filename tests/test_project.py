@@ -1,0 +1,239 @@
+"""The rules of the project that are about files and not about numbers: see CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.tree import PRODUCT, ROOT, circles, files, graph, sources
+
+MOST_LINES = 60
+MOST_PARAMETERS = 8
+
+TOO_LARGE = frozenset(
+    {
+        "JointAttention.__init__",
+        "Worker.execute",
+        "_cluster",
+        "_linear",
+        "_overlapped",
+        "_run_ttnn",
+        "_wan",
+        "attention_result",
+        "decode",
+        "estimate",
+        "execute",
+        "explore",
+        "generate",
+        "joint_attention",
+        "make_argmax",
+        "make_job",
+        "make_matmul_silu_mul",
+        "make_rope",
+        "matmul",
+        "measure",
+        "multicast_matmul",
+        "plan",
+        "program",
+        "ring_attention",
+        "run",
+        "run_suite",
+        "sdpa",
+        "simulate_attention",
+        "time",
+        "ulysses_attention",
+    }
+)
+"""Functions that are being cut down, by qualified name. The list only shrinks."""
+
+CIRCLES: tuple[set[str], ...] = (
+    {"parity.cases", "parity.suites"},
+    {"parity.checkpoints", "parity.pipelines"},
+    {"parity.gate", "parity.report", "parity.wing_runner"},
+    {"refsim.timing.calibration", "refsim.timing.stages"},
+)
+"""Circles of imports that are being broken. The list only shrinks."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function's size.
+
+    Attributes:
+        lines: from ``def`` to its end; of a command of the command line from the first statement after the signature,
+            which is the command's list of options.
+        parameters: without ``self`` and ``cls``; 0 where the signature is not the project's own choice.
+    """
+
+    name: str
+    lines: int
+    parameters: int
+
+
+def functions(path: Path, source: str) -> Iterator[Function]:
+    """Every function of a file, nested ones and methods too."""
+    yield from _functions(path, ast.parse(source), "")
+
+
+def _functions(path: Path, node: ast.AST, prefix: str) -> Iterator[Function]:
+    for child in ast.iter_child_nodes(node):
+        name = prefix
+        if isinstance(child, ast.ClassDef):
+            name = f"{prefix}{child.name}."
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield _measure(path, child, prefix, method=isinstance(node, ast.ClassDef))
+            name = f"{prefix}{child.name}."
+        yield from _functions(path, child, name)
+
+
+def _measure(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, *, method: bool) -> Function:
+    """One function. Signatures given from elsewhere: a command's options, and ttnn's of a rule that shadows an op."""
+    given = node.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if a]
+    own = names[1:] if method and names[:1] in (["self"], ["cls"]) else names
+    decorators = {ast.unparse(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2] for d in node.decorator_list}
+    relative = path.relative_to(ROOT).as_posix()
+    command = relative.startswith("refsim/cli") and bool(decorators & {"command", "callback"})
+    shadow = relative.startswith("tt_impl/mock/rules/") and bool(decorators & {"across", "per_device"})
+    first = node.body[0].lineno if command else node.lineno
+    return Function(prefix + node.name, (node.end_lineno or first) - first + 1, 0 if command or shadow else len(own))
+
+
+def too_large(path: Path, source: str) -> list[str]:
+    """One line for every function of a file above the limits."""
+    found = []
+    for f in functions(path, source):
+        if f.lines > MOST_LINES:
+            found.append(f"{f.name} has {f.lines} lines")
+        if f.parameters > MOST_PARAMETERS:
+            found.append(f"{f.name} has {f.parameters} parameters")
+    return found
+
+
+def pyproject(pattern: str) -> list[str]:
+    """What the pattern finds at starts of lines of ``pyproject.toml`` (Python 3.10 has no reader of TOML)."""
+    return re.findall(rf"^{pattern}", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_function_is_too_large(path):
+    found = too_large(path, path.read_text(encoding="utf-8"))
+    assert [line for line in found if line.split()[0] not in TOO_LARGE] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def f():\n" + "    x = 1\n" * 60, ["f has 61 lines"]),
+        ("def f():\n" + "    x = 1\n" * 59, []),
+        ("class A:\n    def f(self, a, b, c, d, *, e, f, g, **h): ...", []),
+        ("class A:\n    def f(self, a, b, c, d, *e, f, g, h, **i): ...", ["A.f has 9 parameters"]),
+        ("def f(x):\n    async def g(a, b, c, d, e, f, g, h, /, i): ...", ["f.g has 9 parameters"]),
+        ("def f(self, a, b, c, d, e, f, g, h): ...", ["f has 9 parameters"]),
+    ],
+)
+def test_a_large_function_is_found(source, found):
+    assert too_large(ROOT / "parity/gate.py", source) == found
+
+
+def test_only_the_signature_of_a_command_may_be_long():
+    source = "@app.command()\ndef f(\n" + "    a,\n" * 61 + "):\n" + "    x = 1\n" * 60
+    assert too_large(ROOT / "refsim/cli/run.py", source) == []
+    assert too_large(ROOT / "refsim/cli/run.py", source + "    y = 1\n") == ["f has 61 lines"]
+    assert too_large(ROOT / "refsim/api/run.py", source) == ["f has 123 lines", "f has 61 parameters"]
+
+
+def test_no_circle_of_imports():
+    found = circles(graph(sources()))
+    assert [circle for circle in found if set(circle) not in CIRCLES] == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        ({"a": "import b", "b": "import c", "c": "from a import x"}, [["a", "b", "c"]]),
+        ({"a": "import b", "b": "import c", "c": "import d", "d": ""}, []),
+        ({"a": "import b", "b": "def f():\n    import a"}, [["a", "b"]]),
+        ({"p.": "", "p.a": "from p import b", "p.b": "def f():\n    from . import a"}, [["p.a", "p.b"]]),
+        ({"p.": "", "p.a": "from q.b import x", "q.": "", "q.b": "def f():\n    import p.a"}, []),
+        ({"p.": "from p.a import x", "p.a": "import p\nx = 1"}, [["p", "p.a"]]),
+        ({"a": "import a", "b": ""}, []),
+    ],
+)
+def test_a_circle_is_found(texts, found):
+    """A name that ends in a dot is a package."""
+    modules = {name.removesuffix("."): (source, name.endswith(".")) for name, source in texts.items()}
+    assert circles(graph(modules)) == found
+
+
+def test_product_patches_nothing():
+    """``unittest`` (its ``mock``) belongs into tests and faults, which change the product from outside."""
+    used = [
+        path.relative_to(ROOT).as_posix()
+        for path in files("refsim", "tt_impl", "parity")
+        if re.search(r"\bunittest\b", path.read_text(encoding="utf-8"))
+    ]
+    assert [name for name in used if not name.startswith("parity/faults/")] in ([], ["refsim/timing/recorder.py"])
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_a_project_people_can_join_has(name):
+    assert (ROOT / name).is_file()
+
+
+def test_the_licence_is_the_one_that_is_declared():
+    assert pyproject('license = "(.+)"$') == ["Apache-2.0"]
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License\n                           Version 2.0, January 2004" in text
+    assert len(text.split()) == 1581  # the words of the licence's text as its authors publish it, appendix included
+
+
+def test_there_is_one_version():
+    code = "import refsim; print(refsim.__version__)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    version = ran.stdout.strip()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert pyproject("version = (.+)") == ['{ attr = "refsim.__version__" }']
+    assert pyproject("dynamic = (.+)") == ['["version"]']
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(.+?)\]", changes, re.MULTILINE)[:2] == ["Unreleased", version]
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_a_package_is_typed(package):
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_every_data_file_is_in_the_wheel():
+    """What lies between the modules must match a pattern of ``package-data``, or an installed copy lacks it."""
+    patterns = ast.literal_eval(pyproject(r'"\*" = (\[.+\])$')[0])
+    listed = subprocess.run(["git", "ls-files", *PRODUCT], cwd=ROOT, capture_output=True, text=True, check=True)
+    data = [Path(name) for name in listed.stdout.split() if not name.endswith(".py")]
+    assert any(path.suffix == ".json" for path in data)
+    assert [path for path in data if not any(path.match(pattern) for pattern in patterns)] == []
+    assert [path for path in data if not (ROOT / path.parent / "__init__.py").is_file()] == []
+
+
+def test_commit_hooks_check_what_lint_checks():
+    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    pinned = ast.literal_eval(re.search(r"^LINTERS = (\(.*?\))$", noxfile, re.MULTILINE)[1])
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r'additional_dependencies: \["(.+?)"\]', hooks)) == set(pinned)
+
+
+def documents() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("reports/**/*.md")])
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_of_a_document_lead_somewhere(path):
+    targets = re.findall(r"\]\(([^)#\s]+)", re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL))
+    local = [target for target in targets if not re.match(r"[a-z]+:", target)]
+    assert [target for target in local if not (path.parent / target).exists()] == []
