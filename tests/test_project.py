@@ -183,7 +183,7 @@ def test_product_patches_nothing():
     assert [name for name in used if not name.startswith("parity/faults/")] in ([], ["refsim/timing/recorder.py"])
 
 
-@pytest.mark.parametrize("name", ["README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "docs/words.md"])
 def test_a_project_people_can_join_has(name):
     assert (ROOT / name).is_file()
 
@@ -237,3 +237,15 @@ def test_links_of_a_document_lead_somewhere(path):
     targets = re.findall(r"\]\(([^)#\s]+)", re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL))
     local = [target for target in targets if not re.match(r"[a-z]+:", target)]
     assert [target for target in local if not (path.parent / target).exists()] == []
+
+
+def test_words_are_sorted_and_defined_once():
+    """And every word in italics, which says that it is defined here, is."""
+    text = (ROOT / "docs/words.md").read_text(encoding="utf-8").partition("## Letters")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    words = [re.sub(r"\W", " ", row[0]).casefold() for row in rows[1:]]
+    assert words == sorted(set(words))
+    known = {part.casefold() for row in rows for part in row[0].split(", ")}
+    known |= {plural for word in known for plural in (f"{word}s", f"{word}es", re.sub("y$", "ies", word))} | {"axes"}
+    used = {word.casefold() for row in rows for word in re.findall(r"(?<!\*)\*([^*]+)\*", row[1])}
+    assert used - known == set()
