@@ -47,15 +47,13 @@ def make_argmax(grid, most=8):
 
         @ttl.compute()
         def compute():
-            first = ttl.node(dims=1) * per
-            for _ in range(first, min(first + per, rows)):
-                with top_dfb.reserve() as top_blk:
+            for _ in range(min(per, rows - ttl.node(dims=1) * per)):
+                with top_dfb.reserve() as top_blk, best_dfb.reserve() as best_blk:
                     top_blk.store(ttl.block.fill(LOWEST, shape=(1, 1)))
+                    best_blk.store(ttl.block.fill(LOWEST, shape=(1, 1)))
                 for _ in range(steps):
                     with x_dfb.wait() as x_blk, top_dfb.wait() as so_far, top_dfb.reserve() as top_blk:
                         top_blk.store(ttl.math.max(so_far, ttl.math.reduce_max(x_blk, dims=[1], shape=(1, 1))))
-                with best_dfb.reserve() as best_blk:
-                    best_blk.store(ttl.block.fill(LOWEST, shape=(1, 1)))
                 with top_dfb.wait() as top_blk:
                     for _ in range(steps):
                         with x_dfb.wait() as x_blk, columns_dfb.wait() as columns_blk:

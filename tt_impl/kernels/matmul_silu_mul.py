@@ -17,11 +17,8 @@ def make_matmul_silu_mul(grid, most_m=4, most_n=4, most_k=4):
 
     @ttl.operation(grid=grid)
     def matmul_silu_mul(x: ttnn.Tensor, gate: ttnn.Tensor, up: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        m, n, k = (
-            width(tiles(out.shape[0]), most_m),
-            width(tiles(out.shape[1]), most_n),
-            width(tiles(x.shape[1]), most_k),
-        )
+        sides = ((out.shape[0], most_m), (out.shape[1], most_n), (x.shape[1], most_k))
+        m, n, k = (width(tiles(side), most) for side, most in sides)
         columns, steps = tiles(out.shape[1]) // n, tiles(x.shape[1]) // k
         blocks = tiles(out.shape[0]) // m * columns
         per = -(-blocks // ttl.grid_size(dims=1))

@@ -55,10 +55,9 @@ def make_rope(grid, head_dim):
                     cos_dfb.wait() as cos_blk,
                     sin_dfb.wait() as sin_blk,
                 ):
-                    with out_first_dfb.reserve() as out_blk:
-                        out_blk.store(first_blk * cos_blk - second_blk * sin_blk)
-                    with out_second_dfb.reserve() as out_blk:
-                        out_blk.store(second_blk * cos_blk + first_blk * sin_blk)
+                    with out_first_dfb.reserve() as out_first_blk, out_second_dfb.reserve() as out_second_blk:
+                        out_first_blk.store(first_blk * cos_blk - second_blk * sin_blk)
+                        out_second_blk.store(second_blk * cos_blk + first_blk * sin_blk)
 
         @ttl.datamovement()
         def write():

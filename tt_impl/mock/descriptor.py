@@ -15,6 +15,7 @@ purpose: the mock assumes that dispatch takes another one, and 8x8 is what progr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def descriptor(spec: MeshSpec) -> str:
     if make is None:
         known = ", ".join(f"{n} {arch}" for arch, n in _PRODUCTS)
         raise UserError(f"mesh {spec} has no mock: there is no product with its devices; known are {known}.")
-    fields = make(spec)
+    fields = make(spec).fields()
     return "".join(f"{key}: {_flow(value)}\n" for key, value in fields.items())
 
 
@@ -75,55 +76,66 @@ def _board(board: str, number: int, chips: list[int]) -> list[dict]:
     return [{"board_id": _board_id(board, number)}, {"board_type": board}, {"chips": chips}]
 
 
-def _cluster(
-    arch: str,
-    n: int,
-    *,
-    edges: Iterable[Edge],
-    harvest: int,
-    boards: list[list[dict]],
-    mmio: Iterable[int],
-    unique_ids: dict[int, int],
-    coords: dict[int, list[int]] | None = None,
-    asic_locations: dict[int, int] | None = None,
-    bus_ids: dict[int, int] | None = None,
-    pcie_mask: Callable[[int], int] = lambda chip: 0,
-) -> dict[str, Any]:
-    """The fields of a descriptor; ``coords`` is (column, row, rack, shelf) per chip, Wormhole cards only."""
-    blackhole = arch == "blackhole"
+@dataclass(frozen=True)
+class _Cluster:
+    """The cards of a machine, from which its descriptor is written.
 
-    def harvesting(chip: int) -> dict[str, Any]:
+    Attributes:
+        edges: which chips are wired to each other, over which Ethernet channels.
+        harvest: mask of the rows (Wormhole) or columns (Blackhole) of cores that are switched off, the same on all.
+        mmio: the chips with a PCIe link.
+        coords: (column, row, rack, shelf) per chip, Wormhole cards only.
+        bus_ids: PCIe bus per chip, where the order of the chips depends on it.
+        pcie_mask: the PCIe cores of a chip that are switched off.
+    """
+
+    arch: str
+    chips: int
+    edges: Iterable[Edge]
+    harvest: int
+    boards: list[list[dict]]
+    mmio: Iterable[int]
+    unique_ids: dict[int, int]
+    coords: dict[int, list[int]] | None = None
+    asic_locations: dict[int, int] | None = None
+    bus_ids: dict[int, int] | None = None
+    pcie_mask: Callable[[int], int] = lambda chip: 0
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the descriptor."""
+        links = [
+            [{"chip": a, "chan": x}, {"chip": b, "chan": y}]
+            for a, b, channels_a, channels_b in self.edges
+            for x, y in zip(channels_a, channels_b, strict=True)
+        ]
+        fields: dict[str, Any] = {
+            "arch": {chip: self.arch for chip in range(self.chips)},
+            "chips": self.coords or {},
+            "chip_unique_ids": self.unique_ids,
+            "ethernet_connections": links,
+            "ethernet_connections_to_remote_devices": [],
+            "chips_with_mmio": [{chip: k} for k, chip in enumerate(self.mmio)],
+            "harvesting": {chip: self._harvesting(chip) for chip in range(self.chips)},
+            "boards": self.boards,
+        }
+        if self.arch == "blackhole":
+            fields["io_device_type"] = "PCIe"
+        if self.bus_ids:
+            fields["chip_to_bus_id"] = {chip: f"0x{bus:02x}" for chip, bus in self.bus_ids.items()}
+        if self.asic_locations:
+            fields["asic_locations"] = self.asic_locations
+        return fields
+
+    def _harvesting(self, chip: int) -> dict[str, Any]:
+        blackhole = self.arch == "blackhole"
         masks = {
             "noc_translation": True,
-            "harvest_mask": harvest,
+            "harvest_mask": self.harvest,
             "dram_harvesting_mask": 0,
             "eth_harvesting_mask": ETH_HARVEST_BH if blackhole else 0,
-            "pcie_harvesting_mask": pcie_mask(chip),
+            "pcie_harvesting_mask": self.pcie_mask(chip),
         }
         return masks | ({"l2cpu_harvesting_mask": 0} if blackhole else {})
-
-    links = [
-        [{"chip": a, "chan": x}, {"chip": b, "chan": y}]
-        for a, b, channels_a, channels_b in edges
-        for x, y in zip(channels_a, channels_b, strict=True)
-    ]
-    fields: dict[str, Any] = {
-        "arch": {chip: arch for chip in range(n)},
-        "chips": coords or {},
-        "chip_unique_ids": unique_ids,
-        "ethernet_connections": links,
-        "ethernet_connections_to_remote_devices": [],
-        "chips_with_mmio": [{chip: k} for k, chip in enumerate(mmio)],
-        "harvesting": {chip: harvesting(chip) for chip in range(n)},
-        "boards": boards,
-    }
-    if blackhole:
-        fields["io_device_type"] = "PCIe"
-    if bus_ids:
-        fields["chip_to_bus_id"] = {chip: f"0x{bus:02x}" for chip, bus in bus_ids.items()}
-    if asic_locations:
-        fields["asic_locations"] = asic_locations
-    return fields
 
 
 def _grid_edges(rows: int, cols: int, channels: dict[str, Sequence[int]], wrap_columns: bool = False) -> list[Edge]:
@@ -141,9 +153,9 @@ def _grid_edges(rows: int, cols: int, channels: dict[str, Sequence[int]], wrap_c
     return edges
 
 
-def _n150(_: MeshSpec) -> dict[str, Any]:
+def _n150(_: MeshSpec) -> _Cluster:
     board_id = _board_id("n150")
-    return _cluster(
+    return _Cluster(
         "wormhole_b0",
         1,
         edges=[],
@@ -155,7 +167,7 @@ def _n150(_: MeshSpec) -> dict[str, Any]:
     )
 
 
-def _n300_cards(rows: int, cols: int) -> dict[str, Any]:
+def _n300_cards(rows: int, cols: int) -> _Cluster:
     """N300 cards laid horizontally, two chips each, the chips with a PCIe link on the inside of a 2x4."""
     n = rows * cols
     boards, mmio, unique_ids = [], [], {}
@@ -168,7 +180,7 @@ def _n300_cards(rows: int, cols: int) -> dict[str, Any]:
             mmio.append(chips[0])
             boards.append(_board("n300", len(boards), chips))
     channels = {side: numbers[:N300_LINKS] for side, numbers in WH_CHANNELS.items()}
-    return _cluster(
+    return _Cluster(
         "wormhole_b0",
         n,
         edges=_grid_edges(rows, cols, channels),
@@ -180,9 +192,9 @@ def _n300_cards(rows: int, cols: int) -> dict[str, Any]:
     )
 
 
-def _p150_cards(rows: int, cols: int, wrap_columns: bool = False) -> dict[str, Any]:
+def _p150_cards(rows: int, cols: int, wrap_columns: bool = False) -> _Cluster:
     n = rows * cols
-    return _cluster(
+    return _Cluster(
         "blackhole",
         n,
         edges=_grid_edges(rows, cols, BH_CHANNELS, wrap_columns),
@@ -196,12 +208,12 @@ def _p150_cards(rows: int, cols: int, wrap_columns: bool = False) -> dict[str, A
     )
 
 
-def _p300_cards(cards: int) -> dict[str, Any]:
+def _p300_cards(cards: int) -> _Cluster:
     """P300 cards below each other, left and right chip each; both chips have a PCIe link."""
     edges: list[Edge] = [(2 * c, 2 * c + 1, (2, 3), (9, 8)) for c in range(cards)]
     edges += [(chip, chip + 2, (6, 7), (6, 7)) for card in range(cards - 1) for chip in (2 * card, 2 * card + 1)]
     chips = range(2 * cards)
-    return _cluster(
+    return _Cluster(
         "blackhole",
         2 * cards,
         edges=edges,
@@ -215,7 +227,7 @@ def _p300_cards(cards: int) -> dict[str, Any]:
     )
 
 
-def _galaxy(arch: str, torus: tuple[bool, bool]) -> dict[str, Any]:
+def _galaxy(arch: str, torus: tuple[bool, bool]) -> _Cluster:
     """32 chips: four trays of 2x4, places 1-4 over 5-8, joined to a grid of 8 (long side) by 4 (short side).
 
     ``torus`` is (long side, short side). Trays are named by the upper half of the PCIe bus id; their order is what
@@ -247,7 +259,7 @@ def _galaxy(arch: str, torus: tuple[bool, bool]) -> dict[str, Any]:
             edges += [(chip[a, place], chip[b, place], short_back, short_back) for place in (1, 2, 3, 4)]
 
     board = "ubb_blackhole" if blackhole else "ubb"
-    return _cluster(
+    return _Cluster(
         arch,
         32,
         edges=edges,
@@ -266,7 +278,7 @@ def _long_side_first(spec: MeshSpec) -> tuple[bool, bool]:
     return spec.torus if rows >= columns else (spec.torus[1], spec.torus[0])
 
 
-_PRODUCTS: dict[tuple[str, int], Callable[[MeshSpec], dict[str, Any]]] = {
+_PRODUCTS: dict[tuple[str, int], Callable[[MeshSpec], _Cluster]] = {
     ("wormhole_b0", 1): _n150,
     ("wormhole_b0", 2): lambda spec: _n300_cards(1, 2),
     ("wormhole_b0", 8): lambda spec: _n300_cards(2, 4),
