@@ -1,4 +1,4 @@
-"""Uses of device buffers that nothing keeps apart, found from happens-before, not from how the timing fell.
+"""Find uses of device buffers that nothing keeps apart, from what happens before what, not from how the timing fell.
 
 Every rank logs when (by its own count of operations) it begins and ends each use of a buffer of its own, and every
 transfer. A receive is the peer's remote write: it may happen any time after both sides have posted it and before the
@@ -11,7 +11,7 @@ receiver has waited for it. A send reads the sender's memory until it is waited 
 That a send has been waited for tells its sender nothing about the receiver: a device knows only that the data left.
 
 First each rank screens its own log, in one pass: two uses which the rank's own order keeps apart are safe. Only if a
-rank finds others does rank 0 get all logs, computes vector clocks, and confirms or acquits them.
+rank finds others does rank 0 get all logs, compute vector clocks, and confirm or acquit them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class UseLog:
         peer: int | None = None,
         channel: int = 0,
     ) -> Use:
-        """A use begins; hand it to ``end`` when it is over."""
+        """Log that a use begins; the caller hands the use to ``end`` when it is over.
+
+        ``lo`` and ``hi`` of the use are the bytes of the buffer from the tensor's first to its last element.
+        """
         self._now += 1
         serial, lo, hi = None, 0, 0
         if buffer is not None:
@@ -87,10 +90,12 @@ class UseLog:
         return use
 
     def end(self, use: Use) -> None:
+        """Log that ``use`` is over."""
         self._now += 1
         use.end = self._now
 
     def release(self, buffer: DeviceBuffer, path: str) -> None:
+        """Log that ``buffer`` is given away inside collective ``path``; a later or unfinished use of it is a hazard."""
         if self.on:
             self._now += 1
             self._names.setdefault(buffer.serial, buffer.id)
@@ -101,6 +106,7 @@ class UseLog:
         return any(_suspicious(uses, self._released.get(serial)) for serial, uses in _by_buffer(self._uses).items())
 
     def as_json(self) -> dict[str, Any]:
+        """The log as JSON values, which rank 0 asks for."""
         return {
             "uses": [use.as_json() for use in self._uses],
             "names": list(self._names.items()),
@@ -130,6 +136,8 @@ def find(logs: list[dict[str, Any]]) -> list[Hazard]:
 
 
 class _Rank:
+    """The log of one rank, read back."""
+
     def __init__(self, rank: int, log: dict[str, Any]) -> None:
         self.rank = rank
         self.uses = [Use(*fields) for fields in log["uses"]]
@@ -142,9 +150,14 @@ class _Rank:
 
 
 class _HappensBefore:
-    """Vector clocks of all sends, and which send belongs to which receive."""
+    """Vector clocks of all sends, and which send belongs to which receive.
+
+    The clock of a send holds, for every rank, the largest count of operations of that rank which happens before the
+    send is posted.
+    """
 
     def __init__(self, ranks: list[_Rank]) -> None:
+        # Transfers between two ranks arrive in order per channel, so the nth receive belongs to the nth send.
         sends: dict[tuple[int, int, int], list[tuple[int, Use]]] = defaultdict(list)
         for sender in ranks:
             for use in sender.transfers:
@@ -163,12 +176,16 @@ class _HappensBefore:
         self._run(ranks)
 
     def _run(self, ranks: list[_Rank]) -> None:
-        """Every rank as far as what it waits for has been sent, until nobody gets further."""
+        """Let every rank go on as far as what it waits for has been sent, until no rank gets further."""
+        # Where a rank's clock matters: where it posts a send, and where it has waited for a receive. A receive that was
+        # never waited for ends at _NEVER, so it comes last and teaches its rank nothing.
         points = [
             sorted((use.end if use.writes else use.begin, i) for i, use in enumerate(rank.transfers)) for rank in ranks
         ]
         now = [np.zeros(len(ranks), dtype=np.int64) for _ in ranks]
         at = [0] * len(ranks)
+        # Invariant: now[r] is the clock of rank r just before its point at[r], complete because every receive before it
+        # has been joined with the clock of its send. Each pass moves at least one rank on, or the loop ends.
         moved = True
         while moved:
             moved = False
@@ -179,7 +196,7 @@ class _HappensBefore:
                     if use.writes and when < _NEVER and id(use) in self.send_of:
                         sent = self._clock.get(id(self.send_of[id(use)][1]))
                         if sent is None:
-                            break
+                            break  # the sender has not come to this send yet: wait for it in the next pass
                         np.maximum(now[r], sent, out=now[r])
                     elif not use.writes:
                         self._clock[id(use)] = now[r].copy()
@@ -190,14 +207,17 @@ class _HappensBefore:
     def before(self, a: Use, b: Use, rank: int) -> bool:
         """Whether use ``a`` of a buffer of ``rank`` is over before use ``b`` of it can begin."""
         if a.end <= b.begin:
-            return True
+            return True  # the rank's own order
         if b.peer is None or not b.writes or id(b) not in self.send_of:
             return False
+        # b is the peer's remote write. It may begin as soon as the peer has posted its send, so a is over only if the
+        # peer knew by then, through messages, that this rank had come past the end of a.
         sent = self._clock.get(id(self.send_of[id(b)][1]))
         return sent is not None and a.end < _NEVER and int(sent[rank]) >= a.end
 
 
 def _of_rank(rank: _Rank, order: _HappensBefore) -> Iterator[Hazard]:
+    """The hazards of the buffers of one rank."""
     for serial, uses in _by_buffer(rank.uses).items():
         released = rank.released.get(serial)
         if _suspicious(uses, released):
@@ -236,42 +256,44 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
             if not (first.writes or second.writes) or before(first, second) or before(second, first):
                 continue
             if first.writes and second.writes:
-                said = f"{who(first)} and {who(second)} both write {name} and nothing orders the two"
-                yield hazard("write-after-write", said)
+                yield hazard(
+                    "write-after-write", f"{who(first)} and {who(second)} both write {name} and nothing orders the two"
+                )
             else:
                 write, read = (first, second) if first.writes else (second, first)
                 if read not in unwritten:
-                    said = f"{who(write)} writes {name} and {who(read)} reads it and nothing orders the two"
-                    yield hazard("write-while-read", said)
+                    sentence = f"{who(write)} writes {name} and {who(read)} reads it and nothing orders the two"
+                    yield hazard("write-while-read", sentence)
     for i, second in enumerate(writes):
         previous = next((write for write in reversed(writes[:i]) if before(write, second)), None)
         if previous is None or any(before(previous, read) and before(read, second) for read in reads):
             continue
         if any(not before(read, second) and not before(second, read) for read in reads):
-            continue  # said above: the reader and the second write are not kept apart
-        said = f"{who(second)} overwrites what {who(previous)} wrote to {name} and nobody has read it in between"
-        yield hazard("write-after-write", said)
+            continue  # reported above: the reader and the second write are not kept apart
+        sentence = f"{who(second)} overwrites what {who(previous)} wrote to {name} and nobody has read it in between"
+        yield hazard("write-after-write", sentence)
 
 
 def _released_in_use(
     rank: _Rank, name: str, uses: list[Use], released: tuple[int, str] | None, order: _HappensBefore
 ) -> Iterator[Hazard]:
+    """Uses of a buffer that go on, or begin, after its memory was given away."""
     if released is None:
         return
     when, path = released
     where = f" in {path}" if path else ""
     for use in uses:
         if use.end > when:
-            said = f"rank {rank.rank} releases it{where}"
-            does = "still uses" if use.begin < when else "uses"
-            link = f"when {said}" if use.begin < when else f"after {said.replace('releases', 'released')}"
+            under_way = use.begin < when
+            does = f"still uses {name} when" if under_way else f"uses {name} after"
+            then = f"rank {rank.rank} {'releases' if under_way else 'released'} it{where}"
             with_peer = f" (with rank {use.peer})" if use.peer is not None else ""
-            said = f"{_who(rank, use, order)}{with_peer} {does} {name} {link}."
-            yield Hazard("release-in-use", said, name, rank.rank)
+            sentence = f"{_who(rank, use, order)}{with_peer} {does} {then}."
+            yield Hazard("release-in-use", sentence, name, rank.rank)
 
 
 def _who(rank: _Rank, use: Use, order: _HappensBefore) -> str:
-    """Whose hand it is: a receive is the sender's write."""
+    """Name the rank whose operation touches the buffer; for a receive it is the sender, whose write it is."""
     if use.peer is not None and use.writes:
         if id(use) in order.send_of:
             sender, send = order.send_of[id(use)]
@@ -289,7 +311,7 @@ def _by_buffer(uses: list[Use]) -> dict[int, list[Use]]:
 
 
 def _segments(uses: list[Use]) -> Iterator[list[Use]]:
-    """The uses of each stretch of bytes between two neighbouring borders."""
+    """Cut the buffer where any use begins or ends, and give the uses of each piece: all of them touch all of it."""
     borders = sorted({use.lo for use in uses} | {use.hi for use in uses})
     for lo, hi in itertools.pairwise(borders):
         touching = [use for use in uses if use.lo < hi and lo < use.hi]
@@ -298,7 +320,11 @@ def _segments(uses: list[Use]) -> Iterator[list[Use]]:
 
 
 def _suspicious(uses: list[Use], released: tuple[int, str] | None) -> bool:
-    """One pass over the uses of a buffer, sorted by begin: anything that the rank's own order does not settle?"""
+    """Whether the rank's own order leaves anything open among the uses of a buffer, which are sorted by begin.
+
+    One pass is enough: per piece of the buffer only the latest write and the latest read after it can still be under
+    way when a later use begins.
+    """
     if released is not None and any(use.end > released[0] for use in uses):
         return True
     borders = sorted({use.lo for use in uses} | {use.hi for use in uses})
