@@ -23,10 +23,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from refsim.checkpoint import Range, Weights
-from refsim.config import parse_parallel
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.draft import DFlashDraftModel
+from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.timing.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
 
@@ -70,7 +70,7 @@ def measure(
 ) -> list[Measured]:
     """Steps of ``NEW`` accepted rows at each context length; both forms must propose the same."""
     mesh = get_mesh("n150")
-    model = DFlashDraftModel(RandomWeights(), Device(mesh, parse_parallel("sp1", mesh), 0), config)
+    model = DFlashDraftModel(RandomWeights(), Device(RunOptions.of(mesh=mesh)), config)
     generator = torch.Generator().manual_seed(1)
     features = len(config.target_layer_ids) * config.hidden_size
     found = []

@@ -29,9 +29,9 @@ from torch import Tensor
 
 from refsim import api
 from refsim.errors import RefsimError, UserError
-from refsim.launch import under_torchrun
 from refsim.mesh import get_mesh
 from refsim.models.published import PUBLISHED, PublishedModel, input_shapes
+from refsim.runtime.launch import under_torchrun
 
 _SHARD_BYTES = 2 << 30
 _STEM = "diffusion_pytorch_model"

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from parity.cases import AttentionShape, Case, Layout, make_case, suite_cases
 from parity.runners import CpuRunner
-from refsim import launch
+from refsim.runtime import launch
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.device import Device
 from refsim.runtime.hazards import UseLog

@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
-from refsim.parallel.usp import VAEParallel
+from refsim.options import PromptLayout, RingOrder, RunOptions, VAEParallel
 
 SUITES = ("smoke", "full")
 FAMILIES = ("normal", "large_logits", "fa_rand", "outlier_text", "constant_rows")
@@ -60,7 +61,7 @@ class DecodeShape:
 
     prompts: int = 10
     text: int = 13
-    most: int = 10
+    max_new_tokens: int = 10
     cache: str = "context"
 
 
@@ -72,10 +73,10 @@ class Layout:
         mesh: name of the mesh.
         parallel: factors such as ``cfg2_sp2_tp2``.
         attention: ``ring``, ``ulysses`` or ``usp``; ``ring`` and ``ulysses`` are the factors of usp.
-        prompt: ``replicated`` or ``split``.
-        schedule: of the ring: ``gather``, ``step`` or ``block``.
+        prompt_layout: ``replicated`` or ``split``.
+        ring_order: ``gather``, ``step`` or ``block``.
         chunks: rows of q and of k handled at a time, attention cases only.
-        vae: what tp cuts of an image's decoder, ``spatial`` or ``tensor``; decoder cases only.
+        vae_parallel: what tp cuts of an image's decoder, ``spatial`` or ``tensor``; decoder cases only.
     """
 
     mesh: str
@@ -83,10 +84,20 @@ class Layout:
     attention: str = "ring"
     ring: int | None = None
     ulysses: int | None = None
-    prompt: str = "replicated"
-    schedule: str = "step"
+    prompt_layout: PromptLayout = "replicated"
+    ring_order: RingOrder = "step"
     chunks: tuple[int, int] = (256, 512)
-    vae: VAEParallel = "spatial"
+    vae_parallel: VAEParallel = "spatial"
+
+    def options(self, dtype: str | None = None, **more: Any) -> RunOptions:
+        """The options of a run of this layout; ``more`` are further fields of :class:`RunOptions`."""
+        given = {"q_chunk_size": self.chunks[0], "k_chunk_size": self.chunks[1], "dtype": dtype, **more}
+        names = ("mesh", "parallel", "attention", "ring", "ulysses", "prompt_layout", "ring_order", "vae_parallel")
+        return RunOptions.of(**{name: getattr(self, name) for name in names}, **given)
+
+    def config(self) -> DiTParallelConfig:
+        """The factors on the mesh's axes."""
+        return self.options().parallel
 
     @property
     def scheme(self) -> str:
@@ -142,8 +153,8 @@ class Case:
             "mesh": self.mesh,
             "parallel": self.layout.parallel,
             "scheme": self.layout.scheme,
-            "prompt": self.layout.prompt if self.shape.text else "none",
-            "schedule": self.layout.schedule,
+            "prompt_layout": self.layout.prompt_layout if self.shape.text else "none",
+            "ring_order": self.layout.ring_order,
             "dtype": self.dtype,
             "family": self.family,
             "shape": asdict(self.shape),
@@ -159,15 +170,15 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
     heads = ("encoder", "decode", "wing_decode")
     cuts = {"spatial": "halo", "tensor": "channels"}
-    words.append(cuts[layout.vae] if kind == "decoder" else "heads" if kind in heads else layout.scheme)
+    words.append(cuts[layout.vae_parallel] if kind == "decoder" else "heads" if kind in heads else layout.scheme)
     if kind == "decoder":
         pass
     elif not shape.text:
         words.append("no_prompt")
-    elif layout.prompt != "replicated":
-        words.append(f"{layout.prompt}_prompt")
-    if layout.schedule != "step":
-        words.append(layout.schedule)
+    elif layout.prompt_layout != "replicated":
+        words.append(f"{layout.prompt_layout}_prompt")
+    if layout.ring_order != "step":
+        words.append(layout.ring_order)
     words.append(case.dtype)
     if kind == "attention" or case.family != "normal":
         words.append(case.family)

@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
     from parity.gate import run_suite, select
-    from refsim import launch
+    from refsim.runtime import launch
 
     select(suite, expr, backend)  # a mistake should not have to wait for torch
     launch.warm_up()

@@ -20,7 +20,7 @@ from torch import Tensor
 from parity.cases import Case
 from parity.checkpoints import MODELS, CheckpointStore, load_oracle, transformers_model
 from parity.inputs import generator
-from refsim.decode import DecodeResult, decode
+from refsim.api.text import TextRequest, TextResult, generate_text
 from refsim.pipelines.speculative import Decoded
 
 UNDECIDED = 1e-4
@@ -49,19 +49,12 @@ def decode_prompts(case: Case, seed: int) -> list[list[int]]:
 
 def run(
     case: Case, seed: int, store: CheckpointStore, *, prompts: list[list[int]] | None = None, **more: Any
-) -> DecodeResult:
+) -> TextResult:
     """The simulator's part; without ``prompts`` on those of :func:`decode_prompts`."""
-    return decode(
-        store.folder(MODELS[case.model].target, seed),
-        decode_prompts(case, seed) if prompts is None else prompts,
-        draft=store.folder(case.model, seed),
-        mesh=case.mesh,
-        parallel=case.layout.parallel,
-        dtype=case.dtype,
-        most=case.shape.most,
-        mode=case.shape.cache,
-        **more,
-    )
+    request = TextRequest(store.folder(case.model, seed), case.shape.cache, case.shape.max_new_tokens)
+    prompts = decode_prompts(case, seed) if prompts is None else prompts
+    options = case.layout.options(case.dtype, **more)
+    return generate_text(store.folder(MODELS[case.model].target, seed), prompts, request, options=options)
 
 
 class DecodeOracle:
@@ -136,7 +129,7 @@ def compare(case: Case, prompts: list[list[int]], texts: list[Decoded], oracle: 
     found = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0, "margin_max_abs": 0.0}
     undecided = 0
     for prompt, text in zip(prompts, texts, strict=True):
-        said = oracle.say(prompt, case.shape.most)
+        said = oracle.say(prompt, case.shape.max_new_tokens)
         if said.closest < UNDECIDED:
             undecided += 1
             continue

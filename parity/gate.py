@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from parity.cases import Case, suite_cases
 from parity.selection import compile_expression
 from parity.thresholds import judge, thresholds_for
-from refsim import launch
 from refsim.errors import RankFailure, RefsimError, UserError
+from refsim.runtime import launch
 
 BACKENDS = ("cpu", "ttnn-mock", "ttnn-sim", "ttnn-device")
 Record = dict[str, Any]
@@ -219,7 +219,7 @@ def missing_memory(case: Case) -> str:
 
 def check_environment(cases: Sequence[Case]) -> None:
     """Raise ``UserError`` if these cases cannot run here."""
-    from refsim.launch import under_torchrun
+    from refsim.runtime.launch import under_torchrun
 
     if under_torchrun():
         raise UserError("refsim parity starts its own ranks; run it without torchrun.")

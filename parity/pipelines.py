@@ -17,7 +17,7 @@ from parity import metrics as m
 from parity.cases import Case
 from parity.checkpoints import MODELS, CheckpointStore, diffusers_model, transformers_model
 from parity.inputs import generator
-from refsim.generate import Generated, generate
+from refsim.api.images import Generated, generate_images
 from refsim.mesh import get_mesh
 from refsim.pipelines.request import PipelineRequest
 
@@ -107,19 +107,8 @@ def build(name: str, seed: int, folder: Path) -> None:
 
 def run(case: Case, seed: int, store: CheckpointStore, **more: Any) -> Generated:
     """The simulator's part."""
-    layout = case.layout
-    return generate(
-        store.folder(case.model, seed),
-        PIPELINES[case.model].request,
-        mesh=layout.mesh,
-        parallel=layout.parallel,
-        attention=layout.attention,
-        ring=layout.ring,
-        ulysses=layout.ulysses,
-        dtype=case.dtype,
-        prompt_tokens=layout.prompt,
-        **more,
-    )
+    options = case.layout.options(case.dtype, **more)
+    return generate_images(store.folder(case.model, seed), PIPELINES[case.model].request, options=options)
 
 
 def reference(name: str, folder: Path) -> tuple[Tensor, Tensor]:

@@ -18,10 +18,10 @@ from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, CheckpointStore
 from parity.inputs import attention_inputs, rounded
 from refsim import api
-from refsim.config import parse_parallel
-from refsim.launch import Result
+from refsim.api.attention import attention_result
 from refsim.mesh import get_mesh
 from refsim.parallel.sequence import TokenShards
+from refsim.runtime.launch import Result
 
 DIGITS = {"fp32": 24, "bf16": 8}
 
@@ -71,7 +71,7 @@ class CpuRunner:
         self._store.__exit__(*error)
 
     def run(self, case: Case, seed: int, **more: Any) -> Measured:
-        """Run one case with ``seed``; whatever goes wrong is raised. ``more`` goes to ``refsim.api``."""
+        """Run one case with ``seed``; whatever goes wrong is raised. ``more`` are further options of the run."""
         started = time.monotonic()
         kinds = {
             "attention": self._attention,
@@ -86,7 +86,7 @@ class CpuRunner:
         return measured
 
     def simulate(self, case: Case, seed: int, **more: Any) -> Result:
-        """The simulator's part of a case alone; ``more`` goes to ``refsim.api``."""
+        """The simulator's part of a case alone; ``more`` are further options of the run."""
         if case.kind == "attention":
             tensors = rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
             return simulate_attention(case, case.layout, tensors, **more)
@@ -111,7 +111,7 @@ class CpuRunner:
         out, lse = _joint(result, rows), _lse_rows(result.tensors["lse"], case.shape.n, rows)
         shards = token_shards(case.layout, case.shape.n, rows)
         if case.shape.text:
-            split = case.layout.prompt == "split"
+            split = case.layout.prompt_layout == "split"
             prompt = token_shards(case.layout, case.shape.text, case.shape.text) if split else [(0, case.shape.text)]
             shards += [(rows + a, rows + b) for a, b in prompt]
         found = m.compare(joint_rows_per_head(out), joint_rows_per_head(ref), shards, digits=DIGITS[case.dtype])
@@ -199,8 +199,8 @@ class CpuRunner:
         tensors = self._oracle.inputs(case, seed)
         result = simulate_model(case, case.layout, self._store.folder(case.model, seed), tensors, **more)
         ref, sample = self._oracle.reference(case, seed), result.tensors["sample"]
-        config = parse_parallel(case.layout.parallel, get_mesh(case.mesh))
-        columns = config.tp if case.layout.vae == "spatial" else 1
+        config = case.layout.config()
+        columns = config.tp if case.layout.vae_parallel == "spatial" else 1
         found = compare_frames(sample, ref, case.shape.latent, (config.sp, columns))
         digests = result.value["digests"]
         found["distinct_replicas"] = len(set(digests)) if len(digests) == config.num_devices else math.nan
@@ -229,50 +229,18 @@ def compare_frames(
 
 
 def simulate_attention(case: Case, layout: Layout, tensors: dict[str, Tensor], **more: Any) -> Result:
-    return api.attention_result(
-        tensors,
-        mesh=layout.mesh,
-        scheme=layout.attention,
-        parallel=layout.parallel,
-        ring=layout.ring,
-        ulysses=layout.ulysses,
-        logical_n=case.shape.logical_n,
-        dtype=case.dtype,
-        prompt=layout.prompt,
-        schedule=layout.schedule,
-        q_chunk_size=layout.chunks[0],
-        k_chunk_size=layout.chunks[1],
-        **more,
-    )
+    options = layout.options(case.dtype, **more)
+    return attention_result(tensors, options=options, logical_n=case.shape.logical_n)
 
 
 def simulate_model(case: Case, layout: Layout, folder: Any, tensors: dict[str, Tensor], **more: Any) -> Result:
-    return api.run(
-        folder,
-        inputs=tensors,
-        mesh=layout.mesh,
-        parallel=layout.parallel,
-        attention=layout.attention,
-        ring=layout.ring,
-        ulysses=layout.ulysses,
-        guidance=case.guidance,
-        dtype=case.dtype,
-        prompt=layout.prompt,
-        schedule=layout.schedule,
-        vae_parallel=layout.vae,
-        **more,
-    )
+    options = layout.options(case.dtype, **more)
+    return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
 
 
 def token_shards(layout: Layout, n: int, rows: int) -> list[m.Range]:
     """Token ranges of the members of the sp group when ``n`` tokens are cut of which ``rows`` are real."""
-    config = parse_parallel(
-        layout.parallel,
-        get_mesh(layout.mesh),
-        attention=layout.attention,
-        ring=layout.ring,
-        ulysses=layout.ulysses,
-    )
+    config = layout.config()
     cut = TokenShards(rows, config.sp, TokenShards.of(n, config.sp).local_n)
     return [cut.tokens(shard) for shard in range(config.sp)]
 

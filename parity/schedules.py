@@ -19,7 +19,7 @@ import torch
 from parity.cases import Case
 from parity.gate import missing_memory
 from refsim.errors import RefsimError
-from refsim.launch import Result
+from refsim.runtime.launch import Result
 
 LONGEST_S = 0.002
 Progress = Callable[["Outcome"], None]

@@ -87,18 +87,20 @@ def _attention_edges(found: Registry) -> None:
     """Schedules, prompts, masked padding, heads that do not divide, several chunks, batches, real length."""
     line4 = ("t3k", "sp4_tp2")
     for where in (("t3k-1x8", "sp8"), line4):
-        for schedule in ("gather", "block"):
-            _attention(found, Layout(*where, schedule=schedule, chunks=(48, 20)), family="fa_rand", tag="chunks48x20")
+        for ring_order in ("gather", "block"):
+            _attention(
+                found, Layout(*where, ring_order=ring_order, chunks=(48, 20)), family="fa_rand", tag="chunks48x20"
+            )
     for layout in (RING8, ULYSSES8, USP24, Layout(*line4)):
         _attention(found, layout, text=0, family="large_logits")
     for where in (("t3k-1x8", "sp8"), ("t3k-1x8", "sp8", "ulysses"), ("t3k", "sp8", "usp", 2, 4), line4):
-        _attention(found, Layout(*where, prompt="split"), text=300, family="outlier_text")
+        _attention(found, Layout(*where, prompt_layout="split"), text=300, family="outlier_text")
     _attention(found, RING8, n=256, logical_n=200, tag="logical200of256")
     _attention(found, RING8, n=512, logical_n=130, tag="logical130of512")
     _attention(found, ULYSSES8, n=512, logical_n=130, tag="logical130of512")
     _attention(found, USP24, n=512, logical_n=130, family="constant_rows", tag="logical130of512")
     _attention(found, Layout(*line4), n=512, logical_n=130, family="constant_rows", tag="logical130of512")
-    _attention(found, Layout("t3k-1x8", "sp8", prompt="split"), n=256, logical_n=200, tag="logical200of256")
+    _attention(found, Layout("t3k-1x8", "sp8", prompt_layout="split"), n=256, logical_n=200, tag="logical200of256")
     for layout in (ULYSSES8, USP24, Layout("t3k-1x8", "tp8"), Layout("tg", "sp8_tp4", "ulysses")):
         _attention(found, layout, heads=38, tag="38heads")
     _attention(found, Layout("t3k", "sp2_tp4"), heads=38, batch=2, tag="38heads_batch2")
@@ -128,21 +130,21 @@ def _tiny(found: Registry) -> None:
     for layout in (
         Layout("n300", "sp2"),
         Layout("n300", "sp2", "ulysses"),
-        Layout("n300", "sp2", prompt="split"),
+        Layout("n300", "sp2", prompt_layout="split"),
         Layout("n300", "tp2"),
         RING8,
         ULYSSES8,
         Layout("t3k-1x8", "tp8"),
-        Layout("t3k-1x8", "sp8", schedule="gather"),
-        Layout("t3k-1x8", "sp8", schedule="block"),
-        Layout("t3k-1x8", "sp8", "ulysses", prompt="split"),
+        Layout("t3k-1x8", "sp8", ring_order="gather"),
+        Layout("t3k-1x8", "sp8", ring_order="block"),
+        Layout("t3k-1x8", "sp8", "ulysses", prompt_layout="split"),
         Layout("t3k-1x8", "sp8", "usp", 4, 2),
         USP24,
         USP42,
         Layout("t3k", "sp2_tp4"),
         Layout("t3k", "sp4_tp2", "ulysses"),
         Layout("t3k", "sp4_tp2", "usp", 2, 2),
-        Layout("t3k", "sp4_tp2", prompt="split"),
+        Layout("t3k", "sp4_tp2", prompt_layout="split"),
         Layout("tg", "sp8_tp4"),
     ):
         _model(found, "sd35_tiny", layout, **small)
@@ -235,10 +237,10 @@ def _wan(found: Registry) -> None:
     for where in (("n300", "sp2"), ("t3k", "sp2_tp4"), ("tg", "sp8_tp4"), ("galaxy", "sp4_tp8")):
         found.add(make_case("decoder", "sd35_vae_tiny", Layout(*where), ModelShape((10, 13), 0, 1), suite="full"))
     for where in (("n300", "tp2"), ("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4")):
-        layout = Layout(*where, vae="tensor")
+        layout = Layout(*where, vae_parallel="tensor")
         found.add(make_case("decoder", "sd35_vae_tiny", layout, ModelShape((10, 13), 0, 1), suite="full"))
     for vae in ("spatial", "tensor"):
-        layout = Layout("t3k", "sp2_tp4", vae=vae)
+        layout = Layout("t3k", "sp2_tp4", vae_parallel=vae)
         found.add(make_case("decoder", "sd35_vae", layout, ModelShape((16, 24), 0, 1), suite="full"))
     for model in ("t5_tiny", "umt5_tiny"):
         for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4"), ("galaxy", "sp8_tp4")):
@@ -253,8 +255,8 @@ def _wan(found: Registry) -> None:
             ULYSSES8,
             Layout("t3k-1x8", "tp8"),
             Layout("tg", "sp8_tp4"),
-            replace(USP24, prompt="split"),
-            replace(RING8, prompt="split"),
+            replace(USP24, prompt_layout="split"),
+            replace(RING8, prompt_layout="split"),
         ):
             _model(found, model, layout, latent=(3, 8, 12), text=13, suite="full")
         guided = {"guidance": 6.0, "twin": Layout("t3k", "sp2_tp4"), "latent": (3, 8, 12), "text": 13, "suite": "full"}
@@ -267,7 +269,7 @@ def _wan(found: Registry) -> None:
 
 def _pipelines(found: Registry) -> None:
     """Prompt to pictures: encoders, transformer, scheduler and decoder together."""
-    usp = replace(USP24, prompt="split")
+    usp = replace(USP24, prompt_layout="split")
     for model, layouts in {
         "sd3_pipeline_tiny": (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("tg", "cfg2_sp4_tp4")),
         "wan_pipeline_tiny": (Layout("t3k", "sp2_tp4"), Layout("t3k", "cfg2_sp2_tp2"), Layout("galaxy", "sp8_tp4")),
@@ -299,7 +301,7 @@ _WING_LAYOUTS = (
 )
 
 
-_WING_DECODE = DecodeShape(prompts=2, text=7, most=6)
+_WING_DECODE = DecodeShape(prompts=2, text=7, max_new_tokens=6)
 
 
 @cache

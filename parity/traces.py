@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from parity.cases import Layout
-from refsim.config import parse_parallel
 from refsim.mesh import get_mesh
 from refsim.runtime.group import parallel_groups
 
@@ -21,7 +20,7 @@ Event = dict[str, Any]
 def check(trace: list[Event], layout: Layout) -> dict[str, int]:
     """Counts of what is wrong in the trace of a run of ``layout``; all 0 where nothing is."""
     mesh = get_mesh(layout.mesh)
-    config = parse_parallel(layout.parallel, mesh, attention=layout.attention, ring=layout.ring, ulysses=layout.ulysses)
+    config = layout.config()
     groups = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
     wrong_axis = wrong_topology = 0
     for event in trace:
@@ -30,7 +29,7 @@ def check(trace: list[Event], layout: Layout) -> dict[str, int]:
             topology = group.topology.value if group.topology else None
             wrong_axis += _axis(event["axis"]) != _axis(group.axis) or event["peer"] not in group.ranks
             wrong_topology += event["topology"] != topology
-    overlapped = layout.schedule != "gather" and config.ring > 1
+    overlapped = layout.ring_order != "gather" and config.ring > 1
     return {
         "trace_without_overlap": without_overlap(trace) if overlapped else 0,
         "trace_cfg_in_turn": cfg_in_turn(trace),

@@ -22,7 +22,7 @@ from parity import metrics as m
 from parity.cases import Case
 from parity.checkpoints import MODELS, CheckpointStore
 from parity.decoding import DecodeOracle, Said, decode_prompts, run
-from refsim.decode import DecodeResult
+from refsim.api.text import TextResult
 from refsim.errors import RefsimError
 
 TOSS_UP = 0.015
@@ -44,7 +44,7 @@ class WingDecoding:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._oracles: dict[tuple[str, int], DecodeOracle] = {}
-        self._answers: dict[tuple[str, int], DecodeResult] = {}
+        self._answers: dict[tuple[str, int], TextResult] = {}
         self._prompts: dict[tuple[str, int], list[list[int]]] = {}
 
     def prompts(self, case: Case, seed: int) -> list[list[int]]:
@@ -53,7 +53,7 @@ class WingDecoding:
             oracle, clear = self._oracle(case, seed), []
             drawn = decode_prompts(replace(case, shape=replace(case.shape, prompts=CANDIDATES)), seed)
             for prompt in drawn:
-                said = oracle.say(prompt, case.shape.most)
+                said = oracle.say(prompt, case.shape.max_new_tokens)
                 routed = oracle.router_gap(prompt + said.tokens) >= ROUTER_TOSS_UP
                 if routed and closest_choice(said) >= TOSS_UP * largest_logit(oracle, prompt):
                     clear.append((len(set(said.accepted)), prompt))
@@ -74,12 +74,11 @@ class WingDecoding:
         return {
             "checkpoint": str(self._store.folder(MODELS[case.model].target, seed)),
             "draft": str(self._store.folder(case.model, seed)),
-            "most": case.shape.most,
-            "mode": case.shape.cache,
-            "dtype": case.dtype,
+            "max_new_tokens": case.shape.max_new_tokens,
+            "cache": case.shape.cache,
         }
 
-    def reference(self, case: Case, seed: int) -> DecodeResult:
+    def reference(self, case: Case, seed: int) -> TextResult:
         """refsim's tokens, computed once; its ranks are forked, so call it from one thread only."""
         if (case.id, seed) not in self._answers:
             self._answers[case.id, seed] = run(case, seed, self._store, prompts=self.prompts(case, seed))
@@ -98,7 +97,7 @@ class WingDecoding:
         found: dict[str, Any] = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         judged = 0
         for prompt, ours, theirs in zip(prompts, texts, reference.texts, strict=True):
-            said, toss_up = oracle.say(prompt, case.shape.most), TOSS_UP * largest_logit(oracle, prompt)
+            said, toss_up = oracle.say(prompt, case.shape.max_new_tokens), TOSS_UP * largest_logit(oracle, prompt)
             found["wrong_tokens"] += differences(ours["tokens"], theirs.tokens)
             accepted = [step["accepted"] for step in ours["steps"]]
             found["wrong_steps"] += differences(accepted, [step.accepted for step in theirs.steps])

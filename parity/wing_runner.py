@@ -25,12 +25,10 @@ from parity.comm import differences, unexplained
 from parity.gate import missing_memory
 from parity.runners import Measured, token_shards
 from refsim import api
-from refsim import launch as reference_launch
-from refsim.config import DiTParallelConfig, parse_parallel
-from refsim.decode import DecodeResult
+from refsim.api.text import TextResult
 from refsim.errors import UserError
-from refsim.launch import Result
-from refsim.mesh import get_mesh
+from refsim.runtime import launch as reference_launch
+from refsim.runtime.launch import Result
 from tt_impl.launch import Outcome, Worker
 
 WORKERS = 2
@@ -136,49 +134,27 @@ class WingRunner:
             worker = self._idle.get()
             began = time.monotonic()
             try:
-                outcome = worker.execute(
-                    program,
-                    get_mesh(case.mesh),
-                    _config(case),
-                    arguments,
-                    backend=self._backend,
-                    fault=fault,
-                    optable=optable,
-                )
+                options = case.layout.options(case.dtype, backend=self._backend, fault=fault)
+                outcome = worker.execute(program, options, arguments, optable=optable)
                 return outcome, time.monotonic() - began
             finally:
                 self._idle.put(worker)
 
         return self._threads.submit(work)
 
-    def reference(self, case: Case, seed: int) -> Result | DecodeResult:
+    def reference(self, case: Case, seed: int) -> Result | TextResult:
         """refsim's answer in the case's dtype, computed once; its ranks are forked: call it from one thread only."""
         if case.kind == "wing_decode":
             return self._decoding.reference(case, seed)
         key = case.id, seed
         if key not in self._answers:
             folder, inputs = self._store.folder(case.model, seed), self._inputs_of(case, seed)
-            layout = case.layout
+            options = case.layout.options("bf16")
             if case.kind == "wing":
-                self._answers[key] = api.run(
-                    folder,
-                    inputs=inputs,
-                    mesh=get_mesh(case.mesh),
-                    parallel=layout.parallel,
-                    attention=layout.attention,
-                    ring=layout.ring,
-                    ulysses=layout.ulysses,
-                    guidance=case.guidance,
-                    dtype="bf16",
-                )
+                self._answers[key] = api.run(folder, inputs=inputs, options=options, guidance=case.guidance)
             else:
-                arguments = {"checkpoint": str(folder), "inputs": str(inputs), "dtype": "bfloat16"}
-                self._answers[key] = reference_launch.execute(
-                    "refsim.pipelines.block:program",
-                    get_mesh(case.mesh),
-                    _config(case),
-                    arguments | {"index": MODELS[case.model].block},
-                )
+                arguments = {"checkpoint": str(folder), "inputs": str(inputs), "index": MODELS[case.model].block}
+                self._answers[key] = reference_launch.execute("refsim.pipelines.block:program", options, arguments)
         return self._answers[key]
 
     def measure(self, case: Case, seed: int, outcome: Outcome) -> Measured:
@@ -189,7 +165,7 @@ class WingRunner:
             extra = {"ran": outcome.ran, "collectives": outcome.collectives, "texts": outcome.report["texts"]}
             extra |= {"ops": _summary(outcome.ops), "optable": outcome.optable, "resources": outcome.resources}
             return Measured(found, {}, reference.bytes_by_collective, hazards=reference.hazards, extra=extra)
-        config = _config(case)
+        config = case.layout.config()
         extra: dict[str, Any] = {}
         if case.kind == "wing":
             found = _compare_samples(case, outcome.tensors, reference.tensors)
@@ -228,13 +204,6 @@ class WingRunner:
                 drawn = wing_block.block_inputs(case.shape, features, seed)
             safetensors.torch.save_file({k: x.contiguous() for k, x in drawn.items()}, path)
         return self._inputs[key]
-
-
-def _config(case: Case) -> DiTParallelConfig:
-    layout = case.layout
-    return parse_parallel(
-        layout.parallel, get_mesh(case.mesh), attention=layout.attention, ring=layout.ring, ulysses=layout.ulysses
-    )
 
 
 def _compare_samples(case: Case, ours: dict[str, Tensor], ref: dict[str, Tensor]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ __all__ = ["get_mesh", "parallelize", "parse_parallel", "run", "simulate_attenti
 _HOME = {
     "run": "refsim.api",
     "simulate_attention": "refsim.api",
-    "parallelize": "refsim.sharded_pipeline",
+    "parallelize": "refsim.integrations.diffusers",
     "get_mesh": "refsim.mesh",
     "parse_parallel": "refsim.config",
 }

@@ -94,9 +94,10 @@ def _measure(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: s
     given = node.args
     names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if a]
     own = names[1:] if method and names[:1] in (["self"], ["cls"]) else names
+    options = any("typer." in ast.unparse(a.annotation) for a in (*given.args, *given.kwonlyargs) if a.annotation)
     decorators = {ast.unparse(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2] for d in node.decorator_list}
     relative = path.relative_to(ROOT).as_posix()
-    command = relative.startswith("refsim/cli") and bool(decorators & {"command", "callback"})
+    command = relative.startswith("refsim/cli") and options
     shadow = relative.startswith("tt_impl/mock/rules/") and bool(decorators & {"across", "per_device"})
     first = node.body[0].lineno if command else node.lineno
     return Function(prefix + node.name, (node.end_lineno or first) - first + 1, 0 if command or shadow else len(own))

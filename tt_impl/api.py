@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refsim import output
-from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
-from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
 from tt_impl.launch import KINDS, Outcome, execute
 
 if TYPE_CHECKING:
@@ -21,18 +20,16 @@ def run(
     checkpoint: str | Path,
     *,
     inputs: str | Path | dict[str, Tensor],
-    mesh: MeshSpec,
-    config: DiTParallelConfig,
-    backend: str,
+    options: RunOptions,
     guidance: float | None = None,
     out: str | Path | None = None,
-    timeout_s: float = 300.0,
 ) -> Outcome:
     """One forward of a diffusers checkpoint folder in bf16 on a ttnn backend.
 
     Args:
         inputs: safetensors file, or dict, with the names of the diffusers ``forward`` arguments.
-        backend: ``ttnn-mock`` (no hardware, golden values), ``ttnn-sim`` (ttsim) or ``ttnn-device`` (silicon).
+        options: where and how it runs; the backend is ``ttnn-mock`` (no hardware, golden values), ``ttnn-sim`` (ttsim)
+            or ``ttnn-device`` (silicon).
         out: safetensors file to write ``sample`` (and ``guided``) to.
 
     Raises:
@@ -41,11 +38,10 @@ def run(
     """
     import safetensors.torch
 
-    if backend not in KINDS:
-        raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(KINDS)}.")
+    check_options(options)
     if importlib.util.find_spec("ttnn") is None:
         raise UserError(
-            f"backend {backend} needs ttnn, which is not installed in this Python; "
+            f"backend {options.backend} needs ttnn, which is not installed in this Python; "
             "pip install 'refsim[ttnn]' in Python 3.10 or 3.12."
         )
     with tempfile.TemporaryDirectory(prefix="refsim-inputs-", ignore_cleanup_errors=True) as folder:
@@ -55,16 +51,29 @@ def run(
             inputs = path
         outcome = execute(
             "tt_impl.pipelines.transformer:program",
-            mesh,
-            config,
+            options,
             {
                 "checkpoint": str(Path(checkpoint).absolute()),
                 "inputs": str(Path(inputs).absolute()),
                 "guidance": guidance,
             },
-            backend=backend,
-            timeout_s=timeout_s,
         )
     if out is not None:
         output.write(out, safetensors.torch.save(outcome.tensors))
     return outcome
+
+
+_HELD = {"prompt_layout": "replicated", "ring_order": "step", "vae_parallel": "spatial"}
+"""Options that only refsim's own ranks can vary, and what tt_impl does instead."""
+
+
+def check_options(options: RunOptions) -> None:
+    """``UserError`` for an option that a transformer on a ttnn backend does not have."""
+    if options.backend not in KINDS:
+        raise UserError(f"backend '{options.backend}' is not a ttnn one; choose one of {', '.join(KINDS)}.")
+    if options.dtype != "bf16":
+        raise UserError(f"backend {options.backend} stores bf16, not {options.dtype}; leave --dtype out or say bf16.")
+    for name, held in _HELD.items():
+        if getattr(options, name) != held:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"backend {options.backend} has {flag} {held} only; leave out {flag}.")

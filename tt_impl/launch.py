@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.config import DiTParallelConfig
 from refsim.errors import RankFailure, UserError
-from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,21 +68,18 @@ class Worker:
     def execute(
         self,
         program: str,
-        mesh: MeshSpec,
-        config: DiTParallelConfig,
+        options: RunOptions,
         arguments: dict[str, Any],
         *,
-        backend: str,
-        timeout_s: float = 300.0,
-        fault: str = "",
         values: bool = True,
         optable: bool = False,
     ) -> Outcome:
-        """Run ``program`` (``module:function``) on a mesh of ``backend``: ``ttnn-mock``, ``ttnn-sim``, ``ttnn-device``.
+        """Run ``program`` (``module:function``) on a mesh of a ttnn backend.
 
         Args:
+            options: the mesh, the factors and the backend (``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``); ``fault``
+                is a ``module:function`` called before the program, to put a mistake into ``tt_impl``.
             arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
-            fault: ``module:function`` called before the program, to put a deliberate fault into the wing.
             values: on a mock mesh, compute golden values; without them what is read from a device is zero.
             optable: note what every operation takes on a device, in ``Outcome.optable`` and ``Outcome.resources``.
 
@@ -95,16 +91,14 @@ class Worker:
             folder = Path(name)
             job = {
                 "program": program,
-                "mesh": mesh.name,
-                "config": {k: [f.factor, f.mesh_axis] for k, f in vars(config).items()},
+                "options": options.to_json(),
                 "arguments": arguments,
-                "kind": KINDS[backend],
-                "fault": fault,
+                "kind": KINDS[options.backend],
                 "values": values,
                 "optable": optable,
             }
             (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-            code = self._run(folder, timeout_s)
+            code = self._run(folder, options.timeout_s)
             return _read(folder, code, folder / "log" if (folder / "log").exists() else self._log)
 
     @property
@@ -158,10 +152,10 @@ class Worker:
             process.stdin.close()
 
 
-def execute(program: str, mesh: MeshSpec, config: DiTParallelConfig, arguments: dict[str, Any], **more: Any) -> Outcome:
+def execute(program: str, options: RunOptions, arguments: dict[str, Any], **more: Any) -> Outcome:
     """:meth:`Worker.execute` in a worker that is started for it alone."""
     with Worker() as worker:
-        return worker.execute(program, mesh, config, arguments, **more)
+        return worker.execute(program, options, arguments, **more)
 
 
 def _read(folder: Path, code: int, log: Path) -> Outcome:

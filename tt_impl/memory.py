@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from refsim.config import parse_parallel
 from refsim.errors import RefsimError
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from tt_impl.launch import Outcome, execute
 
 MIB = 1024 * 1024
@@ -36,13 +35,10 @@ def plan(
         UserError: no such mesh, model or configuration.
         RankFailure: ttnn refused; where the model does not fit, its message has the byte counts.
     """
-    spec = get_mesh(mesh)
     return run(
         PROGRAM,
-        spec,
-        parse_parallel(parallel, spec),
+        RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock"),
         {"model": model, "pixels": pixels},
-        backend="ttnn-mock",
         values=False,
         optable=optable,
     )

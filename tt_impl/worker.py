@@ -5,7 +5,7 @@ for each and prints that process's exit code. ttnn can end a process (a segmenta
 abort), so nothing but a job lives in there; the launcher (``tt_impl.launch``) reads what is left: ``answer.json`` and
 ``out.safetensors``, or ``last_op``.
 
-A program is a function of (device, mesh spec, config, arguments by name) that returns tensors by name, or a pair of a
+A program is a function of (device, options, arguments by name) that returns tensors by name, or a pair of a
 report (JSON values) and such tensors.
 """
 
@@ -24,9 +24,8 @@ from typing import Any
 import safetensors.torch
 
 from refsim.checkpoint import Checkpoint
-from refsim.config import DiTParallelConfig, ParallelFactor
 from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from tt_impl.mock import environment
 
 _BACKTRACE = re.compile(r"\s*backtrace:")  # of C++, at the end of ttnn's messages; it stays in the traceback
@@ -51,20 +50,18 @@ def main(folder: Path) -> None:
 def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     from tt_impl.mesh import open_mesh
 
-    spec = get_mesh(job["mesh"])
-    factors = {k: (f, tuple(a) if isinstance(a, list) else a) for k, (f, a) in job["config"].items()}
-    config = DiTParallelConfig(**{k: ParallelFactor(f, a) for k, (f, a) in factors.items()})
+    options = RunOptions.from_json(job["options"])
     arguments = dict(job["arguments"])
     if "checkpoint" in arguments:
         arguments["checkpoint"] = Checkpoint(arguments["checkpoint"])
     if "inputs" in arguments:
         arguments["inputs"] = safetensors.torch.load_file(arguments["inputs"])
-    if job["fault"]:
-        module, _, function = job["fault"].partition(":")
+    if options.fault:
+        module, _, function = options.fault.partition(":")
         getattr(importlib.import_module(module), function)()
     module, _, function = job["program"].partition(":")
     program = getattr(importlib.import_module(module), function)
-    with open_mesh(spec, job["kind"]) as mesh:
+    with open_mesh(options.mesh, job["kind"]) as mesh:
         from tt_impl.mock.intercept import intercepted
         from tt_impl.record import Recorder
 
@@ -80,7 +77,7 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
                 table = OpTable()
                 stack.enter_context(intercepted(table))
-            result = program(mesh.device, spec, config, **arguments)
+            result = program(mesh.device, options, **arguments)
         report, tensors = result if isinstance(result, tuple) else ({}, result)
         safetensors.torch.save_file({k: t.contiguous() for k, t in tensors.items()}, folder / "out.safetensors")
         answer = {

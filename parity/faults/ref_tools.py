@@ -1,7 +1,7 @@
 """What the reference wing's faults share: the cases they run on, and how one is registered.
 
-A fault is a context manager that every rank enters around its program (``refsim.launch.execute(fault=...)``): it
-replaces a named function or attribute of ``refsim``, calls the original where it can, and puts it back.
+A fault is a context manager that every rank enters around its program (``RunOptions.fault``): it replaces a named
+function or attribute of ``refsim``, calls the original where it can, and puts it back.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _model(mesh: str, parallel: str, batch: int = 1) -> Case:
 
 RING = _attention("bh-qb-1x4", "sp4")  # 101 tokens as 32 + 32 + 32 + 5 of 32
 LINE = _attention("t3k", "sp4_tp2")  # four on a Line
-GATHERED = _attention("bh-qb-1x4", "sp4", schedule="gather")
+GATHERED = _attention("bh-qb-1x4", "sp4", ring_order="gather")
 ULYSSES = _attention("bh-qb-1x4", "sp4", "ulysses")  # 6 heads padded to 8
 USP = _attention("bh-qb", "sp4", "usp", 2, 2, rows=70)  # 70 tokens as 32 + 32 + 6 + 0 of 32
-SPLIT = _attention("bh-qb-1x4", "sp4", prompt="split")
+SPLIT = _attention("bh-qb-1x4", "sp4", prompt_layout="split")
 SERIAL = _model("n150", "sp1")
 TP2 = _model("n300", "tp2")  # 3 heads on 2 devices, 48 features in 64 lanes
 SP2 = _model("n300", "sp2")

@@ -11,7 +11,9 @@ from parity.cases import DecodeShape, Layout, make_case
 from parity.faults.wing_tools import around, fault
 
 DECODING = "decoding"
-TP4 = make_case("wing_decode", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), DecodeShape(prompts=2, text=7, most=6))
+TP4 = make_case(
+    "wing_decode", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), DecodeShape(prompts=2, text=7, max_new_tokens=6)
+)
 
 
 @fault(

@@ -49,8 +49,8 @@ def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes
         for k, chunk in enumerate(chunks):
             if arrivals:
                 arrivals[k].wait()
-            sends += device.schedule.interleave([partial(device.isend, chunk, group, j, step=k)] for j in to)
-        for send in device.schedule.shuffle(sends):
+            sends += device.delays.interleave([partial(device.isend, chunk, group, j, step=k)] for j in to)
+        for send in device.delays.shuffle(sends):
             send.wait()
         if i != root:
             with device.reading("hand-over", value):

@@ -36,5 +36,5 @@ def exchange(
         [partial(device.isend, chunk, group, to, step=step) for chunk in split_chunks(tensor, chunk_bytes)]
         for tensor, to in sends
     ]
-    for transfer in device.schedule.shuffle(device.schedule.interleave(lanes)):
+    for transfer in device.delays.shuffle(device.delays.interleave(lanes)):
         transfer.wait()

@@ -13,7 +13,7 @@ from refsim.layers.linear import ColParallelQKV, RowParallelLinear
 from refsim.layers.norm import RMSNorm
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.sequence import TokenShards
-from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -68,12 +68,11 @@ class JointAttention:
         features: int,
         num_heads: int,
         head_dim: int,
-        options: AttentionOptions,
         prompt: bool,
         prompt_out: bool,
         qk_norm: bool,
     ) -> None:
-        self._device, self._options = device, options
+        self._device = device
         sizes = {"features": features, "num_heads": num_heads, "head_dim": head_dim}
         self._spatial = _Projection(
             weights,
@@ -133,7 +132,6 @@ class JointAttention:
             prompt_qkv,
             tokens=tokens,
             prompt_tokens=prompt_tokens,
-            options=self._options,
         )
         spatial = self._out(self._concat_heads(spatial, out))
         if self._prompt_out is None:

@@ -22,7 +22,6 @@ from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.transformer import WanTransformer
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 
 _MODELS = {
@@ -49,9 +48,7 @@ def find_model(checkpoint: Checkpoint):
     return model, config.from_dict(checkpoint.config)
 
 
-def load_model(
-    checkpoint: Checkpoint, weights: Weights, device: Device, *, options: AttentionOptions, split_prompt: bool
-):
+def load_model(checkpoint: Checkpoint, weights: Weights, device: Device):
     """The model of a checkpoint folder with this device's weights; strict about every key."""
     model, config = find_model(checkpoint)
-    return model(weights, device, config, options=options, split_prompt=split_prompt)
+    return model(weights, device, config)

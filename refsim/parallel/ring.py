@@ -16,7 +16,7 @@ run to run). Keys beyond ``logical_n`` are never seen: a block is cut at the bor
 Bytes sent by member i, B = bytes of its K and V together (n-1 steps):
     Ring  (n-1) * B              Line  ((i+1)*[i<n-1] + (n-i)*[i>0]) * B
 
-Schedules (same result to the bit, other traces):
+``device.options.ring_order`` (same result to the bit, other traces):
     gather  all shards first, into one persistent gathered buffer per tensor, then compute
     step    the transfer of step s+1 is under way while step s is computed
     block   the same per k block: a block is passed on and consumed as soon as it has arrived
@@ -29,23 +29,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from refsim.ccl import all_gather
-from refsim.errors import UserError
 from refsim.mesh import Topology
-from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig, intersect
+from refsim.parallel.sdpa import OnlineSoftmax, intersect
 from refsim.parallel.sequence import Range
 from refsim.runtime.buffers import DeviceBuffer, Semaphore
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 from refsim.runtime.transport import Transfer
 
-SCHEDULES = ("gather", "step", "block")
-Schedule = Literal["gather", "step", "block"]
 KeyRanges = Callable[[int], list[Range]]
 
 
@@ -58,8 +54,6 @@ def ring_attention(
     group: Group,
     valid: KeyRanges,
     rear: tuple[Tensor, Tensor] | None = None,
-    schedule: Schedule = "step",
-    program: SDPAProgramConfig,
 ) -> tuple[Tensor, Tensor]:
     """Attention of the local queries over the keys of all members, then over ``rear``.
 
@@ -72,19 +66,18 @@ def ring_attention(
     Returns:
         (out_BHNE in q's dtype, lse_BHN in fp32, natural logarithm, scale included).
     """
-    if schedule not in SCHEDULES:
-        raise UserError(f"schedule '{schedule}' does not exist; choose one of {', '.join(SCHEDULES)}.")
-    state = OnlineSoftmax(device, q_BHNE, program)
-    blocks = _Blocks(k_BHNE.shape, program.k_chunk_size)
+    ring_order, k_chunk_size = device.options.ring_order, device.options.k_chunk_size
+    state = OnlineSoftmax(device, q_BHNE)
+    blocks = _Blocks(k_BHNE.shape, k_chunk_size)
     moved = (k_BHNE, v_BHNE) if group.size > 1 else ()
     with device.collective("ring_attention", group, *moved):
-        if schedule == "gather" and group.size > 1:
+        if ring_order == "gather" and group.size > 1:
             last = _gather_then_compute(device, state, blocks, k_BHNE, v_BHNE, group, valid)
         else:
-            last = _overlapped(device, state, blocks, k_BHNE, v_BHNE, group, valid, schedule == "block")
+            last = _overlapped(device, state, blocks, k_BHNE, v_BHNE, group, valid, ring_order == "block")
         if rear is not None:
-            for start in range(0, rear[0].shape[2], program.k_chunk_size):
-                k, v = (t[:, :, start : start + program.k_chunk_size] for t in rear)
+            for start in range(0, rear[0].shape[2], k_chunk_size):
+                k, v = (t[:, :, start : start + k_chunk_size] for t in rear)
                 state.attend(k, v, step=last, buffer="joint")
     return state.result()
 
@@ -208,7 +201,7 @@ def _overlapped(
     valid: KeyRanges,
     per_block: bool,
 ) -> int:
-    """The ping-pong schedule drawn on top. A piece is what one transfer moves: a block, or the whole shard."""
+    """The ping-pong order drawn on top. A piece is what one transfer moves: a block, or the whole shard."""
     streams = _streams(group)
     steps = _visits(streams, group.size)
     pieces = len(blocks) if per_block else 1
@@ -259,7 +252,7 @@ def _overlapped(
             for channel, slot in enumerate(slots(stream, step))
         ]
 
-    order = device.schedule
+    order = device.delays
     arriving: dict[str, list[Semaphore]] = {}
     sends: list[Transfer] = []
     for s, arrived in enumerate(steps):

@@ -13,8 +13,6 @@ is the scheme's own: partial results and the merge are fp32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,19 +23,15 @@ from refsim.runtime.device import Device
 _MATH = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
 
 
-@dataclass(frozen=True)
-class SDPAProgramConfig:
-    """Rows of q and of k/v handled at a time, named as in ``ttnn.SDPAProgramConfig``."""
-
-    q_chunk_size: int = 256
-    k_chunk_size: int = 512
-
-
 class OnlineSoftmax:
-    """Running attention output and log-sum-exp of a fixed set of queries ``q_BHNE``."""
+    """Running attention output and log-sum-exp of a fixed set of queries ``q_BHNE``.
 
-    def __init__(self, device: Device, q_BHNE: Tensor, program: SDPAProgramConfig) -> None:
-        self.device, self._dtype, self._program = device, q_BHNE.dtype, program
+    Queries are handled ``device.options.q_chunk_size`` rows at a time; the caller cuts keys into k chunks.
+    """
+
+    def __init__(self, device: Device, q_BHNE: Tensor) -> None:
+        self.device, self._dtype = device, q_BHNE.dtype
+        self._q_chunk_size = device.options.q_chunk_size
         self._q = _packed(q_BHNE, _MATH[q_BHNE.dtype])
         self._out = torch.zeros(q_BHNE.shape, dtype=torch.float32)
         self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
@@ -49,8 +43,8 @@ class OnlineSoftmax:
             return
         with self.device.compute("sdpa", self._q, k_BHNE, v_BHNE, step=step, buffer=buffer):
             k, v = _packed(k_BHNE, self._q.dtype), _packed(v_BHNE, self._q.dtype)
-            for start in range(0, self._q.shape[2], self._program.q_chunk_size):
-                rows = slice(start, start + self._program.q_chunk_size)
+            for start in range(0, self._q.shape[2], self._q_chunk_size):
+                rows = slice(start, start + self._q_chunk_size)
                 out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(self._q[:, :, rows], k, v)
                 self._merge(rows, out.float(), lse.float())
         self._started = True

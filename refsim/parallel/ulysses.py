@@ -74,7 +74,7 @@ def ulysses_attention(
 
     with device.collective("ulysses", group):
         whole = {"q": q_BHNE, "k": k_BHNE, "v": v_BHNE}
-        for name in device.schedule.agreed(whole, group):
+        for name in device.delays.agreed(whole, group):
             whole[name] = all_to_all(device, pad(whole[name]), group, split_dim=1, concat_dim=2)
         q, k, v = whole.values()
         local_joint = tuple(mine(x) for x in joint) if joint is not None else None

@@ -21,35 +21,13 @@ Source: USP (arXiv 2405.07719).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, get_args
-
 import torch
 from torch import Tensor
 
-from refsim.parallel.ring import KeyRanges, Schedule, ring_attention
-from refsim.parallel.sdpa import SDPAProgramConfig
+from refsim.parallel.ring import KeyRanges, ring_attention
 from refsim.parallel.sequence import Range, TokenShards
 from refsim.parallel.ulysses import Joint, ulysses_attention
 from refsim.runtime.device import Device
-
-VAEParallel = Literal["spatial", "tensor"]
-VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
-
-
-@dataclass(frozen=True)
-class AttentionOptions:
-    """How attention and an image's decoder run, beyond the factors of ``DiTParallelConfig``.
-
-    Attributes:
-        vae: what the tp group of an image's decoder cuts: columns of the picture (``spatial``) or channels
-            (``tensor``).
-    """
-
-    schedule: Schedule = "step"
-    pad_heads: bool = True
-    program: SDPAProgramConfig = field(default_factory=SDPAProgramConfig)
-    vae: VAEParallel = "spatial"
 
 
 def joint_attention(
@@ -59,7 +37,6 @@ def joint_attention(
     *,
     tokens: TokenShards,
     prompt_tokens: TokenShards | None = None,
-    options: AttentionOptions,
     with_lse: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Attention of image and prompt queries over image and prompt keys, over the device's sp group.
@@ -96,8 +73,6 @@ def joint_attention(
             group=device.groups["ring"],
             valid=valid,
             rear=joint[1:] if joint is not None else None,
-            schedule=options.schedule,
-            program=options.program,
         )
 
     out, lse = ulysses_attention(
@@ -109,7 +84,7 @@ def joint_attention(
         group=device.groups["ulysses"],
         valid=valid,
         inner=ring,
-        pad_heads=options.pad_heads,
+        pad_heads=device.options.pad_heads,
         with_lse=with_lse,
     )
     prompt_rows = prompt[0].shape[2] if prompt is not None else 0

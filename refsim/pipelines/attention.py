@@ -10,10 +10,9 @@ from torch import Tensor
 
 from refsim.ccl import all_gather
 from refsim.parallel.padding import padded_heads
-from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import shard_range
-from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 
 
@@ -21,18 +20,14 @@ def program(
     device: Device,
     *,
     inputs: str,
-    dtype: str,
     logical_n: int,
-    split_prompt: bool,
-    schedule: str,
-    pad_heads: bool,
-    chunks: tuple[int, int],
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Cut q, k, v (and the prompt's) by head over tp and by token over sp, attend, put the result together.
 
     ``inputs`` is a safetensors file with ``q``, ``k``, ``v`` (B, H, N, E) and optionally ``joint_q``, ``joint_k``,
     ``joint_v`` (B, H, L, E). Rows from ``logical_n`` on are handed in as they are, as padding.
     """
+    split_prompt = device.options.prompt_layout == "split"
     tp, sp = device.groups["tp"], device.groups["sp"]
     with safe_open(inputs, "pt") as file:
         names = set(file.keys())
@@ -45,7 +40,7 @@ def program(
         prompt_tokens = TokenShards.of(prompt_rows, sp.size) if joint and split_prompt else None
 
         def local(name: str, cut: TokenShards | None) -> Tensor:
-            x = file.get_slice(name)[:, lanes[0] : min(lanes[1], heads)].to(getattr(torch, dtype))
+            x = file.get_slice(name)[:, lanes[0] : min(lanes[1], heads)].to(device.options.storage)
             missing = lanes[1] - lanes[0] - x.shape[1]
             x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
             return (cut.cut(x, sp.index, dim=2) if cut else x).contiguous()
@@ -58,7 +53,6 @@ def program(
         prompt,
         tokens=tokens,
         prompt_tokens=prompt_tokens,
-        options=AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks)),
         with_lse=True,
     )
 

@@ -16,22 +16,19 @@ from refsim.models.sd35.block import SD35Block
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features, shard_range
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
 
-def program(
-    device: Device, *, checkpoint: str, inputs: str, dtype: str, index: int
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """``inputs``: ``spatial`` (B, N, D), ``prompt`` (B, L, D) and ``time`` (B, D) with silu applied.
 
     Returns ``spatial`` and, unless it is the last block, ``prompt`` after the block, whole.
     """
     folder = Checkpoint(checkpoint)
     config = find_model(folder)[1]
-    storage = getattr(torch, dtype)
-    block = SD35Block(Weights(folder, storage), device, config, index, AttentionOptions())
+    storage = device.options.storage
+    block = SD35Block(Weights(folder, storage), device, config, index)
     streams = {name: x.to(storage) for name, x in load_file(inputs).items()}
     tp, sp = device.groups["tp"], device.groups["sp"]
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)

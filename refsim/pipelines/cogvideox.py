@@ -25,8 +25,6 @@ from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.models.vae_cogvideox.decoder import CogVideoXVAEDecoder
 from refsim.parallel.cfg import batch_range, gather_batch, guide
-from refsim.parallel.sdpa import SDPAProgramConfig
-from refsim.parallel.usp import AttentionOptions
 from refsim.pipelines.host import Clock, HostScheduler, load_scheduler
 from refsim.pipelines.request import PipelineRequest, load_tokenizer
 from refsim.pipelines.transformer import digest
@@ -34,6 +32,7 @@ from refsim.runtime.device import Device
 
 FPS = 8
 OPTIONS = ()
+VAE_FORMS = ("spatial",)
 _FRAMES, _TEXT = 49, 226
 _SCHEDULERS = ("CogVideoXDDIMScheduler", "CogVideoXDPMScheduler")
 
@@ -75,9 +74,9 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     return {"latents": latents, "input_ids": ids, **state}
 
 
-def check(root: Path, device: Device, *, split_prompt: bool) -> None:
+def check(root: Path, device: Device) -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
-    _transformer(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
+    _transformer(device, root, torch.float32, meta=True)
     config = CogVideoXConfig.from_dict(Checkpoint(root / "transformer").config)
     features = _text_encoder(device, root, torch.float32, meta=True).features
     if features != config.text_embed_dim:
@@ -101,13 +100,8 @@ def program(
     *,
     folder: str,
     inputs: str,
-    dtype: str,
     steps: int,
     guidance: float,
-    schedule: str,
-    pad_heads: bool,
-    chunks: tuple[int, int],
-    split_prompt: bool,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the video and what every step gave.
 
@@ -118,7 +112,7 @@ def program(
         ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps`` (steps, 1, F, C, h, w), the latents after every step;
         seconds per stage and the frames' digest.
     """
-    root, storage = Path(folder), getattr(torch, dtype)
+    root, storage = Path(folder), device.options.storage
     tensors, clock = load_file(inputs), Clock()
     mine = slice(*batch_range(device, tensors["input_ids"].shape[0]))
     device.status("loading the text encoder")
@@ -126,8 +120,7 @@ def program(
     clock.lap("encode")
 
     device.status("loading the transformer")
-    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
-    transformer = _transformer(device, root, storage, options, split_prompt)
+    transformer = _transformer(device, root, storage)
     generator = torch.Generator()
     generator.set_state(tensors["generator"])
     scheduler = HostScheduler(device, root / "scheduler", steps, generator=generator)
@@ -173,11 +166,9 @@ def _transformer(
     device: Device,
     root: Path,
     storage: torch.dtype,
-    options: AttentionOptions,
-    split_prompt: bool,
     *,
     meta: bool = False,
 ) -> Any:
     checkpoint = Checkpoint(root / "transformer")
     weights = Weights(checkpoint, storage, meta=meta)
-    return load_model(checkpoint, weights, device, options=options, split_prompt=split_prompt)
+    return load_model(checkpoint, weights, device)

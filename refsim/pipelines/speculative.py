@@ -35,7 +35,7 @@ from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
-MODES = ("context", "noise", "none")
+CACHES = ("context", "noise", "none")
 """What the drafter's cache keeps; see ``refsim.models.dflash.draft``."""
 
 
@@ -79,10 +79,10 @@ class Drafter(Protocol):
 
 
 class DFlashDrafter:
-    """DFlash with the target's embedding and head, and a cache in one of ``MODES``."""
+    """DFlash with the target's embedding and head, and a cache that keeps one of ``CACHES``."""
 
-    def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, mode: str = "context") -> None:
-        self._model, self._target, self._mode = model, target, mode
+    def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, cache: str = "context") -> None:
+        self._keepsl, self._target, self._keeps = model, target, cache
         self._cache = model.new_cache()
         self._whole: list[Tensor] = []
 
@@ -91,17 +91,17 @@ class DFlashDrafter:
         return self._cache[0].length
 
     def propose(self, start: int, last: int, kept_1CF: Tensor) -> Tensor:
-        config = self._model.config
-        if self._mode == "none":
+        config = self._keepsl.config
+        if self._keeps == "none":
             self._whole.append(kept_1CF)
-            kept_1CF, self._cache = torch.cat(self._whole, 1), self._model.new_cache()
-        elif self._mode == "noise" and self.rows:
+            kept_1CF, self._cache = torch.cat(self._whole, 1), self._keepsl.new_cache()
+        elif self._keeps == "noise" and self.rows:
             crop(self._cache, start)  # the rejected proposals go, the accepted stay
             kept_1CF = kept_1CF[:, :0]
         block = torch.full((1, config.block_size), config.mask_token_id)
         block[0, 0] = last
-        hidden = self._model(self._target.embed(block), kept_1CF, self._cache, start=start)
-        if self._mode == "context":
+        hidden = self._keepsl(self._target.embed(block), kept_1CF, self._cache, start=start)
+        if self._keeps == "context":
             crop(self._cache, start)
             expect(self.rows == start, f"the drafter's cache has {self.rows} rows before position {start}")
         return self._target.argmax(hidden[:, 1:])[0][0]
@@ -113,14 +113,14 @@ def speculate(
     prompt_1P: Tensor,
     *,
     keep: tuple[int, ...],
-    most: int,
+    max_new_tokens: int,
     stop: Sequence[int] = (),
 ) -> Decoded:
     """Greedy tokens of the target with a drafter's help.
 
     Args:
         keep: the target's layers whose output the drafter reads.
-        most: number of tokens to give.
+        max_new_tokens: number of tokens to give.
         stop: tokens that end the text.
     """
     cache = target.new_cache()
@@ -128,8 +128,8 @@ def speculate(
     word, margin = target.argmax(hidden.last[:, -1:])
     found = Decoded([int(word)], prefill_margin=float(margin))
     start, kept = prompt_1P.shape[1], hidden.kept
-    while len(found.tokens) < most and not _stopped(found.tokens, stop):
-        target.device.progress(len(found.tokens), most)
+    while len(found.tokens) < max_new_tokens and not _stopped(found.tokens, stop):
+        target.device.progress(len(found.tokens), max_new_tokens)
         begun = time.monotonic()
         proposed = drafter.propose(start, found.tokens[-1], kept)
         block = torch.cat([torch.tensor(found.tokens[-1:]), proposed])
@@ -145,16 +145,16 @@ def speculate(
         margin = float(margins[0, : len(given)].min())
         seconds = round(time.monotonic() - begun, 4)
         found.steps.append(Step(proposed.tolist(), len(given), margin, cache[0].length, drafter.rows, seconds))
-    found.tokens = _cut(found.tokens, most, stop)
+    found.tokens = _cut(found.tokens, max_new_tokens, stop)
     return found
 
 
-def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, most: int, stop: Sequence[int] = ()) -> Decoded:
+def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, max_new_tokens: int, stop: Sequence[int] = ()) -> Decoded:
     """Tokens of the target alone, one row per pass."""
     cache, rows = target.new_cache(), prompt_1P
     found = Decoded([])
-    while len(found.tokens) < most and not _stopped(found.tokens, stop):
-        target.device.progress(len(found.tokens), most)
+    while len(found.tokens) < max_new_tokens and not _stopped(found.tokens, stop):
+        target.device.progress(len(found.tokens), max_new_tokens)
         begun = time.monotonic()
         word, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
         found.tokens.append(int(word))
@@ -199,9 +199,8 @@ def program(
     target: str,
     draft: str | None,
     inputs: str,
-    dtype: str,
-    mode: str,
-    most: int,
+    cache: str,
+    max_new_tokens: int,
     stop: list[int],
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the tokens of every prompt.
@@ -216,17 +215,17 @@ def program(
     """
     device.status("loading its weights")
     begun = time.monotonic()
-    model, draft_model = load(device, target, draft, getattr(torch, dtype))
+    model, draft_model = load(device, target, draft, device.options.storage)
     loaded = time.monotonic()
     tensors = load_file(inputs)
     texts = []
     for prompt in tensors["ids"].split(tensors["lengths"].tolist()):
         if draft_model is None:
-            texts.append(greedy(model, prompt[None], most=most, stop=stop))
+            texts.append(greedy(model, prompt[None], max_new_tokens=max_new_tokens, stop=stop))
             continue
-        drafter = DFlashDrafter(draft_model, model, mode)
+        drafter = DFlashDrafter(draft_model, model, cache)
         keep = draft_model.config.target_layer_ids
-        texts.append(speculate(model, drafter, prompt[None], keep=keep, most=most, stop=stop))
+        texts.append(speculate(model, drafter, prompt[None], keep=keep, max_new_tokens=max_new_tokens, stop=stop))
     tokens = torch.tensor([token for text in texts for token in text.tokens])
     value = {
         "digest": digest(tokens),
@@ -241,7 +240,7 @@ def _stopped(tokens: list[int], stop: Sequence[int]) -> bool:
     return any(token in stop for token in tokens)
 
 
-def _cut(tokens: list[int], most: int, stop: Sequence[int]) -> list[int]:
-    """At most ``most``, up to and with the first stop token."""
+def _cut(tokens: list[int], max_new_tokens: int, stop: Sequence[int]) -> list[int]:
+    """At most ``max_new_tokens``, up to and with the first stop token."""
     ends = [index + 1 for index, token in enumerate(tokens) if token in stop]
-    return tokens[: min([most, *ends])]
+    return tokens[: min([max_new_tokens, *ends])]

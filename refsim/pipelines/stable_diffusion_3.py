@@ -33,15 +33,14 @@ from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.decoder import VAEDecoder
 from refsim.parallel.cfg import batch_range, gather_batch, guide
-from refsim.parallel.sdpa import SDPAProgramConfig
-from refsim.parallel.usp import AttentionOptions, VAEParallel
 from refsim.pipelines.host import Clock, HostScheduler
 from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
 FPS = 1
-OPTIONS = ("vae_parallel",)
+OPTIONS = ()
+VAE_FORMS = ("spatial", "tensor")
 _TEXT, _MOST_TEXT = 256, 512
 _CLIPS = ("text_encoder", "text_encoder_2")
 
@@ -82,12 +81,12 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     return tensors
 
 
-def check(root: Path, device: Device, *, split_prompt: bool, vae_parallel: VAEParallel = "spatial") -> None:
+def check(root: Path, device: Device) -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
     config = Checkpoint(root / "transformer").config
-    _transformer(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
+    _transformer(device, root, torch.float32, meta=True)
     clips = [_clip(device, root, name, torch.float32, meta=True)[1] for name in _CLIPS]
-    vae = _decoder(device, root, torch.float32, vae_parallel, meta=True)[1]
+    vae = _decoder(device, root, torch.float32, meta=True)[1]
     pairs = [
         ("pooled_projection_dim", "the sum of the projections of both CLIPs", sum(c.projection_dim for c in clips)),
         ("in_channels", "latent_channels of vae", vae.latent_channels),
@@ -111,34 +110,26 @@ def program(
     *,
     folder: str,
     inputs: str,
-    dtype: str,
     steps: int,
     guidance: float,
-    vae_parallel: VAEParallel,
-    schedule: str,
-    pad_heads: bool,
-    chunks: tuple[int, int],
-    split_prompt: bool,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the picture and what every step gave.
 
     Args:
         inputs: what :func:`prepare` gave.
-        vae_parallel: what tp cuts of the decoder.
 
     Returns:
         ``frames`` (1, 3, 1, H, W) in about -1..1 and ``steps`` (steps, 1, C, h, w), the latents after every step;
         seconds per stage and the picture's digest.
     """
-    root, storage = Path(folder), getattr(torch, dtype)
+    root, storage = Path(folder), device.options.storage
     tensors, clock = load_file(inputs), Clock()
     mine = slice(*batch_range(device, tensors[_CLIPS[0]].shape[0]))
     prompt, pooled = _encode(device, root, storage, tensors, mine)
     clock.lap("encode")
 
-    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
     device.status("loading the transformer")
-    transformer = _transformer(device, root, storage, options, split_prompt)
+    transformer = _transformer(device, root, storage)
     scheduler = HostScheduler(device, root / "scheduler", steps)
     latents, kept = tensors["latents"], []
     for index, t in enumerate(scheduler.timesteps):
@@ -160,7 +151,7 @@ def program(
     device.progress(len(scheduler.timesteps), len(scheduler.timesteps))
     clock.lap("denoise")
 
-    decoder, config = _decoder(device, root, storage, vae_parallel)
+    decoder, config = _decoder(device, root, storage)
     picture = decoder(z=latents.to(storage) / config.scaling_factor + config.shift_factor)
     clock.lap("decode")
     result = {"digest": digest(picture), "seconds": clock.laps}
@@ -209,20 +200,15 @@ def _transformer(
     device: Device,
     root: Path,
     storage: torch.dtype,
-    options: AttentionOptions,
-    split_prompt: bool,
     *,
     meta: bool = False,
 ) -> Any:
     checkpoint = Checkpoint(root / "transformer")
     weights = Weights(checkpoint, storage, meta=meta)
-    return load_model(checkpoint, weights, device, options=options, split_prompt=split_prompt)
+    return load_model(checkpoint, weights, device)
 
 
-def _decoder(
-    device: Device, root: Path, storage: torch.dtype, vae_parallel: VAEParallel, *, meta: bool = False
-) -> tuple[VAEDecoder, VAEConfig]:
+def _decoder(device: Device, root: Path, storage: torch.dtype, *, meta: bool = False) -> tuple[VAEDecoder, VAEConfig]:
     checkpoint = Checkpoint(root / "vae")
     config = VAEConfig.from_dict(checkpoint.config)
-    options = AttentionOptions(vae=vae_parallel)
-    return VAEDecoder(Weights(checkpoint, storage, meta=meta), device, config, options=options), config
+    return VAEDecoder(Weights(checkpoint, storage, meta=meta), device, config), config

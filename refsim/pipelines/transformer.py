@@ -12,8 +12,6 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.models.registry import find_model, load_model
 from refsim.parallel.cfg import batch_range, gather_batch, guide
-from refsim.parallel.sdpa import SDPAProgramConfig
-from refsim.parallel.usp import AttentionOptions, VAEParallel
 from refsim.runtime.device import Device
 
 
@@ -22,13 +20,7 @@ def program(
     *,
     checkpoint: str,
     inputs: str,
-    dtype: str,
     guidance: float | None,
-    split_prompt: bool,
-    schedule: str,
-    pad_heads: bool,
-    chunks: tuple[int, int],
-    vae_parallel: VAEParallel,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns ``sample`` (the whole batch) and, with guidance, ``guided``.
 
@@ -36,11 +28,10 @@ def program(
     on every rank come along: all ranks must end with the same bits.
     """
     folder = Checkpoint(checkpoint)
-    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks), vae_parallel)
-    storage = getattr(torch, dtype)
+    storage = device.options.storage
     device.status("loading its weights")
     weights = Weights(folder, storage)
-    model = load_model(folder, weights, device, options=options, split_prompt=split_prompt)
+    model = load_model(folder, weights, device)
     model_class, config = find_model(folder)
     with safe_open(inputs, "pt") as file:
         arguments = {}

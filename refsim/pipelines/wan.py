@@ -31,8 +31,6 @@ from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.models.wan22.config import WanConfig
 from refsim.parallel.cfg import batch_range, gather_batch, guide
-from refsim.parallel.sdpa import SDPAProgramConfig
-from refsim.parallel.usp import AttentionOptions
 from refsim.pipelines.host import Clock, HostScheduler
 from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
 from refsim.pipelines.transformer import digest
@@ -40,6 +38,7 @@ from refsim.runtime.device import Device
 
 FPS = 16
 OPTIONS = ("guidance_2",)
+VAE_FORMS = ("spatial",)
 _HEIGHT, _WIDTH, _FRAMES, _TEXT = 480, 832, 81, 512
 
 
@@ -79,9 +78,9 @@ def prepare(root: Path, request: PipelineRequest) -> dict[str, Tensor]:
     return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}
 
 
-def check(root: Path, device: Device, *, split_prompt: bool, guidance_2: float | None = None) -> None:
+def check(root: Path, device: Device) -> None:
     """``UserError`` if a part of the folder is missing, damaged or does not fit the others; reads headers only."""
-    experts = _Experts(device, root, torch.float32, AttentionOptions(), split_prompt, meta=True)
+    experts = _Experts(device, root, torch.float32, meta=True)
     encoder = _text_encoder(device, root, torch.float32, meta=True)
     decoder_config = _decoder(device, root, torch.float32, meta=True)[1]
     for name in ("transformer",) if experts.boundary is None else ("transformer", "transformer_2"):
@@ -99,14 +98,9 @@ def program(
     *,
     folder: str,
     inputs: str,
-    dtype: str,
     steps: int,
     guidance: float,
     guidance_2: float | None,
-    schedule: str,
-    pad_heads: bool,
-    chunks: tuple[int, int],
-    split_prompt: bool,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the video and what every step gave.
 
@@ -118,11 +112,10 @@ def program(
         ``frames`` (1, 3, F, 8 H, 8 W) in -1..1 and ``steps`` (steps, 1, C, T, H, W), the latents after every step;
         seconds per stage, the expert of every step and the frames' digest.
     """
-    root, storage = Path(folder), getattr(torch, dtype)
+    root, storage = Path(folder), device.options.storage
     tensors = load_file(inputs)
     clock = Clock()
-    options = AttentionOptions(schedule, pad_heads, SDPAProgramConfig(*chunks))
-    experts = _Experts(device, root, storage, options, split_prompt)
+    experts = _Experts(device, root, storage)
     mine = slice(*batch_range(device, tensors["input_ids"].shape[0]))
     prompt = _encode(device, root, storage, tensors["input_ids"][mine], tensors["attention_mask"][mine])
     clock.lap("encode")
@@ -183,13 +176,10 @@ class _Experts:
         device: Device,
         root: Path,
         storage: torch.dtype,
-        options: AttentionOptions,
-        split_prompt: bool,
         *,
         meta: bool = False,
     ) -> None:
         self._device, self._root, self._storage, self._meta = device, root, storage, meta
-        self._how = {"options": options, "split_prompt": split_prompt}
         self.boundary = boundary_ratio(root)
         self._held: tuple[str, Any] | None = None
 
@@ -204,7 +194,7 @@ class _Experts:
             self._device.status(f"loading {name}")
             folder = Checkpoint(self._root / name)
             weights = Weights(folder, self._storage, meta=self._meta)
-            model = load_model(folder, weights, self._device, **self._how)
+            model = load_model(folder, weights, self._device)
             self._held = (name, model)
         return self._held[1]
 

@@ -12,10 +12,11 @@ from torch import Tensor
 from refsim.config import DiTParallelConfig
 from refsim.errors import HazardError
 from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
 from refsim.runtime.buffers import BufferPool
+from refsim.runtime.delays import Delays
 from refsim.runtime.group import Group, parallel_groups
 from refsim.runtime.hazards import Use, UseLog
-from refsim.runtime.schedule import Schedule
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.trace import Trace
 from refsim.runtime.transport import Transfer, Transport
@@ -26,32 +27,42 @@ class Device:
 
     Without a transport it can still be asked for its groups and load its weights as meta tensors; that is how the
     launching process validates a checkpoint before it starts any rank.
+
+    Attributes:
+        options: of the run; layers and schemes read how they are carried out from here.
+        groups: the groups this rank belongs to, by name (``cfg``, ``tp``, ``sp``, ``ring``, ``ulysses``).
     """
 
     def __init__(
         self,
-        mesh: MeshSpec,
-        config: DiTParallelConfig,
-        rank: int,
+        options: RunOptions,
+        rank: int = 0,
         transport: Transport | None = None,
         *,
-        keep_trace: bool = False,
         board: StatusBoard | None = None,
-        log_uses: bool = True,
-        schedule: Schedule | None = None,
     ) -> None:
-        self.mesh, self.config, self.rank = mesh, config, rank
-        self.groups: dict[str, Group] = parallel_groups(mesh, config, rank)
-        self.uses = UseLog(on=log_uses)
+        self.options, self.rank = options, rank
+        self.groups: dict[str, Group] = parallel_groups(options.mesh, options.parallel, rank)
+        self.uses = UseLog(on=options.detect_hazards)
         self.buffers = BufferPool(released=lambda buffer: self.uses.release(buffer, self._path()))
-        self.schedule = schedule or Schedule()
-        self.trace = Trace(rank, keep=keep_trace)
+        self.delays = Delays(rank, *(options.delay or ()))
+        self.trace = Trace(rank, keep=options.trace)
         self._transport = transport
         self._board = board
         self.collectives: list[dict[str, Any]] = []
         self._collectives: list[str] = []
         self._noted = 0
         self._under_way: dict[_Posted, None] = {}
+
+    @property
+    def mesh(self) -> MeshSpec:
+        """The mesh this device is one of."""
+        return self.options.mesh
+
+    @property
+    def parallel(self) -> DiTParallelConfig:
+        """The factors of the parallel schemes and their mesh axes."""
+        return self.options.parallel
 
     @contextmanager
     def collective(self, name: str, group: Group, *moved: Tensor) -> Iterator[None]:
@@ -156,7 +167,7 @@ class _Posted:
         path = device._path()
         self._who = f"{op} of step {step} of {path} ({'to' if op == 'send' else 'from'} rank {peer})"
         if op == "send":
-            device.schedule.pause()
+            device.delays.pause()
         buffer = device.buffers.of(tensor)
         self._use = None
         if device.uses.on:
@@ -188,7 +199,7 @@ class _Posted:
 
     def wait(self) -> None:
         if self._op == "recv":
-            self._device.schedule.pause()
+            self._device.delays.pause()
         self._device.status(f"waiting for {self._who}")
         self._transfer.wait()
         self._device._under_way.pop(self, None)

@@ -174,7 +174,7 @@ class Pool:
             for rank, sock in enumerate(self._socks):
                 self.board.set(rank, "taking the job")
                 self.board.advance(rank, 0, 0)
-                sock.settimeout(job["timeout_s"])
+                sock.settimeout(job["options"]["timeout_s"])
                 wire.send(sock, message)
         except TimeoutError:
             self._fail(hung=rank)
@@ -183,7 +183,7 @@ class Pool:
         except BaseException:
             self.close()
             raise
-        header, payload = self._collect(job["timeout_s"], progress)
+        header, payload = self._collect(job["options"]["timeout_s"], progress)
         return Answer(header["answer"], payload, time.monotonic() - started)
 
     def close(self) -> None:
@@ -331,3 +331,9 @@ def pool(world_size: int) -> Pool:
     if current is None or not current.alive or current.zygote is not Zygote._current:
         current = _POOLS[world_size] = Pool(world_size)
     return current
+
+
+def close_all() -> None:
+    """End every pool that is kept."""
+    for kept in _POOLS.values():
+        kept.close()

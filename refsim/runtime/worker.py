@@ -22,48 +22,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from refsim.config import DiTParallelConfig, ParallelFactor
 from refsim.errors import CommError, RefsimError, UserError
-from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
 from refsim.runtime import hazards, wire
 from refsim.runtime.device import Device
-from refsim.runtime.schedule import Schedule
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.transport import GlooTransport, Transport
 
 Job = dict[str, Any]
 
 
-def make_job(
-    program: str,
-    mesh: MeshSpec,
-    config: DiTParallelConfig,
-    arguments: dict[str, Any],
-    *,
-    timeout_s: float,
-    keep_trace: bool,
-    delay: tuple[int, float] | None,
-    detect: bool = True,
-    fault: str = "",
-) -> Job:
-    """A job as plain JSON values; ``delay``, ``detect`` and ``fault`` as in ``refsim.launch.execute``."""
-    return {
-        "program": program,
-        "mesh": [mesh.name, mesh.system, mesh.arch, mesh.shape, mesh.links, mesh.torus],
-        "config": {k: [f.factor, f.mesh_axis] for k, f in vars(config).items()},
-        "arguments": arguments,
-        "timeout_s": timeout_s,
-        "keep_trace": keep_trace,
-        "delay": delay,
-        "detect": detect,
-        "fault": fault,
-    }
+def make_job(program: str, options: RunOptions, arguments: dict[str, Any]) -> Job:
+    """A job as plain JSON values."""
+    return {"program": program, "options": options.to_json(), "arguments": arguments}
 
 
 def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run a job on this rank; rank 0 returns the answer, with trace and byte counts of all ranks added."""
-    with _named(job["fault"])() if job["fault"] else contextlib.nullcontext():
-        return _run_job(job, board)
+    options = RunOptions.from_json(job["options"])
+    with _named(options.fault)() if options.fault else contextlib.nullcontext():
+        return _run_job(job, options, board)
 
 
 def _named(name: str) -> Any:
@@ -72,22 +50,9 @@ def _named(name: str) -> Any:
     return getattr(importlib.import_module(module), function)
 
 
-def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    name, system, arch, *pairs = job["mesh"]
-    mesh = MeshSpec(name, system, arch, *(tuple(p) for p in pairs))
-    factors = {k: (f, tuple(a) if isinstance(a, list) else a) for k, (f, a) in job["config"].items()}
-    config = DiTParallelConfig(**{k: ParallelFactor(f, a) for k, (f, a) in factors.items()})
-    transport: Transport = GlooTransport(job["timeout_s"])
-    device = Device(
-        mesh,
-        config,
-        transport.rank,
-        transport,
-        keep_trace=job["keep_trace"],
-        board=board,
-        log_uses=job["detect"],
-        schedule=Schedule(transport.rank, *(job["delay"] or ())),
-    )
+def _run_job(job: Job, options: RunOptions, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    transport: Transport = GlooTransport(options.timeout_s)
+    device = Device(options, transport.rank, transport, board=board)
     device.status("starting the program")
     with torch.inference_mode():
         result, tensors = _named(job["program"])(device, **job["arguments"])

@@ -15,6 +15,7 @@ from typing import Any
 
 from refsim.config import parse_parallel
 from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
 from refsim.timing import schedule
 from refsim.timing.program import programs
 from refsim.timing.reading import read
@@ -46,7 +47,7 @@ def _ops(class_name: str, size: Shape, mesh: MeshSpec) -> list[Op]:
     config = next(config for config, _ in _DECODERS.values() if config["_class_name"] == class_name)
     parts = [f"{n}{f}@{axis}" for axis, (n, f) in enumerate(zip(("sp", "tp"), mesh.shape, strict=True)) if f > 1]
     parallel = parse_parallel("_".join(parts) or "sp1", mesh)
-    return programs(read(config, {"z": (1, 16, *size)}, mesh, parallel).ops)
+    return programs(read(config, {"z": (1, 16, *size)}, RunOptions(mesh, parallel, dtype="bf16")).ops)
 
 
 def decoder_seconds(class_name: str, size: Shape, machine: schedule.Machine) -> float | None:

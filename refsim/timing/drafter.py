@@ -23,11 +23,11 @@ from functools import lru_cache
 
 import torch
 
-from refsim.config import parse_parallel
 from refsim.layers.kv_cache import KVCache
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.draft import DFlashDraftModel
+from refsim.options import RunOptions
 from refsim.timing import ops
 from refsim.timing.calibration import get_params
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
@@ -90,7 +90,7 @@ class Kernel:
 def read_drafter(context: int, new: int, config: DFlashConfig = DFlashConfig()) -> tuple[Op, ...]:  # noqa: B008
     """Ops of one forward with ``context - new`` rows in the cache and ``new`` handed in."""
     mesh = get_mesh("bh-p150")
-    device = ReadingDevice(mesh, parse_parallel("sp1", mesh))
+    device = ReadingDevice(RunOptions.of(mesh=mesh))
     with torch.device("meta"), fused(device), torch.inference_mode():
         model = DFlashDraftModel(FakeWeights(torch.bfloat16), device, config)
         cache = model.new_cache()

@@ -10,6 +10,7 @@ from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology
 from refsim.models.published import PUBLISHED, PublishedModel
+from refsim.options import RunOptions
 from refsim.timing import schedule, stages
 from refsim.timing.calibration import get_params
 from refsim.timing.memory import Memory, memory
@@ -153,7 +154,7 @@ def estimate(
     name, model = find(name)
     size, shape = latent(model, size)
     batch = parallel.cfg
-    reading = reading or read_published(model, shape, mesh, parallel, batch=batch)
+    reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
     machine = schedule.machine(mesh, get_params(mesh.arch), fuse=fuse, topology=topology, chunks=chunks)
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=fsdp)
     ops = programs(reading.ops)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import RefsimError, UserError
 from refsim.mesh import MeshSpec, Topology
+from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import tt_dit
 from refsim.timing.estimate import Estimate
@@ -148,7 +149,7 @@ def plan(
         text = estimates.describe(parallel)
         progress(text)
         try:
-            reading = read_published(model, shape, mesh, parallel, batch=parallel.cfg)
+            reading = read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
             chosen = [w for w in wirings(mesh, reading) if w.allowed(topology, links)]
             if not chosen:
                 raise UserError(f"it communicates over no {topology}.")

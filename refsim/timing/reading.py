@@ -22,18 +22,15 @@ import torch
 from torch import Tensor
 
 from refsim.checkpoint import Range, Weights
-from refsim.config import DiTParallelConfig
-from refsim.mesh import MeshSpec
 from refsim.models.published import PublishedModel, input_shapes
 from refsim.models.registry import find_model
+from refsim.options import RunOptions
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.parallel.usp import AttentionOptions, VAEParallel
-from refsim.timing.recorder import WHOLE, Op, ReadingDevice, Recorder, Shape, fused
+from refsim.timing.recorder import Op, ReadingDevice, Recorder, Shape, fused
 
 __all__ = ["FakeWeights", "Op", "Reading", "Shape", "read", "read_published"]
 
 _BLOCK = re.compile(r"blocks\.([0-9]+)\.")
-_STORAGE = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @dataclass
@@ -94,12 +91,8 @@ class FakeWeights(Weights):
 def read(
     config: dict[str, Any],
     shapes: dict[str, Shape],
-    mesh: MeshSpec,
-    parallel: DiTParallelConfig,
+    options: RunOptions,
     *,
-    dtype: str = "bf16",
-    split_prompt: bool = False,
-    vae_parallel: VAEParallel = "spatial",
     rank: int = 0,
 ) -> Reading:
     """The operations of one forward on device ``rank``.
@@ -107,20 +100,16 @@ def read(
     Args:
         config: the transformer's ``config.json`` with ``_class_name``.
         shapes: of the diffusers ``forward`` arguments, the whole batch.
-        dtype: storage, ``bf16`` or ``fp32``.
-        vae_parallel: what tp cuts of an image's decoder.
 
     Raises:
         UserError: the model or the configuration does not fit.
     """
-    device = ReadingDevice(mesh, parallel, rank)
-    storage = _STORAGE[dtype]
+    device, storage = ReadingDevice(options, rank), options.storage
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
-    options = AttentionOptions("step", True, WHOLE, vae_parallel)
     weights = FakeWeights(storage)
     with torch.device("meta"), fused(device), torch.inference_mode():
-        model = model_class(weights, device, model_config, options=options, split_prompt=split_prompt)
+        model = model_class(weights, device, model_config)
         device.restart()
         arguments = {}
         for name, shape in shapes.items():
@@ -136,7 +125,7 @@ def read(
 
 
 def read_published(
-    model: PublishedModel, size: Shape, mesh: MeshSpec, parallel: DiTParallelConfig, *, batch: int = 2, **options: Any
+    model: PublishedModel, size: Shape, options: RunOptions, *, batch: int = 2, rank: int = 0
 ) -> Reading:
     """:func:`read` for a published model at a latent size; ``batch`` 2 is both guidance branches.
 
@@ -148,7 +137,7 @@ def read_published(
     config = dict(model.config) | {"num_layers": sum(count for _, count in few)}
     if "dual_attention_layers" in config:
         config["dual_attention_layers"] = tuple(range(few[0][1])) if kinds[0][0] == "dual" else ()
-    short = read(config, shapes, mesh, parallel, **options)
+    short = read(config, shapes, options, rank=rank)
     blocks: dict[str, list[Op]] = {}
     for op in short.ops:
         blocks.setdefault(op.stage if op.stage.startswith("block ") else "", []).append(op)

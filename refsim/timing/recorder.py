@@ -21,18 +21,16 @@ from torch import Tensor
 from torch import dtype as Dtype
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from refsim.config import DiTParallelConfig
 from refsim.layers import group_norm, norm, rope
-from refsim.mesh import MeshSpec, Topology
-from refsim.models.vae import decoder as image_decoder
+from refsim.mesh import Topology
 from refsim.models.vae_wan import layers as wan_decoder
-from refsim.parallel.sdpa import SDPAProgramConfig
+from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 
 Shape = tuple[int, ...]
-WHOLE = SDPAProgramConfig(1 << 40, 1 << 40)
-"""Attention in one piece: the device's op does its own chunks."""
+WHOLE = 1 << 40
+"""Chunk size of attention in one piece: the device's op does its own chunks."""
 
 FUSED: dict[tuple[Any, str], str] = {
     (norm.RMSNorm, "__call__"): "rms_norm",
@@ -144,8 +142,9 @@ class ReadingDevice(Device):
         moving: numbers of the collectives that are open.
     """
 
-    def __init__(self, mesh: MeshSpec, config: DiTParallelConfig, rank: int = 0) -> None:
-        super().__init__(mesh, config, rank, _Posts(self), log_uses=False)
+    def __init__(self, options: RunOptions, rank: int = 0) -> None:
+        whole = {"q_chunk_size": WHOLE, "k_chunk_size": WHOLE}
+        super().__init__(options.but(detect_hazards=False, **whole), rank, _Posts(self))
         self.ops: list[Op] = []
         self.flow = Flow()
         self.regions: list[int] = []
@@ -363,8 +362,6 @@ def fused(device: ReadingDevice) -> Iterator[None]:
                     inside.pop()
 
             stack.enter_context(mock.patch.object(owner, attribute, call))
-        for decoder in (wan_decoder, image_decoder):
-            stack.enter_context(mock.patch.object(decoder, "SDPAProgramConfig", lambda: WHOLE))
         for rotate in (rope.apply_rotary, rope.rotate_halves):
             rotary = _noted(device, rotate)
             for name, module in list(sys.modules.items()):

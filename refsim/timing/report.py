@@ -13,6 +13,7 @@ from refsim.config import parse_parallel
 from refsim.errors import RefsimError
 from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.published import PUBLISHED
+from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import ops, plots, schedule
 from refsim.timing import plan as plans
@@ -98,7 +99,9 @@ def _try(
     """The estimate and the seconds of its critical path, or why there is none."""
     try:
         published, parallel = PUBLISHED[model], parse_parallel(text, mesh)
-        reading = read_published(published, published.sizes[size], mesh, parallel, batch=parallel.cfg)
+        reading = read_published(
+            published, published.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg
+        )
         found = estimates.estimate(model, mesh, parallel, size=size, reading=reading, topology=topology)
     except RefsimError as error:
         return str(error)

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from refsim.config import parse_parallel
-from refsim.launch import Result, execute
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
+from refsim.runtime.launch import Result, execute
 from tests.refsim.helpers import attention_inputs
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
 
 MODEL = "refsim.pipelines.transformer:program"
 ATTENTION = "refsim.pipelines.attention:program"
-OPTIONS = {"dtype": "float32", "split_prompt": False, "schedule": "step", "pad_heads": True, "chunks": [256, 512]}
 
 
 @dataclass
@@ -33,14 +31,12 @@ class Workload:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def run(self, kind: str, rank: int, event: int, note: Path, number: int, timeout_s: float) -> Result:
-        mesh = get_mesh(self.mesh)
+        options = RunOptions.of(mesh=self.mesh, parallel=self.parallel, timeout_s=timeout_s, **self.attention)
         arguments = {"program": self.program, "arguments": self.arguments, "note": str(note)}
         return execute(
             "tests.chaos.programs:disturbed",
-            mesh,
-            parse_parallel(self.parallel, mesh, **self.attention),
+            options,
             {**arguments, "kind": kind, "rank": rank, "event": event, "number": number},
-            timeout_s=timeout_s,
         )
 
     def measure(self, note: Path) -> Workload:
@@ -65,9 +61,8 @@ class Files:
         save_file(make_inputs(), self.inputs)
         qkv = folder / "qkv.safetensors"
         save_file(attention_inputs(heads=8, n=256, prompt=40), qkv)
-        model = {"checkpoint": str(self.checkpoint), "inputs": str(self.inputs), "guidance": None, **OPTIONS}
-        model["vae_parallel"] = "spatial"
-        attention = {"inputs": str(qkv), "logical_n": 256, **OPTIONS}
+        model = {"checkpoint": str(self.checkpoint), "inputs": str(self.inputs), "guidance": None}
+        attention = {"inputs": str(qkv), "logical_n": 256}
         self.workloads = {
             4: [
                 Workload(*MESHES[4], {}, MODEL, model),

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from refsim import cli, launch
+from refsim import cli
+from refsim.runtime import launch
 
 LONGEST_S = 10.0
 
@@ -50,7 +51,7 @@ def command(*words: str) -> Said:
         mock.patch("tt_impl.api.execute", accept),
     ):
         try:
-            code = cli._main(list(words))
+            code = cli.process.run_command(list(words))
         except Accepted:
             code = None
     return Said(code, out.getvalue(), err.getvalue(), time.monotonic() - started)

@@ -221,7 +221,7 @@ def test_command_line_lists():
 def test_command_line_runs(monkeypatch, tmp_path, metrics, code):
     fake = FakeRunner({"normal": metrics})
     monkeypatch.setattr("parity.runners.CpuRunner", lambda: fake)
-    monkeypatch.setattr("refsim.launch.warm_up", lambda: None)
+    monkeypatch.setattr("refsim.runtime.launch.warm_up", lambda: None)
     arguments = ["run", "-k", "attention and n300 and tp2", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == code, result.output

@@ -45,8 +45,8 @@ def test_every_mesh_scheme_and_dtype_is_in_smoke(kind):
     assert {c.mesh for c in cases} >= {"n300", "t3k-1x8", "t3k", "tg"}
     assert {c.layout.attention for c in cases} == {"ring", "ulysses", "usp"}
     assert {c.dtype for c in cases} == {"fp32", "bf16"}
-    assert {c.layout.schedule for c in cases} == {"gather", "step", "block"}
-    assert {c.layout.prompt for c in cases} == {"replicated", "split"}
+    assert {c.layout.ring_order for c in cases} == {"gather", "step", "block"}
+    assert {c.layout.prompt_layout for c in cases} == {"replicated", "split"}
     configs = [fits(c.layout) for c in cases]
     assert any(c.tp > 1 and c.sp > 1 for c in configs) and any(c.tp > 1 and c.sp == 1 for c in configs)
     assert {c.ring_parallel.mesh_axis for c in configs if isinstance(c.sequence_parallel.mesh_axis, tuple)} == {0, 1}

@@ -11,8 +11,8 @@ from parity import runners, schedules
 from parity.cases import AttentionShape, Layout, make_case
 from parity.schedules_cli import app
 from refsim.errors import RankFailure, UserError
-from refsim.launch import Result
 from refsim.runtime.hazards import Hazard
+from refsim.runtime.launch import Result
 
 CASE = "attention-t3k-sp4_tp2-ring-block-fp32-fa_rand-chunks48x20"
 HAZARD = Hazard("write-after-write", "rank 0's send and rank 1's send both write buffer k of rank 2.", "k", 2)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from refsim.parallel.ring import ring_attention
-from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.runtime.buffers import BufferPool, DeviceBuffer, PingPong, Semaphore
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
@@ -220,7 +219,7 @@ PLANTED = {
 }
 
 
-def ring(device: Device, *, planted: str, schedule: str) -> Answer:
+def ring(device: Device, *, planted: str) -> Answer:
     """Ring attention with a planted mistake. All shards of K and V are the same, so the answer is right anyhow."""
     q, k = (torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     with PLANTED[planted]():
@@ -231,8 +230,6 @@ def ring(device: Device, *, planted: str, schedule: str) -> Answer:
             k,
             group=device.groups["ring"],
             valid=lambda shard: [(0, 8)],
-            schedule=schedule,
-            program=SDPAProgramConfig(k_chunk_size=4),
         )
     return {"out": out.tolist(), "lse": lse.tolist()}, {}
 

@@ -8,23 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.config import DiTParallelConfig, parse_parallel
-from refsim.launch import Result, execute
-from refsim.mesh import MESHES, MeshSpec, Topology, get_mesh
+from refsim.config import DiTParallelConfig
+from refsim.mesh import MESHES, MeshSpec, Topology
+from refsim.options import RunOptions
 from refsim.runtime.group import Group, parallel_groups
+from refsim.runtime.launch import Result, execute
 
 TIMEOUT_S = 30.0
 LSE_BOUND = 4 * torch.finfo(torch.float32).eps
 
 
 def run(program: str, mesh: str, parallel: str, arguments: dict[str, Any] | None = None, **options) -> Result:
-    """Run ``program`` of ``tests.refsim.programs`` on every rank; options of parse_parallel go there."""
-    factors = {name: options.pop(name) for name in ("attention", "ring", "ulysses") if name in options}
-    spec = get_mesh(mesh)
-    config = parse_parallel(parallel, spec, **factors)
-    return execute(
-        f"tests.refsim.programs:{program}", spec, config, arguments or {}, **{"timeout_s": TIMEOUT_S, **options}
-    )
+    """Run ``program`` of ``tests.refsim.programs`` on every rank; ``options`` are those of ``RunOptions.of``."""
+    options = RunOptions.of(mesh=mesh, parallel=parallel, **{"timeout_s": TIMEOUT_S, **options})
+    return execute(f"tests.refsim.programs:{program}", options, arguments or {})
 
 
 def groups_of(mesh: MeshSpec, config: DiTParallelConfig) -> list[dict[str, Group]]:

@@ -17,10 +17,9 @@ from torch import Tensor
 from refsim.ccl import all_gather, all_reduce, all_to_all, broadcast, neighbor_pad, reduce_scatter, shift
 from refsim.mesh import Topology
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.parallel.sdpa import SDPAProgramConfig
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import column_linear, gather_features, row_linear, shard_range
-from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor, Replicate
@@ -207,15 +206,11 @@ def attention_only(
     heads: int,
     rows: int,
     prompt_rows: int,
-    split_prompt: bool,
-    schedule: str,
-    dtype: str = "float32",
     with_lse: bool = False,
-    k_chunk_size: int = 512,
 ) -> Answer:
     """joint_attention of local tensors (1, heads, rows, 8), without putting anything together afterwards."""
     sp = device.groups["sp"].size
-    kind = getattr(torch, dtype)
+    kind = device.options.storage
     spatial = tuple(seeded(10 * device.rank + i, [1, heads, rows, 8], kind) for i in range(3))
     prompt = tuple(seeded(5 + i, [1, heads, prompt_rows, 8], kind) for i in range(3)) if prompt_rows else None
     joint_attention(
@@ -223,8 +218,9 @@ def attention_only(
         spatial,
         prompt,
         tokens=TokenShards(rows * sp, sp, rows),
-        prompt_tokens=TokenShards(prompt_rows * sp, sp, prompt_rows) if split_prompt else None,
-        options=AttentionOptions(schedule, True, SDPAProgramConfig(k_chunk_size=k_chunk_size)),
+        prompt_tokens=TokenShards(prompt_rows * sp, sp, prompt_rows)
+        if device.options.prompt_layout == "split"
+        else None,
         with_lse=with_lse,
     )
     return {}, {}
@@ -238,7 +234,6 @@ def silent_prompt(device: Device, *, split: bool) -> Answer:
     options = {
         "tokens": TokenShards(6 * sp, sp, 6),
         "prompt_tokens": TokenShards(3 * sp, sp, 3) if split else None,
-        "options": AttentionOptions(),
     }
     asked = joint_attention(device, (q, k, v), prompt, **options)[0]
     out, prompt_out, _ = joint_attention(device, (q, k, v), (prompt[0][:, :, :0], *prompt[1:]), **options)

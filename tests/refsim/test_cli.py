@@ -88,7 +88,7 @@ def test_torchrun_gives_the_same_bits(files):
 @pytest.mark.parametrize(("rank", "name"), [("0", "refsim"), ("1", "refsim, rank 1")])
 def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name):
     """Also where rank 0 has nothing to say: torchrun ends all ranks as soon as one has failed."""
-    monkeypatch.setattr(cli, "_RANK_0_FIRST_S", 0.0)
+    monkeypatch.setattr(cli.process, "_RANK_0_FIRST_S", 0.0)
     for variable, value in {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(SystemExit) as stop:
@@ -107,7 +107,10 @@ def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name
         (["--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--backend", "abacus"], "backend 'abacus'"),
         (["--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--dtype", "fp8"], "fp8"),
         (["--mesh", "n300", "--parallel", "tp2", "--backend", "ttnn-mock", "--dtype", "fp32"], "stores bf16"),
-        (["--mesh", "n300", "--parallel", "sp2", "--backend", "ttnn-mock", "--prompt-tokens", "split"], "every device"),
+        (
+            ["--mesh", "n300", "--parallel", "sp2", "--backend", "ttnn-mock", "--prompt-layout", "split"],
+            "leave out --prompt-layout",
+        ),
         (["--mesh", "n150", "--inputs", "nowhere.safetensors"], "does not exist"),
         (["--mesh", "n150", "--out", "nowhere/out.safetensors"], "create the folder"),
         (["--mesh", "n150", "--ring", "0"], "1 or more"),
@@ -128,8 +131,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(files, words, sentence):
 def test_interrupt_leaves_nothing_running(files):
     """Ctrl-C while ranks work: exit code 130 and no process of the run left."""
     code = (
-        "import sys; from refsim import cli, launch; real = launch.execute\n"
-        "launch.execute = lambda *a, **k: real(*a, **{**k, 'delay': (0, 2.0)})\n"
+        "import sys; from refsim import cli; from refsim.runtime import launch; real = launch.execute\n"
+        "launch.execute = lambda program, options, *a: real(program, options.but(delay=(0, 2.0)), *a)\n"
         "cli.main(sys.argv[1:])"
     )
     words = map(str, run_words(files, "--mesh", "n300", "--parallel", "tp2"))

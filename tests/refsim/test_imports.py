@@ -154,7 +154,7 @@ def test_a_planted_violation_is_caught(module, source, rule):
         ("refsim.parallel.ring", "from refsim.parallel.sdpa import x\nfrom .sdpa import y\nfrom . import sdpa"),
         ("refsim.runtime.device", "from refsim.mesh import MeshSpec\nfrom refsim.config import DiTParallelConfig"),
         ("refsim.cli", "def f():\n    from parity import gate\n    import tt_impl.mesh"),
-        ("refsim.launch", "from refsim.runtime.pool import pool"),
+        ("refsim.api.model", "from refsim.runtime.pool import pool"),
         ("tt_impl.mesh", "import ttnn\nfrom refsim.mesh import MeshSpec\nimport refsim.errors"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35.config import C\nfrom refsim.models.sd35 import config"),
         ("parity.gate", "from refsim.parallel import ring\nimport tt_impl.mesh"),
@@ -176,6 +176,6 @@ def test_relative_imports_of_a_package_count_from_the_package():
 
 def test_names_configs_and_errors_come_without_torch():
     """The device wing and ``refsim --help`` load these; neither waits for torch."""
-    code = "import sys, refsim, refsim.mesh, refsim.config, refsim.errors, refsim.launch; print('torch' in sys.modules)"
+    code = "import sys, refsim, refsim.mesh, refsim.config, refsim.errors, refsim.options; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

@@ -3,10 +3,9 @@
 import psutil
 import pytest
 
-from refsim import launch
-from refsim.config import parse_parallel
 from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
+from refsim.runtime import launch
 from tests.refsim.helpers import assert_one_sentence, run
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
@@ -57,8 +56,7 @@ def test_torchrun_is_recognised(monkeypatch, environment, torchrun, main):
 def test_torchrun_with_another_number_of_ranks_is_refused(monkeypatch):
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    mesh = get_mesh("t3k-1x8")
     with pytest.raises(UserError, match="started 2 ranks but mesh t3k-1x8") as caught:
-        launch.execute("tests.refsim.programs:pids", mesh, parse_parallel("sp8", mesh), {})
+        launch.execute("tests.refsim.programs:pids", RunOptions.of(mesh="t3k-1x8", parallel="sp8"), {})
     assert_one_sentence(str(caught.value))
     assert "--nproc-per-node 8" in str(caught.value)

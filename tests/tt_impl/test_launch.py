@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from refsim.config import parse_parallel
 from refsim.errors import RankFailure, UserError
 from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from tt_impl.launch import Outcome, Worker
 
 MESH = get_mesh("n300")
@@ -21,12 +21,12 @@ def worker() -> Iterator[Worker]:
 
 
 def run(worker: Worker, mesh: str = "n300", **more: object) -> Outcome:
-    spec = get_mesh(mesh)
-    config = parse_parallel(f"tp{spec.num_devices}", spec)
-    return worker.execute("tests.tt_impl.test_launch:ones", spec, config, {}, backend="ttnn-mock", **more)
+    tp = get_mesh(mesh).num_devices
+    options = RunOptions.of(mesh=mesh, parallel=f"tp{tp}", backend="ttnn-mock", **more)
+    return worker.execute("tests.tt_impl.test_launch:ones", options, {})
 
 
-def ones(device, spec, config) -> tuple[dict, dict[str, torch.Tensor]]:
+def ones(device, options) -> tuple[dict, dict[str, torch.Tensor]]:
     """The program: adds 1 and 1 on every device."""
     import os
 

@@ -11,8 +11,7 @@ import safetensors.torch
 import torch
 
 from parity import checkpoints
-from refsim.config import parse_parallel
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from tt_impl import launch
 
 L1_BYTES = 1499136
@@ -27,13 +26,10 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, worker: launch.Worker) -> 
     sizes = {"spatial": (1, 128, 192), "prompt": (1, 45, 192), "time": (1, 192)}
     inputs = {name: torch.randn(size, generator=g) for name, size in sizes.items()}
     safetensors.torch.save_file(inputs, folder / "inputs.st")
-    spec = get_mesh("t3k")
     return worker.execute(
         "tt_impl.pipelines.block:program",
-        spec,
-        parse_parallel("sp2_tp4", spec),
+        RunOptions.of(mesh="t3k", parallel="sp2_tp4", backend="ttnn-mock"),
         {"checkpoint": str(folder), "inputs": str(folder / "inputs.st"), "index": 0},
-        backend="ttnn-mock",
         optable=True,
     )
 

@@ -9,8 +9,7 @@ import pytest
 
 from parity import gate
 from parity.cases import Case, suite_cases
-from refsim.config import parse_parallel
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from tt_impl.launch import Worker
 
 BLOCK = {
@@ -94,21 +93,13 @@ class Refused:
     """A parity runner whose device wing runs into a fault."""
 
     def __init__(self, worker: Worker, mesh: str, parallel: str, fault: str, arguments: dict[str, Any]) -> None:
-        self._worker, self._spec = worker, get_mesh(mesh)
-        self._config = parse_parallel(parallel, self._spec)
-        self._fault, self._arguments = fault and f"tests.tt_impl.refused:{fault}", arguments
+        self._worker, self._arguments = worker, arguments
+        fault = fault and f"tests.tt_impl.refused:{fault}"
+        where = {"mesh": mesh, "parallel": parallel, "backend": "ttnn-mock"}
+        self._options = RunOptions.of(**where, fault=fault, timeout_s=120)
 
     def run(self, case: Case, seed: int) -> None:
-        self._worker.execute(
-            "tt_impl.pipelines.memory:program",
-            self._spec,
-            self._config,
-            self._arguments,
-            backend="ttnn-mock",
-            values=False,
-            fault=self._fault,
-            timeout_s=120,
-        )
+        self._worker.execute("tt_impl.pipelines.memory:program", self._options, self._arguments, values=False)
 
 
 @pytest.mark.parametrize("case", CASES)

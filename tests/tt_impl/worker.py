@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import RankFailure
-from refsim.mesh import MeshSpec, get_mesh
+from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from tt_impl.launch import Worker
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str) -> Ran:
     """Outcome of every case, one after the other on one open mesh; after a crash the rest goes to a new process."""
     ran = Ran({})
     spec = get_mesh(mesh)
-    config = parse_parallel("sp{}_tp{}".format(*spec.shape), spec)  # which no case looks at
+    parallel = "sp{}_tp{}".format(*spec.shape)  # which no case looks at
+    options = RunOptions.of(mesh=spec, parallel=parallel, backend="ttnn-mock", timeout_s=TIMEOUT_S)
     pending = list(cases)
     with tempfile.TemporaryDirectory(prefix="tests-tt-impl-") as folder:
         progress = Path(folder) / "progress"
@@ -76,12 +77,9 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str) -> Ran:
             try:
                 ran.mesh = worker.execute(
                     f"{__name__}:program",
-                    spec,
-                    config,
+                    options,
                     {"cases": pending, "progress": str(progress)},
-                    backend="ttnn-mock",
                     values=False,
-                    timeout_s=TIMEOUT_S,
                 ).ran
             except RankFailure as error:
                 failure = f"{error}\n{(error.traceback or '')[-ERROR_CHARS:]}"
@@ -94,14 +92,13 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str) -> Ran:
     return ran
 
 
-def program(
-    device: ttnn.MeshDevice, spec: MeshSpec, config: DiTParallelConfig, *, cases: list[list[str]], progress: str
-) -> dict[str, Any]:
+def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[str]], progress: str) -> dict[str, Any]:
     """Runs in the worker: every case inside a shadow of its own; a line of JSON in ``progress`` for each."""
     from tests.tt_impl.env import Env
     from tt_impl.mesh import Mesh, derive_fabric
     from tt_impl.mock.shadow import shadow_values
 
+    spec = options.mesh
     mesh = Mesh(device, spec, "mock", derive_fabric(spec))
     with open(progress, "a", encoding="utf-8") as file:
         for name, case in cases:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 import ttnn
 
-from refsim.config import DiTParallelConfig
 from refsim.errors import InvariantError, UserError
-from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
 from tt_impl.parallel.manager import CCLManager
+
+DTYPES = {"fp32": ttnn.float32, "bf16": ttnn.bfloat16}
 
 
 @dataclass
@@ -25,24 +26,24 @@ class Context:
     """
 
     device: ttnn.MeshDevice
-    spec: MeshSpec
-    config: DiTParallelConfig
-    dtype: ttnn.DataType = ttnn.bfloat16
+    options: RunOptions
 
     def __post_init__(self) -> None:
+        parallel = self.options.parallel
+        self.dtype = DTYPES[self.options.dtype]
         self.shape = tuple(self.device.shape)
-        self.sp, self.tp = self.config.sp, self.config.tp
-        self.ring, self.ulysses = self.config.ring, self.config.ulysses
-        self.tp_axis = self.config.tensor_parallel.mesh_axis
-        self.ring_axis = self.config.ring_parallel.mesh_axis
-        self.ulysses_axis = self.config.ulysses_parallel.mesh_axis
-        self._both_axes = isinstance(self.config.sequence_parallel.mesh_axis, tuple)
+        self.sp, self.tp = parallel.sp, parallel.tp
+        self.ring, self.ulysses = parallel.ring, parallel.ulysses
+        self.tp_axis = parallel.tensor_parallel.mesh_axis
+        self.ring_axis = parallel.ring_parallel.mesh_axis
+        self.ulysses_axis = parallel.ulysses_parallel.mesh_axis
+        self._both_axes = isinstance(parallel.sequence_parallel.mesh_axis, tuple)
         if self.ring > 1 and self.ulysses > 1 and not self._both_axes:
             raise UserError(
                 f"ring {self.ring} x ulysses {self.ulysses} on one mesh axis has no TTNN collective; put them on two "
                 "axes (sp over the whole mesh), or use ring or ulysses alone."
             )
-        self.ccl = CCLManager(self.device, self.spec, self.shape)
+        self.ccl = CCLManager(self.device, self.options.mesh, self.shape)
         self.linear_config = ttnn.init_device_compute_kernel_config(
             self.device.arch(),
             math_fidelity=ttnn.MathFidelity.HiFi2,

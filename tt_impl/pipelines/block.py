@@ -6,9 +6,8 @@ import torch
 import ttnn
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.config import DiTParallelConfig
-from refsim.mesh import MeshSpec
 from refsim.models.sd35.config import SD35Config
+from refsim.options import RunOptions
 from tt_impl.layers.linear import pad_to
 from tt_impl.models.sd35.block import SD35Block
 from tt_impl.parallel.context import Context
@@ -19,8 +18,7 @@ from tt_impl.pipelines.transformer import submeshes
 
 def program(
     device: ttnn.MeshDevice,
-    spec: MeshSpec,
-    config: DiTParallelConfig,
+    options: RunOptions,
     *,
     checkpoint: Checkpoint,
     inputs: dict[str, torch.Tensor],
@@ -31,7 +29,7 @@ def program(
     With cfg parallelism every group computes the same block; the first one's answer is returned.
     """
     model = SD35Config.from_dict(checkpoint.config)
-    ctx = Context(submeshes(device, spec, config)[0], spec, config)
+    ctx = Context(submeshes(device, options)[0], options)
     block = SD35Block(ctx, Weights(checkpoint, torch.bfloat16), model, index)
     rows = inputs["spatial"].shape[1]
     features = features_per_device(model.features, ctx.tp) * ctx.tp

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
-from refsim.mesh import MeshSpec
 from refsim.models.sd35.config import SD35Config
+from refsim.options import RunOptions
 from tt_impl.models.sd35.transformer import SD35Transformer
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
@@ -101,8 +100,7 @@ class Level:
 
 def program(
     device: ttnn.MeshDevice,
-    spec: MeshSpec,
-    config: DiTParallelConfig,
+    options: RunOptions,
     *,
     model: dict[str, Any] | str,
     pixels: int = 1024,
@@ -119,10 +117,10 @@ def program(
         raise UserError(f"model '{model}' does not exist; choose one of {', '.join(MODELS)}.")
     parsed = SD35Config.from_dict(MODELS[model] if isinstance(model, str) else model)
     groups = []
-    for submesh in submeshes(device, spec, config):
+    for submesh in submeshes(device, options):
         weights = ShapeOnly()
         started = time.monotonic()
-        transformer = SD35Transformer(Context(submesh, spec, config), weights, parsed)
+        transformer = SD35Transformer(Context(submesh, options), weights, parsed)
         built = time.monotonic()
         level = Level.of(submesh, ttnn.BufferType.DRAM)
         group = {
@@ -134,9 +132,9 @@ def program(
         }
         transient, culprit = 0, ""
         if forward:
-            _forward(transformer, parsed, pixels, 2 // config.cfg)
+            _forward(transformer, parsed, pixels, 2 // options.parallel.cfg)
             level = Level.of(submesh, ttnn.BufferType.DRAM)
-            transient, culprit = _transient(transformer, parsed, pixels, 2 // config.cfg)
+            transient, culprit = _transient(transformer, parsed, pixels, 2 // options.parallel.cfg)
             group["forward_s"] = round(time.monotonic() - built, 2)
         group |= {
             "persistent": level.allocated,

@@ -19,27 +19,24 @@ import torch
 import ttnn
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.config import DiTParallelConfig
 from refsim.errors import InvariantError, UserError
-from refsim.mesh import MeshSpec
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from refsim.options import RunOptions
 from tt_impl.models.dflash.draft import DFlashDraftModel
 from tt_impl.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.tensor import gather_features
 
-MODES = ("context", "none")
+CACHES = ("context", "none")
 """What the drafter's cache keeps: the context, or nothing, so that the whole context is handed in at every call."""
-
-DTYPES = {"fp32": ttnn.float32, "bf16": ttnn.bfloat16}
 
 
 class DFlashDrafter:
     """DFlash with the target's embedding and head."""
 
-    def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, mode: str = "context") -> None:
-        self._model, self._target, self._mode = model, target, mode
+    def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, cache: str = "context") -> None:
+        self._keepsl, self._target, self._keeps = model, target, cache
         self._cache = model.new_cache()
         self._whole: list[ttnn.Tensor] = []
 
@@ -49,28 +46,33 @@ class DFlashDrafter:
 
     def propose(self, start: int, last: int, kept: list[ttnn.Tensor]) -> torch.Tensor:
         """(block - 1,) ids after ``last``, at ``start``; ``kept``: hidden states of the rows since the last call."""
-        config = self._model.config
-        if self._mode == "none":
+        config = self._keepsl.config
+        if self._keeps == "none":
             if self._whole:
                 kept = [ttnn.concat(list(pair), dim=2) for pair in zip(self._whole, kept, strict=True)]
-            self._whole, self._cache = kept, self._model.new_cache()
+            self._whole, self._cache = kept, self._keepsl.new_cache()
         block = torch.full((1, config.block_size), config.mask_token_id)
         block[0, 0] = last
-        hidden = self._model(self._target.embed(block), kept, self._cache, start=start)
+        hidden = self._keepsl(self._target.embed(block), kept, self._cache, start=start)
         if self.rows != start:
             raise InvariantError(f"the drafter's cache has {self.rows} rows before position {start}")
         return self._target.argmax(hidden)[1:]
 
 
 def speculate(
-    target: Qwen3MoeForCausalLM, drafter: DFlashDrafter, prompt: torch.Tensor, *, keep: tuple[int, ...], most: int
+    target: Qwen3MoeForCausalLM,
+    drafter: DFlashDrafter,
+    prompt: torch.Tensor,
+    *,
+    keep: tuple[int, ...],
+    max_new_tokens: int,
 ) -> dict[str, Any]:
     """Greedy tokens of the target with a drafter's help: ``tokens`` and, per step, ``steps``."""
     cache = target.new_cache()
     hidden = target.hidden(prompt[None], cache, keep)
     tokens, steps = [int(target.argmax(hidden.last)[-1])], []
     start, kept = len(prompt), hidden.kept
-    while len(tokens) < most:
+    while len(tokens) < max_new_tokens:
         proposed = drafter.propose(start, tokens[-1], kept)
         hidden = target.hidden(torch.cat([torch.tensor(tokens[-1:]), proposed])[None], cache, keep)
         words = target.argmax(hidden.last)
@@ -89,13 +91,13 @@ def speculate(
                 "draft_rows": drafter.rows,
             }
         )
-    return {"tokens": tokens[:most], "steps": steps}
+    return {"tokens": tokens[:max_new_tokens], "steps": steps}
 
 
-def greedy(target: Qwen3MoeForCausalLM, prompt: torch.Tensor, *, most: int) -> dict[str, Any]:
+def greedy(target: Qwen3MoeForCausalLM, prompt: torch.Tensor, *, max_new_tokens: int) -> dict[str, Any]:
     """Tokens of the target alone, one row per pass."""
     cache, rows, tokens = target.new_cache(), prompt, []
-    while len(tokens) < most:
+    while len(tokens) < max_new_tokens:
         tokens.append(int(target.argmax(target.hidden(rows[None], cache).last)[-1]))
         rows = torch.tensor(tokens[-1:])
     return {"tokens": tokens, "steps": []}
@@ -114,15 +116,13 @@ def crop(cache: list, rows: int) -> None:
 
 def program(
     device: ttnn.MeshDevice,
-    spec: MeshSpec,
-    config: DiTParallelConfig,
+    options: RunOptions,
     *,
     checkpoint: Checkpoint,
     inputs: dict[str, torch.Tensor],
-    most: int,
+    max_new_tokens: int,
     draft: str | None = None,
-    mode: str = "context",
-    dtype: str = "fp32",
+    cache: str = "context",
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Tokens after every prompt, and what the layers gave for the first prompt.
 
@@ -130,16 +130,15 @@ def program(
         checkpoint: the target's folder.
         draft: its drafter's folder; None decodes with the target alone.
         inputs: ``ids``, all prompts one after the other, and ``lengths``, tokens of each.
-        dtype: storage of weights and activations, ``fp32`` or ``bf16``; keys and values are always bf16.
 
     Returns:
         ``texts``, one per prompt, see :func:`speculate`; ``last`` (rows, D), ``layers`` (layers, rows, D), ``logits``
         (rows, words) of the first prompt and, with a drafter, ``draft`` (block, D), its first answer.
     """
-    if mode not in MODES:
-        raise UserError(f"cache '{mode}' does not exist on the device; choose one of {', '.join(MODES)}.")
-    ctx = Context(device, spec, config, dtype=DTYPES[dtype])
-    host = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    if cache not in CACHES:
+        raise UserError(f"cache '{cache}' does not exist on the device; choose one of {', '.join(CACHES)}.")
+    ctx = Context(device, options)
+    host = options.storage
     target = Qwen3MoeForCausalLM(ctx, Weights(checkpoint, host), Qwen3MoeConfig.from_dict(checkpoint.config))
     model = None
     if draft is not None:
@@ -149,10 +148,12 @@ def program(
     texts = []
     for prompt in prompts:
         if model is None:
-            texts.append(greedy(target, prompt, most=most))
+            texts.append(greedy(target, prompt, max_new_tokens=max_new_tokens))
             continue
-        drafter = DFlashDrafter(model, target, mode)
-        texts.append(speculate(target, drafter, prompt, keep=model.config.target_layer_ids, most=most))
+        drafter = DFlashDrafter(model, target, cache)
+        texts.append(
+            speculate(target, drafter, prompt, keep=model.config.target_layer_ids, max_new_tokens=max_new_tokens)
+        )
     first = texts[0]["tokens"][0]
     return {"texts": texts}, _looked_into(target, model, prompts[0], first)
 

@@ -9,26 +9,25 @@ import torch
 import ttnn
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.config import DiTParallelConfig
-from refsim.mesh import MeshSpec
 from refsim.models.sd35.config import SD35Config
+from refsim.options import RunOptions
 from tt_impl.models.sd35.transformer import SD35Transformer
 from tt_impl.parallel.context import Context
 
 
-def submeshes(device: ttnn.MeshDevice, spec: MeshSpec, config: DiTParallelConfig) -> list[ttnn.MeshDevice]:
+def submeshes(device: ttnn.MeshDevice, options: RunOptions) -> list[ttnn.MeshDevice]:
     """One submesh per cfg group, in group order."""
-    if config.cfg == 1:
+    parallel = options.parallel
+    if parallel.cfg == 1:
         return [device]
-    shape = list(spec.shape)
-    shape[config.cfg_parallel.mesh_axis] //= config.cfg
+    shape = list(options.mesh.shape)
+    shape[parallel.cfg_parallel.mesh_axis] //= parallel.cfg
     return device.create_submeshes(ttnn.MeshShape(*shape))
 
 
 def program(
     device: ttnn.MeshDevice,
-    spec: MeshSpec,
-    config: DiTParallelConfig,
+    options: RunOptions,
     *,
     checkpoint: Checkpoint,
     inputs: dict[str, torch.Tensor],
@@ -39,9 +38,9 @@ def program(
     model_config = SD35Config.from_dict(checkpoint.config)
     height, width = inputs["hidden_states"].shape[2:]
     running = []
-    for group, submesh in enumerate(submeshes(device, spec, config)):
-        model = SD35Transformer(Context(submesh, spec, config), Weights(checkpoint, torch.bfloat16), model_config)
-        running.append((model, model(**{name: x.chunk(config.cfg)[group] for name, x in inputs.items()})))
+    for group, submesh in enumerate(submeshes(device, options)):
+        model = SD35Transformer(Context(submesh, options), Weights(checkpoint, torch.bfloat16), model_config)
+        running.append((model, model(**{name: x.chunk(options.parallel.cfg)[group] for name, x in inputs.items()})))
     sample = torch.cat([model.read(out, height, width) for model, out in running])
     result = {"sample": sample}
     if guidance is not None:

@@ -23,7 +23,6 @@ from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelL
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -90,23 +89,11 @@ class CLIPBlock:
 
 
 class CLIPTextEncoder:
-    """Built from a transformers folder's weights; every key must be consumed.
-
-    Args:
-        options, split_prompt: as every model has them; every member of sp encodes the whole prompt.
-    """
+    """Built from a transformers folder's weights; every key must be consumed."""
 
     CLASS_NAME = CLASS_NAME
 
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        config: CLIPTextConfig,
-        *,
-        options: AttentionOptions | None = None,
-        split_prompt: bool = False,
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig) -> None:
         self._device, self._config = device, config
         d, embeddings = config.hidden_size, "text_model.embeddings"
         self._tokens = weights.take(f"{embeddings}.token_embedding.weight", (config.vocab_size, d))

@@ -22,7 +22,7 @@ from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -44,10 +44,8 @@ class _HeadNorm:
 class _Attention:
     """``attn1``; inputs tp=Replicate (gathered), results tp=Shard(-1), tokens over sp as they came in."""
 
-    def __init__(
-        self, weights: Weights, device: Device, prefix: str, config: CogVideoXConfig, options: AttentionOptions
-    ) -> None:
-        self._device, self._options = device, options
+    def __init__(self, weights: Weights, device: Device, prefix: str, config: CogVideoXConfig) -> None:
+        self._device = device
         d, heads, e = config.features, config.num_attention_heads, config.attention_head_dim
         names = tuple(f"{prefix}.to_{n}" for n in "qkv")
         self._qkv = ColParallelQKV(
@@ -77,7 +75,6 @@ class _Attention:
             self._project(text, None),
             tokens=tokens,
             prompt_tokens=text_tokens,
-            options=self._options,
         )
         return self._out(self._concat_heads(video, out)), self._out(self._concat_heads(text, text_out))
 
@@ -96,9 +93,7 @@ class _Attention:
 class CogVideoXBlock:
     """``transformer_blocks.{index}`` of diffusers' CogVideoXTransformer3DModel."""
 
-    def __init__(
-        self, weights: Weights, device: Device, config: CogVideoXConfig, index: int, options: AttentionOptions
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig, index: int) -> None:
         self._device = device
         d, prefix = config.features, f"transformer_blocks.{index}"
 
@@ -110,7 +105,7 @@ class CogVideoXBlock:
             return norm, Modulation(weights, device, f"{prefix}.{name}.linear", **wide)
 
         (self._norm1, self._mod1), (self._norm2, self._mod2) = zero("norm1"), zero("norm2")
-        self._attn = _Attention(weights, device, f"{prefix}.attn1", config, options)
+        self._attn = _Attention(weights, device, f"{prefix}.attn1", config)
         self._ff = ParallelFeedForward(weights, device, f"{prefix}.ff", features=d, hidden=4 * d)
 
     def __call__(

@@ -23,18 +23,12 @@ from refsim.models.cogvideox.config import CLASS_NAME, CogVideoXConfig
 from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Shard
 
 
 class CogVideoXTransformer:
-    """Built from a checkpoint's weights, this device's slices only; every key must be consumed.
-
-    Args:
-        options: how attention runs.
-        split_prompt: cut the prompt's tokens over sp instead of holding them all on every device.
-    """
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
 
     CLASS_NAME = CLASS_NAME
 
@@ -43,12 +37,9 @@ class CogVideoXTransformer:
         weights: Weights,
         device: Device,
         config: CogVideoXConfig,
-        *,
-        options: AttentionOptions,
-        split_prompt: bool,
     ) -> None:
         self._device, self._config = device, config
-        self._split_prompt = split_prompt and device.groups["sp"].size > 1
+        self._split_prompt = device.options.splits_prompt
         d = config.features
         self._patches = VideoPatches(weights, device, config)
         self._text = ColParallelLinear(
@@ -60,7 +51,7 @@ class CogVideoXTransformer:
             gathered_input=False,
         )
         self._time = TimeEmbedding(weights, config)
-        self._blocks = [CogVideoXBlock(weights, device, config, i, options) for i in range(config.num_layers)]
+        self._blocks = [CogVideoXBlock(weights, device, config, i) for i in range(config.num_layers)]
         self._norms = [
             [weights.take(f"{name}.{n}", (d,)) for n in ("weight", "bias")] for name in ("norm_final", "norm_out.norm")
         ]

@@ -30,7 +30,6 @@ from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.usp import AttentionOptions
 from refsim.parallel.vocab import MOST_WORDS, vocab_argmax
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
@@ -72,23 +71,11 @@ class Qwen3MoeDecoderLayer:
 
 
 class Qwen3MoeForCausalLM:
-    """Built from a transformers folder's weights; every key must be consumed.
-
-    Args:
-        options, split_prompt: as every model has them; every member of sp computes all rows.
-    """
+    """Built from a transformers folder's weights; every key must be consumed."""
 
     CLASS_NAME = "Qwen3MoeForCausalLM"
 
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        config: Qwen3MoeConfig,
-        *,
-        options: AttentionOptions | None = None,
-        split_prompt: bool = False,
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: Qwen3MoeConfig) -> None:
         if config.vocab_size > MOST_WORDS:
             raise UserError(f"config.json has vocab_size {config.vocab_size}; at most {MOST_WORDS} are supported.")
         self.device, self.config = device, config

@@ -19,7 +19,6 @@ from refsim.layers.norm import DistributedLayerNorm
 from refsim.models.sd35.config import SD35Config
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -29,9 +28,7 @@ _EPS = 1e-6
 class SD35Block:
     """``transformer_blocks.{index}`` of diffusers' SD3Transformer2DModel."""
 
-    def __init__(
-        self, weights: Weights, device: Device, config: SD35Config, index: int, options: AttentionOptions
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: SD35Config, index: int) -> None:
         self._device = device
         d, prefix = config.features, f"transformer_blocks.{index}"
         self._dual = index in config.dual_attention_layers
@@ -40,7 +37,6 @@ class SD35Block:
             "features": d,
             "num_heads": config.num_attention_heads,
             "head_dim": config.attention_head_dim,
-            "options": options,
             "qk_norm": config.qk_norm is not None,
         }
         self._norm = DistributedLayerNorm(device, features=d, eps=_EPS)

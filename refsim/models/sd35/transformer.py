@@ -19,7 +19,6 @@ from refsim.models.sd35.block import SD35Block
 from refsim.models.sd35.config import CLASS_NAME, SD35Config
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Shard
 
@@ -27,20 +26,13 @@ _EPS = 1e-6
 
 
 class SD35Transformer:
-    """Built from a checkpoint's weights, this device's slices only; every key must be consumed.
-
-    Args:
-        options: how attention runs.
-        split_prompt: cut the prompt's tokens over sp instead of holding them all on every device.
-    """
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
 
     CLASS_NAME = CLASS_NAME
 
-    def __init__(
-        self, weights: Weights, device: Device, config: SD35Config, *, options: AttentionOptions, split_prompt: bool
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: SD35Config) -> None:
         self._device, self._config = device, config
-        self._split_prompt = split_prompt and device.groups["sp"].size > 1
+        self._split_prompt = device.options.splits_prompt
         d, p = config.features, config.patch_size
         self._patch_embed = PatchEmbed(
             weights,
@@ -62,7 +54,7 @@ class SD35Transformer:
             out_features=d,
             gathered_input=False,
         )
-        self._blocks = [SD35Block(weights, device, config, i, options) for i in range(config.num_layers)]
+        self._blocks = [SD35Block(weights, device, config, i) for i in range(config.num_layers)]
         self._norm_out = LayerNorm(features=d, eps=_EPS)
         self._mod_out = Linear(weights, "norm_out.linear", in_features=d, out_features=2 * d)
         self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=p * p * config.out_channels)

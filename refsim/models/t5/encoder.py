@@ -30,7 +30,6 @@ from refsim.layers.norm import RMSNorm
 from refsim.models.t5.config import T5Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features, shard_range
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -125,21 +124,9 @@ class T5Block:
 
 
 class T5Encoder:
-    """Built from a transformers folder's weights; every key must be consumed.
+    """Built from a transformers folder's weights; every key must be consumed."""
 
-    Args:
-        options, split_prompt: as every model has them; every member of sp encodes the whole prompt.
-    """
-
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        config: T5Config,
-        *,
-        options: AttentionOptions | None = None,
-        split_prompt: bool = False,
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: T5Config) -> None:
         self._device, self._config = device, config
         table = next((n for n in _TABLES if n in weights.names), _TABLES[0]).removesuffix(".weight")
         self._embed = TokenEmbedding(weights, table, words=config.vocab_size, features=config.d_model)

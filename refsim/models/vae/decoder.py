@@ -26,9 +26,8 @@ from refsim.layers.convolution import Conv2d
 from refsim.layers.group_norm import GroupNorm
 from refsim.models.vae.config import CLASS_NAME, VAEConfig
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
-from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig
+from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.tensor import shard_range
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 
 
@@ -87,10 +86,10 @@ class ImageAttention:
         kv = torch.cat([F.linear(normed, *self._k), F.linear(normed, *self._v)], -1)
         kv = gather_image(self._device, kv.movedim(-1, 1), shards)
         k, v = kv.movedim(1, -1).flatten(1, 2).unsqueeze(1).chunk(2, -1)
-        program = SDPAProgramConfig()
-        state = OnlineSoftmax(self._device, q, program)
-        for start in range(0, k.shape[2], program.k_chunk_size):
-            rows = slice(start, start + program.k_chunk_size)
+        chunk = self._device.options.k_chunk_size
+        state = OnlineSoftmax(self._device, q)
+        for start in range(0, k.shape[2], chunk):
+            rows = slice(start, start + chunk)
             state.attend(k[:, :, rows], v[:, :, rows], step=0, buffer="image")
         out = state.result()[0].squeeze(1).unflatten(1, x.shape[2:])
         return x + F.linear(out, *self._out).movedim(-1, 1)
@@ -99,26 +98,15 @@ class ImageAttention:
 class VAEDecoder:
     """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed.
 
-    Args:
-        options, split_prompt: as every model has them; of the options ``vae`` counts, and there is no prompt.
-
     Raises:
         UserError: norm groups that the tp group cannot share out.
     """
 
     CLASS_NAME = CLASS_NAME
 
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        config: VAEConfig,
-        *,
-        options: AttentionOptions | None = None,
-        split_prompt: bool = False,
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: VAEConfig) -> None:
         self._device, self._config = device, config
-        self._cut = cut = options is not None and options.vae == "tensor"
+        self._cut = cut = device.options.vae_parallel == "tensor"
         tp, groups = device.groups["tp"].size, config.norm_num_groups
         if cut and groups % tp:
             raise UserError(

@@ -23,7 +23,6 @@ from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.layers.group_norm import GroupNorm
 from refsim.models.vae_cogvideox.config import CLASS_NAME, CogVideoXVAEConfig
 from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 
 _CHUNK = 2  # latent frames; the model is trained with this number
@@ -96,23 +95,11 @@ class Upsample:
 
 
 class CogVideoXVAEDecoder:
-    """``decoder`` of the checkpoint; every key but the encoder's must be consumed.
-
-    Args:
-        options, split_prompt: as every model has them; a decoder has neither attention nor a prompt.
-    """
+    """``decoder`` of the checkpoint; every key but the encoder's must be consumed."""
 
     CLASS_NAME = CLASS_NAME
 
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        config: CogVideoXVAEConfig,
-        *,
-        options: AttentionOptions | None = None,
-        split_prompt: bool = False,
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: CogVideoXVAEConfig) -> None:
         self._device, self._config = device, config
         widths = config.block_out_channels[::-1]
         self._conv_in = CausalConv3d(

@@ -20,28 +20,15 @@ from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.models.vae_wan.config import CLASS_NAME, WanVAEConfig
 from refsim.models.vae_wan.layers import ChannelNorm, FrameAttention, ResidualBlock, Upsample
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 
 
 class WanVAEDecoder:
-    """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed.
-
-    Args:
-        options, split_prompt: as every model has them; a decoder has neither attention over sp nor a prompt.
-    """
+    """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed."""
 
     CLASS_NAME = CLASS_NAME
 
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        config: WanVAEConfig,
-        *,
-        options: AttentionOptions | None = None,
-        split_prompt: bool = False,
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: WanVAEConfig) -> None:
         self._device, self._config = device, config
         z, widths = config.z_dim, [config.base_dim * m for m in reversed(config.dim_mult)]
         self._post_quant = CausalConv3d(

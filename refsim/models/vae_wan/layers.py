@@ -13,7 +13,7 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.parallel.halo import ImageShards, exchange_halo, gather_image
-from refsim.parallel.sdpa import OnlineSoftmax, SDPAProgramConfig
+from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.runtime.device import Device
 
 _SHORTEST = 1e-12
@@ -67,10 +67,10 @@ class FrameAttention:
         q, kv = qkv.split((self._channels, 2 * self._channels), -1)
         kv = gather_image(self._device, kv.movedim(-1, 1), shards)
         k, v = kv.movedim(1, -1).flatten(2, 3).flatten(0, 1).unsqueeze(1).chunk(2, -1)  # (B T, 1, all pixels, C)
-        program = SDPAProgramConfig()
-        state = OnlineSoftmax(self._device, q.flatten(2, 3).flatten(0, 1).unsqueeze(1), program)
-        for start in range(0, k.shape[2], program.k_chunk_size):
-            rows = slice(start, start + program.k_chunk_size)
+        chunk = self._device.options.k_chunk_size
+        state = OnlineSoftmax(self._device, q.flatten(2, 3).flatten(0, 1).unsqueeze(1))
+        for start in range(0, k.shape[2], chunk):
+            rows = slice(start, start + chunk)
             state.attend(k[:, :, rows], v[:, :, rows], step=0, buffer="frame")
         out = state.result()[0].squeeze(1).unflatten(1, (height, width)).unflatten(0, (-1, frames))
         return x + F.linear(out, *self._proj).movedim(-1, 1)

@@ -20,7 +20,7 @@ from refsim.models.wan22.config import WanConfig
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.sequence import TokenShards
-from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -28,10 +28,8 @@ from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 class _Attention:
     """What both have: norms of queries and keys over all heads, and the row-parallel output."""
 
-    def __init__(
-        self, weights: Weights, device: Device, prefix: str, config: WanConfig, options: AttentionOptions
-    ) -> None:
-        self._device, self._options = device, options
+    def __init__(self, weights: Weights, device: Device, prefix: str, config: WanConfig) -> None:
+        self._device = device
         self._sizes = {"num_heads": config.num_attention_heads, "head_dim": config.attention_head_dim}
         self._norm_q, self._norm_k = (
             DistributedRMSNorm(weights, device, f"{prefix}.{name}", eps=config.eps, **self._sizes)
@@ -54,10 +52,8 @@ class _Attention:
 class SelfAttention(_Attention):
     """``attn1``: every video token over all video tokens."""
 
-    def __init__(
-        self, weights: Weights, device: Device, prefix: str, config: WanConfig, options: AttentionOptions
-    ) -> None:
-        super().__init__(weights, device, prefix, config, options)
+    def __init__(self, weights: Weights, device: Device, prefix: str, config: WanConfig) -> None:
+        super().__init__(weights, device, prefix, config)
         names = tuple(f"{prefix}.{n}" for n in ("to_q", "to_k", "to_v"))
         self._qkv = ColParallelQKV(weights, device, names, in_features=config.features, **self._sizes)
 
@@ -66,17 +62,15 @@ class SelfAttention(_Attention):
         q, k, v = self._qkv(spatial)
         q, k = apply_rotary(self._norm_q(q), *rotary), apply_rotary(self._norm_k(k), *rotary)
         no_prompt = tuple(x[:, :, :0] for x in (q, k, v))
-        out, _, _ = joint_attention(self._device, (q, k, v), no_prompt, tokens=tokens, options=self._options)
+        out, _, _ = joint_attention(self._device, (q, k, v), no_prompt, tokens=tokens)
         return self._project_out(spatial, out)
 
 
 class CrossAttention(_Attention):
     """``attn2``: every video token over the prompt, which each device holds whole."""
 
-    def __init__(
-        self, weights: Weights, device: Device, prefix: str, config: WanConfig, options: AttentionOptions
-    ) -> None:
-        super().__init__(weights, device, prefix, config, options)
+    def __init__(self, weights: Weights, device: Device, prefix: str, config: WanConfig) -> None:
+        super().__init__(weights, device, prefix, config)
         sizes = {"in_features": config.features, **self._sizes}
         self._q = ColParallelQKV(weights, device, (f"{prefix}.to_q",), **sizes)
         self._kv = ColParallelQKV(weights, device, (f"{prefix}.to_k", f"{prefix}.to_v"), **sizes)
@@ -85,7 +79,7 @@ class CrossAttention(_Attention):
         """(B, local N, D) and (B, L, D), tp=Replicate -> (B, local N, local D), tp=Shard(-1)."""
         (q,), (k, v) = self._q(spatial), self._kv(prompt)
         q, k = self._norm_q(q), self._norm_k(k)
-        state, rows = OnlineSoftmax(self._device, q, self._options.program), self._options.program.k_chunk_size
+        state, rows = OnlineSoftmax(self._device, q), self._device.options.k_chunk_size
         for start in range(0, k.shape[2], rows):
             state.attend(k[:, :, start : start + rows], v[:, :, start : start + rows], step=0, buffer="prompt")
         return self._project_out(spatial, state.result()[0])

@@ -21,7 +21,6 @@ from refsim.models.wan22.config import WanConfig
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features, shard_range
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -29,20 +28,18 @@ from refsim.runtime.tensor import MeshTensor
 class WanBlock:
     """``blocks.{index}`` of diffusers' WanTransformer3DModel."""
 
-    def __init__(
-        self, weights: Weights, device: Device, config: WanConfig, index: int, options: AttentionOptions
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: WanConfig, index: int) -> None:
         self._device = device
         d, prefix, tp = config.features, f"blocks.{index}", device.groups["tp"]
         exact = weights.to(torch.float32)
         lanes = shard_range(padded_features(d, tp.size), tp)
         self._table_16D = exact.take(f"{prefix}.scale_shift_table", (1, 6, d), None, None, lanes)
         self._norm = DistributedLayerNorm(device, features=d, eps=config.eps)
-        self._attn1 = SelfAttention(weights, device, f"{prefix}.attn1", config, options)
+        self._attn1 = SelfAttention(weights, device, f"{prefix}.attn1", config)
         self._norm2 = None
         if config.cross_attn_norm:
             self._norm2 = DistributedLayerNorm(device, features=d, eps=config.eps, affine=(exact, f"{prefix}.norm2"))
-        self._attn2 = CrossAttention(weights, device, f"{prefix}.attn2", config, options)
+        self._attn2 = CrossAttention(weights, device, f"{prefix}.attn2", config)
         self._ffn = ParallelFeedForward(weights, device, f"{prefix}.ffn", features=d, hidden=config.ffn_dim)
 
     def __call__(

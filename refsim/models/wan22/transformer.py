@@ -22,33 +22,25 @@ from refsim.models.wan22.config import CLASS_NAME, WanConfig
 from refsim.models.wan22.embeddings import ConditionEmbedder, VideoPatches, rotary_tables
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
 
 class WanTransformer:
-    """Built from a checkpoint's weights, this device's slices only; every key must be consumed.
-
-    Args:
-        options: how attention runs.
-        split_prompt: refused; cross-attention wants the whole prompt on every device.
-    """
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
 
     CLASS_NAME = CLASS_NAME
 
-    def __init__(
-        self, weights: Weights, device: Device, config: WanConfig, *, options: AttentionOptions, split_prompt: bool
-    ) -> None:
-        if split_prompt:
+    def __init__(self, weights: Weights, device: Device, config: WanConfig) -> None:
+        if device.options.prompt_layout == "split":
             raise UserError(
-                f"{CLASS_NAME} attends to the whole prompt on every device; leave out --prompt-tokens split."
+                f"{CLASS_NAME} attends to the whole prompt on every device; leave out --prompt-layout split."
             )
         self._device, self._config = device, config
         d = config.features
         self._patches = VideoPatches(weights, device, config)
         self._condition = ConditionEmbedder(weights, device, config)
-        self._blocks = [WanBlock(weights, device, config, i, options) for i in range(config.num_layers)]
+        self._blocks = [WanBlock(weights, device, config, i) for i in range(config.num_layers)]
         self._norm_out = LayerNorm(features=d, eps=config.eps)
         self._table_12D = weights.to(torch.float32).take("scale_shift_table", (1, 2, d))
         out_features = math.prod(config.patch_size) * config.out_channels

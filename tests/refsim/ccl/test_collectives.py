@@ -102,7 +102,7 @@ def test_neighbours_only(collective, options, group):
     """These collectives go hop by hop; a Line never uses the link it does not have."""
     mesh, parallel, name = GROUPS[group]
     arguments = {"collective": collective, "group": name, "dtype": "float32", "shape": [8, 3], **options}
-    trace = run("one_collective", mesh, parallel, arguments, keep_trace=True).trace
+    trace = run("one_collective", mesh, parallel, arguments, trace=True).trace
     groups = members(group)
     hops = {groups[e["rank"]].ranks.index(e["peer"]) - groups[e["rank"]].index for e in trace}
     n = groups[0].size

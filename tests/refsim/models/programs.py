@@ -16,7 +16,6 @@ from refsim.models.sd35.config import SD35Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import shuffle_qkv
-from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.tensor import MeshTensor, Shard
 
 
@@ -72,7 +71,7 @@ def padded_lanes(device, *, checkpoint: str):
     answer["padded_values"] = float(projection(MeshTensor(clean))[2][:, real_heads:].abs().sum())
 
     # the residual stream keeps them zero through a whole block
-    block = SD35Block(weights, device, config, 0, AttentionOptions())
+    block = SD35Block(weights, device, config, 0)
     spatial = F.pad(shard[..., :real], (0, size - real))
     out, prompt = block(
         MeshTensor(spatial, placement),
@@ -110,5 +109,5 @@ def elements_read(device, *, checkpoint: str):
             return tensor
 
     folder = Checkpoint(checkpoint)
-    load_model(folder, Counting(folder, torch.float32), device, options=AttentionOptions(), split_prompt=False)
+    load_model(folder, Counting(folder, torch.float32), device)
     return {"elements": sum(taken)}, {}

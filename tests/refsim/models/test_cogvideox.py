@@ -94,7 +94,7 @@ def test_patches_two_frames_deep(tmp_path, prompt):
     model = make_model(True, sample_width=20, sample_height=20, patch_size_t=2, patch_bias=False)
     model.save_pretrained(tmp_path)
     inputs = make_inputs(13, (4, 8, 12))
-    how = {"attention": "usp", "ring": 2, "ulysses": 4, "prompt": prompt}
+    how = {"attention": "usp", "ring": 2, "ulysses": 4, "prompt_layout": prompt}
     result = refsim.run(tmp_path, inputs=inputs, mesh="t3k", parallel="sp8", **how)
     assert relative_rmse(result.tensors["sample"], answer(model, inputs, True)) <= 5e-6
     with pytest.raises(UserError, match="2 frames deep"):

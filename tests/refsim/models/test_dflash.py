@@ -7,12 +7,12 @@ import torch
 from transformers.cache_utils import DFlashCache
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig, spread_layer_ids
 from refsim.models.dflash.draft import DFlashDraftModel, check_pair
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from tests.refsim.models.tiny_dflash import BLOCK, HIDDEN, KEEP, make_drafter, save_drafter
 from tests.refsim.models.tiny_sd35 import relative_rmse
@@ -27,7 +27,7 @@ def oracle():
 def model(oracle, tmp_path_factory):
     checkpoint = Checkpoint(save_drafter(oracle, tmp_path_factory.mktemp("drafter")))
     spec = get_mesh("n150")
-    device = Device(spec, parse_parallel("sp1", spec), 0)
+    device = Device(RunOptions.of(mesh=spec))
     return DFlashDraftModel(Weights(checkpoint, torch.float32), device, DFlashConfig.from_dict(checkpoint.config))
 
 

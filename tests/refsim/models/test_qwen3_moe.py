@@ -9,11 +9,11 @@ import torch
 
 import refsim
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
+from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from tests.refsim.models.tiny_dflash import KEEP, make_target
 from tests.refsim.models.tiny_sd35 import relative_rmse
@@ -37,7 +37,7 @@ def load(folder, mesh: str = "n150", parallel: str = "sp1", **changed) -> Qwen3M
     spec = get_mesh(mesh)
     checkpoint = Checkpoint(folder)
     config = Qwen3MoeConfig.from_dict(checkpoint.config | changed)
-    device = Device(spec, parse_parallel(parallel, spec), 0)
+    device = Device(RunOptions.of(mesh=spec, parallel=parallel))
     return Qwen3MoeForCausalLM(Weights(checkpoint, torch.float32), device, config)
 
 

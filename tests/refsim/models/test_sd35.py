@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import refsim
-from refsim.config import parse_parallel
-from refsim.launch import execute
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
+from refsim.runtime.launch import execute
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
 
@@ -28,9 +27,9 @@ def tiny(tmp_path_factory):
         ("n300", "tp2", {}),
         ("n300", "cfg2", {}),
         ("t3k", "cfg2_sp2_tp2", {}),
-        ("t3k", "cfg2_sp2_tp2", {"attention": "ulysses", "prompt": "split"}),
+        ("t3k", "cfg2_sp2_tp2", {"attention": "ulysses", "prompt_layout": "split"}),
         ("t3k-1x8", "tp8", {}),
-        ("t3k-1x8", "sp8", {"schedule": "block", "k_chunk_size": 16}),
+        ("t3k-1x8", "sp8", {"ring_order": "block", "k_chunk_size": 16}),
         ("t3k", "sp8", {"attention": "usp", "ring": 4, "ulysses": 2}),
     ],
     ids=lambda value: str(value),
@@ -75,9 +74,8 @@ def test_bf16_is_as_good_as_diffusers_own(tiny):
 
 
 def _execute(program: str, folder, mesh: str, parallel: str):
-    spec = get_mesh(mesh)
-    name = f"tests.refsim.models.programs:{program}"
-    return execute(name, spec, parse_parallel(parallel, spec), {"checkpoint": str(folder)})
+    options = RunOptions.of(mesh=mesh, parallel=parallel)
+    return execute(f"tests.refsim.models.programs:{program}", options, {"checkpoint": str(folder)})
 
 
 @pytest.mark.parametrize(("mesh", "parallel"), [("n300", "tp2"), ("t3k-1x8", "tp8")])

@@ -8,11 +8,11 @@ import torch
 import refsim
 from parity.metrics import seam_ratio
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
 from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.decoder import VAEDecoder
+from refsim.options import RunOptions
 from refsim.parallel.usp import AttentionOptions
 from refsim.runtime.device import Device
 from tests.refsim.helpers import assert_one_sentence
@@ -105,7 +105,7 @@ def test_channels_are_cut_and_so_are_the_weights(tmp_path):
 
 def load_decoder(folder, vae):
     checkpoint, spec = Checkpoint(folder), get_mesh("n300")
-    device = Device(spec, parse_parallel("tp2", spec), 0)
+    device = Device(RunOptions.of(mesh=spec, parallel="tp2", vae_parallel="tensor"))
     options, config = AttentionOptions(vae=vae), VAEConfig.from_dict(checkpoint.config)
     return VAEDecoder(Weights(checkpoint, torch.float32, meta=True), device, config, options=options)
 

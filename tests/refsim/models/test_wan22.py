@@ -27,7 +27,7 @@ def tiny(tmp_path_factory):
         ("t3k", "sp2_tp4", {}),
         ("t3k", "cfg2_sp4", {"attention": "ulysses"}),
         ("t3k", "sp8", {"attention": "usp", "ring": 4, "ulysses": 2}),
-        ("galaxy", "sp8_tp4", {"schedule": "block", "k_chunk_size": 24}),
+        ("galaxy", "sp8_tp4", {"ring_order": "block", "k_chunk_size": 24}),
         ("tg", "sp4_tp8", {}),
     ],
     ids=lambda value: str(value),
@@ -85,5 +85,5 @@ def test_inputs_that_do_not_fit(tiny):
     folder, inputs, _ = tiny
     with pytest.raises(UserError, match="3x7x12"):
         refsim.run(folder, inputs=make_inputs(latent=(3, 7, 12)), mesh="n300", parallel="sp2")
-    with pytest.raises(UserError, match="--prompt-tokens split"):
-        refsim.run(folder, inputs=inputs, mesh="n300", parallel="sp2", prompt="split")
+    with pytest.raises(UserError, match="--prompt-layout split"):
+        refsim.run(folder, inputs=inputs, mesh="n300", parallel="sp2", prompt_layout="split")

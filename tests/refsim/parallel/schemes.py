@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from refsim.api import attention_result
-from refsim.launch import Result
+from refsim.runtime.launch import Result
 from tests.refsim.helpers import TIMEOUT_S, real_rows
 
 SCHEMES = {

@@ -29,7 +29,7 @@ FEW_CHUNKS = {"q_chunk_size": 24, "k_chunk_size": 20}
 def test_scheme_matches_the_serial_answer(scheme, prompt):
     rows, layout = PROMPTS[prompt]
     tensors = attention_inputs(heads=8, n=256, prompt=rows, batch=2)
-    assert_matches(answer(tensors, scheme, prompt=layout), serial_attention(tensors))
+    assert_matches(answer(tensors, scheme, prompt_layout=layout), serial_attention(tensors))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_padding_is_no_key(scheme, n, logical_n, prompt):
     """Fewer valid tokens than rows, whole shards of padding, and rows that the harness has to pad itself."""
     rows, layout = PROMPTS[prompt]
     tensors = attention_inputs(heads=8, n=n, prompt=rows)
-    got = answer(tensors, scheme, prompt=layout, logical_n=logical_n, **FEW_CHUNKS)
+    got = answer(tensors, scheme, prompt_layout=layout, logical_n=logical_n, **FEW_CHUNKS)
     assert_matches(got, serial_attention(tensors, logical_n))
 
 
@@ -63,7 +63,7 @@ def test_garbage_in_the_padding_changes_no_bit(scheme, prompt):
     for name in ("q", "k", "v"):
         clean[name][:, :, 75:] = 0
         dirty[name][:, :, 75:] = 1e4
-    options = {"prompt": layout, "logical_n": 75, **FEW_CHUNKS}
+    options = {"prompt_layout": layout, "logical_n": 75, **FEW_CHUNKS}
     assert_same_bits(answer(dirty, scheme, **options), answer(clean, scheme, **options))
 
 
@@ -72,7 +72,7 @@ def test_garbage_in_the_padding_changes_no_bit(scheme, prompt):
 def test_uneven_heads_are_padded(scheme, heads, prompt):
     rows, layout = PROMPTS[prompt]
     tensors = attention_inputs(heads=heads, n=64, prompt=rows)
-    assert_matches(answer(tensors, scheme, prompt=layout), serial_attention(tensors))
+    assert_matches(answer(tensors, scheme, prompt_layout=layout), serial_attention(tensors))
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_even_heads_need_no_padding(scheme):
     ("scheme", "prompt"),
     [(scheme, "replicated") for scheme in RINGS] + [("t3k_1x8-ring8", "split"), ("t3k-sp4tp2-ring_line", "no_prompt")],
 )
-def test_schedules_give_the_same_bits(scheme, prompt):
+def test_ring_orders_give_the_same_bits(scheme, prompt):
     rows, layout = PROMPTS[prompt]
     tensors = attention_inputs(heads=8, n=256, prompt=rows)
     gather, step, block = (
-        answer(tensors, scheme, prompt=layout, schedule=schedule, logical_n=230, **FEW_CHUNKS)
-        for schedule in ("gather", "step", "block")
+        answer(tensors, scheme, prompt_layout=layout, ring_order=ring_order, logical_n=230, **FEW_CHUNKS)
+        for ring_order in ("gather", "step", "block")
     )
     assert_same_bits(step, gather)
     assert_same_bits(block, gather)
@@ -119,7 +119,7 @@ def test_bf16_is_rounded_once(scheme, prompt):
     """Against the exact answer for the rounded inputs: no more error than rounding that answer to bf16."""
     rows, layout = PROMPTS[prompt]
     tensors = attention_inputs(heads=8, n=256, prompt=rows, dtype=torch.bfloat16)
-    got, want = answer(tensors, scheme, prompt=layout, **FEW_CHUNKS), serial_attention(tensors)
+    got, want = answer(tensors, scheme, prompt_layout=layout, **FEW_CHUNKS), serial_attention(tensors)
     for name in got.keys() - {"lse"}:
         assert got[name].dtype == torch.bfloat16
         floor = relative_rmse(want[name].bfloat16(), want[name])
@@ -136,12 +136,12 @@ def test_chunk_sizes_only_move_roundings(scheme, size):
     assert_matches(got, serial_attention(tensors))
 
 
-@pytest.mark.parametrize(("schedule", "seed"), [("gather", 1), ("step", 2), ("step", 3), ("block", 4)])
+@pytest.mark.parametrize(("ring_order", "seed"), [("gather", 1), ("step", 2), ("step", 3), ("block", 4)])
 @pytest.mark.parametrize("scheme", ["t3k_1x8-ring8", "t3k-sp4tp2-ring_line", "t3k-usp_ring2@0_ulysses4@1"])
-def test_delays_change_no_bit(scheme, schedule, seed):
+def test_delays_change_no_bit(scheme, ring_order, seed):
     tensors = attention_inputs(heads=8, n=256, prompt=21)
-    quiet = answer(tensors, scheme, schedule=schedule, k_chunk_size=20)
-    assert_same_bits(answer(tensors, scheme, schedule=schedule, k_chunk_size=20, delay=(seed, 0.01)), quiet)
+    quiet = answer(tensors, scheme, ring_order=ring_order, k_chunk_size=20)
+    assert_same_bits(answer(tensors, scheme, ring_order=ring_order, k_chunk_size=20, delay=(seed, 0.01)), quiet)
 
 
 @pytest.mark.parametrize("layout", ["replicated", "split"])

@@ -29,8 +29,9 @@ def counted(config: str, **arguments):
     mesh, parallel, options = CONFIGS[config]
     spec = get_mesh(mesh)
     groups = groups_of(spec, parse_parallel(parallel, spec, **options))
-    defaults = {"heads": 8, "rows": 6, "prompt_rows": 0, "split_prompt": False, "schedule": "step"}
-    result = run("attention_only", mesh, parallel, {**defaults, **arguments}, **options)
+    own = {name: arguments.pop(name) for name in ("heads", "rows", "prompt_rows", "with_lse") if name in arguments}
+    own = {"heads": 8, "rows": 6, "prompt_rows": 0, **own}
+    result = run("attention_only", mesh, parallel, own, **options, **arguments)
     return list(zip(groups, result.bytes_per_rank, strict=True))
 
 
@@ -63,15 +64,15 @@ def test_bytes_follow_the_closed_formulas(config, prompt_rows, dtype):
 def test_a_split_prompt_travels_with_the_image(config):
     """Each member's share of the prompt adds its rows to those of the image, and is not gathered."""
     row = 8 * FEATURES * 4
-    for groups, of_rank in counted(config, prompt_rows=3, split_prompt=True):
+    for groups, of_rank in counted(config, prompt_rows=3, prompt_layout="split"):
         ring, ulysses = ring_bytes(groups["ring"], 2 * 9 * row), ulysses_bytes(groups["ulysses"], 9 * row, 0)
         assert sum(of_rank.values()) == ring + ulysses
 
 
-@pytest.mark.parametrize("schedule", ["gather", "block"])
+@pytest.mark.parametrize("ring_order", ["gather", "block"])
 @pytest.mark.parametrize("config", RINGS)
-def test_schedules_send_the_same_bytes(config, schedule):
-    other = counted(config, schedule=schedule, k_chunk_size=4)
+def test_ring_orders_send_the_same_bytes(config, ring_order):
+    other = counted(config, ring_order=ring_order, k_chunk_size=4)
     for (_, of_rank), (_, stepwise) in zip(other, counted(config, k_chunk_size=4), strict=True):
         assert sent(of_rank, "ring_attention", "ring") == sent(stepwise, "ring_attention", "ring")
         assert sum(of_rank.values()) == sum(stepwise.values())

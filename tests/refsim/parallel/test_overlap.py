@@ -39,9 +39,9 @@ def test_ids_of_this_file_are_schemes():
     assert set(DEVICES) <= set(SCHEMES)
 
 
-@pytest.mark.parametrize("schedule", ["step", "block"])
-def test_a_ring_uses_two_persistent_buffers_per_tensor(schedule):
-    for events in by_rank(RING, schedule=schedule, k_chunk_size=16):
+@pytest.mark.parametrize("ring_order", ["step", "block"])
+def test_a_ring_uses_two_persistent_buffers_per_tensor(ring_order):
+    for events in by_rank(RING, ring_order=ring_order, k_chunk_size=16):
         for op in ("send", "recv"):
             ids = {e["buffer"] for e in transfers(events, op=op)}
             assert {name: sum(f".{name}" in buffer for buffer in ids) for name in "kv"} == {"k": 2, "v": 2}
@@ -49,10 +49,10 @@ def test_a_ring_uses_two_persistent_buffers_per_tensor(schedule):
         assert len({e["buffer"] for e in transfers(events)}) == 4
 
 
-@pytest.mark.parametrize("schedule", ["step", "block"])
+@pytest.mark.parametrize("ring_order", ["step", "block"])
 @pytest.mark.parametrize("scheme", [LINE, SHORT_LINE])
-def test_a_line_uses_at_most_two_buffers_per_tensor_and_direction(scheme, schedule):
-    for events in by_rank(scheme, schedule=schedule, k_chunk_size=16):
+def test_a_line_uses_at_most_two_buffers_per_tensor_and_direction(scheme, ring_order):
+    for events in by_rank(scheme, ring_order=ring_order, k_chunk_size=16):
         received: dict[tuple[int, str], set[str]] = {}
         for e in transfers(events, op="recv"):
             received.setdefault((e["peer"], ".k" if ".k" in e["buffer"] else ".v"), set()).add(e["buffer"])
@@ -85,7 +85,7 @@ def test_every_step_of_a_ring_moves_keys_and_values_both_ways():
 @pytest.mark.parametrize("scheme", [RING, LINE])
 def test_blocks_travel_while_earlier_blocks_are_computed(scheme):
     """A block of the next step is on its way before the last block of this step is done."""
-    for events in by_rank(scheme, schedule="block", k_chunk_size=16):
+    for events in by_rank(scheme, ring_order="block", k_chunk_size=16):
         first_step = transfers(events, step=1)
         assert len(first_step) > 4
         for step in {e["step"] for e in transfers(events)}:
@@ -95,7 +95,7 @@ def test_blocks_travel_while_earlier_blocks_are_computed(scheme):
 
 @pytest.mark.parametrize("scheme", [RING, LINE, SHORT_LINE])
 def test_gather_moves_everything_before_it_computes(scheme):
-    for events in by_rank(scheme, schedule="gather"):
+    for events in by_rank(scheme, ring_order="gather"):
         attention = [e for e in events if e["op"] == "sdpa"]
         assert attention
         assert transfers(events)

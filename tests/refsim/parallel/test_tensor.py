@@ -37,7 +37,7 @@ def test_a_megatron_pair_matches_the_serial_pair(mesh, garbage):
 @pytest.mark.parametrize("mesh", MESHES)
 def test_one_reduction_and_one_gather_per_pair(mesh):
     arguments = {"features": 16, "hidden": 38, "padded": 40, "garbage": 0.0}
-    result = run("megatron_pair", *MESHES[mesh], arguments, keep_trace=True)
+    result = run("megatron_pair", *MESHES[mesh], arguments, trace=True)
     tp = int(MESHES[mesh][1].rpartition("tp")[2])
     size = 2 * 3 * 16 * 4
     for of_rank in result.bytes_per_rank:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from refsim.api.images import generate_images
 from refsim.errors import UserError
-from refsim.generate import generate
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.models.test_cogvideox import make_model
 from tests.refsim.models.tiny_sd35 import relative_rmse
@@ -85,7 +85,7 @@ USP = {"parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4}
 )
 def test_equals_diffusers(tiny, prompt, how):
     folder, frames, steps = tiny
-    found = generate(folder, REQUEST, mesh="t3k", prompt_tokens=prompt, **how)
+    found = generate_images(folder, REQUEST, mesh="t3k", prompt_layout=prompt, **how)
     assert any("neighbor_pad" in name for name in found.bytes_by_collective), "the decoder is cut in space"
     # only a prompt that is whole everywhere is taken by head and its answer gathered
     by_head = "ulysses/all_gather@ulysses" in found.bytes_by_collective
@@ -106,7 +106,7 @@ def test_the_command_checks(tiny, tmp_path, capsys):
     words += [
         "--ulysses",
         "4",
-        "--prompt-tokens",
+        "--prompt-layout",
         "split",
         "--prompt",
         "a dog",
@@ -115,7 +115,7 @@ def test_the_command_checks(tiny, tmp_path, capsys):
         str(tmp_path / "o"),
     ]
     sizes = ["--height", "64", "--width", "96", "--frames", "5", "--max-text", "13", "--steps", "2"]
-    assert cli._main([*words, *sizes]) == 0
+    assert cli.process.run_command([*words, *sizes]) == 0
     said = capsys.readouterr().out
     assert said.count("PCC 1.0000000") == 2
     assert (tmp_path / "o" / "frame_0004.png").exists()
@@ -126,9 +126,9 @@ def test_requests_and_folders_that_do_not_fit(tmp_path):
 
     make_pipeline(False, scheduler=FlowMatchEulerDiscreteScheduler()).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="CogVideoXDPMScheduler are supported"):
-        generate(tmp_path, REQUEST, mesh="n300", parallel="sp2")
+        generate_images(tmp_path, REQUEST, mesh="n300", parallel="sp2")
     folder = tmp_path / "ddim"
     make_pipeline(False).save_pretrained(folder)
     for changes, word in (({"height": 40}, "16x16"), ({"frames": 6}, "such as 5"), ({"guidance_2": 2.0}, "guidance-2")):
         with pytest.raises(UserError, match=word):
-            generate(folder, replace(REQUEST, **changes), mesh="n300", parallel="sp2")
+            generate_images(folder, replace(REQUEST, **changes), mesh="n300", parallel="sp2")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from refsim.api.images import generate_images
 from refsim.errors import UserError
-from refsim.generate import generate
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.models.tiny_sd35 import relative_rmse
 from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
@@ -55,7 +55,7 @@ def test_equals_diffusers(tiny, mesh, parallel):
     folder, picture, steps = tiny
     prompt = "split" if parallel == "sp2_tp4" else "replicated"
     check = parallel == "cfg2_sp2_tp2"
-    found = generate(folder, REQUEST, mesh=mesh, parallel=parallel, prompt_tokens=prompt, check=check)
+    found = generate_images(folder, REQUEST, mesh=mesh, parallel=parallel, prompt_layout=prompt, check=check)
     assert found.replicas_equal
     assert not found.hazards
     for ours, theirs in zip(found.steps, steps, strict=True):
@@ -73,7 +73,7 @@ def test_without_t5_and_without_guidance(tmp_path):
     pipe.save_pretrained(tmp_path)
     request = replace(REQUEST, guidance=1.0, steps=2)
     picture, _ = diffusers_picture(pipe, request)
-    found = generate(tmp_path, request, mesh="n300", parallel="tp2")
+    found = generate_images(tmp_path, request, mesh="n300", parallel="tp2")
     assert (found.pixels[0] - picture).abs().max() <= 1
 
 
@@ -89,13 +89,13 @@ def test_without_t5_and_without_guidance(tmp_path):
 )
 def test_requests_that_do_not_fit(tiny, changes, word):
     with pytest.raises(UserError, match=word):
-        generate(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
+        generate_images(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
 
 
 def test_parts_that_do_not_belong_together(tmp_path):
     make_pipeline(text_encoder_3=make_encoder_of(32)).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="joint_attention_dim 64 in transformer but d_model of text_encoder_3 is 32"):
-        generate(tmp_path, REQUEST, mesh="n300", parallel="tp2")
+        generate_images(tmp_path, REQUEST, mesh="n300", parallel="tp2")
 
 
 def make_encoder_of(width):
@@ -112,7 +112,7 @@ def test_the_command_writes_a_picture(tiny, tmp_path, capsys, vae_parallel):
 
     words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--out", str(tmp_path / "pictures")]
     more = ["--prompt", "a dog", "--height", "32", "--width", "32", "--max-text", "8", "--steps", "2", "--check"]
-    assert cli._main([*words, *more, "--vae-parallel", vae_parallel]) == 0
+    assert cli.process.run_command([*words, *more, "--vae-parallel", vae_parallel]) == 0
     said = capsys.readouterr().out
     assert said.count("PCC 1.0000000") == 2
     with Image.open(tmp_path / "pictures" / "image.png") as image:

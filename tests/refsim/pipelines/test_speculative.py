@@ -8,11 +8,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from refsim import cli
-from refsim.config import parse_parallel
-from refsim.decode import decode
+from refsim.api.text import TextRequest, generate_text
+from refsim.cli.app import app
 from refsim.errors import InvariantError, UserError
 from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from refsim.pipelines import speculative
 from refsim.pipelines.speculative import DFlashDrafter, greedy, load, matching_prefix, speculate
 from refsim.runtime.device import Device
@@ -38,7 +38,7 @@ class Pair:
 
     def load(self):
         spec = get_mesh("n150")
-        return load(Device(spec, parse_parallel("sp1", spec), 0), str(self.target), str(self.draft), torch.float32)
+        return load(Device(RunOptions.of(mesh=spec)), str(self.target), str(self.draft), torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,8 @@ def pair(tmp_path_factory):
 def test_tokens_are_the_targets_for_200_prompts(pair, mesh):
     prompts = make_prompts(PROMPTS)
     expected = greedy_tokens(pair.oracle, prompts, MOST)
-    found = decode(
-        pair.target, [p.tolist() for p in prompts], draft=pair.draft, mesh=mesh, parallel=MESHES[mesh], most=MOST
-    )
+    request = TextRequest(pair.draft, max_new_tokens=MOST)
+    found = generate_text(pair.target, [p.tolist() for p in prompts], request, mesh=mesh, parallel=MESHES[mesh])
     assert [text.tokens for text in found.texts] == expected
     assert found.replicas_equal and not found.hazards
     assert found.margin > 1e-5, "tokens decided by less than rounding prove nothing"
@@ -66,16 +65,17 @@ def test_tokens_are_the_targets_for_200_prompts(pair, mesh):
             assert step.target_rows == start, "rejected rows are gone"
 
 
-@pytest.mark.parametrize("mode", ["noise", "none"])
-def test_other_caches_give_the_same_tokens(pair, mode):
+@pytest.mark.parametrize("cache", ["noise", "none"])
+def test_other_caches_give_the_same_tokens(pair, cache):
     prompts = make_prompts(24)
     expected = greedy_tokens(pair.oracle, prompts, MOST)
     ids = [p.tolist() for p in prompts]
-    found = decode(pair.target, ids, draft=pair.draft, mesh="n300", parallel="tp2", most=MOST, mode=mode)
+    where = {"mesh": "n300", "parallel": "tp2"}
+    found = generate_text(pair.target, ids, TextRequest(pair.draft, cache, MOST), **where)
     assert [text.tokens for text in found.texts] == expected
-    kept = decode(pair.target, ids, draft=pair.draft, mesh="n300", parallel="tp2", most=MOST)
+    kept = generate_text(pair.target, ids, TextRequest(pair.draft, max_new_tokens=MOST), **where)
     accepted, theirs = ([[s.accepted for s in t.steps] for t in r.texts] for r in (found, kept))
-    if mode == "none":
+    if cache == "none":
         assert accepted == theirs, "computing everything again proposes what the cache proposes"
     else:
         assert accepted != theirs
@@ -103,8 +103,8 @@ def test_accepted_is_what_was_right(pair, wrong_at):
     model, _ = pair.load()
     prompt = make_prompts(2)[1][None]
     most = 50
-    answer = greedy(model, prompt, most=most + BLOCK).tokens
-    found = speculate(model, Rigged(answer, prompt.shape[1], wrong_at), prompt, keep=KEEP, most=most)
+    answer = greedy(model, prompt, max_new_tokens=most + BLOCK).tokens
+    found = speculate(model, Rigged(answer, prompt.shape[1], wrong_at), prompt, keep=KEEP, max_new_tokens=most)
     assert found.tokens == answer[:most]
     assert {step.accepted for step in found.steps} == {BLOCK if wrong_at is None else wrong_at + 1}
 
@@ -114,9 +114,8 @@ def test_a_trained_drafter_is_worth_having(tmp_path):
     pair = Pair(tmp_path, vocab=6)
     save_drafter(train(make_drafter(4, vocab=6, layers=1), pair.oracle, steps=240), pair.draft)
     prompts = make_prompts(6, 6)
-    found = decode(
-        pair.target, [p.tolist() for p in prompts], draft=pair.draft, mesh="bh-qb-1x4", parallel="tp4", most=32
-    )
+    request = TextRequest(pair.draft, max_new_tokens=32)
+    found = generate_text(pair.target, [p.tolist() for p in prompts], request, mesh="bh-qb-1x4", parallel="tp4")
     assert [text.tokens for text in found.texts] == greedy_tokens(pair.oracle, prompts, 32)
     assert found.mean_accepted > 4
 
@@ -124,12 +123,12 @@ def test_a_trained_drafter_is_worth_having(tmp_path):
 def test_text_ends_with_the_first_stop_token(pair):
     model, draft = pair.load()
     prompt = make_prompts(1)[0][None]
-    whole = greedy(model, prompt, most=12).tokens
+    whole = greedy(model, prompt, max_new_tokens=12).tokens
     stop = whole[5]
     expected = whole[: whole.index(stop) + 1]
-    assert greedy(model, prompt, most=12, stop=[stop]).tokens == expected
+    assert greedy(model, prompt, max_new_tokens=12, stop=[stop]).tokens == expected
     drafter = DFlashDrafter(draft, model)
-    assert speculate(model, drafter, prompt, keep=KEEP, most=12, stop=[stop]).tokens == expected
+    assert speculate(model, drafter, prompt, keep=KEEP, max_new_tokens=12, stop=[stop]).tokens == expected
 
 
 def test_matching_prefix():
@@ -141,7 +140,7 @@ def test_a_cache_out_of_step_is_an_error(pair, monkeypatch):
     model, draft = pair.load()
     monkeypatch.setattr(speculative, "crop", lambda cache, rows: None)
     with pytest.raises(InvariantError, match="cache has"):
-        speculate(model, DFlashDrafter(draft, model), make_prompts(1)[0][None], keep=KEEP, most=4)
+        speculate(model, DFlashDrafter(draft, model), make_prompts(1)[0][None], keep=KEEP, max_new_tokens=4)
 
 
 @pytest.mark.parametrize(
@@ -150,20 +149,21 @@ def test_a_cache_out_of_step_is_an_error(pair, monkeypatch):
         ({"prompts": [[3, VOCAB]]}, f"the id {VOCAB}"),
         ({"prompts": [[]]}, "at least one token"),
         ({"parallel": "sp2"}, "tp2 would work"),
-        ({"mode": "all"}, "context, noise, none"),
-        ({"most": 0}, "1 or more"),
+        ({"cache": "all"}, "context, noise, none"),
+        ({"max_new_tokens": 0}, "1 or more"),
         ({"check": True, "draft": None}, "--draft"),
     ],
 )
 def test_requests_that_do_not_fit(pair, changed, said):
     asked = {"prompts": [[1, 2]], "draft": pair.draft, "mesh": "n300", "parallel": "tp2"} | changed
+    request = TextRequest(**{name: asked.pop(name) for name in ("draft", "cache", "max_new_tokens") if name in asked})
     with pytest.raises(UserError, match=said):
-        decode(pair.target, asked.pop("prompts"), **asked)
+        generate_text(pair.target, asked.pop("prompts"), request, **asked)
 
 
 def test_drafter_as_a_target(pair):
     with pytest.raises(UserError, match="lacks"):
-        decode(pair.draft, [[1]], mesh="n150")
+        generate_text(pair.draft, [[1]], TextRequest(), mesh="n150")
 
 
 def test_command(tmp_path):
@@ -171,14 +171,13 @@ def test_command(tmp_path):
     save_tokenizer(pair.target, 64)
     arguments = ["generate", str(pair.target), "--draft", str(pair.draft), "--prompt", "w1 w2 w3"]
     arguments += ["--mesh", "n300", "--parallel", "tp2", "--max-new-tokens", "6", "--check"]
-    cli._mount_parity()
-    result = CliRunner().invoke(cli.app, [*arguments, "--json"])
+    result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
     assert summary["tokens"] == greedy_tokens(pair.oracle, [torch.tensor([1, 2, 3])], 6)[0]
     assert summary["text"] == " ".join(f"w{token}" for token in summary["tokens"])
     assert summary["same_as_target"] is True
-    result = CliRunner().invoke(cli.app, arguments)
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0 and "step 1: acc=1/16 avg=1.0" in result.stderr
 
 

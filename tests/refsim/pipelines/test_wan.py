@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from refsim.api.images import Check, generate_images
 from refsim.errors import UserError
-from refsim.generate import Check, generate
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.models.tiny_sd35 import relative_rmse
 from tests.refsim.models.tiny_text import make_encoder
@@ -65,7 +65,7 @@ def tiny(tmp_path_factory):
 )
 def test_equals_diffusers(tiny, mesh, parallel):
     folder, frames, steps = tiny
-    found = generate(folder, REQUEST, mesh=mesh, parallel=parallel, check=mesh == "t3k")
+    found = generate_images(folder, REQUEST, mesh=mesh, parallel=parallel, check=mesh == "t3k")
     assert set(found.notes["experts"]) == {"transformer", "transformer_2"}
     assert found.replicas_equal
     assert not found.hazards
@@ -96,7 +96,7 @@ def test_one_expert_flow_match_and_no_guidance(tmp_path):
         max_sequence_length=request.max_text,
         output_type="np",
     ).frames[0]
-    found = generate(tmp_path, request, mesh="n300", parallel="sp2")
+    found = generate_images(tmp_path, request, mesh="n300", parallel="sp2")
     assert found.notes["experts"] == ["transformer"] * 3
     assert (found.pixels - (torch.from_numpy(images) * 255).round().to(torch.int16)).abs().max() <= 1
 
@@ -113,17 +113,17 @@ def test_one_expert_flow_match_and_no_guidance(tmp_path):
 )
 def test_requests_that_do_not_fit(tiny, changes, word):
     with pytest.raises(UserError, match=word):
-        generate(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
+        generate_images(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
 
 
 def test_a_video_is_not_decoded_by_channel(tiny):
     with pytest.raises(UserError, match="leave out --vae-parallel"):
-        generate(tiny[0], REQUEST, mesh="t3k", parallel="sp2_tp4", vae_parallel="tensor")
+        generate_images(tiny[0], REQUEST, mesh="t3k", parallel="sp2_tp4", vae_parallel="tensor")
 
 
 def test_the_prompt_is_not_split(tiny):
-    with pytest.raises(UserError, match="leave out --prompt-tokens split"):
-        generate(tiny[0], REQUEST, mesh="t3k", parallel="sp2_tp4", prompt_tokens="split")
+    with pytest.raises(UserError, match="leave out --prompt-layout split"):
+        generate_images(tiny[0], REQUEST, mesh="t3k", parallel="sp2_tp4", prompt_layout="split")
 
 
 @pytest.mark.parametrize("part", ["text_encoder", "vae", "transformer_2", "tokenizer", "scheduler"])
@@ -134,14 +134,14 @@ def test_a_part_that_is_missing(tiny, tmp_path, part):
         if path.name != part:
             (folder / path.name).symlink_to(path)
     with pytest.raises(UserError, match=part):
-        generate(folder, REQUEST, mesh="n300", parallel="tp2")
+        generate_images(folder, REQUEST, mesh="n300", parallel="tp2")
 
 
 def test_parts_that_do_not_belong_together(tiny, tmp_path):
     pipe = make_pipeline(text_encoder=make_encoder("umt5", d_model=32))
     pipe.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="text_dim 24 in transformer but d_model of text_encoder is 32"):
-        generate(tmp_path, REQUEST, mesh="n300", parallel="tp2")
+        generate_images(tmp_path, REQUEST, mesh="n300", parallel="tp2")
 
 
 def test_what_a_check_lets_pass():
@@ -155,7 +155,7 @@ def test_what_a_check_lets_pass():
 def test_a_pipeline_of_another_kind(tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
     with pytest.raises(UserError, match="FluxPipeline"):
-        generate(tmp_path, REQUEST, mesh="n300", parallel="tp2")
+        generate_images(tmp_path, REQUEST, mesh="n300", parallel="tp2")
 
 
 def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsys, monkeypatch):
@@ -167,7 +167,7 @@ def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsy
     words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "sp2_tp4", "--out", str(tmp_path / "pictures")]
     sizes = ["--height", "32", "--width", "48", "--frames", "5", "--max-text", "8", "--steps", "2"]
     monkeypatch.setattr("sys.stdin", io.StringIO("a cat\nq\n"))
-    assert cli._main([*words, *sizes, "--interactive", "--check"]) == 0
+    assert cli.process.run_command([*words, *sizes, "--interactive", "--check"]) == 0
     said, told = capsys.readouterr()
     assert said.count("PCC 1.0000000") == 2
     assert "step 2 of 2" in told
@@ -183,7 +183,7 @@ def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsy
     assert len(frames) == 5
     assert np.corrcoef(frames[4].mean(-1).ravel(), last.mean(-1).ravel())[0, 1] > 0.9
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert cli._main([*words, *sizes, "--prompt", "x"]) == 2
+    assert cli.process.run_command([*words, *sizes, "--prompt", "x"]) == 2
     assert "PyAV" in capsys.readouterr().err
-    assert cli._main([*words, *sizes]) == 2
+    assert cli.process.run_command([*words, *sizes]) == 2
     assert "--prompt" in capsys.readouterr().err

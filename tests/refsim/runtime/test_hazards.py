@@ -6,22 +6,20 @@ import pytest
 import torch
 
 from refsim import cli
-from refsim.config import parse_parallel
 from refsim.errors import RankFailure
-from refsim.launch import Result, execute
 from refsim.mesh import get_mesh
+from refsim.options import RunOptions
 from refsim.runtime.buffers import DeviceBuffer
 from refsim.runtime.hazards import Hazard, UseLog, find
+from refsim.runtime.launch import Result, execute
 from tests.refsim.hazard_programs import MISTAKES
 from tests.refsim.helpers import TIMEOUT_S, assert_one_sentence, attention_inputs, run
 from tests.refsim.parallel.schemes import SCHEMES, attend
 
 
 def play(mistake: str, **options):
-    spec = get_mesh("n300")
-    program = "tests.refsim.hazard_programs:program"
-    options = {"timeout_s": TIMEOUT_S, **options}
-    return execute(program, spec, parse_parallel("sp2", spec), {"mistake": mistake}, **options)
+    options = RunOptions.of(mesh="n300", parallel="sp2", **{"timeout_s": TIMEOUT_S, **options})
+    return execute("tests.refsim.hazard_programs:program", options, {"mistake": mistake})
 
 
 # the kind, who is said to use the buffer (in this order), and in whose memory it is
@@ -89,23 +87,23 @@ def test_what_only_the_messages_keep_apart_is_acquitted():
 
 
 def test_nothing_is_found_where_nobody_looks():
-    assert play("two_at_once", detect=False).hazards == []
+    assert play("two_at_once", detect_hazards=False).hazards == []
 
 
-def ring(planted: str, schedule: str, mesh: str):
+def ring(planted: str, ring_order: str, mesh: str):
     spec = get_mesh(mesh)
-    config = parse_parallel(f"sp{max(spec.shape)}_tp{min(spec.shape)}", spec)
-    arguments = {"planted": planted, "schedule": schedule}
-    return execute("tests.refsim.hazard_programs:ring", spec, config, arguments, timeout_s=TIMEOUT_S)
+    factors = f"sp{max(spec.shape)}_tp{min(spec.shape)}"
+    options = RunOptions.of(mesh=spec, parallel=factors, ring_order=ring_order, k_chunk_size=4, timeout_s=TIMEOUT_S)
+    return execute("tests.refsim.hazard_programs:ring", options, {"planted": planted})
 
 
 @pytest.mark.parametrize("mesh", ["t3k-1x8", "t3k"], ids=["ring", "line"])
-@pytest.mark.parametrize("schedule", ["step", "block"])
+@pytest.mark.parametrize("ring_order", ["step", "block"])
 @pytest.mark.parametrize("planted", ["single_buffer", "shared_by_k_and_v"])
-def test_a_mistake_in_ring_attention_is_reported_although_the_answer_is_right(planted, schedule, mesh):
-    right = ring("none", schedule, mesh)
+def test_a_mistake_in_ring_attention_is_reported_although_the_answer_is_right(planted, ring_order, mesh):
+    right = ring("none", ring_order, mesh)
     assert right.hazards == []
-    faulty = ring(planted, schedule, mesh)
+    faulty = ring(planted, ring_order, mesh)
     assert faulty.values == right.values
     assert {hazard.rank for hazard in faulty.hazards} == set(range(8))
     assert "write-while-read" in {hazard.kind for hazard in faulty.hazards} or planted != "single_buffer"
@@ -117,9 +115,8 @@ def test_a_mistake_in_ring_attention_is_reported_although_the_answer_is_right(pl
 
 
 def swap_layers(**arguments):
-    spec = get_mesh("n300")
-    program = "tests.refsim.hazard_programs:layers"
-    return execute(program, spec, parse_parallel("sp2", spec), arguments, timeout_s=TIMEOUT_S)
+    options = RunOptions.of(mesh="n300", parallel="sp2", timeout_s=TIMEOUT_S)
+    return execute("tests.refsim.hazard_programs:layers", options, arguments)
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.4], ids=["on_time", "late"])
@@ -141,11 +138,11 @@ def test_two_buffers_in_turn_are_safe_however_late_a_rank_is():
     assert [value["read"] for value in result.values] == [[0, 1, 2, 3]] * 2
 
 
-@pytest.mark.parametrize("schedule", ["gather", "step", "block"])
+@pytest.mark.parametrize("ring_order", ["gather", "step", "block"])
 @pytest.mark.parametrize("scheme", ["n150-serial", "t3k_1x8-ring8", "t3k-sp4tp2-ring_line"])
-def test_rings_are_clean(scheme, schedule):
+def test_rings_are_clean(scheme, ring_order):
     tensors = attention_inputs(heads=8, n=256, prompt=5)
-    options = {"schedule": schedule, "k_chunk_size": 20, "logical_n": 130}
+    options = {"ring_order": ring_order, "k_chunk_size": 20, "logical_n": 130}
     for delay in (None, (1, 0.002)):
         assert attend(tensors, scheme, delay=delay, **options).hazards == []
 
@@ -175,7 +172,7 @@ def test_collectives_are_clean(collective, mesh):
 def test_the_command_line_prints_hazards_and_exits_1(found, monkeypatch, capsys, tmp_path):
     hazards = [Hazard("write-after-write", f"rank {i}'s send and so on.", "k", i) for i in range(found)]
     answer = Result([{"digests": ["a", "a"]}], {"sample": torch.ones(1)}, {}, [], hazards=hazards)
-    monkeypatch.setattr("refsim.launch.warm_up", lambda: None)
+    monkeypatch.setattr("refsim.runtime.launch.warm_up", lambda: None)
     monkeypatch.setattr("refsim.api.run", lambda *args, **options: answer)
     words = [
         "run",
@@ -187,7 +184,7 @@ def test_the_command_line_prints_hazards_and_exits_1(found, monkeypatch, capsys,
         "--mesh",
         "n150",
     ]
-    assert cli._main(words) == bool(found)
+    assert cli.process.run_command(words) == bool(found)
     assert capsys.readouterr().err == "".join(f"refsim: {hazard}\n" for hazard in hazards)
 
 

@@ -135,13 +135,11 @@ def test_failures_leave_no_file_descriptor_behind():
 
 PREAMBLE = """
 import sys
-from refsim.config import parse_parallel
-from refsim.launch import execute, warm_up
-from refsim.mesh import get_mesh
+from refsim.options import RunOptions
+from refsim.runtime.launch import execute, warm_up
 
 def job(program):
-    mesh = get_mesh("n300")
-    return execute("tests.refsim.programs:" + program, mesh, parse_parallel("sp2", mesh), {})
+    return execute("tests.refsim.programs:" + program, RunOptions.of(mesh="n300", parallel="sp2"), {})
 """
 SCRIPTS = {
     "idle": 'job("pids"); print("ready", flush=True); sys.stdin.read()',

@@ -37,7 +37,7 @@ def test_jsonl_is_ordered_by_start(tmp_path):
 def test_trace_of_all_ranks_is_kept_only_when_asked():
     arguments = {"collective": "shift", "group": "sp", "dtype": "float32", "shape": [6]}
     assert run("one_collective", "t3k-1x8", "sp8", arguments).trace == []
-    trace = run("one_collective", "t3k-1x8", "sp8", arguments, keep_trace=True).trace
+    trace = run("one_collective", "t3k-1x8", "sp8", arguments, trace=True).trace
     assert sorted((e["rank"], e["op"], e["peer"]) for e in trace) == sorted(
         [(r, "send", (r + 1) % 8) for r in range(8)] + [(r, "recv", (r - 1) % 8) for r in range(8)]
     )
@@ -49,7 +49,7 @@ def test_trace_of_all_ranks_is_kept_only_when_asked():
 def test_a_transfer_cannot_arrive_before_it_is_sent():
     """Start and end of both sides are on one clock: every receive ends after its send was posted."""
     arguments = {"collective": "shift", "group": "sp", "dtype": "float32", "shape": [6]}
-    trace = run("one_collective", "t3k-1x8", "sp8", arguments, keep_trace=True, delay=(1, 0.02)).trace
+    trace = run("one_collective", "t3k-1x8", "sp8", arguments, trace=True, delay=(1, 0.02)).trace
     sends = {(e["rank"], e["peer"]): e for e in trace if e["op"] == "send"}
     for recv in (e for e in trace if e["op"] == "recv"):
         assert recv["start"] <= recv["end"]

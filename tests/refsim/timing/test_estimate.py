@@ -14,6 +14,7 @@ from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import Topology, get_mesh
 from refsim.models.published import PUBLISHED
+from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import published, schedule, stages
 from refsim.timing.calibration import get_host_seconds, get_params
@@ -62,7 +63,12 @@ def test_time_adds_up_and_stays_above_the_roofline(sd35):
 
 def test_ring_attention_hides_its_gather(sd35):
     mesh = get_mesh("galaxy")
-    reading = read_published(PUBLISHED["sd35-large"], (128, 128), mesh, parse_parallel("cfg2_sp4_tp4", mesh), batch=2)
+    reading = read_published(
+        PUBLISHED["sd35-large"],
+        (128, 128),
+        RunOptions(mesh, parse_parallel("cfg2_sp4_tp4", mesh), dtype="bf16"),
+        batch=2,
+    )
     machine = schedule.machine(mesh, estimates.get_params(mesh.arch))
     ops = [
         o for o in programs(reading.ops) if o.ring >= 0 and o.stage == "block 0" and o.kind in ("sdpa", "collective")
@@ -109,7 +115,7 @@ def test_the_hosts_seconds_come_from_another_model_and_are_the_same_on_two_meshe
 def test_command_line(tmp_path, sd35):
     import typer
 
-    from refsim.timing.cli import mount
+    from refsim.cli.timing import mount
 
     app = typer.Typer()
     mount(app)

@@ -11,6 +11,7 @@ import pytest
 from refsim.config import parse_parallel
 from refsim.mesh import MeshSpec, get_mesh
 from refsim.models.published import PUBLISHED, input_shapes
+from refsim.options import RunOptions
 from refsim.timing.reading import Reading, read, read_published
 
 T3K = get_mesh("t3k")
@@ -30,8 +31,8 @@ def small(name: str, layers: int = 6):
 def test_repeated_blocks_are_the_blocks(name):
     """Reading two blocks of a kind and repeating them gives what reading all of them gives, dependencies included."""
     (model, size), on = small(name), parse_parallel("sp4_tp2", T3K)
-    short = read_published(model, size, T3K, on)
-    whole = read(model.config, input_shapes(model, size, 2), T3K, on)
+    short = read_published(model, size, RunOptions(T3K, on, dtype="bf16"))
+    whole = read(model.config, input_shapes(model, size, 2), RunOptions(T3K, on, dtype="bf16"))
     assert short.ops == whole.ops
     assert short.weights_bytes == whole.weights_bytes
     assert short.buffer_bytes == whole.buffer_bytes
@@ -43,7 +44,10 @@ def schemes() -> dict[int, Reading]:
     model, size = small("wan22-t2v-a14b", 2)
     return {
         u: read_published(
-            model, size, T3K, parse_parallel("sp4_tp2", T3K, attention="usp", ring=4 // u, ulysses=u), batch=1
+            model,
+            size,
+            RunOptions.of(mesh=T3K, parallel="sp4_tp2", attention="usp", ring=4 // u, ulysses=u, dtype="bf16"),
+            batch=1,
         )
         for u in (1, 2, 4)
     }
@@ -85,7 +89,7 @@ def test_attention_reads_its_heads_and_a_later_step_what_the_ring_brought(scheme
 
 def test_a_norm_counts_once_where_nothing_is_distributed():
     model, size = small("sd35-medium", 4)
-    reading = read_published(model, size, T3K, parse_parallel("sp4_cfg2", T3K), batch=2)
+    reading = read_published(model, size, RunOptions.of(mesh=T3K, parallel="sp4_cfg2", dtype="bf16"), batch=2)
     joint = Counter(op.name for op in reading.ops if op.stage == "block 0" and op.kind == "norm")
     assert joint["layer_norm"] == 4, "before attention and feed-forward, image and prompt"
 
@@ -112,7 +116,7 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
             for name, found in counted.get_flop_counts().items()
             if name.endswith(("conv_y", "conv_b"))
         )
-        ops = read(config, {"z": (1, 16, 3, 8, 8)}, get_mesh("n150"), parse_parallel("sp1", get_mesh("n150"))).ops
+        ops = read(config, {"z": (1, 16, 3, 8, 8)}, RunOptions.of(mesh="n150", dtype="bf16")).ops
         found = sum(flops(op) for op in ops if config is WAN or op.name != "conv3d" or op.inputs[1][1] != 16)
         assert found == counted.get_total_flops() - of_latent
 
@@ -125,7 +129,9 @@ def test_the_image_decoder_is_counted_as_refsim_runs_it():
     config = {"_class_name": "AutoencoderKL", "latent_channels": 16, "block_out_channels": [128, 256, 512, 512]}
     config |= {"layers_per_block": 2, "use_post_quant_conv": False}
     line = MeshSpec("line", "four in a line", "wormhole_b0", (1, 4), (1, 1), (False, False))
-    ops = read(config, {"z": (1, 16, 64, 48)}, line, parse_parallel("tp4", line), vae_parallel="tensor").ops
+    ops = read(
+        config, {"z": (1, 16, 64, 48)}, RunOptions.of(mesh=line, parallel="tp4", vae_parallel="tensor", dtype="bf16")
+    ).ops
     counted = image_decoder(line, 64, 48)
     for kind, name, rel in (("collective", "all_gather", 0.002), ("matmul", "conv2d", 1e-9)):
         mine, theirs = ([op for op in found if op.name == name] for found in (counted, ops))
@@ -145,6 +151,8 @@ def test_chunks_of_a_decoder_behind_the_first_are_alike(model, config, frames):
 
     machine = schedule.machine(T3K, get_params(T3K.arch))
     shape = (1, 16, frames, 16, 32)
-    ops = read(getattr(decoders, config), {"z": shape}, T3K, parse_parallel("sp2@0_tp4@1", T3K)).ops
+    ops = read(
+        getattr(decoders, config), {"z": shape}, RunOptions.of(mesh=T3K, parallel="sp2@0_tp4@1", dtype="bf16")
+    ).ops
     whole = schedule.replay(programs(ops), machine).ns
     assert decoders.decoder_ns(model, shape[2:], machine) == pytest.approx(whole, rel=1e-3)

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.config import parse_parallel
 from refsim.errors import InvariantError
+from refsim.options import RunOptions
 from tests.tt_impl.env import Env, collect
 
 TP, WORDS = 4, 40
@@ -28,7 +28,7 @@ class _Weights:
 def _context(t: Env) -> Any:
     from tt_impl.parallel.context import Context
 
-    return Context(t.device, t.mesh.spec, parse_parallel("tp4", t.mesh.spec), dtype=t.ttnn.float32)
+    return Context(t.device, RunOptions.of(mesh=t.mesh.spec, parallel="tp4", backend="ttnn-mock", dtype="fp32"))
 
 
 def _argmax(t: Env, logits: Tensor) -> Tensor:

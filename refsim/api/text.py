@@ -13,19 +13,34 @@ from typing import Any
 
 import torch
 
-from refsim import launch
-from refsim.api import DTYPES, _as_file
-from refsim.config import parse_parallel
+from refsim.api.inputs import as_file, as_options
 from refsim.errors import UserError
-from refsim.mesh import MeshSpec, get_mesh
+from refsim.options import RunOptions
 from refsim.pipelines.request import load_tokenizer
-from refsim.pipelines.speculative import MODES, Decoded, Step, load
+from refsim.pipelines.speculative import CACHES, Decoded, Step, load
+from refsim.runtime import launch
 from refsim.runtime.device import Device
-from refsim.validate import check_options
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """What is asked of a target.
+
+    Attributes:
+        draft: folder of the target's DFlash drafter; None for the target alone.
+        cache: what the drafter's cache keeps, one of ``CACHES``.
+        max_new_tokens: tokens to give per prompt, at most.
+        stop: ids that end a text.
+    """
+
+    draft: str | Path | None = None
+    cache: str = "context"
+    max_new_tokens: int = 128
+    stop: Sequence[int] = ()
 
 
 @dataclass
-class DecodeResult:
+class TextResult:
     """What a run gave.
 
     Attributes:
@@ -57,82 +72,61 @@ class DecodeResult:
         return min(min([text.prefill_margin, *(step.margin for step in text.steps)]) for text in self.texts)
 
 
-def decode(
+def generate_text(
     target: str | Path,
     prompts: Sequence[Sequence[int]],
+    request: TextRequest,
     *,
-    draft: str | Path | None = None,
-    mesh: str | MeshSpec,
-    parallel: str = "sp1",
-    dtype: str = "fp32",
-    most: int = 128,
-    stop: Sequence[int] = (),
-    mode: str = "context",
+    options: RunOptions | None = None,
     check: bool = False,
-    timeout_s: float = launch.DEFAULT_TIMEOUT_S,
-    fault: str = "",
     progress: Callable[[int, int], None] | None = None,
-) -> DecodeResult | None:
+    **given: Any,
+) -> TextResult | None:
     """Greedy tokens after each prompt; None on torchrun's ranks above 0.
 
     Args:
         target: transformers folder of a Qwen3 mixture of experts.
         prompts: ids of each.
-        draft: folder of its DFlash drafter; None for the target alone.
-        mesh, parallel: see :func:`refsim.config.parse_parallel`; tp only.
-        dtype: storage of weights and activations, ``fp32`` or ``bf16``.
-        most: tokens to give per prompt.
-        stop: ids that end a text.
-        mode: what the drafter's cache keeps, one of ``MODES``.
+        request: the drafter and its cache, how many tokens, and where a text ends.
+        options: where and how it runs; tensor parallelism only.
         check: decode once more with the target alone and compare the tokens.
-        timeout_s, fault, progress: see :func:`refsim.launch.execute`.
+        progress: called now and then with the number of steps that are done and of all of them.
+        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+            :meth:`refsim.options.RunOptions.of`.
 
     Raises:
         UserError: anything that does not fit, found before a rank is started.
         RankFailure: a rank died, raised or hung.
     """
-    spec = get_mesh(mesh)
-    config = parse_parallel(parallel, spec)
-    check_options("replicated", "step", 1, 1, timeout_s)
-    if config.tp != spec.num_devices:
-        raise UserError(f"decoding is tensor-parallel; --parallel tp{spec.num_devices} would work, not {config}.")
-    if dtype not in DTYPES:
-        raise UserError(f"dtype '{dtype}' is not supported; choose fp32 or bf16.")
-    if mode not in MODES:
-        raise UserError(f"cache '{mode}' does not exist; choose one of {', '.join(MODES)}.")
-    if most < 1:
-        raise UserError(f"--max-new-tokens is 1 or more, not {most}.")
-    if not prompts or not all(len(prompt) for prompt in prompts):
-        raise UserError("every prompt needs at least one token.")
-    if check and draft is None:
-        raise UserError("--check compares with the target alone; give --draft DRAFT_DIR, or leave it out.")
-    folder = None if draft is None else str(draft)
-    model, _ = load(Device(spec, config, 0), str(target), folder, torch.float32, meta=True)
-    words = model.config.vocab_size
+    options = as_options(options, given)
+    _check_request(prompts, request, options, check=check)
+    draft = None if request.draft is None else str(request.draft)
+    model, _ = load(Device(options), str(target), draft, torch.float32, meta=True)
+    vocab_size = model.config.vocab_size
     for token in (token for prompt in prompts for token in prompt):
-        if not 0 <= token < words:
-            raise UserError(f"the prompt holds the id {token}, but the target knows 0 to {words - 1}.")
+        if not 0 <= token < vocab_size:
+            raise UserError(f"the prompt holds the id {token}, but the target knows 0 to {vocab_size - 1}.")
     ids = torch.tensor([token for prompt in prompts for token in prompt])
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    with _as_file({"ids": ids, "lengths": lengths}) as inputs:
+    with as_file({"ids": ids, "lengths": lengths}) as inputs:
         arguments = {
             "target": str(target),
-            "draft": folder,
+            "draft": draft,
             "inputs": str(inputs),
-            "dtype": str(DTYPES[dtype]).removeprefix("torch."),
-            "mode": mode,
-            "most": most,
-            "stop": list(stop),
+            "cache": request.cache,
+            "max_new_tokens": request.max_new_tokens,
+            "stop": list(request.stop),
         }
-        run = {"program": "refsim.pipelines.speculative:program", "mesh": spec, "config": config}
-        result = launch.execute(**run, arguments=arguments, timeout_s=timeout_s, fault=fault, progress=progress)
+        program = "refsim.pipelines.speculative:program"
+        result = launch.execute(program, options, arguments, progress=progress)
         alone = None
         if check:
-            alone = launch.execute(**run, arguments=arguments | {"draft": None}, timeout_s=timeout_s, progress=progress)
+            plain = options.but(fault="", delay=None)
+            alone = launch.execute(program, plain, arguments | {"draft": None}, progress=progress)
     if result is None:
         return None
     found = _texts(result)
-    return DecodeResult(
+    return TextResult(
         texts=found,
         seconds=result.value["seconds"],
         replicas_equal=len({value["digest"] for value in result.values}) == 1,
@@ -144,7 +138,21 @@ def decode(
     )
 
 
-class Words:
+def _check_request(prompts: Sequence[Sequence[int]], request: TextRequest, options: RunOptions, *, check: bool) -> None:
+    devices = options.mesh.num_devices
+    if options.parallel.tp != devices:
+        raise UserError(f"decoding is tensor-parallel; --parallel tp{devices} would work, not {options.parallel}.")
+    if request.cache not in CACHES:
+        raise UserError(f"cache '{request.cache}' does not exist; choose one of {', '.join(CACHES)}.")
+    if request.max_new_tokens < 1:
+        raise UserError(f"--max-new-tokens is 1 or more, not {request.max_new_tokens}.")
+    if not prompts or not all(len(prompt) for prompt in prompts):
+        raise UserError("every prompt needs at least one token.")
+    if check and request.draft is None:
+        raise UserError("--check compares with the target alone; give --draft DRAFT_DIR, or leave it out.")
+
+
+class Tokenizer:
     """The tokenizer of a target's folder."""
 
     def __init__(self, folder: Path) -> None:

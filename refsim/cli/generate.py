@@ -26,43 +26,32 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Text from a decoder on a mesh, greedy, speculative with a drafter; every device is a process."""
-    from refsim import launch
-    from refsim.cli_progress import StepProgress
-    from refsim.mesh import get_mesh
+    from refsim.cli.progress import StepProgress
+    from refsim.options import RunOptions
+    from refsim.runtime import launch
 
-    spec = get_mesh(mesh)
+    options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, timeout_s=timeout)
     launch.warm_up()
-    from refsim.decode import Words, decode
+    from refsim.api.text import TextRequest, Tokenizer, generate_text
 
-    words = Words(target_dir)
-    ids = words.ids(prompt, chat=chat)
-    with StepProgress(f"{target_dir.name} on {spec}, {parallel}", quiet=as_json) as progress:
-        found = decode(
-            target_dir,
-            [ids],
-            draft=draft,
-            mesh=spec,
-            parallel=parallel,
-            dtype=dtype,
-            most=max_new_tokens,
-            stop=words.stop,
-            mode=cache,
-            check=check,
-            timeout_s=timeout,
-            progress=progress,
-        )
+    tokenizer = Tokenizer(target_dir)
+    ids = tokenizer.ids(prompt, chat=chat)
+    request = TextRequest(draft, cache, max_new_tokens, tokenizer.stop)
+    with StepProgress(f"{target_dir.name} on {options.mesh}, {parallel}", quiet=as_json) as progress:
+        found = generate_text(target_dir, [ids], request, options=options, check=check, progress=progress)
     if found is None:
         return
     (text,) = found.texts
     summary = {
-        "mesh": spec.name,
+        "schema": 1,
+        "mesh": options.mesh.name,
         "parallel": parallel,
         "dtype": dtype,
         "cache": cache if draft else None,
         "block": found.block,
         "prompt_tokens": len(ids),
         "tokens": text.tokens,
-        "text": words.text(text.tokens),
+        "text": tokenizer.text(text.tokens),
         "steps": [asdict(step) for step in text.steps],
         "mean_accepted": round(found.mean_accepted, 3) if draft else None,
         "smallest_margin": found.margin,

@@ -26,11 +26,12 @@ from torch.overrides import TorchFunctionMode
 from refsim.ccl import all_gather
 from refsim.config import parse_parallel
 from refsim.errors import UserError
-from refsim.launch import DEFAULT_TIMEOUT_S, under_torchrun
 from refsim.mesh import MeshSpec, get_mesh
+from refsim.options import DEFAULT_TIMEOUT_S, RingOrder, RunOptions
 from refsim.parallel.sequence import TokenShards, gather_tokens
-from refsim.parallel.usp import AttentionOptions, joint_attention
+from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
+from refsim.runtime.launch import under_torchrun
 from refsim.runtime.transport import GlooTransport
 
 _TRANSFORMERS = ("transformer", "transformer_2")
@@ -65,7 +66,7 @@ def parallelize(
     parallel: str = "",
     mesh: str | MeshSpec | None = None,
     *,
-    schedule: str = "step",
+    ring_order: RingOrder = "step",
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Any:
     """Run the transformer of a diffusers pipeline sequence-parallel; the object itself is changed and handed back.
@@ -74,7 +75,7 @@ def parallelize(
         pipe_or_transformer: a pipeline with an SD3, CogVideoX or Wan transformer (both experts), or such a transformer.
         parallel: ``ring4``, ``ulysses4`` or ``ulysses2_ring2``; the ring over all ranks if empty.
         mesh: whose axes and topology the ranks stand for; by default one row of as many devices as ranks.
-        schedule: of the ring, see ``refsim.parallel.ring``.
+        ring_order: see ``refsim.parallel.ring``.
 
     Raises:
         UserError: not under torchrun, another class, factors that do not use every rank, or parallelized before.
@@ -90,9 +91,9 @@ def parallelize(
     parts = [part for part in parts if part is not None] or [pipe_or_transformer]
     for part in parts:
         _check(part)
-    device = _device(parallel, mesh, timeout_s)
+    device = _device(parallel, mesh, ring_order, timeout_s)
     for part in parts:
-        _Sharded(part, device, AttentionOptions(schedule=schedule))
+        _Sharded(part, device)
     return pipe_or_transformer
 
 
@@ -105,7 +106,7 @@ def _check(transformer: Any) -> None:
         raise UserError(f"this {name} is parallelized already; call refsim.parallelize once.")
 
 
-def _device(parallel: str, mesh: str | MeshSpec | None, timeout_s: float) -> Device:
+def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, timeout_s: float) -> Device:
     import torch.distributed as dist
 
     size = int(os.environ["WORLD_SIZE"])
@@ -122,14 +123,15 @@ def _device(parallel: str, mesh: str | MeshSpec | None, timeout_s: float) -> Dev
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     transport = GlooTransport(timeout_s)
-    return Device(spec, config, transport.rank, transport, log_uses=False)
+    options = RunOptions(spec, config, ring_order=ring_order, timeout_s=timeout_s, detect_hazards=False)
+    return Device(options, transport.rank, transport)
 
 
 class _Sharded:
     """The hooks of one transformer."""
 
-    def __init__(self, transformer: Any, device: Device, options: AttentionOptions) -> None:
-        self._device, self._options, self._family = device, options, _FAMILIES[type(transformer).__name__]
+    def __init__(self, transformer: Any, device: Device) -> None:
+        self._device, self._family = device, _FAMILIES[type(transformer).__name__]
         self._tokens: TokenShards | None = None
         blocks = getattr(transformer, self._family.blocks)
         blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -202,9 +204,7 @@ class _Sharded:
         text, first = rows - n, self._family.prompt_first
         at = (slice(text, None), slice(0, text)) if first else (slice(0, n), slice(n, None))
         image, prompt = (tuple(x[:, :, span] for x in (query, key, value)) for span in at)
-        out, prompt_out, _ = joint_attention(
-            self._device, image, prompt if text else None, tokens=self._tokens, options=self._options
-        )
+        out, prompt_out, _ = joint_attention(self._device, image, prompt if text else None, tokens=self._tokens)
         if not text:
             return out
         return torch.cat([prompt_out, out] if first else [out, prompt_out], 2)

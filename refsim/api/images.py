@@ -3,8 +3,9 @@
 The launching process is the host: it tokenizes, draws the noise and writes files; encoders, transformers and decoder
 run on the devices. A pipeline module in ``refsim.pipelines`` brings
 
-    OPTIONS                                   names of what its check and program take beyond the usual
-    check(folder, device, split_prompt)       UserError for a part that is missing or does not fit; reads headers
+    OPTIONS                                   names of the request's fields that its program takes beyond the usual
+    VAE_FORMS                                 the forms of ``vae_parallel`` that its decoder has
+    check(folder, device)                     UserError for a part that is missing or does not fit; reads headers
     prepare(folder, request) -> tensors       what the ranks are handed: ids, noise; reads the folder's tokenizer
     program                                   the ranks' part; gives ``frames`` (B, 3, F, H, W) in -1..1 and ``steps``
 """
@@ -18,15 +19,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim import launch, output
-from refsim.api import DTYPES, _as_file
+from refsim import output
+from refsim.api.inputs import as_file, as_options
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
-from refsim.parallel.usp import VAEParallel
+from refsim.options import RunOptions
 from refsim.pipelines.request import PipelineRequest, read_index
+from refsim.runtime import launch
 from refsim.runtime.device import Device
-from refsim.validate import check_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,91 +84,67 @@ class Check:
         return all(pcc >= lowest for pcc in self.step_pcc) and (not self.exact or self.max_pixel_difference <= 1)
 
 
-def generate(
+def generate_images(
     folder: str | Path,
     request: PipelineRequest,
     *,
-    mesh: str,
-    parallel: str = "sp1",
-    attention: str = "ring",
-    ring: int | None = None,
-    ulysses: int | None = None,
-    dtype: str = "fp32",
-    schedule: str = "step",
-    pad_heads: bool = True,
-    prompt_tokens: str = "replicated",
-    q_chunk_size: int = 256,
-    k_chunk_size: int = 512,
-    vae_parallel: VAEParallel = "spatial",
-    timeout_s: float = launch.DEFAULT_TIMEOUT_S,
+    options: RunOptions | None = None,
     check: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    **given: Any,
 ) -> Generated | None:
     """Run a pipeline folder; None on torchrun's ranks above 0.
 
     Args:
         request: prompt, size, steps, guidance and seed.
-        mesh, parallel, attention, ring, ulysses: see :func:`refsim.config.parse_parallel`.
-        dtype: storage of weights and activations, ``fp32`` or ``bf16``.
-        prompt_tokens: ``replicated`` on every device of sp, or ``split`` over them.
-        schedule, pad_heads, q_chunk_size, k_chunk_size, timeout_s: see :func:`refsim.api.attention_result`.
-        vae_parallel: what tp cuts of an image's decoder, columns (``spatial``) or channels (``tensor``).
+        options: where and how it runs.
         check: run once more in a single process and compare.
-        progress: told now and then how many denoising steps are done, and how many there are.
+        progress: called now and then with the number of denoising steps that are done and of all of them.
+        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+            :meth:`refsim.options.RunOptions.of`.
 
     Raises:
         UserError: anything that does not fit.
         RankFailure: a rank died, raised or hung.
     """
-    root, spec = Path(folder), get_mesh(mesh)
-    config = parse_parallel(parallel, spec, attention=attention, ring=ring, ulysses=ulysses)
-    check_options(prompt_tokens, schedule, q_chunk_size, k_chunk_size, timeout_s, vae_parallel)
-    if dtype not in DTYPES:
-        raise UserError(f"dtype '{dtype}' is not supported; choose fp32 or bf16.")
+    root, options = Path(folder), as_options(options, given)
     if check and launch.under_torchrun():
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."
         )
-    if config.cfg > 1 and not request.guided:
-        raise UserError(f"cfg{config.cfg} needs guidance above 1, not {request.guidance:g}.")
+    if options.parallel.cfg > 1 and not request.guided:
+        raise UserError(f"cfg{options.parallel.cfg} needs guidance above 1, not {request.guidance:g}.")
     module = _pipeline(root)
-    split_prompt = prompt_tokens == "split"
-    options = _options(module.OPTIONS, request, vae_parallel)
-    module.check(root, Device(spec, config, 0), split_prompt=split_prompt, **options)
-    with _as_file(module.prepare(root, request)) as inputs:
+    extra = _extra(module, request, options)
+    module.check(root, Device(options))
+    with as_file(module.prepare(root, request)) as inputs:
         arguments = {
             "folder": str(root),
             "inputs": str(inputs),
-            "dtype": str(DTYPES[dtype]).removeprefix("torch."),
             "steps": request.steps,
             "guidance": request.guidance,
-            "schedule": schedule,
-            "pad_heads": pad_heads,
-            "chunks": (q_chunk_size, k_chunk_size),
-            "split_prompt": split_prompt,
-            **options,
+            **extra,
         }
         program = f"{module.__name__}:program"
-        result = launch.execute(program, spec, config, arguments, timeout_s=timeout_s, progress=progress)
+        result = launch.execute(program, options, arguments, progress=progress)
         if result is None:
             return None
         found = _generated(result, module.FPS)
         if check:
             single = get_mesh("n150")
-            serial = parse_parallel("sp1", single)
-            alone = launch.execute(program, single, serial, arguments, timeout_s=timeout_s, progress=progress)
-            found = replace(found, check=_compare(found, _generated(alone, module.FPS), arguments["dtype"]))
+            serial = options.but(mesh=single, parallel=parse_parallel("sp1", single), delay=None, fault="")
+            alone = launch.execute(program, serial, arguments, progress=progress)
+            found = replace(found, check=_compare(found, _generated(alone, module.FPS), options.dtype))
     return found
 
 
-def _options(names: tuple[str, ...], request: PipelineRequest, vae_parallel: VAEParallel) -> dict[str, Any]:
-    """What a pipeline takes beyond the usual; ``UserError`` for what was asked of one that does not take it."""
-    if request.guidance_2 is not None and "guidance_2" not in names:
+def _extra(module: Any, request: PipelineRequest, options: RunOptions) -> dict[str, Any]:
+    """What a pipeline's program takes beyond the usual; ``UserError`` for what was asked of one that does not."""
+    if request.guidance_2 is not None and "guidance_2" not in module.OPTIONS:
         raise UserError("this pipeline has one transformer; leave out --guidance-2.")
-    if vae_parallel != "spatial" and "vae_parallel" not in names:
+    if options.vae_parallel not in module.VAE_FORMS:
         raise UserError("a video's decoder is cut in space only; leave out --vae-parallel.")
-    given = {"guidance_2": request.guidance_2, "vae_parallel": vae_parallel}
-    return {name: given[name] for name in names}
+    return {name: getattr(request, name) for name in module.OPTIONS}
 
 
 def check_writer(folder: Path) -> None:
@@ -246,4 +223,4 @@ def _compare(found: Generated, alone: Generated, dtype: str) -> Check:
 
     pairs = zip(found.steps, alone.steps, strict=True)
     pcc = [float(torch.corrcoef(torch.stack([a.double().flatten(), b.double().flatten()]))[0, 1]) for a, b in pairs]
-    return Check(pcc, int((found.pixels.int() - alone.pixels.int()).abs().max()), exact=dtype == "float32")
+    return Check(pcc, int((found.pixels.int() - alone.pixels.int()).abs().max()), exact=dtype == "fp32")

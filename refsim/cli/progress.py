@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, a line per step elsewhere, both on stderr."""
+"""How far a long command is, on stderr: a bar on a terminal and a line per step elsewhere, or a spinner."""
 
 from __future__ import annotations
 
@@ -54,3 +54,22 @@ class StepProgress:
             self._bar.update(self._task, completed=done, total=total)
         elif done:
             sys.stderr.write(f"step {done} of {total}, {time.monotonic() - self._begun:.1f} s\n")
+
+
+class Spinner:
+    """A spinner on a terminal while ranks work; nothing elsewhere."""
+
+    def __init__(self, text: str, *, quiet: bool) -> None:
+        from rich.console import Console
+
+        self._status = None
+        if not quiet and sys.stderr.isatty():
+            self._status = Console(stderr=True).status(text)
+
+    def __enter__(self) -> None:
+        if self._status:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()

@@ -43,6 +43,7 @@ def time(
     """Predicted seconds and memory of the denoising loop on a mesh, and what bounds them."""
     from refsim.config import parse_parallel
     from refsim.mesh import Topology, get_mesh
+    from refsim.options import RunOptions
     from refsim.output import check_target
     from refsim.timing import estimate as estimates
     from refsim.timing.memory import check_ttnn, read_ttnn
@@ -62,7 +63,7 @@ def time(
     if links is not None:
         on = replace(on, links=tuple(min(n, links) for n in on.links))
     wired = Topology.LINEAR if topology else None
-    reading = read_published(published, shape, on, config, batch=config.cfg)
+    reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
     found = estimates.estimate(name, on, config, size=size, steps=steps, fsdp=fsdp, topology=wired, reading=reading)
     if trace is not None:
         from refsim.timing.perfetto import write

@@ -1,6 +1,6 @@
 """Seeded disturbances: pauses, and other orders of operations that do not depend on each other.
 
-Nothing a schedule does may change the answer. ``parity.schedules`` runs cases under many of them.
+Nothing of this may change the answer. ``parity.schedules`` runs cases under many seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PACES = (0.1, 1.0)
 """A rank draws one of these; it scales the rank's pauses, so that some ranks run ahead of others."""
 
 
-class Schedule:
+class Delays:
     """The order and the pace of one rank; without a seed, the program's own."""
 
     def __init__(self, rank: int = 0, seed: int | None = None, longest_s: float = 0.0) -> None:

@@ -17,16 +17,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from refsim.runtime.hazards import Hazard
-
-DEFAULT_TIMEOUT_S = 300.0
 
 
 @dataclass
@@ -82,10 +80,9 @@ def shut_down() -> None:
 def end_ranks() -> None:
     """End the ranks that are kept for the next job, and with them what memory they hold; new ones are forked then."""
     if "refsim.runtime.pool" in sys.modules:
-        from refsim.runtime.pool import _POOLS
+        from refsim.runtime.pool import close_all
 
-        for pool in _POOLS.values():
-            pool.close()
+        close_all()
 
 
 def scratch_dir() -> Path | None:
@@ -104,47 +101,26 @@ def is_main() -> bool:
 
 def execute(
     program: str,
-    mesh: MeshSpec,
-    config: DiTParallelConfig,
+    options: RunOptions,
     arguments: dict[str, Any],
     *,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    keep_trace: bool = False,
-    delay: tuple[int, float] | None = None,
-    detect: bool = True,
-    fault: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Result | None:
-    """Run ``program`` (``module:function``) on every device of ``mesh``; None on torchrun's ranks above 0.
+    """Run ``program`` (``module:function``) on every device of a mesh; None on torchrun's ranks above 0.
 
     Args:
+        options: the mesh, the factors and how the run is bounded; the ranks find them as ``device.options``.
         arguments: JSON values handed to the program on every rank.
-        timeout_s: bound on every wait for a peer, and on the time without any sign of life.
-        delay: (seed, longest pause in seconds): pause before sends and before arrivals are taken, and take operations
-            that do not depend on each other in another order.
-        detect: look for hazards; off only to measure what that costs.
-        fault: ``module:function`` of a context manager that every rank enters around the program, to put a mistake in
-            and take it out again (see ``parity.faults``).
-        progress: told now and then how many of the program's steps are done, and how many there are; not under
-            torchrun.
+        progress: called now and then with the number of the program's steps that are done and of all of them; not
+            under torchrun.
     """
     from refsim.runtime.hazards import Hazard
     from refsim.runtime.worker import make_job
 
-    job = make_job(
-        program,
-        mesh,
-        config,
-        arguments,
-        timeout_s=timeout_s,
-        keep_trace=keep_trace,
-        delay=delay,
-        detect=detect,
-        fault=fault,
-    )
+    job = make_job(program, options, arguments)
     started = time.monotonic()
     if under_torchrun():
-        header, tensors = _as_torchrun_rank(job, mesh)
+        header, tensors = _as_torchrun_rank(job, options.mesh)
         if not is_main():
             return None
     else:
@@ -152,7 +128,7 @@ def execute(
 
         from refsim.runtime.pool import pool
 
-        answer = pool(mesh.num_devices).run(job, progress)
+        answer = pool(options.mesh.num_devices).run(job, progress)
         header = answer.header
         tensors = safetensors.torch.load(answer.payload) if answer.payload else {}
     return Result(

@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from refsim.cli_progress import StepProgress
-from refsim.generate import Generated, check_writer, generate, write_pictures
+from refsim.api.images import Generated, check_writer, generate_images, write_pictures
+from refsim.cli.progress import StepProgress
+from refsim.options import RunOptions
 from refsim.output import check_folder
 from refsim.pipelines.request import PipelineRequest
 
 
-def run_pipeline(
-    folder: Path,
-    request: PipelineRequest,
-    out: Path,
-    *,
-    interactive: bool,
-    as_json: bool,
-    progress: StepProgress,
-    **how: Any,
-) -> int:
-    """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed.
+@dataclass(frozen=True)
+class Output:
+    """Where pictures go, and whether the summary is JSON."""
 
-    Args:
-        how: mesh, parallel and so on, as :func:`refsim.generate.generate` takes them.
-    """
-    check_folder(out, "--out", folder)
+    folder: Path
+    as_json: bool
+
+
+def run_pipeline(
+    folder: Path, request: PipelineRequest, options: RunOptions, out: Output, *, interactive: bool, check: bool
+) -> int:
+    """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed."""
+    check_folder(out.folder, "--out", folder)
     check_writer(folder)
     if not interactive:
-        return _once(folder, request, out, as_json=as_json, progress=progress, how=how)
+        return _once(folder, request, options, out, check=check)
     code, number = 0, 0
     while (prompt := _ask()) is not None:
         if prompt:
             asked = replace(request, prompt=prompt)
-            where = out / f"{number:03d}"
-            code |= _once(folder, asked, where, as_json=as_json, progress=progress, how=how)
+            code |= _once(folder, asked, options, replace(out, folder=out.folder / f"{number:03d}"), check=check)
             number += 1
     return code
 
@@ -53,25 +50,19 @@ def _ask() -> str | None:
     return None if not line or line.strip() == "q" else line.strip()
 
 
-def _once(
-    folder: Path,
-    request: PipelineRequest,
-    out: Path,
-    *,
-    as_json: bool,
-    progress: StepProgress,
-    how: dict[str, Any],
-) -> int:
-    with progress:
-        found = generate(folder, request, progress=progress, **how)
+def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Output, *, check: bool) -> int:
+    title = f"{folder.name} on {options.mesh}, {options.parallel}, {options.parallel.attention}"
+    with StepProgress(title, quiet=out.as_json) as progress:
+        found = generate_images(folder, request, options=options, check=check, progress=progress)
     if found is None:
         return 0
-    files = write_pictures(found, out)
-    check = found.check
+    files = write_pictures(found, out.folder)
+    judged = found.check
     summary = {
+        "schema": 1,
         "prompt": request.prompt,
-        "mesh": str(how["mesh"]),
-        "parallel": how["parallel"],
+        "mesh": options.mesh.name,
+        "parallel": str(options.parallel),
         "pictures": len(found.pixels),
         "size": list(found.pixels.shape[1:3]),
         "files": [str(path) for path in files],
@@ -80,17 +71,17 @@ def _once(
         "hazards": found.hazards,
         "bytes_by_collective": found.bytes_by_collective,
         **found.notes,
-        "check": check
+        "check": judged
         and {
-            "step_pcc": check.step_pcc,
-            "max_pixel_difference": check.max_pixel_difference,
-            "passed": check.passed,
+            "step_pcc": judged.step_pcc,
+            "max_pixel_difference": judged.max_pixel_difference,
+            "passed": judged.passed,
         },
     }
-    typer.echo(json.dumps(summary, indent=2) if as_json else _text(summary, found))
+    typer.echo(json.dumps(summary, indent=2) if out.as_json else _text(summary, found))
     for hazard in found.hazards:
         sys.stderr.write(f"refsim: {hazard}\n")
-    wrong = found.hazards or not found.replicas_equal or (check is not None and not check.passed)
+    wrong = found.hazards or not found.replicas_equal or (judged is not None and not judged.passed)
     return int(bool(wrong))
 
 

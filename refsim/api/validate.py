@@ -11,39 +11,16 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
-from refsim.mesh import MeshSpec
 from refsim.models.registry import find_model, load_model
 from refsim.models.vae.decoder import VAEDecoder
+from refsim.options import RunOptions
 from refsim.parallel.cfg import check_batch
-from refsim.parallel.ring import SCHEDULES
 from refsim.parallel.ulysses import cannot_split_heads
-from refsim.parallel.usp import VAE_PARALLEL, AttentionOptions, VAEParallel
 from refsim.runtime.device import Device
 
-PROMPTS = ("replicated", "split")
 _WHOLE_NUMBERS = ("input_ids", "attention_mask")
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-def check_options(
-    prompt: str,
-    schedule: str,
-    q_chunk_size: int,
-    k_chunk_size: int,
-    timeout_s: float,
-    vae_parallel: str = "spatial",
-) -> None:
-    if prompt not in PROMPTS:
-        raise UserError(f"prompt '{prompt}' does not exist; choose one of {', '.join(PROMPTS)}.")
-    if schedule not in SCHEDULES:
-        raise UserError(f"schedule '{schedule}' does not exist; choose one of {', '.join(SCHEDULES)}.")
-    if vae_parallel not in VAE_PARALLEL:
-        raise UserError(f"vae_parallel '{vae_parallel}' does not exist; choose one of {', '.join(VAE_PARALLEL)}.")
-    if min(q_chunk_size, k_chunk_size) < 1:
-        raise UserError(f"chunk sizes are 1 or more, not {q_chunk_size} and {k_chunk_size}.")
-    if not 0 < timeout_s < 1e6:
-        raise UserError(f"the timeout is a number of seconds above 0, not {timeout_s:g}.")
 
 
 def refuse_uneven_heads(heads: int, config: DiTParallelConfig) -> None:
@@ -88,32 +65,22 @@ def check_finite(name: str, tensor: Tensor) -> None:
 def check_run(
     checkpoint: str | Path,
     inputs: Path,
-    mesh: MeshSpec,
-    config: DiTParallelConfig,
+    options: RunOptions,
     *,
-    split_prompt: bool,
-    pad_heads: bool,
-    guidance: float | None,
-    vae_parallel: VAEParallel = "spatial",
+    guidance: float | None = None,
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     folder = Checkpoint(checkpoint)
     model_class, model_config = find_model(folder)
-    if vae_parallel != "spatial" and model_class is not VAEDecoder:
+    if options.vae_parallel != "spatial" and model_class is not VAEDecoder:
         raise UserError(f"only an {VAEDecoder.CLASS_NAME} is cut by channel; leave out --vae-parallel.")
-    if not pad_heads and hasattr(model_config, "num_attention_heads"):
-        refuse_uneven_heads(model_config.num_attention_heads, config)
-    model = load_model(
-        folder,
-        Weights(folder, torch.float32, meta=True),
-        Device(mesh, config, 0),
-        options=AttentionOptions(pad_heads=pad_heads, vae=vae_parallel),
-        split_prompt=split_prompt,
-    )
+    if not options.pad_heads and hasattr(model_config, "num_attention_heads"):
+        refuse_uneven_heads(model_config.num_attention_heads, options.parallel)
+    model = load_model(folder, Weights(folder, torch.float32, meta=True), Device(options))
     shapes = _check_inputs(inputs, model_class.input_shapes(model_config))
     model.check_inputs(shapes)
     batch = next(iter(shapes.values()))[0]
-    check_batch(batch, config.cfg)
+    check_batch(batch, options.parallel.cfg)
     if guidance is not None and batch % 2:
         raise UserError(f"--guidance needs a batch of negative and positive samples, not {batch} sample(s).")
 

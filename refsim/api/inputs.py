@@ -1,0 +1,48 @@
+"""How what a caller hands over reaches the ranks: options as one object, tensors as a file that every rank can map."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from refsim.errors import UserError
+from refsim.options import RunOptions
+from refsim.runtime import launch
+
+_RENAMED = {"prompt": "prompt_layout", "prompt_tokens": "prompt_layout", "schedule": "ring_order"}
+"""Names that options had before 0.2, which still work and warn."""
+
+
+def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
+    """The one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`."""
+    if options is not None:
+        if given:
+            raise UserError(
+                f"give options or {', '.join(given)}, not both; options.but({next(iter(given))}=...) works."
+            )
+        return options
+    for old, new in _RENAMED.items():
+        if old in given:
+            warnings.warn(f"'{old}' is called '{new}' now; the old name goes with 0.3.", FutureWarning, stacklevel=3)
+            given[new] = given.pop(old)
+    if "mesh" not in given:
+        raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")
+    return RunOptions.of(**given)
+
+
+@contextlib.contextmanager
+def as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
+    """Write tensors where every rank can map them; the file is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="inputs-", dir=launch.scratch_dir(), ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "inputs.safetensors"
+        copies = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in tensors.items()}
+        safetensors.torch.save_file(copies, path)
+        yield path

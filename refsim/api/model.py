@@ -1,0 +1,60 @@
+"""One forward of a checkpoint folder on real inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from refsim import output
+from refsim.api.inputs import as_file, as_options
+from refsim.api.validate import check_run
+from refsim.options import RunOptions
+from refsim.runtime import launch
+from refsim.runtime.launch import Result
+
+
+def run(
+    checkpoint: str | Path,
+    *,
+    inputs: str | Path | dict[str, Tensor],
+    options: RunOptions | None = None,
+    guidance: float | None = None,
+    out: str | Path | None = None,
+    **given: Any,
+) -> Result | None:
+    """One forward of a diffusers checkpoint folder on a mesh.
+
+    Args:
+        checkpoint: folder with config.json and safetensors; its ``_class_name`` picks the model.
+        inputs: safetensors file, or dict, with the names of the diffusers ``forward`` arguments. With cfg
+            parallelism the batch is split over the groups, negative first.
+        options: where and how it runs.
+        guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
+        out: safetensors file to write ``sample`` (and ``guided``) to.
+        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+            :meth:`refsim.options.RunOptions.of`.
+
+    Returns:
+        Result with tensors ``sample`` (the whole batch, as the diffusers forward returns it) and ``guided``, and
+        ``value["digests"]``, one per rank; None on torchrun's ranks above 0.
+
+    Raises:
+        UserError: anything that does not fit, found before a rank is started where possible.
+        RankFailure: a rank died, raised or hung.
+    """
+    options = as_options(options, given)
+    with contextlib.ExitStack() as stack:
+        if isinstance(inputs, dict):
+            inputs = stack.enter_context(as_file(inputs))
+        check_run(checkpoint, Path(inputs), options, guidance=guidance)
+        arguments = {"checkpoint": str(checkpoint), "inputs": str(inputs), "guidance": guidance}
+        result = launch.execute("refsim.pipelines.transformer:program", options, arguments)
+    if result is not None:
+        result.value["digests"] = [value["digest"] for value in result.values]
+    if result is not None and out is not None:
+        output.write(out, safetensors.torch.save(result.tensors))
+    return result

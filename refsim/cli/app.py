@@ -1,0 +1,52 @@
+"""The command tree. Everything heavy is imported when its command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Annotated
+
+import typer
+
+from refsim.cli.generate import generate
+from refsim.cli.meshes import meshes
+from refsim.cli.run import run
+
+app = typer.Typer(
+    name="refsim",
+    help="Run parallel diffusion-transformer inference on CPU, one process per mesh device, and judge it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(meshes)
+app.command()(run)
+app.command()(generate)
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, those of failing ranks too.")] = False,
+) -> None:
+    if debug:
+        os.environ["REFSIM_DEBUG"] = "1"
+
+
+def mount() -> None:
+    """Add the commands of the packages above refsim, once."""
+    if any(group.name == "parity" for group in app.registered_groups):
+        return
+    from parity.cli import app as parity_app
+    from refsim.cli.timing import mount as mount_timing
+
+    mount_timing(app)
+    with contextlib.suppress(ModuleNotFoundError):  # benchmarks come with a clone
+        from benchmarks.cli import app as bench_app
+
+        app.add_typer(bench_app, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
+    app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
+    from parity.faults.cli import app as faults_app
+    from parity.schedules_cli import app as schedules_app
+
+    app.add_typer(faults_app, name="faults", help="Put known mistakes in and see that the gate catches them.")
+    app.add_typer(schedules_app, name="schedules", help="Same bits under every schedule; which buffer policy is safe.")

@@ -1,0 +1,165 @@
+"""The command as a process: signals, exit codes, one sentence per mistake on stderr.
+
+Exit codes: 0 done, 1 a check failed or a rank did, 2 the user's mistake (one sentence on stderr), 130 interrupted,
+141 whoever read stdout went away, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import NoReturn
+
+import typer
+
+from refsim.errors import RankFailure, RefsimError
+
+_INTERRUPTED, _STDOUT_CLOSED, _TERMINATED = 130, 141, 143
+_RANK_0_FIRST_S = 2.0  # how long torchrun's other ranks wait for rank 0 to say the same
+# Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
+# the one subclass that every version exports.
+_CommandLineError = typer.BadParameter.__mro__[2]
+
+
+class _Signals:
+    """Ctrl-C and SIGTERM while a command runs: an exception, so that everything is put away, and a note of it.
+
+    The note is needed because libraries turn an exception in the wrong moment (an import, say) into another one.
+    Torchrun's ranks are left alone: torchrun ends them.
+    """
+
+    def __init__(self) -> None:
+        self.code = 0
+
+    def install(self) -> None:
+        from refsim.runtime.launch import under_torchrun
+
+        if under_torchrun():
+            return
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs ignore it
+            signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGTERM, self._stop)
+
+    def ignore(self) -> None:
+        """From here on this process only puts things away, which is bounded."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) == self._stop:
+                signal.signal(number, signal.SIG_IGN)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.code = _INTERRUPTED if number == signal.SIGINT else _TERMINATED
+        raise KeyboardInterrupt
+
+
+_signals = _Signals()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the console script; never returns."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with a closed one, whose number the next file opened would get
+            setattr(sys, name, open(os.devnull, "w"))
+    _signals.install()
+    code = run_command(argv)
+    _signals.ignore()
+    if code in (_INTERRUPTED, _TERMINATED):
+        _leave(code)
+    sys.exit(code)
+
+
+def run_command(argv: list[str] | None) -> int:
+    """Run one command line; its exit code."""
+    try:
+        try:
+            code = _run(argv)
+            sys.stdout.flush()
+        except BaseException:
+            if _signals.code:
+                return _stopped(_signals.code)
+            raise
+        return _stopped(code) if code in (_INTERRUPTED, _TERMINATED) else code
+    except SystemExit as e:  # rich's answer to a closed stdout
+        if not isinstance(e.__context__, BrokenPipeError):
+            raise
+        return _stdout_closed()
+    except BrokenPipeError:
+        return _stdout_closed()
+    except OSError as e:
+        if "REFSIM_DEBUG" in os.environ:
+            traceback.print_exc()
+        what = f"'{e.filename}'" if e.filename else "the output"
+        return _report(f"{what} could not be read or written ({e.strerror or e}).", 1)
+
+
+def _run(argv: list[str] | None) -> int:
+    try:
+        from refsim.cli.app import app, mount
+
+        mount()
+        code = app(args=argv, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.Exit as e:
+        return e.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except _CommandLineError as e:
+        return _report(f"{e.format_message().rstrip('.')}; see --help.", 2)
+    except RankFailure as e:
+        if "REFSIM_DEBUG" in os.environ and e.traceback:
+            sys.stderr.write(e.traceback)
+        return _report(str(e), e.exit_code, e.events_table())
+    except RefsimError as e:
+        if "REFSIM_DEBUG" in os.environ:
+            traceback.print_exc()
+        return _report(str(e), e.exit_code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End with this very code: Python, once Ctrl-C met it inside an ``exec``, would end itself by SIGINT instead."""
+    from refsim.runtime import launch
+
+    launch.shut_down()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _stopped(code: int) -> int:
+    """Typer turns Ctrl-C into an exit code without a word, whichever signal it was."""
+    code = _signals.code or code
+    return _report("interrupted." if code == _INTERRUPTED else "terminated.", code)
+
+
+def _stdout_closed() -> int:
+    """As a program that SIGPIPE ends: no word; what is still buffered goes nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return _STDOUT_CLOSED
+
+
+def _report(sentence: str, code: int, details: str = "") -> int:
+    """One line on stderr, whatever control characters a name or a library's message holds, then the details.
+
+    torchrun ends every rank as soon as one has failed. A rank above 0 therefore leaves rank 0 the time to say what it
+    has most likely met too, and then says it itself: rank 0 may be slow, or may not have met it at all.
+    """
+    from refsim.runtime.launch import is_main
+
+    name = "refsim"
+    if not is_main():
+        if code in (_INTERRUPTED, _TERMINATED):
+            return code
+        time.sleep(_RANK_0_FIRST_S)
+        name = f"refsim, rank {os.environ['RANK']}"
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{name}: {line}\n{details}")
+        sys.stderr.flush()
+    return code

@@ -1,0 +1,237 @@
+"""``refsim run``: one forward of a checkpoint, or a pipeline from prompt to pictures, on refsim's ranks or on ttnn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refsim.errors import UserError
+
+if TYPE_CHECKING:
+    from refsim.options import RunOptions
+
+
+def run(
+    checkpoint_dir: Annotated[Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline.")],
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    out: Annotated[Path, typer.Option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
+    inputs: Annotated[
+        Path | None, typer.Option(help="Model: safetensors with the diffusers forward arguments.")
+    ] = None,
+    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    ring: Annotated[int | None, typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
+    ulysses: Annotated[int | None, typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")] = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
+    ] = None,
+    prompt_layout: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
+    ring_order: Annotated[str, typer.Option(help="How the ring overlaps: gather, step or block.")] = "step",
+    pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
+    q_chunk_size: Annotated[int, typer.Option(help="Query rows per attention chunk.")] = 256,
+    k_chunk_size: Annotated[int, typer.Option(help="Key rows per attention chunk.")] = 512,
+    vae_parallel: Annotated[
+        str, typer.Option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
+    ] = "spatial",
+    backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
+    timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
+    trace: Annotated[Path | None, typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Pipeline: what to show.")] = None,
+    negative_prompt: Annotated[str, typer.Option(help="Pipeline: what not to show.")] = "",
+    steps: Annotated[int, typer.Option(help="Pipeline: denoising steps.")] = 50,
+    guidance_2: Annotated[float | None, typer.Option("--guidance-2", help="Pipeline: of the second expert.")] = None,
+    height: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
+    width: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
+    frames: Annotated[int | None, typer.Option(help="Pipeline: of a video.")] = None,
+    max_text: Annotated[int | None, typer.Option(help="Pipeline: tokens the prompt is padded or cut to.")] = None,
+    seed: Annotated[int, typer.Option(help="Pipeline: of the noise it starts from.")] = 0,
+    check: Annotated[bool, typer.Option("--check", help="Pipeline: compare every step with one process.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", help="Pipeline: ask for prompts until q.")] = False,
+    prompt_tokens: Annotated[str | None, typer.Option(hidden=True)] = None,
+    schedule: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """One forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
+    from refsim.cli.renamed import renamed
+    from refsim.options import RunOptions
+    from refsim.pipelines.request import PipelineRequest, is_pipeline
+
+    options = RunOptions.of(
+        mesh=mesh,
+        parallel=parallel,
+        attention=attention,
+        ring=ring,
+        ulysses=ulysses,
+        dtype=dtype,
+        prompt_layout=renamed("--prompt-tokens", prompt_tokens, "--prompt-layout", prompt_layout),
+        ring_order=renamed("--schedule", schedule, "--ring-order", ring_order),
+        pad_heads=pad_heads,
+        q_chunk_size=q_chunk_size,
+        k_chunk_size=k_chunk_size,
+        vae_parallel=vae_parallel,
+        backend=backend,
+        timeout_s=timeout,
+        trace=trace is not None,
+    )
+    if is_pipeline(checkpoint_dir):
+        if inputs is not None or trace is not None:
+            raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
+        if prompt is None and not interactive:
+            raise UserError(f"'{checkpoint_dir}' is a pipeline; give --prompt TEXT or --interactive.")
+        scale = {} if guidance is None else {"guidance": guidance}
+        sizes = {"height": height, "width": width, "frames": frames, "max_text": max_text}
+        request = PipelineRequest(
+            prompt or "", negative_prompt, steps, guidance_2=guidance_2, seed=seed, **scale, **sizes
+        )
+        _run_pipeline(checkpoint_dir, request, out, options, interactive=interactive, check=check, as_json=as_json)
+        return
+    if prompt is not None or interactive:
+        raise UserError(
+            f"'{checkpoint_dir}' is one model and no pipeline (no model_index.json); give --inputs instead."
+        )
+    if inputs is None:
+        raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
+    _check_files(checkpoint_dir, inputs, out, trace, guidance)
+    forward = _run_model if options.backend == "cpu" else _run_ttnn
+    forward(_Forward(checkpoint_dir, inputs, out, guidance, trace), options, as_json=as_json)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Forward:
+    """One forward as the command line asks for it."""
+
+    checkpoint: Path
+    inputs: Path
+    out: Path
+    guidance: float | None
+    trace: Path | None
+
+
+def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, guidance: float | None) -> None:
+    from refsim.output import check_target
+
+    check_target(out, "--out", inputs, checkpoint)
+    if trace is not None:
+        check_target(trace, "--trace", inputs, checkpoint, out)
+    if guidance is not None and not math.isfinite(guidance):
+        raise UserError(f"--guidance is a finite number, not {guidance}.")
+
+
+def _run_pipeline(
+    folder: Path, request: Any, out: Path, options: RunOptions, *, interactive: bool, check: bool, as_json: bool
+) -> None:
+    from refsim.runtime import launch
+
+    if options.backend != "cpu":
+        raise UserError(f"a pipeline runs on backend cpu, not {options.backend}; give the folder of its transformer.")
+    launch.warm_up()
+    from refsim.cli.pipeline import Output, run_pipeline
+
+    code = run_pipeline(folder, request, options, Output(out, as_json=as_json), interactive=interactive, check=check)
+    if code:
+        raise typer.Exit(code)
+
+
+def _summary(asked: _Forward, options: RunOptions, tensors: dict[str, Any]) -> dict[str, Any]:
+    """What both kinds of backend print of a run."""
+    parallel = options.parallel
+    return {
+        "schema": 1,
+        "mesh": options.mesh.name,
+        "parallel": str(parallel),
+        "factors": {k: dataclasses.asdict(v) for k, v in vars(parallel).items()},
+        "attention": parallel.attention,
+        "dtype": options.dtype,
+        "backend": options.backend,
+        "outputs": {name: list(t.shape) for name, t in tensors.items()},
+        "out": str(asked.out),
+        "trace": str(asked.trace) if asked.trace else None,
+    }
+
+
+def _title(asked: _Forward, options: RunOptions) -> str:
+    backend = "" if options.backend == "cpu" else f"{options.backend} "
+    return f"{asked.checkpoint.name} on {backend}{options.mesh}, {options.parallel}, {options.parallel.attention}"
+
+
+def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
+    """The forward on refsim's own ranks; exit code 1 where ranks disagree or a hazard was found."""
+    from refsim.cli.progress import Spinner
+    from refsim.runtime import launch
+
+    launch.warm_up()
+    with Spinner(_title(asked, options), quiet=as_json):
+        from refsim import api
+
+        result = api.run(asked.checkpoint, inputs=asked.inputs, options=options, guidance=asked.guidance, out=asked.out)
+    if result is None:
+        return
+    if asked.trace is not None:
+        from refsim.runtime.trace import write_jsonl
+
+        write_jsonl(result.trace, asked.trace)
+    summary = _summary(asked, options, result.tensors) | {
+        "ranks": options.mesh.num_devices,
+        "replicas_equal": len(set(result.value["digests"])) == 1,
+        "hazards": [str(hazard) for hazard in result.hazards],
+        "bytes_by_collective": result.bytes_by_collective,
+        "wall_s": round(result.wall_s, 3),
+    }
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+    else:
+        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+        sent = sum(result.bytes_by_collective.values()) / 1e6
+        same = "all ranks agree" if summary["replicas_equal"] else "RANKS DISAGREE"
+        ranks = f"{options.mesh.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s"
+        typer.echo(f"{shapes} -> {asked.out}  ({ranks})")
+        if asked.trace is not None:
+            typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
+    for hazard in summary["hazards"]:
+        sys.stderr.write(f"refsim: {hazard}\n")
+    if summary["hazards"] or not summary["replicas_equal"]:
+        raise typer.Exit(1)
+
+
+def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
+    """The forward in TTNN, in a process of its own."""
+    from refsim.cli.progress import Spinner
+    from tt_impl import api
+
+    api.check_options(options)
+    started = time.monotonic()
+    with Spinner(_title(asked, options), quiet=as_json):
+        from refsim.api.validate import check_run
+
+        check_run(asked.checkpoint, asked.inputs, options, guidance=asked.guidance)
+        outcome = api.run(
+            asked.checkpoint, inputs=asked.inputs, options=options, guidance=asked.guidance, out=asked.out
+        )
+    if asked.trace is not None:
+        from refsim import output
+
+        output.write(asked.trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
+    summary = _summary(asked, options, outcome.tensors) | {
+        "ran": outcome.ran,
+        "operations": len(outcome.ops),
+        "collectives": outcome.collectives,
+        "wall_s": round(time.monotonic() - started, 3),
+    }
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+    mock = options.backend == "ttnn-mock"
+    values = "golden values, kernels not run" if mock else "computed by the device's kernels"
+    typer.echo(f"{shapes} -> {asked.out}  ({len(outcome.ops)} operations, {summary['wall_s']:.2f} s)")
+    typer.echo(f"ran on {outcome.ran} ({values})")

@@ -1,0 +1,171 @@
+"""One run's options in one frozen object: where it runs, in which precision, and how its schemes are carried out.
+
+``RunOptions`` says everything about a run but what is computed (the checkpoint, its inputs, the prompt). The command
+line and the Python interface build one with :meth:`RunOptions.of`; the launcher, every rank program, every layer (by
+way of ``device.options``), parity's cases and the ttnn launcher take it whole. It checks itself, so that whoever holds
+one may rely on it, and it survives a round trip through JSON, which is how it reaches the ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from refsim.config import DiTParallelConfig, ParallelFactor, parse_parallel
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec, get_mesh
+
+if TYPE_CHECKING:
+    import torch
+
+Backend = Literal["cpu", "ttnn-mock", "ttnn-sim", "ttnn-device"]
+Dtype = Literal["fp32", "bf16"]
+PromptLayout = Literal["replicated", "split"]
+RingOrder = Literal["gather", "step", "block"]
+VAEParallel = Literal["spatial", "tensor"]
+
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+PROMPT_LAYOUTS: tuple[PromptLayout, ...] = get_args(PromptLayout)
+RING_ORDERS: tuple[RingOrder, ...] = get_args(RingOrder)
+VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
+
+DEFAULT_TIMEOUT_S = 300.0
+_MAX_TIMEOUT_S = 1e6
+_SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+_FACTORS = ("attention", "ring", "ulysses")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is laid out, stored, ordered and bounded.
+
+    Attributes:
+        mesh: the devices; rank ``r`` plays device ``r`` in row-major order.
+        parallel: the factors of the parallel schemes and the mesh axis of each.
+        dtype: storage of weights and activations, ``fp32`` or ``bf16``.
+        prompt_layout: the prompt's tokens are ``replicated`` on every device of sp, or ``split`` over them.
+        ring_order: how the ring overlaps: ``gather`` all shards first, or pass on a ``step`` or a ``block`` at a time
+            (see ``refsim.parallel.ring``).
+        q_chunk_size, k_chunk_size: rows of queries and of keys that attention handles at a time, as in
+            ``ttnn.SDPAProgramConfig``.
+        pad_heads: heads that do not split evenly are padded with zeros, or (False) refused.
+        vae_parallel: what tp cuts of an image's decoder, its columns (``spatial``) or its channels (``tensor``).
+        backend: what computes: ``cpu`` (refsim's ranks), ``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``.
+        timeout_s: the longest wait for a peer, and the longest time without any sign of life, in seconds.
+        trace: keep the events of every rank.
+        delay: for tests of the harness: (seed, longest pause in seconds) of pauses and of operations that do not
+            depend on each other taken in another order.
+        fault: for tests of the harness: ``module:function`` of a context manager that every rank enters around its
+            program, to put a mistake in and take it out again (see ``parity.faults``).
+        detect_hazards: log the uses of device buffers and look for hazards; off only to measure what that costs.
+
+    Raises:
+        UserError: a value that does not exist or does not go with another one, in one sentence.
+    """
+
+    mesh: MeshSpec
+    parallel: DiTParallelConfig
+    dtype: Dtype = "fp32"
+    prompt_layout: PromptLayout = "replicated"
+    ring_order: RingOrder = "step"
+    q_chunk_size: int = 256
+    k_chunk_size: int = 512
+    pad_heads: bool = True
+    vae_parallel: VAEParallel = "spatial"
+    backend: Backend = "cpu"
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    trace: bool = False
+    delay: tuple[int, float] | None = None
+    fault: str = ""
+    detect_hazards: bool = True
+
+    def __post_init__(self) -> None:
+        if self.parallel.num_devices != self.mesh.num_devices:
+            raise UserError(
+                f"{self.parallel} uses {self.parallel.num_devices} devices but mesh {self.mesh} has "
+                f"{self.mesh.num_devices}; build the factors with parse_parallel."
+            )
+        for name, allowed in (
+            ("backend", BACKENDS),
+            ("prompt_layout", PROMPT_LAYOUTS),
+            ("ring_order", RING_ORDERS),
+            ("vae_parallel", VAE_PARALLEL),
+        ):
+            if getattr(self, name) not in allowed:
+                raise UserError(f"{name} '{getattr(self, name)}' does not exist; choose one of {', '.join(allowed)}.")
+        if self.dtype not in DTYPES:
+            raise UserError(f"dtype '{self.dtype}' is not supported; choose fp32 or bf16.")
+        if not all(isinstance(n, int) and n >= 1 for n in (self.q_chunk_size, self.k_chunk_size)):
+            raise UserError(f"chunk sizes are 1 or more, not {self.q_chunk_size} and {self.k_chunk_size}.")
+        if not 0 < self.timeout_s < _MAX_TIMEOUT_S:
+            raise UserError(f"the timeout is a number of seconds above 0, not {self.timeout_s:g}.")
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        mesh: str | MeshSpec,
+        parallel: str | DiTParallelConfig = "sp1",
+        **given: Any,
+    ) -> RunOptions:
+        """The options as users write them.
+
+        Args:
+            mesh: a mesh's name, or a spec.
+            parallel: factors such as ``cfg2_sp2_tp2`` or ``sp2@0_tp4@1``, or a configuration.
+            given: ``attention``, ``ring`` and ``ulysses`` (see :func:`refsim.config.parse_parallel`) and any other
+                field of this class. ``dtype`` may also be a torch dtype or its name; without one it is ``fp32``, and
+                ``bf16`` on a ttnn backend.
+
+        Raises:
+            UserError: an option that does not exist, or a value that does not fit.
+        """
+        spec = get_mesh(mesh)
+        factors = {name: given.pop(name) for name in _FACTORS if name in given}
+        known = [f.name for f in fields(cls) if f.name not in ("mesh", "parallel")]
+        for name in given:
+            if name not in known:
+                raise UserError(f"option '{name}' does not exist; a run takes {', '.join([*_FACTORS, *known])}.")
+        if isinstance(parallel, str):
+            parallel = parse_parallel(parallel, spec, **factors)
+        dtype = given.pop("dtype", None)
+        if dtype is None:
+            dtype = "fp32" if given.get("backend", "cpu") == "cpu" else "bf16"
+        name = str(dtype).removeprefix("torch.")
+        return cls(spec, parallel, dtype=_SHORT.get(name, name), **given)
+
+    def but(self, **changed: Any) -> RunOptions:
+        """The same options but for the fields ``changed``, checked again."""
+        return replace(self, **changed)
+
+    @property
+    def storage(self) -> torch.dtype:
+        """The torch dtype of weights and activations."""
+        import torch
+
+        return {"fp32": torch.float32, "bf16": torch.bfloat16}[self.dtype]
+
+    @property
+    def splits_prompt(self) -> bool:
+        """Whether the prompt's tokens are cut over more than one device."""
+        return self.prompt_layout == "split" and self.parallel.sp > 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The options as JSON values, from which :meth:`from_json` makes equal ones."""
+        mesh = {f.name: getattr(self.mesh, f.name) for f in fields(self.mesh)}
+        factors = {f.name: getattr(self.parallel, f.name) for f in fields(self.parallel)}
+        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("mesh", "parallel")}
+        return {"mesh": mesh, "parallel": {n: [f.factor, f.mesh_axis] for n, f in factors.items()}, **rest}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RunOptions:
+        """The options that :meth:`to_json` wrote, tuples restored."""
+        rest = {name: _tuple(x) for name, x in value.items()}
+        mesh = MeshSpec(**{name: _tuple(x) for name, x in rest.pop("mesh").items()})
+        factors = {name: ParallelFactor(n, _tuple(axis)) for name, (n, axis) in rest.pop("parallel").items()}
+        return cls(mesh, DiTParallelConfig(**factors), **rest)
+
+
+def _tuple(x: Any) -> Any:
+    return tuple(x) if isinstance(x, list) else x
