@@ -193,7 +193,6 @@ def measure(
                 attention=attention,
                 dtype="bf16",
                 timeout_s=timeout_s,
-                schedule="step",
             )
     finally:
         done.set()

@@ -20,29 +20,18 @@ MOST_PARAMETERS = 8
 TOO_LARGE = frozenset(
     {
         "JointAttention.__init__",
-        "Worker.execute",
         "_linear",
         "_overlapped",
-        "_run_ttnn",
         "_wan",
-        "attention_result",
-        "decode",
         "estimate",
-        "execute",
         "explore",
-        "generate",
-        "joint_attention",
-        "make_job",
         "matmul",
         "measure",
         "multicast_matmul",
         "plan",
         "program",
-        "ring_attention",
-        "run",
         "run_suite",
         "sdpa",
-        "simulate_attention",
         "time",
         "ulysses_attention",
     }
@@ -97,7 +86,7 @@ def _measure(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: s
     options = any("typer." in ast.unparse(a.annotation) for a in (*given.args, *given.kwonlyargs) if a.annotation)
     decorators = {ast.unparse(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2] for d in node.decorator_list}
     relative = path.relative_to(ROOT).as_posix()
-    command = relative.startswith("refsim/cli") and options
+    command = relative.startswith("refsim/cli") and (options or bool(decorators & {"command", "callback"}))
     shadow = relative.startswith("tt_impl/mock/rules/") and bool(decorators & {"across", "per_device"})
     first = node.body[0].lineno if command else node.lineno
     return Function(prefix + node.name, (node.end_lineno or first) - first + 1, 0 if command or shadow else len(own))

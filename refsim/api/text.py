@@ -103,12 +103,9 @@ def generate_text(
     draft = None if request.draft is None else str(request.draft)
     model, _ = load(Device(options), str(target), draft, torch.float32, meta=True)
     vocab_size = model.config.vocab_size
-    for token in (token for prompt in prompts for token in prompt):
-        if not 0 <= token < vocab_size:
-            raise UserError(f"the prompt holds the id {token}, but the target knows 0 to {vocab_size - 1}.")
-    ids = torch.tensor([token for prompt in prompts for token in prompt])
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    with as_file({"ids": ids, "lengths": lengths}) as inputs:
+    if unknown := [token for prompt in prompts for token in prompt if not 0 <= token < vocab_size]:
+        raise UserError(f"the prompt holds the id {unknown[0]}, but the target knows 0 to {vocab_size - 1}.")
+    with as_file(_packed(prompts)) as inputs:
         arguments = {
             "target": str(target),
             "draft": draft,
@@ -123,8 +120,10 @@ def generate_text(
         if check:
             plain = options.but(fault="", delay=None)
             alone = launch.execute(program, plain, arguments | {"draft": None}, progress=progress)
-    if result is None:
-        return None
+    return None if result is None else _result(result, alone)
+
+
+def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
     found = _texts(result)
     return TextResult(
         texts=found,
@@ -136,6 +135,12 @@ def generate_text(
         block=result.value["block"],
         same_as_target=None if alone is None else [t.tokens for t in found] == [t.tokens for t in _texts(alone)],
     )
+
+
+def _packed(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
+    """All ids one after the other, and how many belong to each prompt."""
+    ids = torch.tensor([token for prompt in prompts for token in prompt])
+    return {"ids": ids, "lengths": torch.tensor([len(prompt) for prompt in prompts])}
 
 
 def _check_request(prompts: Sequence[Sequence[int]], request: TextRequest, options: RunOptions, *, check: bool) -> None:

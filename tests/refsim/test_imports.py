@@ -176,6 +176,8 @@ def test_relative_imports_of_a_package_count_from_the_package():
 
 def test_names_configs_and_errors_come_without_torch():
     """The device wing and ``refsim --help`` load these; neither waits for torch."""
-    code = "import sys, refsim, refsim.mesh, refsim.config, refsim.errors, refsim.options; print('torch' in sys.modules)"
+    code = (
+        "import sys, refsim, refsim.mesh, refsim.config, refsim.errors, refsim.options; print('torch' in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
