@@ -11,6 +11,7 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
+from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
 from refsim.models.registry import find_model, load_model
 from refsim.models.vae.decoder import VAEDecoder
 from refsim.options import RunOptions
@@ -77,15 +78,16 @@ def check_run(
     if not options.pad_heads and hasattr(model_config, "num_attention_heads"):
         refuse_uneven_heads(model_config.num_attention_heads, options.parallel)
     model = load_model(folder, Weights(folder, torch.float32, meta=True), Device(options))
-    shapes = _check_inputs(inputs, model_class.input_shapes(model_config))
+    wanted = model_class.input_shapes(model_config)
+    shapes = _check_inputs(inputs, wanted)
+    batch = named_sizes(wanted, shapes)[BATCH]
     model.check_inputs(shapes)
-    batch = next(iter(shapes.values()))[0]
     check_batch(batch, options.parallel.cfg)
     if guidance is not None and batch % 2:
         raise UserError(f"--guidance needs a batch of negative and positive samples, not {batch} sample(s).")
 
 
-def _check_inputs(path: Path, wanted: dict[str, tuple[int | None, ...]]) -> dict[str, tuple[int, ...]]:
+def _check_inputs(path: Path, wanted: dict[str, Dims]) -> dict[str, tuple[int, ...]]:
     """Shapes of the inputs file, after checking names, shapes, dtypes and values."""
     try:
         found = path.is_file()
@@ -107,24 +109,19 @@ def _check_inputs(path: Path, wanted: dict[str, tuple[int | None, ...]]) -> dict
                 shapes[name] = _check_input(name, tensor, wanted[name])
     except (SafetensorError, OSError, ValueError) as e:
         raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
-    batches = {name: shape[0] for name, shape in shapes.items()}
-    if len(set(batches.values())) > 1:
-        said = ", ".join(f"{name} {size}" for name, size in batches.items())
-        raise UserError(f"the inputs disagree about the batch ({said}); give every tensor the same first dim.")
     return shapes
 
 
-def _check_input(name: str, tensor: Tensor, wanted: tuple[int | None, ...]) -> tuple[int, ...]:
+def _check_input(name: str, tensor: Tensor, wanted: Dims) -> tuple[int, ...]:
     shape = tuple(tensor.shape)
-    fits = len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True))
-    if not fits or 0 in shape:
-        text = ", ".join("any" if w is None else str(w) for w in wanted)
+    if not fits(shape, wanted):
+        text = ", ".join(map(str, wanted))
         raise UserError(f"input {name} has shape {shape} but the checkpoint needs ({text}).")
     if name in _WHOLE_NUMBERS:
         if tensor.dtype not in (torch.int64, torch.int32):
             raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be int64.")
         return shape
-    plain = _FLOATS if len(wanted) > 1 else (*_FLOATS, *_INTEGERS)  # a time step may be a whole number
+    plain = (*_FLOATS, *_INTEGERS) if is_exact(wanted) else _FLOATS  # a time step may be a whole number
     if tensor.dtype not in plain:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in plain)
         raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be one of {names}.")

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
+from refsim.models.inputs import Dims, is_exact, is_per_sample
 from refsim.models.registry import find_model, load_model
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.runtime.device import Device
@@ -34,19 +35,21 @@ def program(
     model = load_model(folder, weights, device)
     model_class, config = find_model(folder)
     with safe_open(inputs, "pt") as file:
-        arguments = {}
-        for name in model_class.input_shapes(config):
-            lazy = file.get_slice(name)
-            start, stop = batch_range(device, lazy.get_shape()[0])
-            x = lazy[start:stop]
-            # a time step is an exact number; rounding it to bf16 would be another time step
-            arguments[name] = x.to(storage) if x.is_floating_point() and x.ndim > 1 else x
+        arguments = {name: _load(file, name, dims, device) for name, dims in model_class.input_shapes(config).items()}
     device.status("running the transformer")
     sample = gather_batch(device, model(**arguments))
     result = {"sample": sample}
     if guidance is not None:
         result["guided"] = guide(sample, guidance)
     return {"digest": digest(sample)}, result
+
+
+def _load(file: Any, name: str, dims: Dims, device: Device) -> Tensor:
+    """This device's part of an input: the samples of its cfg group, in the storage dtype unless it is exact."""
+    lazy = file.get_slice(name)
+    start, stop = batch_range(device, lazy.get_shape()[0]) if is_per_sample(dims) else (0, lazy.get_shape()[0])
+    x = lazy[start:stop]
+    return x if is_exact(dims) or not x.is_floating_point() else x.to(device.options.storage)
 
 
 def digest(x: Tensor) -> str:

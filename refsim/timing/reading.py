@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from refsim.checkpoint import Range, Weights
+from refsim.models.inputs import Dims, is_exact, is_per_sample
 from refsim.models.published import PublishedModel, input_shapes
 from refsim.models.registry import find_model
 from refsim.options import RunOptions
@@ -111,17 +112,19 @@ def read(
     with torch.device("meta"), fused(device), torch.inference_mode():
         model = model_class(weights, device, model_config)
         device.restart()
-        arguments = {}
-        for name, shape in shapes.items():
-            start, stop = batch_range(device, shape[0])
-            arguments[name] = torch.empty(
-                (stop - start, *shape[1:]), dtype=storage if len(shape) > 1 else torch.float32
-            )
+        inputs = model_class.input_shapes(model_config)
+        arguments = {name: _argument(device, shape, inputs[name]) for name, shape in shapes.items()}
         with Recorder(device) as recorder:
             gather_batch(device, model(**arguments))
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())
     ops = [replace(op, reads=tuple(sorted(found))) for op, found in zip(device.ops, device.flow.reads, strict=True)]
     return Reading(ops, weights.bytes, buffers, recorder.peak_bytes, weights.bytes_of_block)
+
+
+def _argument(device: ReadingDevice, shape: Shape, dims: Dims) -> Tensor:
+    """This device's part of an input of ``shape``."""
+    start, stop = batch_range(device, shape[0]) if is_per_sample(dims) else (0, shape[0])
+    return torch.empty((stop - start, *shape[1:]), dtype=torch.float32 if is_exact(dims) else device.options.storage)
 
 
 def read_published(

@@ -21,6 +21,7 @@ from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
 from refsim.models.clip.config import CLIPTextConfig
+from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
@@ -105,9 +106,9 @@ class CLIPTextEncoder:
         weights.finish(CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: CLIPTextConfig) -> dict[str, tuple[int | None, ...]]:
-        """Names and shapes of the transformers ``forward`` arguments; None where any size will do."""
-        return {"input_ids": (None, None)}
+    def input_shapes(config: CLIPTextConfig) -> dict[str, Dims]:
+        """Names and shapes of the transformers ``forward`` arguments; a dim with a name may have any size."""
+        return {"input_ids": (BATCH, "tokens")}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """``UserError`` if there are more ids than positions."""

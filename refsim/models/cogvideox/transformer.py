@@ -21,6 +21,7 @@ from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.models.cogvideox.block import CogVideoXBlock
 from refsim.models.cogvideox.config import CLASS_NAME, CogVideoXConfig
 from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
+from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
@@ -61,12 +62,12 @@ class CogVideoXTransformer:
         weights.finish(CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: CogVideoXConfig) -> dict[str, tuple[int | None, ...]]:
-        """Names and shapes of the diffusers ``forward`` arguments; None where any size will do."""
+    def input_shapes(config: CogVideoXConfig) -> dict[str, Dims]:
+        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
         return {
-            "hidden_states": (None, None, config.in_channels, None, None),
-            "encoder_hidden_states": (None, None, config.text_embed_dim),
-            "timestep": (None,),
+            "hidden_states": (BATCH, "frames", config.in_channels, "height", "width"),
+            "encoder_hidden_states": (BATCH, "prompt tokens", config.text_embed_dim),
+            "timestep": (BATCH,),
         }
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:

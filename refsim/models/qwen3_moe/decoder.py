@@ -25,6 +25,7 @@ from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.norm import RMSNorm
 from refsim.layers.rope import text_rotary
+from refsim.models.inputs import BATCH, Dims
 from refsim.models.qwen3_moe.attention import Qwen3MoeAttention
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
@@ -97,9 +98,9 @@ class Qwen3MoeForCausalLM:
         weights.finish(self.CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: Qwen3MoeConfig) -> dict[str, tuple[int | None, ...]]:
-        """Names and shapes of the transformers ``forward`` arguments; None where any size will do."""
-        return {"input_ids": (None, None)}
+    def input_shapes(config: Qwen3MoeConfig) -> dict[str, Dims]:
+        """Names and shapes of the transformers ``forward`` arguments; a dim with a name may have any size."""
+        return {"input_ids": (BATCH, "tokens")}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Any number of ids will do."""

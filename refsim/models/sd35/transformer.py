@@ -15,6 +15,7 @@ from refsim.checkpoint import Weights
 from refsim.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.norm import LayerNorm
+from refsim.models.inputs import BATCH, Dims
 from refsim.models.sd35.block import SD35Block
 from refsim.models.sd35.config import CLASS_NAME, SD35Config
 from refsim.parallel.sequence import TokenShards, gather_tokens
@@ -61,13 +62,13 @@ class SD35Transformer:
         weights.finish(CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: SD35Config) -> dict[str, tuple[int | None, ...]]:
-        """Names and shapes of the diffusers ``forward`` arguments; None where any size will do."""
+    def input_shapes(config: SD35Config) -> dict[str, Dims]:
+        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
         return {
-            "hidden_states": (None, config.in_channels, None, None),
-            "encoder_hidden_states": (None, None, config.joint_attention_dim),
-            "pooled_projections": (None, config.pooled_projection_dim),
-            "timestep": (None,),
+            "hidden_states": (BATCH, config.in_channels, "height", "width"),
+            "encoder_hidden_states": (BATCH, "prompt tokens", config.joint_attention_dim),
+            "pooled_projections": (BATCH, config.pooled_projection_dim),
+            "timestep": (BATCH,),
         }
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:

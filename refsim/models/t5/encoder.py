@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
-from refsim.errors import UserError
 from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
 from refsim.layers.norm import RMSNorm
+from refsim.models.inputs import BATCH, Dims
 from refsim.models.t5.config import T5Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features, shard_range
@@ -141,14 +141,12 @@ class T5Encoder:
         return self._config.d_model
 
     @staticmethod
-    def input_shapes(config: T5Config) -> dict[str, tuple[int | None, ...]]:
-        """Names and shapes of the transformers ``forward`` arguments; None where any size will do."""
-        return {"input_ids": (None, None), "attention_mask": (None, None)}
+    def input_shapes(config: T5Config) -> dict[str, Dims]:
+        """Names and shapes of the transformers ``forward`` arguments; a dim with a name may have any size."""
+        return dict.fromkeys(("input_ids", "attention_mask"), (BATCH, "tokens"))
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """``UserError`` if ids and mask are not of one length."""
-        if shapes["input_ids"] != shapes["attention_mask"]:
-            raise UserError(f"attention_mask {shapes['attention_mask']} must be as input_ids {shapes['input_ids']}.")
+        """Any number of tokens will do."""
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Ids (B, L) and mask (1 real, 0 padding; None for all real) -> (B, L, D), replicated.

@@ -24,6 +24,7 @@ from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.layers.convolution import Conv2d
 from refsim.layers.group_norm import GroupNorm
+from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae.config import CLASS_NAME, VAEConfig
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
@@ -147,9 +148,9 @@ class VAEDecoder:
         weights.finish(CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: VAEConfig) -> dict[str, tuple[int | None, ...]]:
-        """Name and shape of the argument of diffusers' ``decode``; None where any size will do."""
-        return {"z": (None, config.latent_channels, None, None)}
+    def input_shapes(config: VAEConfig) -> dict[str, Dims]:
+        """Name and shape of the argument of diffusers' ``decode``; a dim with a name may have any size."""
+        return {"z": (BATCH, config.latent_channels, "height", "width")}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Any latent fits: what does not divide over the mesh is padded."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.layers.group_norm import GroupNorm
+from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae_cogvideox.config import CLASS_NAME, CogVideoXVAEConfig
 from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
 from refsim.runtime.device import Device
@@ -145,9 +146,9 @@ class CogVideoXVAEDecoder:
         weights.finish(CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: CogVideoXVAEConfig) -> dict[str, tuple[int | None, ...]]:
-        """Name and shape of the argument of diffusers' ``decode``; None where any size will do."""
-        return {"z": (None, config.latent_channels, None, None, None)}
+    def input_shapes(config: CogVideoXVAEConfig) -> dict[str, Dims]:
+        """Name and shape of the argument of diffusers' ``decode``; a dim with a name may have any size."""
+        return {"z": (BATCH, config.latent_channels, "frames", "height", "width")}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Any latent fits: what does not divide over the mesh is padded."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from refsim.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
+from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae_wan.config import CLASS_NAME, WanVAEConfig
 from refsim.models.vae_wan.layers import ChannelNorm, FrameAttention, ResidualBlock, Upsample
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
@@ -61,9 +62,9 @@ class WanVAEDecoder:
         weights.finish(CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: WanVAEConfig) -> dict[str, tuple[int | None, ...]]:
-        """Name and shape of the argument of diffusers' ``decode``; None where any size will do."""
-        return {"z": (None, config.z_dim, None, None, None)}
+    def input_shapes(config: WanVAEConfig) -> dict[str, Dims]:
+        """Name and shape of the argument of diffusers' ``decode``; a dim with a name may have any size."""
+        return {"z": (BATCH, config.z_dim, "frames", "height", "width")}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Any latent fits: what does not divide over the mesh is padded."""

@@ -17,6 +17,7 @@ from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.layers.linear import Linear
 from refsim.layers.norm import LayerNorm
+from refsim.models.inputs import BATCH, Dims
 from refsim.models.wan22.block import WanBlock
 from refsim.models.wan22.config import CLASS_NAME, WanConfig
 from refsim.models.wan22.embeddings import ConditionEmbedder, VideoPatches, rotary_tables
@@ -48,12 +49,12 @@ class WanTransformer:
         weights.finish(CLASS_NAME)
 
     @staticmethod
-    def input_shapes(config: WanConfig) -> dict[str, tuple[int | None, ...]]:
-        """Names and shapes of the diffusers ``forward`` arguments; None where any size will do."""
+    def input_shapes(config: WanConfig) -> dict[str, Dims]:
+        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
         return {
-            "hidden_states": (None, config.in_channels, None, None, None),
-            "encoder_hidden_states": (None, None, config.text_dim),
-            "timestep": (None,),
+            "hidden_states": (BATCH, config.in_channels, "frames", "height", "width"),
+            "encoder_hidden_states": (BATCH, "prompt tokens", config.text_dim),
+            "timestep": (BATCH,),
         }
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -1,0 +1,50 @@
+"""What a model takes, dim by dim. A number is a fixed size; a name may have any size, the same wherever it stands.
+
+hidden_states   ("batch", 16, "height", "width")     cut over cfg, rounded to the storage dtype
+timestep        ("batch",)                           cut over cfg, one exact number a sample
+img_ids         ("image tokens", 3)                  the same for all samples: whole on every device, exact
+"""
+
+from __future__ import annotations
+
+from refsim.errors import UserError
+
+BATCH = "batch"
+Dims = tuple[str | int, ...]
+
+
+def is_per_sample(dims: Dims) -> bool:
+    """Whether each sample of a batch has an input of its own, so that cfg cuts it."""
+    return dims[0] == BATCH
+
+
+def is_exact(dims: Dims) -> bool:
+    """Whether an input keeps its own dtype: a time step or a position rounded to bf16 would be another one."""
+    return not is_per_sample(dims) or len(dims) == 1
+
+
+def fits(shape: tuple[int, ...], dims: Dims) -> bool:
+    """Whether a tensor's shape is what ``dims`` say, and nothing of it is empty."""
+    return (
+        len(shape) == len(dims)
+        and 0 not in shape
+        and all(isinstance(dim, str) or dim == size for dim, size in zip(dims, shape, strict=True))
+    )
+
+
+def named_sizes(inputs: dict[str, Dims], shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """The size of every dim that has a name.
+
+    Raises:
+        UserError: two inputs give the same dim different sizes.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for name, dims in inputs.items():
+        for dim, size in zip(dims, shapes[name], strict=True):
+            if isinstance(dim, str):
+                found.setdefault(dim, {})[name] = size
+    for dim, sizes in found.items():
+        if len(set(sizes.values())) > 1:
+            each = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise UserError(f"the inputs disagree about the {dim} ({each}); give every tensor the same.")
+    return {dim: next(iter(sizes.values())) for dim, sizes in found.items()}

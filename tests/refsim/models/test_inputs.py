@@ -1,0 +1,46 @@
+"""What a model takes, dim by dim: which inputs cfg cuts, which keep their dtype, and sizes that have to agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from refsim.errors import UserError
+from refsim.models.inputs import BATCH, fits, is_exact, is_per_sample, named_sizes
+
+INPUTS = {
+    "hidden_states": (BATCH, "image tokens", 64),
+    "timestep": (BATCH,),
+    "img_ids": ("image tokens", 3),
+}
+
+
+def test_what_is_cut_and_what_is_rounded():
+    assert [name for name, dims in INPUTS.items() if is_per_sample(dims)] == ["hidden_states", "timestep"]
+    assert [name for name, dims in INPUTS.items() if is_exact(dims)] == ["timestep", "img_ids"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "good"),
+    [((2, 77, 64), True), ((2, 77, 63), False), ((2, 0, 64), False), ((77, 64), False), ((2, 1, 77, 64), False)],
+)
+def test_shapes_that_fit(shape, good):
+    assert fits(shape, INPUTS["hidden_states"]) == good
+
+
+def test_sizes_by_name():
+    shapes = {"hidden_states": (2, 77, 64), "timestep": (2,), "img_ids": (77, 3)}
+    assert named_sizes(INPUTS, shapes) == {BATCH: 2, "image tokens": 77}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"timestep": (3,)}, r"the batch \(hidden_states 2, timestep 3\)"),
+        ({"img_ids": (78, 3)}, r"the image tokens \(hidden_states 77, img_ids 78\)"),
+    ],
+    ids=["batch", "tokens"],
+)
+def test_sizes_that_disagree(changed, said):
+    shapes = {"hidden_states": (2, 77, 64), "timestep": (2,), "img_ids": (77, 3)}
+    with pytest.raises(UserError, match=said):
+        named_sizes(INPUTS, shapes | changed)
