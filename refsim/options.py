@@ -9,7 +9,7 @@ one may rely on it, and it survives a round trip through JSON, which is how it r
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from refsim.config import DiTParallelConfig, ParallelFactor, parse_parallel
 from refsim.errors import UserError
@@ -133,7 +133,7 @@ class RunOptions:
         if dtype is None:
             dtype = "fp32" if given.get("backend", "cpu") == "cpu" else "bf16"
         name = str(dtype).removeprefix("torch.")
-        return cls(spec, parallel, dtype=_SHORT.get(name, name), **given)
+        return cls(spec, parallel, dtype=cast(Dtype, _SHORT.get(name, name)), **given)
 
     def but(self, **changed: Any) -> RunOptions:
         """The same options but for the fields ``changed``, checked again."""

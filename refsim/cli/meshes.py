@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from refsim.mesh import MeshSpec
 
 
 def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
     """The named meshes: architecture, shape, links, wrap-around and topology per axis."""
     from refsim.mesh import MESHES
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": m.name,
             "system": m.system,
@@ -49,5 +52,5 @@ def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
-def _topologies(mesh) -> list[str | None]:
+def _topologies(mesh: MeshSpec) -> list[str | None]:
     return [t.value if t else None for t in (mesh.topology(0), mesh.topology(1))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 
 class StepProgress:
@@ -16,7 +17,7 @@ class StepProgress:
 
     def __init__(self, text: str, *, quiet: bool) -> None:
         self._text, self._quiet = text, quiet
-        self._bar = None
+        self._bar: Any = None  # rich's, imported only where there is a terminal
         self._last, self._begun = (0, 0), 0.0
 
     def __enter__(self) -> StepProgress:

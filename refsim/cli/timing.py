@@ -171,9 +171,9 @@ def plan(
             for c in runs
             if c.rank <= top
         ]
-        reasons = [{"parallel": c.text, "reason": c.reason} for c in refused]
-        reasons += [{"wiring": what, "reason": why} for what, why in limits(on).items()]
-        typer.echo(json.dumps({"plans": rows, "infeasible": reasons}, indent=2))
+        infeasible = [{"parallel": c.text, "reason": c.reason} for c in refused]
+        infeasible += [{"wiring": what, "reason": why} for what, why in limits(on).items()]
+        typer.echo(json.dumps({"plans": rows, "infeasible": infeasible}, indent=2))
         return
     typer.echo(
         f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'GB':>5} {'bound by':8} "

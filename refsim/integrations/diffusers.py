@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from refsim.ccl import all_gather
 from refsim.config import parse_parallel
-from refsim.errors import UserError
+from refsim.errors import InvariantError, UserError
 from refsim.mesh import MeshSpec, get_mesh
 from refsim.options import DEFAULT_TIMEOUT_S, RingOrder, RunOptions
 from refsim.parallel.sequence import TokenShards, gather_tokens
@@ -132,7 +132,7 @@ class _Sharded:
 
     def __init__(self, transformer: Any, device: Device) -> None:
         self._device, self._family = device, _FAMILIES[type(transformer).__name__]
-        self._tokens: TokenShards | None = None
+        self._cut: TokenShards | None = None
         blocks = getattr(transformer, self._family.blocks)
         blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
         for block in blocks:
@@ -142,20 +142,29 @@ class _Sharded:
                     attention.set_processor(_Processor(attention.processor, self))
         transformer.proj_out.register_forward_hook(self._leave)
 
-    def _enter(self, block: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def _enter(
+        self, block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Before the first block: this rank's tokens of ``hidden_states``."""
         sp = self._device.groups["sp"]
         x = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         self._compare(x)
         if any(isinstance(t, Tensor) and t.ndim == 4 and t.shape[1] == x.shape[1] for t in args):
             raise UserError("refsim.parallelize takes one time step per video, not one per token.")
-        self._tokens = TokenShards.of(x.shape[1], sp.size)
-        local = self._tokens.cut(x, sp.index, dim=1)
+        self._cut = TokenShards.of(x.shape[1], sp.size)
+        local = self._cut.cut(x, sp.index, dim=1)
         if "hidden_states" in kwargs:
             return args, {**kwargs, "hidden_states": local}
         return (local, *args[1:]), kwargs
 
-    def _leave(self, module: Any, args: tuple, out: Tensor) -> Tensor:
+    @property
+    def _tokens(self) -> TokenShards:
+        """How the tokens of the pass under way are cut."""
+        if self._cut is None:
+            raise InvariantError("attention was called before the first block of the transformer")
+        return self._cut
+
+    def _leave(self, module: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
         """After the last linear: all tokens again."""
         return gather_tokens(self._device, out, self._device.groups["sp"], self._tokens, dim=1)
 
@@ -217,7 +226,9 @@ class _MeshAttention(TorchFunctionMode):
         super().__init__()
         self._attend, self.calls = attend, 0
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func is F.scaled_dot_product_attention:
             self.calls += 1
             func = self._attend
@@ -230,7 +241,7 @@ class _Processor:
     def __init__(self, original: Callable[..., Any], sharded: _Sharded) -> None:
         self._original, self._sharded = original, sharded
         # diffusers reads the signature of this attribute and drops keywords that are not in it (the rotary tables)
-        self.__call__ = original.__call__
+        self.__call__ = original.__call__  # type: ignore[method-assign, operator]
 
     def __call__(self, attn: Any, *args: Any, **kwargs: Any) -> Any:
         name = self._sharded.rotary_name

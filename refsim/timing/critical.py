@@ -112,6 +112,6 @@ def _sources(units: list[_Unit], read: list[Op]) -> list[set[int]]:
             elif op in reads and op not in {o.id for o in unit.ops}:
                 todo += reads[op]
         found.append(sources)
-        for op in unit.ops:
-            made[op.id] = i
+        for own in unit.ops:
+            made[own.id] = i
     return found

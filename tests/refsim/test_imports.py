@@ -99,7 +99,7 @@ def test_every_layer_and_foundation_is_there():
     for layer in LAYERS:
         assert f"refsim/{layer}/__init__.py" in names
     for module in BASE:
-        assert f"refsim/{module}.py" in names or module == "options"  # which lands with RunOptions
+        assert f"refsim/{module}.py" in names
 
 
 def test_a_new_file_at_the_root_is_the_front(tmp_path):

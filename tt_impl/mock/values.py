@@ -55,7 +55,7 @@ class Shards(Sequence):
     def __len__(self) -> int:
         return len(self.stored)
 
-    def __getitem__(self, device: int) -> torch.Tensor:
+    def __getitem__(self, device: int) -> torch.Tensor:  # type: ignore[override]  # devices are not sliced
         value = self.stored[device].reshape(self.shape)
         return value.float() if value.is_floating_point() else value
 

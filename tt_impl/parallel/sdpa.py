@@ -22,7 +22,7 @@ _DEFAULT = (256, 512)
 def program_config(ctx: Context, rows: int, *, reserve_row: bool) -> ttnn.SDPAProgramConfig:
     """Chunks no longer than the tile-padded rows; ``reserve_row`` leaves the last core row to the ring's gather."""
     grid = ctx.device.compute_with_storage_grid_size()
-    blackhole = ctx.spec.arch == "blackhole"
+    blackhole = ctx.options.mesh.arch == "blackhole"
     q, k = _CHUNKS.get((blackhole, ctx.sp, ctx.tp), _DEFAULT)
     tiles = -(-rows // ttnn.TILE_SIZE) * ttnn.TILE_SIZE
     return ttnn.SDPAProgramConfig(

@@ -42,7 +42,7 @@ class DFlashAttention:
         q, k = rotate_halves(self._q_norm(q), of_noise), rotate_halves(self._k_norm(k), of_noise)
         k_context, v_context = self._qkv.keys_values(context)
         rows = cache.append(rotate_halves(self._k_norm(k_context), of_context), v_context)
-        seen = (
+        k, v = (
             ttnn.concat([old, ttnn.typecast(new, ttnn.bfloat16)], dim=2) for old, new in zip(rows, (k, v), strict=True)
         )
-        return self._out(grouped_attention(self._ctx, q, *seen, None))
+        return self._out(grouped_attention(self._ctx, q, k, v, None))
