@@ -32,6 +32,7 @@ _MODELS = {
     CogVideoXVAEDecoder.CLASS_NAME: (CogVideoXVAEDecoder, CogVideoXVAEConfig),
     VAEDecoder.CLASS_NAME: (VAEDecoder, VAEConfig),
     CLIPTextEncoder.CLASS_NAME: (CLIPTextEncoder, CLIPTextConfig),
+    "CLIPTextModel": (CLIPTextEncoder, CLIPTextConfig),
     Qwen3MoeForCausalLM.CLASS_NAME: (Qwen3MoeForCausalLM, Qwen3MoeConfig),
     "T5EncoderModel": (T5Encoder, T5Config),
     "UMT5EncoderModel": (T5Encoder, T5Config),

@@ -12,7 +12,11 @@ ACTIVATIONS = ("quick_gelu", "gelu")
 
 @dataclass(frozen=True)
 class CLIPTextConfig:
-    """Keys and defaults of transformers' config.json (L: 12 layers of 12 heads, G: 32 layers of 20 heads)."""
+    """Keys and defaults of transformers' config.json (L: 12 layers of 12 heads, G: 32 layers of 20 heads).
+
+    Attributes:
+        projected: the end token's row is projected (``CLIPTextModelWithProjection``), not given as it is.
+    """
 
     vocab_size: int = 49408
     hidden_size: int = 512
@@ -24,16 +28,17 @@ class CLIPTextConfig:
     hidden_act: str = "quick_gelu"
     layer_norm_eps: float = 1e-5
     eos_token_id: int = 49407
+    projected: bool = True
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CLIPTextConfig:
         """From a parsed config.json; ``UserError`` for a value this encoder cannot have."""
-        types = {f.name: f.type for f in fields(cls)}
+        types = {f.name: f.type for f in fields(cls) if f.name != "projected"}
         given = {name: value for name, value in config.items() if name in types}
         for name, value in given.items():
             if types[name] == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UserError(f"config.json has {name} = {value!r}; it must be a whole number above 0.")
-        result = cls(**given)
+        result = cls(**given, projected=config.get("architectures") != ["CLIPTextModel"])
         if result.hidden_act not in ACTIVATIONS:
             raise UserError(
                 f"config.json has hidden_act = {result.hidden_act!r}; {' and '.join(ACTIVATIONS)} are supported."

@@ -1,14 +1,15 @@
-"""A CLIP text encoder with projection, heads and features cut over tp, the prompt whole on every member of sp.
+"""A CLIP text encoder, projected or not, heads and features cut over tp, the prompt whole on every member of sp.
 
     ids --> token + position embeddings --> x, replicated
     block:  x --norm--> QKV of the local heads --> causal attention --row-parallel--reduce_scatter--all_gather--> + x
             x --norm--> fc1 (column) --> gelu --> fc2 (row) --reduce_scatter--all_gather--> + x
     sequence: what goes into the last block (the penultimate hidden state, not normalised)
-    pooled:   last block --> final norm --> row of the end token --> text_projection
+    pooled:   last block --> final norm --> row of the end token --> text_projection, if there is one
 
 Bytes per block: two reduce_scatter and two all_gather of (B, L, D).
 
-Counterpart: transformers' ``CLIPTextModelWithProjection``, as diffusers' Stable Diffusion 3 pipeline uses it.
+Counterpart: transformers' ``CLIPTextModelWithProjection``, as diffusers' Stable Diffusion 3 pipeline uses it, and
+``CLIPTextModel``, as its Flux pipeline does.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
 CLASS_NAME = "CLIPTextModelWithProjection"
+_FINAL_NORM = "final_layer_norm"
 _LEGACY_EOS = 2
 """Configurations before transformers' PR 24773 hold this id; the end token is then the largest id of a row."""
 
@@ -45,11 +47,11 @@ class _LayerNorm:
 
 
 class CLIPBlock:
-    """``text_model.encoder.layers.{index}``; (B, L, D), tp=Replicate with padded lanes, in and out."""
+    """``encoder.layers.{index}``, called ``name``; (B, L, D), tp=Replicate with padded lanes, in and out."""
 
-    def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, index: int) -> None:
+    def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, name: str) -> None:
         self._device, self._act = device, config.hidden_act
-        name, d, tp = f"text_model.encoder.layers.{index}", config.hidden_size, device.groups["tp"].size
+        d, tp = config.hidden_size, device.groups["tp"].size
         heads = config.num_attention_heads
         head_dim = d // heads
         self._norm1, self._norm2 = (_LayerNorm(weights, f"{name}.layer_norm{i}", config) for i in (1, 2))
@@ -96,12 +98,17 @@ class CLIPTextEncoder:
 
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig) -> None:
         self._device, self._config = device, config
-        d, embeddings = config.hidden_size, "text_model.embeddings"
+        # an encoder alone is saved with this prefix by transformers 4 and without it by 5
+        prefix = "text_model." if config.projected or f"text_model.{_FINAL_NORM}.weight" in weights.names else ""
+        d, embeddings = config.hidden_size, f"{prefix}embeddings"
         self._tokens = weights.take(f"{embeddings}.token_embedding.weight", (config.vocab_size, d))
         self._positions = weights.take(f"{embeddings}.position_embedding.weight", (config.max_position_embeddings, d))
-        self._blocks = [CLIPBlock(weights, device, config, i) for i in range(config.num_hidden_layers)]
-        self._norm = _LayerNorm(weights, "text_model.final_layer_norm", config)
-        self._projection = weights.take("text_projection.weight", (config.projection_dim, d))
+        layers = (f"{prefix}encoder.layers.{i}" for i in range(config.num_hidden_layers))
+        self._blocks = [CLIPBlock(weights, device, config, name) for name in layers]
+        self._norm = _LayerNorm(weights, f"{prefix}{_FINAL_NORM}", config)
+        self._projection = None
+        if config.projected:
+            self._projection = weights.take("text_projection.weight", (config.projection_dim, d))
         weights.leave(f"{embeddings}.position_ids")  # 0, 1, 2 ..., which old folders hold
         weights.finish(CLASS_NAME)
 
@@ -117,7 +124,7 @@ class CLIPTextEncoder:
             raise UserError(f"input_ids has {length} tokens but the text encoder has {most} positions.")
 
     def encode(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids (B, L) -> penultimate hidden state (B, L, D) and projected end token (B, projection), replicated.
+        """Ids (B, L) -> penultimate hidden state (B, L, D) and the end token's row (B, pooled), replicated.
 
         Raises:
             UserError: an id that is not in the vocabulary.
@@ -137,8 +144,8 @@ class CLIPTextEncoder:
         last = self._norm(stream.local)[..., :d]
         ends = input_ids if self._config.eos_token_id == _LEGACY_EOS else input_ids == self._config.eos_token_id
         rows = last[torch.arange(len(last)), ends.int().argmax(-1)]
-        return sequence.local[..., :d], F.linear(rows, self._projection)
+        return sequence.local[..., :d], rows if self._projection is None else F.linear(rows, self._projection)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Ids (B, L) -> ``text_embeds`` (B, projection)."""
+        """Ids (B, L) -> ``text_embeds`` (B, projection), or ``pooler_output`` (B, D) without a projection."""
         return self.encode(input_ids)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import refsim
 from refsim.errors import UserError
@@ -28,6 +29,18 @@ def test_pooled_equals_transformers(tmp_path, changes):
         result = refsim.run(tmp_path, inputs={"input_ids": ids}, mesh=mesh, parallel=parallel)
         assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
         assert len(set(result.value["digests"])) == 1
+
+
+@pytest.mark.parametrize("prefix", ["", "text_model."], ids=["transformers5", "transformers4"])
+def test_without_projection(tmp_path, prefix):
+    encoder, ids = make_clip(projected=False), make_ids()
+    encoder.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({f"{prefix}{name}": x for name, x in load_file(file).items()}, file)
+    with torch.no_grad():
+        expected = encoder(ids).pooler_output
+    result = refsim.run(tmp_path, inputs={"input_ids": ids}, mesh="t3k", parallel="sp2_tp4")
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
 
 
 def test_sequence_is_the_penultimate_state(tmp_path):

@@ -39,13 +39,14 @@ def make_tokenizer():
     )
 
 
-def make_clip(seed: int = 0, **changes):
-    """CLIP text encoder with projection: three layers, three heads, every weight random."""
-    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+def make_clip(seed: int = 0, *, projected: bool = True, **changes):
+    """CLIP text encoder, with projection or without: three layers, three heads, every weight random."""
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     sizes = {"vocab_size": 64, "hidden_size": 30, "intermediate_size": 50, "projection_dim": 20, "num_hidden_layers": 3}
     sizes |= {"num_attention_heads": 3, "max_position_embeddings": 77, "eos_token_id": 1, "bos_token_id": 0}
-    encoder = CLIPTextModelWithProjection(CLIPTextConfig(**{**sizes, **changes})).eval()
+    model = CLIPTextModelWithProjection if projected else CLIPTextModel
+    encoder = model(CLIPTextConfig(**{**sizes, **changes})).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in encoder.named_parameters():
