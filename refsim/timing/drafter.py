@@ -195,7 +195,7 @@ def _attention(op: Op, context: int, cached: bool) -> list[Kernel]:
     rest = rows * heads * e * BYTES["bf16"]
     found = [Kernel("reshape", "ttnn", _copy(rest), 0.0, 2 * rest, 2 * rest)] * 4
     found += [Kernel("cache concat", "ttnn", _copy(kv / 2), 0.0, kv, kv)] * (4 if cached else 2)
-    cost = ops.sdpa(CHIP, PARAMS, b, heads, rows, keys, e, cores=heads, q_chunk=TILE)
+    cost = ops.sdpa(CHIP, PARAMS, b, heads, rows, keys, e, ops.SDPAConfig(cores=heads, q_chunk=TILE))
     every = kv * heads / DFlashConfig().num_key_value_heads
     return [*found, Kernel("sdpa", "ttnn", cost, 4.0 * b * heads * rows * keys * e, kv, every)]
 

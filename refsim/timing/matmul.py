@@ -15,6 +15,8 @@ cycles, at HiFi4 4 x 64 + 24 (measured 209 and 281: minimax_h3_wormhole/ff1.md, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
 from refsim.timing.ops import Cost, Params, bounded, copy, l1_copy, tiles
 
@@ -46,38 +48,40 @@ def _issued(size: int, block: int, sub: int) -> int:
     return (whole * -(-block // sub) + -(-rest // sub)) * sub
 
 
-def matmul(
-    chip: Chip,
-    params: Params,
-    m: int,
-    k: int,
-    n: int,
-    *,
-    batch: int = 1,
-    fidelity: str = "HiFi2",
-    dtype: str = "bf16",
-    grid: tuple[int, int] | None = None,
-    block: tuple[int, int, int] = (8, 8, 8),
-    sub: tuple[int, int] | None = None,
-) -> Cost:
-    """minimal_matmul: (batch, m, k) x (k, n), all interleaved in DRAM.
+@dataclass(frozen=True)
+class MatmulConfig:
+    """How minimal_matmul is carried out.
 
-    Args:
+    Attributes:
+        fidelity, dtype: of the arithmetic and of the operands.
         grid: cores for m, cores for n; the op's choice on the chip's grid if not given: transposed where m > n.
         block: tiles of M, K and N that a core holds at a time.
         sub: tiles of M and N that a step computes.
     """
+
+    fidelity: str = "HiFi2"
+    dtype: str = "bf16"
+    grid: tuple[int, int] | None = None
+    block: tuple[int, int, int] = (8, 8, 8)
+    sub: tuple[int, int] | None = None
+
+
+def matmul(
+    chip: Chip, params: Params, m: int, k: int, n: int, config: MatmulConfig = MatmulConfig(), *, batch: int = 1
+) -> Cost:
+    """minimal_matmul: (batch, m, k) x (k, n), all interleaved in DRAM."""
+    fidelity, dtype = config.fidelity, config.dtype
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
     size = BYTES[dtype] * TILE * TILE
-    rows, columns = grid or (chip.cores if m > n else chip.cores[::-1])
+    rows, columns = config.grid or (chip.cores if m > n else chip.cores[::-1])
     per_tile = CYCLES_PER_TILE[fidelity] / chip.clock_ghz
     ideal_compute = batch * m * k * n / TILE**3 * per_tile / (rows * columns)
     ideal = max(ideal_compute, (batch * m * (k + n) + k * n) * BYTES[dtype] / chip.dram_gbps)
     mc, nc = -(-mt // rows), -(-nt // columns)
-    mb, kb, nb = (min(b, have) for b, have in zip(block, (mc, kt, nc), strict=True))
+    mb, kb, nb = (min(b, have) for b, have in zip(config.block, (mc, kt, nc), strict=True))
     passes_m, passes_n = -(-mc // mb), -(-nc // nb)
     steps = -(-kt // kb) * passes_m * passes_n
-    sub = sub or subblock(mb, nb, 4)  # sums in fp32 halve the destination registers to 4 tiles
+    sub = config.sub or subblock(mb, nb, 4)  # sums in fp32 halve the destination registers to 4 tiles
     issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
     compute = batch * issued * kt * tile_cycles(params, sub, fidelity, dtype) / chip.clock_ghz
     in0, in1 = batch * mc * kt * size * passes_n, batch * nc * kt * size * passes_m
@@ -106,27 +110,13 @@ def k_block(kt: int, grid: tuple[int, int]) -> int:
     return kt // grid[1] if kt % grid[1] == 0 else 1
 
 
-def multicast_matmul(
-    chip: Chip,
-    params: Params,
-    m: int,
-    k: int,
-    n: int,
-    *,
-    grid: tuple[int, int],
-    fidelity: str = "HiFi2",
-    dtype: str = "bf16",
-    kb: int | None = None,
-    sub: tuple[int, int] | None = None,
-    in_l1: tuple[bool, bool, bool] = (False, False, False),
-    spills: bool = False,
-    tilized: int = 0,
-    handed_on: int = 0,
-) -> Cost:
-    """ttnn.matmul: (m, k) x (k, n).
+@dataclass(frozen=True)
+class MulticastConfig:
+    """How ttnn.matmul is carried out.
 
-    Args:
+    Attributes:
         grid: cores for m, cores for n.
+        fidelity, dtype: of the arithmetic and of the operands.
         kb: tiles of K per block.
         sub: tiles of M and N that a step computes.
         in_l1: first operand, second operand, output: sharded in L1, where they are used.
@@ -134,24 +124,39 @@ def multicast_matmul(
         tilized: tiles that a core makes of rows first (conv2d).
         handed_on: blocks of rows that cores tilize and multicast in turn, while the others wait (block-sharded conv2d).
     """
+
+    grid: tuple[int, int]
+    fidelity: str = "HiFi2"
+    dtype: str = "bf16"
+    kb: int | None = None
+    sub: tuple[int, int] | None = None
+    in_l1: tuple[bool, bool, bool] = (False, False, False)
+    spills: bool = False
+    tilized: int = 0
+    handed_on: int = 0
+
+
+def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config: MulticastConfig) -> Cost:
+    """ttnn.matmul: (m, k) x (k, n)."""
+    fidelity, dtype, in_l1, spills = config.fidelity, config.dtype, config.in_l1, config.spills
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
     size = BYTES[dtype] * TILE * TILE
-    rows, columns = grid
+    rows, columns = config.grid
     ideal_compute = m * k * n / TILE**3 * CYCLES_PER_TILE[fidelity] / chip.clock_ghz / (rows * columns)
     outside = [count for count, l1 in zip((m * k, k * n, m * n), in_l1, strict=True) if not l1]
     ideal = max(ideal_compute, sum(outside) * BYTES[dtype] / chip.dram_gbps)
     mc, nc = -(-mt // rows), -(-nt // columns)
-    kb = min(kb or k_block(kt, grid), kt)
+    kb = min(config.kb or k_block(kt, config.grid), kt)
     mb, nb = _halved_to_fit(chip, mc, nc, kb, size)
     passes_m, passes_n = -(-mc // mb), -(-nc // nb)
     k_blocks = -(-kt // kb)
     blocks = k_blocks * passes_m * passes_n
-    sub = sub or subblock(mb, nb, 4 if spills else 8)
+    sub = config.sub or subblock(mb, nb, 4 if spills else 8)
     issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
-    cycles = issued * kt * tile_cycles(params, sub, fidelity, dtype) + tilized * TILIZE_CYCLES[chip.arch]
+    cycles = issued * kt * tile_cycles(params, sub, fidelity, dtype) + config.tilized * TILIZE_CYCLES[chip.arch]
     if spills:
         cycles += (k_blocks - 1) * mc * nc * (PACK_CYCLES + 2 * params.unpack_cycles)
-    compute = cycles / chip.clock_ghz + handed_on * params.block_ns
+    compute = cycles / chip.clock_ghz + config.handed_on * params.block_ns
     alone = columns == 1 and not in_l1[0]
     read = max(0 if in_l1[0] or alone else mb * kb, 0 if in_l1[1] else nb * kb)
     noc = blocks * (read * (params.page_ns + size / chip.noc_gbps) + (params.block_ns if read or alone else 0.0))
@@ -179,11 +184,11 @@ def sliced_conv2d(
     nbytes, pages = rows * cin * BYTES["bf16"], -(-rows * cin // TILE**2)
     kt, nt = kernel**2 * tiles(cin), tiles(cout)
     read = copy(chip, params, nbytes, pages, cores).plus(l1_copy(chip, params, nbytes, cores, pages))
-    product = multicast_matmul(
-        chip, params, rows, kt * TILE, nt * TILE, grid=(cores, 1), fidelity=fidelity, kb=kernel * tiles(cin),
-        sub=(1, subblock(1, nt, 4)[1]), in_l1=(True, False, True), spills=True,
-        tilized=-(-tiles(rows) // cores) * kt,
+    config = MulticastConfig(
+        (cores, 1), fidelity, kb=kernel * tiles(cin), sub=(1, subblock(1, nt, 4)[1]), in_l1=(True, False, True),
+        spills=True, tilized=-(-tiles(rows) // cores) * kt,
     )  # fmt: skip
+    product = multicast_matmul(chip, params, rows, kt * TILE, nt * TILE, config)
     written = copy(chip, params, rows * cout * BYTES["bf16"], -(-rows * cout // TILE**2), cores)
     whole = read.plus(product).plus(written)
     return Cost(

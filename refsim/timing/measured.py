@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from refsim.mesh import Topology
 from refsim.timing import ops, published
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import batched_matmul, matmul, multicast_matmul
+from refsim.timing.matmul import MatmulConfig, MulticastConfig, batched_matmul, matmul, multicast_matmul
 
 CALIBRATION = [
     "wh_clip_encoder_2.csv",
@@ -200,8 +202,8 @@ def _published() -> list[Sample]:
         for line in table.strip().splitlines():
             op, m, k, n, grid, block, sub, links, us = line.split()
             found.append(_linear(
-                "MiniMax-H3", arch, _USE_CASES[op], (int(m), int(k), int(n)), _pair(grid, "x"), _pair(block, ","),
-                _pair(sub, ","), 8 if op == "sdpa" else 4, int(links), float(us),
+                "MiniMax-H3", arch, _USE_CASES[op], float(us), mkn=(int(m), int(k), int(n)), grid=_pair(grid, "x"),
+                block=_pair(block, ","), sub=_pair(sub, ","), ring=8 if op == "sdpa" else 4, links=int(links),
             ))  # fmt: skip
     return found
 
@@ -210,13 +212,11 @@ def _pair(text: str, by: str) -> tuple[int, ...]:
     return tuple(int(x) for x in text.split(by))
 
 
-def _linear(source, arch, use, mkn, grid, block, sub, ring, links, us) -> Sample:
+def _linear(source: str, arch: str, use: str, us: float, **shape: Any) -> Sample:
+    """A linear of a sweep; ``shape`` are the fields of :class:`Sample` that say what was multiplied and where."""
     code = {"all_gather": "Collective", "reduce_scatter": "Collective", "sdpa": "RingJointSDPA"}
     name = f"{code.get(use, 'MinimalMatmulOp')} {use}"
-    return Sample(
-        source, arch, name, us * 1000, 1, grid[0] * grid[1], mkn=mkn, grid=grid, block=block, sub=sub, ring=ring,
-        links=links, attributes=use,
-    )  # fmt: skip
+    return Sample(source, arch, name, us * 1000, 1, math.prod(shape["grid"]), attributes=use, **shape)
 
 
 def _swept(path: Path) -> list[Sample]:
@@ -229,9 +229,9 @@ def _swept(path: Path) -> list[Sample]:
             transposed = use != "matmul_reduce_scatter" and int(r["M"]) > int(r["N"])
             block = (int(r["M_block"]), int(r["K_block"]), int(r["N_block"]))
             found.append(_linear(
-                path.name, "wormhole_b0", use, (int(r["M"]), int(r["K"]), int(r["N"])),
-                (x, y) if transposed else (y, x), block,
-                (int(r["subblock_h"]), int(r["subblock_w"])), 8, 4, float(r["best_us"]),
+                path.name, "wormhole_b0", use, float(r["best_us"]), mkn=(int(r["M"]), int(r["K"]), int(r["N"])),
+                grid=(x, y) if transposed else (y, x), block=block,
+                sub=(int(r["subblock_h"]), int(r["subblock_w"])), ring=8, links=4,
             ))  # fmt: skip
     return found
 
@@ -243,8 +243,8 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
         if s.code != "Matmul" and s.attributes != "mm":
             return _with_collective(chip, params, s)
         if s.code == "Matmul":
-            return multicast_matmul(chip, params, *s.mkn, grid=s.grid, fidelity=fidelity, dtype=s.dtype)
-        return matmul(chip, params, *s.mkn, fidelity=fidelity, grid=s.grid, block=s.block, sub=s.sub)
+            return multicast_matmul(chip, params, *s.mkn, MulticastConfig(s.grid, fidelity, s.dtype))
+        return matmul(chip, params, *s.mkn, MatmulConfig(fidelity, grid=s.grid, block=s.block, sub=s.sub))
     if not s.inputs or s.output is None:
         return ops.l1_copy(chip, params, 0.0, s.cores)
     x, out = s.inputs[0], s.output
@@ -289,22 +289,22 @@ def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Co
             for name in ("act_block_h", "act_block_w", "out_subblock_h", "out_subblock_w")
         )
         blocks = -(-rows // height) * -(-ops.tiles(k) // width) if column_cores > 1 else 0
-        return multicast_matmul(
-            chip, params, m, k, n, grid=(row_cores, column_cores), fidelity=fidelity, dtype=w.dtype, kb=width,
-            sub=(h, v), in_l1=in_l1, spills=spills, tilized=rows * ops.tiles(k) // input_parts, handed_on=blocks,
+        config = MulticastConfig(
+            (row_cores, column_cores), fidelity, w.dtype, width, (h, v), in_l1, spills,
+            tilized=rows * ops.tiles(k) // input_parts, handed_on=blocks,
         )  # fmt: skip
+        return multicast_matmul(chip, params, m, k, n, config)
     batch, m, k, n = x.shape[0] * x.shape[1], x.shape[2], x.shape[3], w.shape[3]
     if w.shape[0] * w.shape[1] > 1:
         return batched_matmul(chip, params, batch, m, k, n, cores=s.cores, dtype=w.dtype)
     if s.code != "Matmul":
         grid = s.grid or _grid(s.cores, m, n)
-        return matmul(chip, params, m, k, n, batch=batch, fidelity=fidelity, dtype=w.dtype, grid=grid, block=s.block)
+        return matmul(chip, params, m, k, n, MatmulConfig(fidelity, w.dtype, grid, s.block), batch=batch)
     block = re.search(r"in0_block_w=(\d+);out_subblock_h=(\d+);out_subblock_w=(\d+)", s.attributes)
     given = {"kb": int(block[1]), "sub": (int(block[2]), int(block[3]))} if block else {}
     grid = _grid(s.cores, batch * m, n)
-    return multicast_matmul(
-        chip, params, batch * m, k, n, grid=grid, fidelity=fidelity, dtype=w.dtype, in_l1=in_l1, spills=spills, **given
-    )
+    config = MulticastConfig(grid, fidelity, w.dtype, in_l1=in_l1, spills=spills, **given)
+    return multicast_matmul(chip, params, batch * m, k, n, config)
 
 
 def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
@@ -312,14 +312,14 @@ def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     m, k, n = s.mkn
     fabric = Fabric(get_chip(chip.arch, galaxy=True), s.ring, s.links, Topology.RING)
     if s.kind == "sdpa":  # the gather hides under it at these sizes
-        step = ops.sdpa(chip, params, 1, k, m, m, n, cores=s.cores, q_chunk=s.block[1], k_chunk=s.block[2])
+        step = ops.sdpa(chip, params, 1, k, m, m, n, ops.SDPAConfig("HiFi2", s.cores, *s.block[1:]))
         return replace(step, ns=s.ring * (step.ns - params.launch_ns) + params.launch_ns)
     if s.kind == "collective":
         gathers = s.attributes == "all_gather"
         took = fabric.collective_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
         ideal = fabric.ideal_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
         return ops.Cost(took, "fabric", 0.0, 0.0, ideal)
-    alone = matmul(chip, params, m, k, n, fidelity=s.fidelity, grid=s.grid, block=s.block, sub=s.sub)
+    alone = matmul(chip, params, m, k, n, MatmulConfig(s.fidelity, grid=s.grid, block=s.block, sub=s.sub))
     if s.attributes == "all_gather_matmul":
         took, parts = fabric.fused_gather_ns(m, k, s.block[1]), s.ring
     else:

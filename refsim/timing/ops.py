@@ -81,35 +81,34 @@ def bounded(chip: Chip, launch: float, ideal: float, **terms: float) -> Cost:
     return Cost(launch + terms[bound], bound_name, terms["compute"], terms["dram"], ideal)
 
 
+@dataclass(frozen=True)
+class SDPAConfig:
+    """How attention is carried out: fidelity, cores (all if not given), rows of queries and of keys per chunk."""
+
+    fidelity: str = "HiFi2"
+    cores: int | None = None
+    q_chunk: int = 256
+    k_chunk: int = 512
+
+
 def sdpa(
-    chip: Chip,
-    params: Params,
-    batch: int,
-    heads: int,
-    m: int,
-    n: int,
-    e: int,
-    *,
-    fidelity: str = "HiFi2",
-    cores: int | None = None,
-    q_chunk: int = 256,
-    k_chunk: int = 512,
+    chip: Chip, params: Params, batch: int, heads: int, m: int, n: int, e: int, config: SDPAConfig = SDPAConfig()
 ) -> Cost:
     """Attention of m queries to n keys, ``heads`` of width ``e``: whole query chunks, dealt out to the cores.
 
     Cores on one head hand its keys and values on, so that they are read once per turn: without that, 128 queries per
     core on Blackhole would be DRAM-bound far below the 68 % that is measured.
     """
-    cores = cores or chip.num_cores
-    q_chunk, k_chunk = min(q_chunk, TILE * tiles(m)), min(k_chunk, TILE * tiles(n))
+    cores = config.cores or chip.num_cores
+    q_chunk, k_chunk = min(config.q_chunk, TILE * tiles(m)), min(config.k_chunk, TILE * tiles(n))
     chunks = batch * heads * -(-m // q_chunk)
     turns = -(-chunks // cores)
     pairs = tiles(q_chunk) * tiles(k_chunk) * -(-n // k_chunk)
-    math_cycles = 2 * tiles(e) * CYCLES_PER_TILE[fidelity]
+    math_cycles = 2 * tiles(e) * CYCLES_PER_TILE[config.fidelity]
     compute = turns * pairs * (math_cycles + params.softmax_cycles) / chip.clock_ghz
     keys = 2 * batch * heads * n * e * BYTES["bf16"]
     dram = (2 * batch * heads * m * e * BYTES["bf16"] + keys * turns) / chip.dram_gbps
-    ideal = 4 * batch * heads * m * n * e / chip.peak_tflops(fidelity) / 1000
+    ideal = 4 * batch * heads * m * n * e / chip.peak_tflops(config.fidelity) / 1000
     return bounded(chip, params.launch_ns, ideal, compute=compute, noc=0.0, dram=dram)
 
 

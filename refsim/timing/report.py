@@ -285,7 +285,7 @@ def hiding(arch: str, size: int, rows: int, heads: int, width: int, chunks: tupl
     )
     arrivals = (0.0, *fabric.arrivals(2 * heads * rows * width * 2))
     cores = chip.num_cores - min(chip.cores)
-    step = ops.sdpa(chip, params, 1, heads, rows, rows, width, cores=cores, q_chunk=chunks[0], k_chunk=chunks[1]).ns
+    step = ops.sdpa(chip, params, 1, heads, rows, rows, width, ops.SDPAConfig("HiFi2", cores, *chunks)).ns
     now = 0.0
     for there in arrivals:
         now = max(now, there) + step

@@ -21,7 +21,7 @@ from refsim.mesh import MeshSpec, Topology
 from refsim.timing import ops as cost
 from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import matmul, sliced_conv2d
+from refsim.timing.matmul import MatmulConfig, matmul, sliced_conv2d
 from refsim.timing.ops import Cost, Params
 from refsim.timing.reading import Op
 
@@ -121,11 +121,11 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
         return replace(c, ns=c.ns + (CONV_PROGRAMS * slices - 1) * m.params.gap_ns)
     if op.kind == "matmul":
         (x, w) = op.inputs[:2]
-        return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], grid=grid, block=BLOCK)
+        return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], MatmulConfig(grid=grid, block=BLOCK))
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
         q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
-        return cost.sdpa(m.chip, m.params, b, h, rows, keys, e, cores=cores, q_chunk=q, k_chunk=k)
+        return cost.sdpa(m.chip, m.params, b, h, rows, keys, e, cost.SDPAConfig("HiFi2", cores, q, k))
     elements = math.prod(op.output)
     read = [p for s in op.inputs if (p := math.prod(s)) > elements // 64] if op.kind != "layout" else [elements]
     if op.name == "create_heads":

@@ -13,7 +13,16 @@ from refsim.mesh import Topology
 from refsim.timing import calibration, measured, ops
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import _issued, k_block, matmul, multicast_matmul, sliced_conv2d, tile_cycles
+from refsim.timing.matmul import (
+    MatmulConfig,
+    MulticastConfig,
+    _issued,
+    k_block,
+    matmul,
+    multicast_matmul,
+    sliced_conv2d,
+    tile_cycles,
+)
 from refsim.timing.program import programs
 from refsim.timing.recorder import Op
 
@@ -35,12 +44,12 @@ def test_no_matmul_beats_its_roofline_and_more_work_takes_longer(arch, m, k, n):
     cost = matmul(chip, params, m, k, n)
     assert cost.ns > cost.ideal_ns
     assert matmul(chip, params, m, 2 * k, n).ns > cost.ns
-    assert matmul(chip, params, m, k, n, fidelity="HiFi4").ns >= cost.ns
+    assert matmul(chip, params, m, k, n, MatmulConfig("HiFi4")).ns >= cost.ns
 
 
 def test_a_large_matmul_is_bound_by_compute_and_one_row_by_what_its_readers_draw():
     params = calibration.get_params("wormhole_b0")
-    assert matmul(WH, params, 4096, 4096, 4096, fidelity="HiFi4").bound == "compute"
+    assert matmul(WH, params, 4096, 4096, 4096, MatmulConfig("HiFi4")).bound == "compute"
     assert matmul(WH, params, 1, 2432, 14592).bound == "noc"
 
 
@@ -48,7 +57,9 @@ def test_a_large_matmul_is_bound_by_compute_and_one_row_by_what_its_readers_draw
 def test_sdpa_reaches_the_utilisation_it_was_calibrated_on(arch, cores):
     chip, params = get_chip(arch), calibration.get_params(arch)
     heads = {63: 7, 110: 10}[cores]
-    cost = ops.sdpa(chip, params, 1, heads, 256 * cores // heads, 16384, 128, cores=cores)  # no core is idle
+    cost = ops.sdpa(
+        chip, params, 1, heads, 256 * cores // heads, 16384, 128, ops.SDPAConfig(cores=cores)
+    )  # no core is idle
     busy = 4 * cores * 256 * 16384 * 128 / (cost.ns * 1000 * chip.peak_tflops("HiFi2", cores))
     assert busy == pytest.approx(calibration.SDPA_UTILISATION[arch], rel=0.03)
 
@@ -179,9 +190,9 @@ def test_ttnn_matmul_takes_its_blocks_of_k_as_its_source_does():
 
 def test_partial_sums_that_leave_the_engine_cost_time():
     params, size = calibration.get_params("blackhole"), (2048, 1024, 2048)
-    kept = multicast_matmul(BH, params, *size, grid=(10, 11), fidelity="LoFi", kb=1)
-    spilled = multicast_matmul(BH, params, *size, grid=(10, 11), fidelity="LoFi", kb=1, spills=True)
-    once = multicast_matmul(BH, params, *size, grid=(10, 11), fidelity="LoFi", kb=32, spills=True)
+    kept = multicast_matmul(BH, params, *size, MulticastConfig((10, 11), "LoFi", kb=1))
+    spilled = multicast_matmul(BH, params, *size, MulticastConfig((10, 11), "LoFi", kb=1, spills=True))
+    once = multicast_matmul(BH, params, *size, MulticastConfig((10, 11), "LoFi", kb=32, spills=True))
     assert spilled.ns > kept.ns and spilled.compute_ns > once.compute_ns
 
 
