@@ -22,7 +22,6 @@ TOO_LARGE = frozenset(
         "JointAttention.__init__",
         "_overlapped",
         "_wan",
-        "estimate",
         "explore",
         "measure",
         "plan",

@@ -64,7 +64,9 @@ def time(
         on = replace(on, links=tuple(min(n, links) for n in on.links))
     wired = Topology.LINEAR if topology else None
     reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
-    found = estimates.estimate(name, on, config, size=size, steps=steps, fsdp=fsdp, topology=wired, reading=reading)
+    found = estimates.estimate(
+        name, on, config, size=size, reading=reading, execution=estimates.Execution(steps, fsdp, topology=wired)
+    )
     if trace is not None:
         from refsim.timing.perfetto import write
 

@@ -21,6 +21,25 @@ STEPS = {"SD3Transformer2DModel": 20, "WanTransformer3DModel": 40, "CogVideoXTra
 """Denoising steps where none are given: as in the published measurements (tt_dit), or the model card."""
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How a denoising loop is run, beyond its factors.
+
+    Attributes:
+        steps: denoising steps; the model's usual number if not given.
+        fsdp: cut weights over sp too; where they do not fit if not given.
+        fuse: overlap matmuls with the collectives beside them on Rings.
+        topology: Linear uses no wrap-around links where the mesh has some.
+        chunks: rows of queries and of keys per chunk of attention; those of tt_dit's tables if not given.
+    """
+
+    steps: int | None = None
+    fsdp: bool | None = None
+    fuse: bool = True
+    topology: Topology | None = None
+    chunks: tuple[int, int] | None = None
+
+
 @dataclass
 class Estimate:
     """The denoising loop: ``seconds`` = ``steps`` x ``forwards`` x one forward; ``around`` runs before and after."""
@@ -140,23 +159,18 @@ def estimate(
     parallel: DiTParallelConfig,
     *,
     size: str | None = None,
-    steps: int | None = None,
-    fsdp: bool | None = None,
     reading: Reading | None = None,
-    fuse: bool = True,
-    topology: Topology | None = None,
-    chunks: tuple[int, int] | None = None,
+    execution: Execution = Execution(),
 ) -> Estimate:
-    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other).
-
-    ``topology`` Linear uses no wrap-around links where the mesh has some; ``fuse`` overlaps matmuls on Rings.
-    """
+    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other)."""
     name, model = find(name)
     size, shape = latent(model, size)
     batch = parallel.cfg
     reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
-    machine = schedule.machine(mesh, get_params(mesh.arch), fuse=fuse, topology=topology, chunks=chunks)
-    held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=fsdp)
+    machine = schedule.machine(
+        mesh, get_params(mesh.arch), fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks
+    )
+    held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
     ops = programs(reading.ops)
     timeline = schedule.replay(ops, machine)
     if held.fsdp:
@@ -166,7 +180,7 @@ def estimate(
         topology = (mesh.topology(axis) if whole else None) or Topology.LINEAR
         schedule.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
     total = sum(schedule.flops(op) for op in ops)
-    steps = steps or STEPS[model.config["_class_name"]]
+    steps = execution.steps or STEPS[model.config["_class_name"]]
     peak = machine.chip.peak_tflops("HiFi2")
     return Estimate(
         name,

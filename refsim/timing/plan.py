@@ -176,7 +176,8 @@ def _candidate(
     for wiring in wirings:
         on = replace(mesh, links=tuple(min(n, wiring.links) for n in mesh.links)) if wiring.links else mesh
         topology = None if wiring.topology == "Ring" else Topology.LINEAR
-        made[wiring] = estimates.estimate(name, on, parallel, size=size, reading=reading, topology=topology)
+        execution = estimates.Execution(topology=topology)
+        made[wiring] = estimates.estimate(name, on, parallel, size=size, reading=reading, execution=execution)
     least = min(e.seconds for e in made.values())
     best = min(w for w, e in made.items() if math.isclose(e.seconds, least, rel_tol=1e-6))
     m = made[best].memory

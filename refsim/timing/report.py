@@ -102,7 +102,9 @@ def _try(
         reading = read_published(
             published, published.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg
         )
-        found = estimates.estimate(model, mesh, parallel, size=size, reading=reading, topology=topology)
+        found = estimates.estimate(
+            model, mesh, parallel, size=size, reading=reading, execution=estimates.Execution(topology=topology)
+        )
     except RefsimError as error:
         return str(error)
     machine = schedule.machine(mesh, get_params(mesh.arch), topology=topology)

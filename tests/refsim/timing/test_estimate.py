@@ -25,7 +25,9 @@ from refsim.timing.report import PUBLISHED_SECONDS
 
 def estimate(model, size, mesh, parallel, **options):
     on = get_mesh(mesh)
-    return estimates.estimate(model, on, parse_parallel(parallel, on), size=size, **options)
+    return estimates.estimate(
+        model, on, parse_parallel(parallel, on), size=size, execution=estimates.Execution(**options)
+    )
 
 
 @pytest.fixture(scope="module")
