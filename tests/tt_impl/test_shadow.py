@@ -8,7 +8,9 @@ from tests.tt_impl.cases import crash
 from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
 from tt_impl.launch import Worker
 
-ON_T3K = cases_of("attention", "cache", "collectives", "conv", "eltwise", "layout", "matmul", "norm", "refusals")
+ON_T3K = cases_of(
+    "attention", "cache", "collectives", "conv", "eltwise", "layout", "matmul", "norm", "refusals", "rope"
+)
 ON_TWO_LINKS = cases_of("two_links", "decoding")
 ON_N300 = cases_of("submeshes")
 

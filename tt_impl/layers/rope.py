@@ -1,6 +1,12 @@
-"""Rotary position embedding of text: feature j of a head's first half turns with feature j of its second half.
+"""Rotary position embedding, tables made on the host.
 
-Angles in fp32 on the host, as the language models were trained; the tables are the same on every device.
+Text: feature j of a head's first half turns with feature j of its second half; angles in fp32, as the language models
+were trained.
+
+Pictures and video: neighbouring features turn together. TTNN multiplies every 32 features by a matrix that swaps
+neighbours, with a sign:
+
+    (x0, x1) * cos + ((x0, x1) @ turn) * sin        turn: (x0, x1) -> (-x1, x0)
 """
 
 from __future__ import annotations
@@ -9,8 +15,10 @@ import torch
 import ttnn
 
 from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import TILE
 
 Tables = tuple[ttnn.Tensor, ttnn.Tensor]
+PairTables = tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]
 
 
 def text_rotary(ctx: Context, positions: torch.Tensor, features: int, theta: float) -> Tables:
@@ -25,3 +33,24 @@ def rotate_halves(x: ttnn.Tensor, tables: Tables) -> ttnn.Tensor:
     rows = x.shape[2]
     turned = ttnn.experimental.rotary_embedding(x, *tables)
     return turned if turned.shape[2] == rows else turned[:, :, :rows]
+
+
+def pair_rotary(ctx: Context, angles_NP: torch.Tensor, *, split: bool) -> PairTables:
+    """(cos, sin, turn) in bf16, cos and sin (1, 1, rows, 2 * P), of N tokens whose pairs turn by P angles each.
+
+    Args:
+        split: the tokens are cut over sp (N a multiple of its factor), else every device has all of them.
+    """
+    turn = torch.zeros(1, 1, TILE, TILE)
+    even = torch.arange(0, TILE, 2)
+    turn[..., even, even + 1], turn[..., even + 1, even] = 1.0, -1.0
+    angles = angles_NP.repeat_interleave(2, -1)[None, None]
+    cos, sin = (
+        ctx.put(x.float(), sp_dim=2 if split else None, dtype=ttnn.bfloat16) for x in (angles.cos(), angles.sin())
+    )
+    return cos, sin, ctx.put(turn, dtype=ttnn.bfloat16)
+
+
+def rotate_pairs(x: ttnn.Tensor, tables: PairTables) -> ttnn.Tensor:
+    """Turn neighbouring features of (B, H, N, E)."""
+    return ttnn.experimental.rotary_embedding_llama(x, *tables)
