@@ -15,7 +15,7 @@ from tt_impl.mock.descriptor import descriptor
 def cables(text: str) -> list[tuple[int, int, int, int]]:
     line = next(line for line in text.splitlines() if line.startswith("ethernet_connections:"))
     ends = re.findall(r"\{chip: (\d+), chan: (\d+)\}, \{chip: (\d+), chan: (\d+)\}", line)
-    return [tuple(map(int, end)) for end in ends]  # type: ignore[misc]
+    return [tuple(map(int, end)) for end in ends]
 
 
 @pytest.mark.parametrize("name", MESHES)

@@ -8,7 +8,7 @@ from refsim.api import attention_result
 from refsim.runtime.launch import Result
 from tests.refsim.helpers import TIMEOUT_S, real_rows
 
-SCHEMES = {
+SCHEMES: dict[str, dict] = {
     "n150-serial": {"mesh": "n150", "scheme": "ring"},
     "n300-ring2": {"mesh": "n300", "scheme": "ring"},
     "n300-ulysses2": {"mesh": "n300", "scheme": "ulysses"},

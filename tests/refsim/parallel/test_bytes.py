@@ -9,7 +9,7 @@ from tests.refsim.helpers import groups_of, passing_on_bytes, run, sent
 FEATURES = 8
 SIZES = {"float32": 4, "bfloat16": 2}
 # id: (mesh, parallel, options of parse_parallel)
-CONFIGS = {
+CONFIGS: dict[str, tuple[str, str, dict]] = {
     "t3k_1x8-ring8": ("t3k-1x8", "sp8", {}),
     "n300-ring2": ("n300", "sp2", {}),
     "t3k-sp4tp2-ring_line": ("t3k", "sp4_tp2", {}),
