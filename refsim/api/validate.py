@@ -12,8 +12,7 @@ from refsim.checkpoint import Checkpoint, Weights
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
-from refsim.models.registry import find_model, load_model
-from refsim.models.vae.decoder import VAEDecoder
+from refsim.models.registry import load_model, models, spec_of_checkpoint
 from refsim.options import RunOptions
 from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
@@ -72,13 +71,15 @@ def check_run(
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     folder = Checkpoint(checkpoint)
-    model_class, model_config = find_model(folder)
-    if options.vae_parallel != "spatial" and model_class is not VAEDecoder:
-        raise UserError(f"only an {VAEDecoder.CLASS_NAME} is cut by channel; leave out --vae-parallel.")
+    spec = spec_of_checkpoint(folder)
+    model_config = spec.config_class.from_dict(folder.config)
+    if options.vae_parallel not in spec.vae_forms:
+        able = [name for s in models().all if options.vae_parallel in s.vae_forms for name in s.class_names]
+        raise UserError(f"only an {' or '.join(able)} is cut by channel; leave out --vae-parallel.")
     if not options.pad_heads and hasattr(model_config, "num_attention_heads"):
         refuse_uneven_heads(model_config.num_attention_heads, options.parallel)
     model = load_model(folder, Weights(folder, torch.float32, meta=True), Device(options))
-    wanted = model_class.input_shapes(model_config)
+    wanted = spec.model_class.input_shapes(model_config)
     shapes = _check_inputs(inputs, wanted)
     batch = named_sizes(wanted, shapes)[BATCH]
     model.check_inputs(shapes)

@@ -1,55 +1,136 @@
-"""Which model a checkpoint folder holds."""
+"""The models there are: one line per folder, and those of installed packages (entry points ``refsim.models``)."""
 
 from __future__ import annotations
 
-from refsim.checkpoint import Checkpoint, Weights
+import importlib
+import json
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from refsim.errors import UserError
-from refsim.models.clip.config import CLIPTextConfig
-from refsim.models.clip.encoder import CLIPTextEncoder
-from refsim.models.cogvideox.config import CogVideoXConfig
-from refsim.models.cogvideox.transformer import CogVideoXTransformer
-from refsim.models.qwen3_moe.config import Qwen3MoeConfig
-from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
-from refsim.models.sd35.config import SD35Config
-from refsim.models.sd35.transformer import SD35Transformer
-from refsim.models.t5.config import T5Config
-from refsim.models.t5.encoder import T5Encoder
-from refsim.models.vae.config import VAEConfig
-from refsim.models.vae.decoder import VAEDecoder
-from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
-from refsim.models.vae_cogvideox.decoder import CogVideoXVAEDecoder
-from refsim.models.vae_wan.config import WanVAEConfig
-from refsim.models.vae_wan.decoder import WanVAEDecoder
-from refsim.models.wan22.config import WanConfig
-from refsim.models.wan22.transformer import WanTransformer
-from refsim.runtime.device import Device
+from refsim.extensions import Catalog, catalog
+from refsim.models.spec import Kind, ModelSpec, Published, class_name_of
 
-_MODELS = {
-    SD35Transformer.CLASS_NAME: (SD35Transformer, SD35Config),
-    WanTransformer.CLASS_NAME: (WanTransformer, WanConfig),
-    WanVAEDecoder.CLASS_NAME: (WanVAEDecoder, WanVAEConfig),
-    CogVideoXTransformer.CLASS_NAME: (CogVideoXTransformer, CogVideoXConfig),
-    CogVideoXVAEDecoder.CLASS_NAME: (CogVideoXVAEDecoder, CogVideoXVAEConfig),
-    VAEDecoder.CLASS_NAME: (VAEDecoder, VAEConfig),
-    CLIPTextEncoder.CLASS_NAME: (CLIPTextEncoder, CLIPTextConfig),
-    "CLIPTextModel": (CLIPTextEncoder, CLIPTextConfig),
-    Qwen3MoeForCausalLM.CLASS_NAME: (Qwen3MoeForCausalLM, Qwen3MoeConfig),
-    "T5EncoderModel": (T5Encoder, T5Config),
-    "UMT5EncoderModel": (T5Encoder, T5Config),
-}
+if TYPE_CHECKING:
+    from refsim.checkpoint import Checkpoint, Weights
+    from refsim.runtime.device import Device
+
+FOLDERS = (
+    "sd35",
+    "wan22",
+    "cogvideox",
+    "vae",
+    "vae_wan",
+    "vae_cogvideox",
+    "clip",
+    "t5",
+    "qwen3_moe",
+    "dflash",
+)
 
 
-def find_model(checkpoint: Checkpoint):
-    """(model class, its config) for the folder's ``_class_name``."""
-    if checkpoint.class_name not in _MODELS:
+def own() -> tuple[ModelSpec, ...]:
+    """The specs of the project's own folders."""
+    return tuple(importlib.import_module(f"refsim.models.{folder}.spec").SPEC for folder in FOLDERS)
+
+
+def models() -> Catalog[ModelSpec]:
+    """The specs of all models."""
+    return _models(tuple(sys.path))  # a rank is handed the launcher's path after this module was first imported
+
+
+@lru_cache(maxsize=4)
+def _models(path: tuple[str, ...]) -> Catalog[ModelSpec]:
+    return catalog(own(), "refsim.models", ModelSpec, lambda spec: spec.claims)
+
+
+def get(name: str) -> ModelSpec:
+    """The spec of a model by its folder's name, or any other name it claims."""
+    spec = models().find(name)
+    if spec is None:
+        known = ", ".join(spec.name for spec in models().all)
+        raise UserError(f"model '{name}' does not exist; choose one of {known}{models().notes}.")
+    return spec
+
+
+def by_class_name(class_name: str) -> ModelSpec | None:
+    """The spec whose checkpoints say ``class_name``, or None."""
+    spec = models().find(class_name)
+    return spec if spec is not None and class_name in spec.class_names else None
+
+
+def by_pipeline(class_name: str) -> ModelSpec | None:
+    """The spec whose pipeline folders say ``class_name``, or None."""
+    spec = models().find(class_name)
+    return spec if spec is not None and class_name in spec.pipeline_classes else None
+
+
+def published(kind: Kind = "transformer") -> dict[str, Published]:
+    """The published models of one kind, by name."""
+    return {p.name: p for spec in models().all if spec.kind == kind for p in spec.published}
+
+
+def spec_of(model: Published) -> ModelSpec:
+    """The spec of a published model, or of one whose configuration was changed."""
+    return get(model.class_name)
+
+
+def get_published(name: str) -> tuple[ModelSpec, Published]:
+    """A published model of any kind, and its spec."""
+    spec = get(name)
+    for model in spec.published:
+        if model.name == name:
+            return spec, model
+    raise UserError(f"'{name}' is not a published model; choose one of {', '.join(p.name for p in spec.published)}.")
+
+
+def find(model: str) -> tuple[str, Published]:
+    """A published transformer by name, or the transformer of a checkpoint folder by its class."""
+    known = published()
+    if model in known:
+        get(model)  # refuses a contested name
+        return model, known[model]
+    folder = Path(model)
+    for path in (folder / "config.json", folder / "transformer" / "config.json"):
+        if path.is_file():
+            return model, _of_checkpoint(path)
+    raise UserError(f"'{model}' is neither a folder with config.json nor one of {', '.join(known)}{models().notes}.")
+
+
+def _of_checkpoint(path: Path) -> Published:
+    """The first published model of the same class, with the folder's configuration."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        class_name = class_name_of(config)
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{path} is not JSON of a model's configuration.") from error
+    for model in published().values():
+        if model.class_name == class_name:
+            return model.but(name=str(path.parent), config=model.config | config, parameters=0, experts=1)
+    names = ", ".join(sorted({m.class_name for m in published().values()}))
+    raise UserError(f"{path} is a {class_name}; choose one of {names}{models().notes}.")
+
+
+def find_model(checkpoint: Checkpoint) -> tuple[Any, Any]:
+    """(model class, its configuration) for the class that the folder's ``config.json`` names."""
+    spec = spec_of_checkpoint(checkpoint)
+    return spec.model_class, spec.config_class.from_dict(checkpoint.config)
+
+
+def spec_of_checkpoint(checkpoint: Checkpoint) -> ModelSpec:
+    """The spec of a folder's model; ``UserError`` if there is none, or a drafter, which runs beside its target only."""
+    spec = by_class_name(checkpoint.class_name)
+    if spec is None or spec.kind == "drafter":
+        known = ", ".join(name for spec in models().all if spec.kind != "drafter" for name in spec.class_names)
         raise UserError(
-            f"checkpoint '{checkpoint.folder}' is a {checkpoint.class_name}; supported: {', '.join(_MODELS)}."
+            f"checkpoint '{checkpoint.folder}' is a {checkpoint.class_name}; supported: {known}{models().notes}."
         )
-    model, config = _MODELS[checkpoint.class_name]
-    return model, config.from_dict(checkpoint.config)
+    return spec
 
 
-def load_model(checkpoint: Checkpoint, weights: Weights, device: Device):
+def load_model(checkpoint: Checkpoint, weights: Weights, device: Device) -> Any:
     """The model of a checkpoint folder with this device's weights; strict about every key."""
     model, config = find_model(checkpoint)
     return model(weights, device, config)

@@ -26,7 +26,12 @@ from collections.abc import Iterator
 
 from refsim.runtime import wire
 
-PRELOAD = ("refsim.runtime.worker", "refsim.pipelines.attention", "refsim.pipelines.transformer")
+PRELOAD = (
+    "refsim.runtime.worker",
+    "refsim.pipelines.attention",
+    "refsim.pipelines.transformer",
+    "refsim.models.warm",
+)
 _PR_SET_PDEATHSIG = 1
 
 

@@ -11,11 +11,18 @@ ALONE = {
     "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
     "(tt_impl/pipelines/transformer.py)",
     "refsim/parallel/sequence.py": "ttnn's mesh mapper cuts the tokens, and its ops mask from logical_n",
-    "refsim/models/registry.py": "the device wing's pipelines name their models",
+    "refsim/models/registry.py": "the list of models is shared",
+    "refsim/models/spec.py": "what a model says of itself is shared",
+    "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
+    "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
     "refsim/models/published.py": "configurations without weights, for predictions and full-size runs",
     **dict.fromkeys(
         [f"refsim/models/{n}/config.py" for n in ("sd35", "qwen3_moe", "dflash")], "the configuration is shared"
     ),
+    **{
+        f"refsim/models/{path.parent.name}/spec.py": "what a model says of itself is shared"
+        for path in (ROOT / "refsim/models").glob("*/spec.py")
+    },
     "refsim/pipelines/attention.py": "attention alone is judged through the block in the device wing",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from refsim.errors import UserError
+from refsim.models.clip.spec import PLAIN
 
 ACTIVATIONS = ("quick_gelu", "gelu")
 
@@ -38,7 +39,7 @@ class CLIPTextConfig:
         for name, value in given.items():
             if types[name] == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UserError(f"config.json has {name} = {value!r}; it must be a whole number above 0.")
-        result = cls(**given, projected=config.get("architectures") != ["CLIPTextModel"])
+        result = cls(**given, projected=config.get("architectures") != [PLAIN])
         if result.hidden_act not in ACTIVATIONS:
             raise UserError(
                 f"config.json has hidden_act = {result.hidden_act!r}; {' and '.join(ACTIVATIONS)} are supported."

@@ -22,13 +22,13 @@ from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
 from refsim.models.clip.config import CLIPTextConfig
+from refsim.models.clip.spec import PLAIN, PROJECTED
 from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
-CLASS_NAME = "CLIPTextModelWithProjection"
 _FINAL_NORM = "final_layer_norm"
 _LEGACY_EOS = 2
 """Configurations before transformers' PR 24773 hold this id; the end token is then the largest id of a row."""
@@ -94,8 +94,6 @@ class CLIPBlock:
 class CLIPTextEncoder:
     """Built from a transformers folder's weights; every key must be consumed."""
 
-    CLASS_NAME = CLASS_NAME
-
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig) -> None:
         self._device, self._config = device, config
         # an encoder alone is saved with this prefix by transformers 4 and without it by 5
@@ -110,7 +108,7 @@ class CLIPTextEncoder:
         if config.projected:
             self._projection = weights.take("text_projection.weight", (config.projection_dim, d))
         weights.leave(f"{embeddings}.position_ids")  # 0, 1, 2 ..., which old folders hold
-        weights.finish(CLASS_NAME)
+        weights.finish(PROJECTED if config.projected else PLAIN)
 
     @staticmethod
     def input_shapes(config: CLIPTextConfig) -> dict[str, Dims]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from refsim.errors import UserError
 
-CLASS_NAME = "CogVideoXTransformer3DModel"
 _FIXED = {
     "activation_fn": "gelu-approximate",
     "timestep_activation_fn": "silu",

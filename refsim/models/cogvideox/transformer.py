@@ -19,8 +19,9 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.models.cogvideox.block import CogVideoXBlock
-from refsim.models.cogvideox.config import CLASS_NAME, CogVideoXConfig
+from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
+from refsim.models.cogvideox.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
@@ -30,8 +31,6 @@ from refsim.runtime.tensor import MeshTensor, Shard
 
 class CogVideoXTransformer:
     """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
-
-    CLASS_NAME = CLASS_NAME
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ from refsim.layers.norm import RMSNorm
 from refsim.layers.rope import text_rotary
 from refsim.models.dflash.attention import DFlashAttention
 from refsim.models.dflash.config import DFlashConfig
+from refsim.models.dflash.spec import CLASS_NAME
 from refsim.runtime.device import Device
 
 
@@ -60,8 +61,6 @@ class DFlashDecoderLayer:
 class DFlashDraftModel:
     """Built from the drafter's folder; every key must be consumed. Embedding and head are the target's."""
 
-    CLASS_NAME = "DFlashDraftModel"
-
     def __init__(self, weights: Weights, device: Device, config: DFlashConfig) -> None:
         self._device, self.config = device, config
         d, layers = config.hidden_size, len(config.target_layer_ids)
@@ -71,7 +70,7 @@ class DFlashDraftModel:
         self._layers = [
             DFlashDecoderLayer(weights, device, f"layers.{i}", config) for i in range(config.num_hidden_layers)
         ]
-        weights.finish(self.CLASS_NAME)
+        weights.finish(CLASS_NAME)
 
     def new_cache(self) -> list[KVCache]:
         """One empty cache per layer."""

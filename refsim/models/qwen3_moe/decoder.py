@@ -29,6 +29,7 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.models.qwen3_moe.attention import Qwen3MoeAttention
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
+from refsim.models.qwen3_moe.spec import CLASS_NAME
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.vocab import MOST_WORDS, vocab_argmax
@@ -74,8 +75,6 @@ class Qwen3MoeDecoderLayer:
 class Qwen3MoeForCausalLM:
     """Built from a transformers folder's weights; every key must be consumed."""
 
-    CLASS_NAME = "Qwen3MoeForCausalLM"
-
     def __init__(self, weights: Weights, device: Device, config: Qwen3MoeConfig) -> None:
         if config.vocab_size > MOST_WORDS:
             raise UserError(f"config.json has vocab_size {config.vocab_size}; at most {MOST_WORDS} are supported.")
@@ -95,7 +94,7 @@ class Qwen3MoeForCausalLM:
             gathered_input=True,
             bias=False,
         )
-        weights.finish(self.CLASS_NAME)
+        weights.finish(CLASS_NAME)
 
     @staticmethod
     def input_shapes(config: Qwen3MoeConfig) -> dict[str, Dims]:

@@ -7,8 +7,6 @@ from typing import Any
 
 from refsim.errors import UserError
 
-CLASS_NAME = "SD3Transformer2DModel"
-
 
 @dataclass(frozen=True)
 class SD35Config:

@@ -17,7 +17,8 @@ from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.norm import LayerNorm
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.sd35.block import SD35Block
-from refsim.models.sd35.config import CLASS_NAME, SD35Config
+from refsim.models.sd35.config import SD35Config
+from refsim.models.sd35.spec import CLASS_NAME
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
@@ -28,8 +29,6 @@ _EPS = 1e-6
 
 class SD35Transformer:
     """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
-
-    CLASS_NAME = CLASS_NAME
 
     def __init__(self, weights: Weights, device: Device, config: SD35Config) -> None:
         self._device, self._config = device, config

@@ -7,8 +7,6 @@ from typing import Any
 
 from refsim.errors import UserError
 
-CLASS_NAME = "AutoencoderKL"
-
 
 @dataclass(frozen=True)
 class VAEConfig:

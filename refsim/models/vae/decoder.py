@@ -25,7 +25,8 @@ from refsim.errors import UserError
 from refsim.layers.convolution import Conv2d
 from refsim.layers.group_norm import GroupNorm
 from refsim.models.inputs import BATCH, Dims
-from refsim.models.vae.config import CLASS_NAME, VAEConfig
+from refsim.models.vae.config import VAEConfig
+from refsim.models.vae.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.tensor import shard_range
@@ -102,8 +103,6 @@ class VAEDecoder:
     Raises:
         UserError: norm groups that the tp group cannot share out.
     """
-
-    CLASS_NAME = CLASS_NAME
 
     def __init__(self, weights: Weights, device: Device, config: VAEConfig) -> None:
         self._device, self._config = device, config

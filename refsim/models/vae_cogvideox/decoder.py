@@ -22,7 +22,8 @@ from refsim.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.layers.group_norm import GroupNorm
 from refsim.models.inputs import BATCH, Dims
-from refsim.models.vae_cogvideox.config import CLASS_NAME, CogVideoXVAEConfig
+from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
+from refsim.models.vae_cogvideox.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
 from refsim.runtime.device import Device
 
@@ -97,8 +98,6 @@ class Upsample:
 
 class CogVideoXVAEDecoder:
     """``decoder`` of the checkpoint; every key but the encoder's must be consumed."""
-
-    CLASS_NAME = CLASS_NAME
 
     def __init__(self, weights: Weights, device: Device, config: CogVideoXVAEConfig) -> None:
         self._device, self._config = device, config

@@ -7,8 +7,6 @@ from typing import Any
 
 from refsim.errors import UserError
 
-CLASS_NAME = "AutoencoderKLWan"
-
 
 @dataclass(frozen=True)
 class WanVAEConfig:

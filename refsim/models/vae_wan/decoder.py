@@ -18,16 +18,15 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.models.inputs import BATCH, Dims
-from refsim.models.vae_wan.config import CLASS_NAME, WanVAEConfig
+from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.layers import ChannelNorm, FrameAttention, ResidualBlock, Upsample
+from refsim.models.vae_wan.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.runtime.device import Device
 
 
 class WanVAEDecoder:
     """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed."""
-
-    CLASS_NAME = CLASS_NAME
 
     def __init__(self, weights: Weights, device: Device, config: WanVAEConfig) -> None:
         self._device, self._config = device, config

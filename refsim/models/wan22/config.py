@@ -7,7 +7,6 @@ from typing import Any
 
 from refsim.errors import UserError
 
-CLASS_NAME = "WanTransformer3DModel"
 _ABSENT = ("image_dim", "added_kv_proj_dim", "pos_embed_seq_len")
 
 

@@ -19,8 +19,9 @@ from refsim.layers.linear import Linear
 from refsim.layers.norm import LayerNorm
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.wan22.block import WanBlock
-from refsim.models.wan22.config import CLASS_NAME, WanConfig
+from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.embeddings import ConditionEmbedder, VideoPatches, rotary_tables
+from refsim.models.wan22.spec import CLASS_NAME
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
@@ -29,8 +30,6 @@ from refsim.runtime.tensor import MeshTensor
 
 class WanTransformer:
     """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
-
-    CLASS_NAME = CLASS_NAME
 
     def __init__(self, weights: Weights, device: Device, config: WanConfig) -> None:
         if device.options.prompt_layout == "split":

@@ -17,6 +17,7 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from refsim.models.dflash.config import DFlashConfig
+from refsim.models.dflash.spec import CLASS_NAME
 from tt_impl.layers.kv_cache import KVCache
 from tt_impl.layers.linear import Linear
 from tt_impl.layers.norm import RMSNorm
@@ -50,8 +51,6 @@ class DFlashDecoderLayer:
 class DFlashDraftModel:
     """Built from the drafter's folder; every key must be consumed. Embedding and head are the target's."""
 
-    CLASS_NAME = "DFlashDraftModel"
-
     def __init__(self, ctx: Context, weights: Weights, config: DFlashConfig) -> None:
         self._ctx, self.config = ctx, config
         d, parts = config.hidden_size, len(config.target_layer_ids)
@@ -62,7 +61,7 @@ class DFlashDraftModel:
         self._layers = [
             DFlashDecoderLayer(ctx, weights, f"layers.{i}", config) for i in range(config.num_hidden_layers)
         ]
-        weights.finish(self.CLASS_NAME)
+        weights.finish(CLASS_NAME)
 
     def new_cache(self) -> list[KVCache]:
         """One empty cache per layer."""

@@ -18,6 +18,7 @@ import ttnn
 from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
+from refsim.models.qwen3_moe.spec import CLASS_NAME
 from tt_impl.layers.embeddings import TokenEmbedding
 from tt_impl.layers.grouped_attention import causal_mask
 from tt_impl.layers.kv_cache import KVCache
@@ -59,8 +60,6 @@ class Qwen3MoeDecoderLayer:
 class Qwen3MoeForCausalLM:
     """Built from a transformers folder's weights; every key must be consumed."""
 
-    CLASS_NAME = "Qwen3MoeForCausalLM"
-
     def __init__(self, ctx: Context, weights: Weights, config: Qwen3MoeConfig) -> None:
         d, words, table = config.hidden_size, config.vocab_size, "model.embed_tokens"
         if d % (TILE * ctx.tp):
@@ -74,7 +73,7 @@ class Qwen3MoeForCausalLM:
         head = table if config.tie_word_embeddings else "lm_head"
         self._head = ColParallelLinear(ctx, weights, head, in_features=d, out_features=words, bias=False)
         self._best = VocabArgmax(ctx, words)
-        weights.finish(self.CLASS_NAME)
+        weights.finish(CLASS_NAME)
 
     def new_cache(self) -> list[KVCache]:
         """One empty cache per layer."""

@@ -6,7 +6,8 @@ import torch
 import ttnn
 
 from refsim.checkpoint import Weights
-from refsim.models.sd35.config import CLASS_NAME, SD35Config
+from refsim.models.sd35.config import SD35Config
+from refsim.models.sd35.spec import CLASS_NAME
 from tt_impl.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from tt_impl.layers.linear import ColParallelLinear, Linear
 from tt_impl.layers.norm import LayerNorm
@@ -19,8 +20,6 @@ _EPS = 1e-6
 
 class SD35Transformer:
     """Built on one submesh from a checkpoint's weights; every key must be consumed."""
-
-    CLASS_NAME = CLASS_NAME
 
     def __init__(self, ctx: Context, weights: Weights, config: SD35Config) -> None:
         self._ctx, self._config = ctx, config

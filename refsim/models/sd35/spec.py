@@ -1,0 +1,99 @@
+"""What Stable Diffusion 3.5 is: its classes, its published sizes, and what runs around its transformer.
+
+Sources: the models' cards and diffusers' classes; parameters counted on meta tensors.
+"""
+
+from __future__ import annotations
+
+from refsim.models.spec import Companion, Config, DiffusersParts, Figure, ModelSpec, Published, TtDit, with_num_layers
+
+CLASS_NAME = "SD3Transformer2DModel"
+_BOTH = {
+    "_class_name": CLASS_NAME,
+    "sample_size": 128,
+    "patch_size": 2,
+    "in_channels": 16,
+    "out_channels": 16,
+    "attention_head_dim": 64,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 2048,
+    "qk_norm": "rms_norm",
+}
+_MEDIUM = _BOTH | {
+    "num_layers": 24,
+    "num_attention_heads": 24,
+    "caption_projection_dim": 1536,
+    "pos_embed_max_size": 384,
+    "dual_attention_layers": tuple(range(13)),
+}
+_LARGE = _BOTH | {
+    "num_layers": 38,
+    "num_attention_heads": 38,
+    "caption_projection_dim": 2432,
+    "pos_embed_max_size": 192,
+    "dual_attention_layers": (),
+}
+_SIZES = {"512": (64, 64), "1024": (128, 128)}
+_TEXT = 333  # 77 rows of the CLIPs and 256 of T5
+_ENCODERS = (
+    Companion("clip_l", "clip-l", tokens=77),
+    Companion("clip_g", "clip-g", tokens=77),
+    Companion("t5", "t5-xxl", tokens=256),
+)
+_TT_DIT = "tt_dit StableDiffusion35.md@02e73163"
+
+
+def block_counts(config: Config) -> dict[str, int]:
+    """Blocks with a second attention come first; the last block leaves out the prompt."""
+    dual = len(config.get("dual_attention_layers", ()))
+    counts = {"dual": dual, "block": config["num_layers"] - 1 - dual, "last": 1}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def with_block_counts(config: Config, counts: dict[str, int]) -> Config:
+    """The configuration with other numbers of blocks of each kind."""
+    return with_num_layers(config, counts) | {"dual_attention_layers": tuple(range(counts.get("dual", 0)))}
+
+
+SPEC = ModelSpec(
+    name="sd35",
+    class_names=(CLASS_NAME,),
+    kind="transformer",
+    model="refsim.models.sd35.transformer:SD35Transformer",
+    config="refsim.models.sd35.config:SD35Config",
+    ttnn="tt_impl.models.sd35.transformer:SD35Transformer",
+    pipeline="refsim.pipelines.stable_diffusion_3",
+    pipeline_classes=("StableDiffusion3Pipeline",),
+    latent="image",
+    published=(
+        Published(
+            "sd35-medium",
+            _MEDIUM,
+            parameters=2_243_171_520,
+            sizes=_SIZES,
+            text=_TEXT,
+            steps=20,
+            encoders=_ENCODERS,
+            decoder="sd35-vae",
+        ),
+        Published(
+            "sd35-large",
+            _LARGE,
+            parameters=8_056_627_520,
+            sizes=_SIZES,
+            text=_TEXT,
+            steps=20,
+            encoders=_ENCODERS,
+            decoder="sd35-vae",
+            figures=(
+                Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT),
+                Figure("1024", "galaxy", "cfg2_sp4_tp4", seconds=5.6, steps=20, source=_TT_DIT),
+            ),
+            reported=("1024",),
+        ),
+    ),
+    diffusers=DiffusersParts("transformer_blocks", ("attn", "attn2"), prompt_first=False),
+    tt_dit=TtDit(cfg=True, fsdp=False, pads_heads=True),
+    block_counts=block_counts,
+    with_block_counts=with_block_counts,
+)

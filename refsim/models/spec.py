@@ -1,0 +1,263 @@
+"""What a model's folder says of itself. Everything else (loading, timing, plans, parity) asks; nothing names a model.
+
+To add a model, fill one :class:`ModelSpec` in ``spec.py`` of its folder and list the folder in ``registry.py``, or
+register the object from a package of your own (entry points ``refsim.models``). Only the first five fields are needed
+to run a checkpoint; each of the others opens one more door, and says which one.
+
+Classes are named as ``"module:Name"`` and imported when they are first used, so that reading all specs loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from refsim.errors import UserError
+from refsim.mesh import Topology
+from refsim.models.inputs import BATCH, Dims
+
+Config = dict[str, Any]
+Kind = Literal["transformer", "text_encoder", "vae_decoder", "causal_lm", "drafter"]
+KINDS = ("transformer", "text_encoder", "vae_decoder", "causal_lm", "drafter")
+PROMPT = "prompt tokens"
+"""What models call the dim of the prompt's tokens in ``input_shapes``."""
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Seconds of a whole pipeline that others measured and published, and what they ran it with."""
+
+    size: str
+    mesh: str
+    parallel: str
+    seconds: float
+    steps: int
+    source: str
+    topology: Topology = Topology.LINEAR
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A text encoder that works for a transformer.
+
+    Attributes:
+        stage: what the seconds it takes are called in predictions.
+        published: the name of its configuration, in its own folder's spec.
+        tokens: how many a prompt has.
+        prompts: how many prompts it encodes for one picture; 2 with guidance.
+    """
+
+    stage: str
+    published: str
+    tokens: int
+    prompts: int = 2
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model that exists, without its weights: for predictions, full-size random checkpoints, memory.
+
+    Attributes:
+        name: what ``refsim time`` takes, such as ``sd35-large``.
+        config: its ``config.json``, with ``_class_name`` (diffusers) or ``architectures`` (transformers).
+        parameters: how many it has (one expert, where there are several), counted on meta tensors.
+        sizes: latent sizes by name, (height, width) or (frames, height, width), before patches.
+        text: prompt tokens.
+        experts: transformers of this size in the pipeline, which share its denoising steps.
+        steps: denoising steps where none are given.
+        branches: predictions a step needs, 2 with guidance by a negative prompt.
+        encoders: the text encoders of its pipeline.
+        decoder: the name of its autoencoder's configuration, in the autoencoder's own spec.
+        figures: seconds that others published.
+        reported: sizes for which ``refsim report perf`` writes tables.
+    """
+
+    name: str
+    config: Config
+    parameters: int = 0
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    text: int = 0
+    experts: int = 1
+    steps: int = 0
+    branches: int = 2
+    encoders: tuple[Companion, ...] = ()
+    decoder: str = ""
+    figures: tuple[Figure, ...] = ()
+    reported: tuple[str, ...] = ()
+
+    @property
+    def class_name(self) -> str:
+        return class_name_of(self.config)
+
+    def but(self, **changed: Any) -> Published:
+        """The same but for the fields ``changed``."""
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True)
+class DiffusersParts:
+    """How diffusers' object of a transformer is taken apart by :func:`refsim.parallelize`.
+
+    Attributes:
+        blocks: the attribute with the list of blocks.
+        attentions: the attributes of a block that attend over all tokens.
+        prompt_first: whether the processor puts the prompt before the image; None where there is no prompt in it.
+        rotary: the keyword of the rotary tables and the dim of their tokens, if there are any.
+    """
+
+    blocks: str
+    attentions: tuple[str, ...]
+    prompt_first: bool | None
+    rotary: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class TtDit:
+    """What tt_dit's pipeline of a model can be asked to run today.
+
+    Attributes:
+        cfg: guidance branches can run side by side.
+        fsdp: weights can be cut over the sequence axis.
+        pads_heads: heads that do not divide by tp are padded.
+    """
+
+    cfg: bool
+    fsdp: bool
+    pads_heads: bool
+
+
+@dataclass(frozen=True)
+class EncoderKeys:
+    """The keys of a text encoder's config.json that give its sizes; ``gated``: the feed-forward has two linears in."""
+
+    layers: str
+    width: str
+    heads: str
+    inner: str
+    gated: bool = False
+
+
+def blocks_alike(config: Config) -> dict[str, int]:
+    """``num_layers`` blocks of one kind, the last one by itself: what follows it is read as part of it."""
+    return {"block": config["num_layers"] - 1, "last": 1}
+
+
+def with_num_layers(config: Config, counts: dict[str, int]) -> Config:
+    """The configuration with as many layers as ``counts`` has blocks."""
+    return config | {"num_layers": sum(counts.values())}
+
+
+def no_more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
+    """No dims but those of the latent, the batch and the prompt."""
+    return {}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model: its folder, its classes, the sizes it is published in, and what others need to know of it.
+
+    Attributes:
+        name: the folder's, the same in ``refsim.models`` and ``tt_impl.models``.
+        class_names: what config.json of its checkpoints says, ``_class_name`` or the first of ``architectures``.
+        kind: what it is, one of ``KINDS``.
+        model: its class, ``Model(weights, device, config)`` with ``input_shapes(config)`` and ``check_inputs``.
+        config: the class of its configuration, ``from_dict(config)``.
+        ttnn: its counterpart in TTNN, ``Model(context, weights, config)``, if there is one.
+        pipeline: the module that runs whole folders, if there is one.
+        pipeline_classes: what ``model_index.json`` of these folders says.
+        published: the published configurations, of which the first stands for the model.
+        latent: of a transformer or a decoder, what its latent becomes.
+        channel_dim: of a transformer, the dim of ``hidden_states`` that has the channels.
+        vae_forms: forms of ``vae_parallel`` that a decoder has.
+        frames_per_pass: of a video's decoder, latent frames it decodes at a time.
+        diffusers: for :func:`refsim.parallelize`.
+        tt_dit: what tt_dit runs of it, for ``refsim plan --today``; None if tt_dit has no such model.
+        encoder_keys: of a text encoder, for predictions.
+        block_counts: of a configuration, the kinds of blocks in the order they run and how many of each there are,
+            without zeros; predictions read two of each kind.
+        with_block_counts: the configuration with other numbers of blocks, for the same.
+        more_dims: sizes of the input dims that follow from configuration and latent size, such as packed tokens.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    kind: Kind
+    model: str
+    config: str
+    ttnn: str | None = None
+    pipeline: str | None = None
+    pipeline_classes: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+    latent: Literal["image", "video"] | None = None
+    channel_dim: int = 1
+    vae_forms: tuple[str, ...] = ("spatial",)
+    frames_per_pass: int = 1
+    diffusers: DiffusersParts | None = None
+    tt_dit: TtDit | None = None
+    encoder_keys: EncoderKeys | None = None
+    block_counts: Callable[[Config], dict[str, int]] = blocks_alike
+    with_block_counts: Callable[[Config, dict[str, int]], Config] = with_num_layers
+    more_dims: Callable[[Config, tuple[int, ...]], dict[str, int]] = no_more_dims
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UserError(f"model '{self.name}' is a '{self.kind}'; choose one of {', '.join(KINDS)}.")
+        if not self.class_names:
+            raise UserError(f"model '{self.name}' has no class_names; give what its config.json says.")
+        for reference in (self.model, self.config, self.ttnn):
+            if reference is not None and not _REFERENCE.fullmatch(reference):
+                raise UserError(f"model '{self.name}' names '{reference}'; write module:Name.")
+        for published in self.published:
+            if published.class_name not in self.class_names:
+                raise UserError(
+                    f"model '{self.name}' has {published.name} of class {published.class_name}, which is not among its "
+                    f"class_names {', '.join(self.class_names)}."
+                )
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Every name by which it is found: its own, its classes', its pipelines', its published configurations'."""
+        return (self.name, *self.class_names, *self.pipeline_classes, *(p.name for p in self.published))
+
+    @property
+    def model_class(self) -> Any:
+        return resolve(self.model)
+
+    @property
+    def config_class(self) -> Any:
+        return resolve(self.config)
+
+    def inputs(self, config: Config) -> dict[str, Dims]:
+        """The dims of the ``forward`` arguments by name; which are per sample and which exact, see ``inputs.py``."""
+        return self.model_class.input_shapes(self.config_class.from_dict(config))
+
+    def input_shapes(self, model: Published, size: tuple[int, ...], batch: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the ``forward`` arguments of a published model at a latent ``size`` for ``batch`` prompts."""
+        known = dict(zip(("width", "height", "frames"), reversed(size), strict=False))
+        known |= {BATCH: batch, PROMPT: model.text} | self.more_dims(model.config, size)
+        shapes = {}
+        for name, dims in self.inputs(model.config).items():
+            if unknown := [dim for dim in dims if isinstance(dim, str) and dim not in known]:
+                raise UserError(f"model '{self.name}' does not say how many {unknown[0]} a latent has (more_dims).")
+            shapes[name] = tuple(known[dim] if isinstance(dim, str) else dim for dim in dims)
+        return shapes
+
+
+def class_name_of(config: Config) -> str:
+    """As diffusers writes it, or the first of transformers' architectures."""
+    named = config.get("architectures")
+    first = named[0] if isinstance(named, list) and named else None
+    return str(config.get("_class_name", first))
+
+
+def resolve(reference: str) -> Any:
+    """What ``"module:Name"`` stands for; ``UserError`` if it cannot be imported."""
+    module, _, name = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"'{reference}' cannot be imported ({error}); correct the model's spec.") from error

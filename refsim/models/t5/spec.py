@@ -1,0 +1,28 @@
+"""What the text encoders T5 (v1.1) and UMT5 are, of size XXL as diffusers' pipelines use them."""
+
+from __future__ import annotations
+
+from refsim.models.spec import EncoderKeys, ModelSpec, Published
+
+T5, UMT5 = "T5EncoderModel", "UMT5EncoderModel"
+_XXL = {
+    "d_model": 4096,
+    "d_kv": 64,
+    "d_ff": 10240,
+    "num_layers": 24,
+    "num_heads": 64,
+    "feed_forward_proj": "gated-gelu",
+}
+
+SPEC = ModelSpec(
+    name="t5",
+    class_names=(T5, UMT5),
+    kind="text_encoder",
+    model="refsim.models.t5.encoder:T5Encoder",
+    config="refsim.models.t5.config:T5Config",
+    published=(
+        Published("t5-xxl", _XXL | {"architectures": [T5], "model_type": "t5", "vocab_size": 32128}),
+        Published("umt5-xxl", _XXL | {"architectures": [UMT5], "model_type": "umt5", "vocab_size": 256384}),
+    ),
+    encoder_keys=EncoderKeys(layers="num_layers", width="d_model", heads="num_heads", inner="d_ff", gated=True),
+)

@@ -1,0 +1,26 @@
+"""What CogVideoX's video autoencoder is, as far as it decodes."""
+
+from __future__ import annotations
+
+from refsim.models.spec import ModelSpec, Published
+
+CLASS_NAME = "AutoencoderKLCogVideoX"
+_BOTH = {
+    "_class_name": CLASS_NAME,
+    "latent_channels": 16,
+    "block_out_channels": (128, 256, 256, 512),
+    "layers_per_block": 3,
+    "norm_num_groups": 32,
+    "temporal_compression_ratio": 4,
+}
+
+SPEC = ModelSpec(
+    name="vae_cogvideox",
+    class_names=(CLASS_NAME,),
+    kind="vae_decoder",
+    model="refsim.models.vae_cogvideox.decoder:CogVideoXVAEDecoder",
+    config="refsim.models.vae_cogvideox.config:CogVideoXVAEConfig",
+    latent="video",
+    published=(Published("cogvideox-vae", _BOTH),),
+    frames_per_pass=2,
+)

@@ -1,0 +1,54 @@
+"""What Wan2.2 text-to-video is: its classes, its published size, and what runs around its two experts.
+
+Sources: the model's card and diffusers' classes; parameters counted on meta tensors.
+"""
+
+from __future__ import annotations
+
+from refsim.models.spec import Companion, DiffusersParts, Figure, ModelSpec, Published, TtDit
+
+CLASS_NAME = "WanTransformer3DModel"
+_A14B = {
+    "_class_name": CLASS_NAME,
+    "num_layers": 40,
+    "num_attention_heads": 40,
+    "attention_head_dim": 128,
+    "ffn_dim": 13824,
+    "in_channels": 16,
+    "out_channels": 16,
+    "patch_size": (1, 2, 2),
+    "text_dim": 4096,
+    "freq_dim": 256,
+    "cross_attn_norm": True,
+    "qk_norm": "rms_norm_across_heads",
+    "eps": 1e-6,
+    "rope_max_seq_len": 1024,
+}
+
+SPEC = ModelSpec(
+    name="wan22",
+    class_names=(CLASS_NAME,),
+    kind="transformer",
+    model="refsim.models.wan22.transformer:WanTransformer",
+    config="refsim.models.wan22.config:WanConfig",
+    pipeline="refsim.pipelines.wan",
+    pipeline_classes=("WanPipeline",),
+    latent="video",
+    published=(
+        Published(
+            "wan22-t2v-a14b",
+            _A14B,
+            parameters=14_288_491_584,
+            sizes={"480p": (21, 60, 104), "720p": (21, 90, 160)},
+            text=512,
+            experts=2,
+            steps=40,
+            encoders=(Companion("umt5", "umt5-xxl", tokens=512),),
+            decoder="wan21-vae",
+            figures=(Figure("480p", "t3k", "sp2_tp4", seconds=735, steps=40, source="tt_dit Wan2_2.md@511bc4d0"),),
+            reported=("480p", "720p"),
+        ),
+    ),
+    diffusers=DiffusersParts("blocks", ("attn1",), prompt_first=None, rotary=("rotary_emb", 1)),
+    tt_dit=TtDit(cfg=False, fsdp=True, pads_heads=False),
+)
