@@ -137,7 +137,7 @@ def heads_rounded_down() -> None:
     from tt_impl.layers import attention, linear
 
     for module in (linear, attention):
-        module.heads_per_device = lambda heads, tp, ulysses=1: heads // tp
+        module.padded_heads = lambda heads, factor: heads // factor * factor
 
 
 @fault(HEADS, TP2, "Queries and keys are not normalised.", "qk_norm missing, as in the model this one was copied from")
@@ -156,8 +156,8 @@ def qk_norm_omitted() -> None:
 def qk_norm_of_the_wrong_name() -> None:
     from tt_impl.layers.norm import RMSNorm
 
-    def init(original: Callable, self: Any, ctx: Any, weights: Any, name: str, **sizes: Any) -> None:
-        original(self, ctx, weights, name.replace("norm_added_k", "norm_added_q"), **sizes)
+    def init(original: Callable, self: Any, weights: Any, ctx: Any, name: str, **sizes: Any) -> None:
+        original(self, weights, ctx, name.replace("norm_added_k", "norm_added_q"), **sizes)
 
     around_init(RMSNorm, init)
 

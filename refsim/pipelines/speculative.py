@@ -82,7 +82,7 @@ class DFlashDrafter:
     """DFlash with the target's embedding and head, and a cache that keeps one of ``CACHES``."""
 
     def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, cache: str = "context") -> None:
-        self._keepsl, self._target, self._keeps = model, target, cache
+        self._model, self._target, self._keeps = model, target, cache
         self._cache = model.new_cache()
         self._whole: list[Tensor] = []
 
@@ -91,16 +91,16 @@ class DFlashDrafter:
         return self._cache[0].length
 
     def propose(self, start: int, last: int, kept_1CF: Tensor) -> Tensor:
-        config = self._keepsl.config
+        config = self._model.config
         if self._keeps == "none":
             self._whole.append(kept_1CF)
-            kept_1CF, self._cache = torch.cat(self._whole, 1), self._keepsl.new_cache()
+            kept_1CF, self._cache = torch.cat(self._whole, 1), self._model.new_cache()
         elif self._keeps == "noise" and self.rows:
             crop(self._cache, start)  # the rejected proposals go, the accepted stay
             kept_1CF = kept_1CF[:, :0]
         block = torch.full((1, config.block_size), config.mask_token_id)
         block[0, 0] = last
-        hidden = self._keepsl(self._target.embed(block), kept_1CF, self._cache, start=start)
+        hidden = self._model(self._target.embed(block), kept_1CF, self._cache, start=start)
         if self._keeps == "context":
             crop(self._cache, start)
             expect(self.rows == start, f"the drafter's cache has {self.rows} rows before position {start}")

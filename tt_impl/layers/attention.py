@@ -8,7 +8,7 @@ from refsim.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelQKV, RowParallelLinear
 from tt_impl.layers.norm import RMSNorm
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import features_per_device, heads_per_device
+from tt_impl.parallel.padding import padded_heads
 from tt_impl.parallel.usp import joint_attention
 
 _EPS = 1e-6
@@ -19,8 +19,8 @@ class _Projection:
 
     def __init__(
         self,
-        ctx: Context,
         weights: Weights,
+        ctx: Context,
         prefix: str,
         names: tuple[str, str, str],
         norms: tuple[str, str] | None,
@@ -31,15 +31,14 @@ class _Projection:
     ) -> None:
         q, k, v = (f"{prefix}.{n}" for n in names)
         self._qkv = ColParallelQKV(
-            ctx,
             weights,
+            ctx,
             (q, k, v),
             in_features=features,
             num_heads=num_heads,
             head_dim=head_dim,
-            in_padded=features_per_device(features, ctx.tp) * ctx.tp,
         )
-        self._norms = [RMSNorm(ctx, weights, f"{prefix}.{n}", features=head_dim, eps=_EPS) for n in norms or ()]
+        self._norms = [RMSNorm(weights, ctx, f"{prefix}.{n}", features=head_dim, eps=_EPS) for n in norms or ()]
 
     def __call__(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
         q, k, v = self._qkv(x)
@@ -53,8 +52,8 @@ class JointAttention:
 
     def __init__(
         self,
-        ctx: Context,
         weights: Weights,
+        ctx: Context,
         prefix: str,
         *,
         features: int,
@@ -67,21 +66,21 @@ class JointAttention:
         self._ctx = ctx
         sizes = {"features": features, "num_heads": num_heads, "head_dim": head_dim}
         norms = ("norm_q", "norm_k") if qk_norm else None
-        self._spatial = _Projection(ctx, weights, prefix, ("to_q", "to_k", "to_v"), norms, **sizes)
+        self._spatial = _Projection(weights, ctx, prefix, ("to_q", "to_k", "to_v"), norms, **sizes)
         self._prompt = self._prompt_out = None
         if prompt:
             names = ("add_q_proj", "add_k_proj", "add_v_proj")
             norms = ("norm_added_q", "norm_added_k") if qk_norm else None
-            self._prompt = _Projection(ctx, weights, prefix, names, norms, **sizes)
+            self._prompt = _Projection(weights, ctx, prefix, names, norms, **sizes)
 
         def out(name: str) -> RowParallelLinear:
             return RowParallelLinear(
-                ctx,
                 weights,
+                ctx,
                 f"{prefix}.{name}",
                 in_features=num_heads * head_dim,
                 out_features=features,
-                in_padded=heads_per_device(num_heads, ctx.tp, ctx.ulysses) * ctx.tp * head_dim,
+                in_padded=padded_heads(num_heads, ctx.tp * ctx.ulysses) * head_dim,
             )
 
         self._out = out("to_out.0")

@@ -10,7 +10,15 @@ import ttnn
 from refsim.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import features_per_device, tokens_per_device
+from tt_impl.parallel.padding import padded_features, padded_tokens
+
+
+def timestep_embedding(timestep_B: torch.Tensor, features: int) -> torch.Tensor:
+    """(B,) in 0..1000 -> (B, features) in fp32 on the host: [cos, sin] of t * 10000^(-k / half)."""
+    half = features // 2
+    frequencies = torch.exp(torch.arange(half) * (-math.log(10000) / half))
+    angles = timestep_B.float()[:, None] * frequencies
+    return torch.cat([angles.cos(), angles.sin()], -1)
 
 
 class TimeTextEmbedding:
@@ -18,26 +26,22 @@ class TimeTextEmbedding:
 
     TIME_FEATURES = 256
 
-    def __init__(self, ctx: Context, weights: Weights, name: str, *, features: int, pooled_features: int) -> None:
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, pooled_features: int) -> None:
         self._ctx = ctx
 
         def pair(part: str, in_features: int) -> list[Linear]:
             sizes = ((1, in_features), (2, features))
             return [
-                Linear(ctx, weights, f"{name}.{part}.linear_{i}", in_features=size, out_features=features)
+                Linear(weights, ctx, f"{name}.{part}.linear_{i}", in_features=size, out_features=features)
                 for i, size in sizes
             ]
 
         self._time = pair("timestep_embedder", self.TIME_FEATURES)
         self._text = pair("text_embedder", pooled_features)
 
-    def __call__(self, timestep: torch.Tensor, pooled: torch.Tensor) -> ttnn.Tensor:
+    def __call__(self, timestep_B: torch.Tensor, pooled_BP: torch.Tensor) -> ttnn.Tensor:
         """(B,) and (B, P) on the host -> (B, 1, 1, D) on every device."""
-        half = self.TIME_FEATURES // 2
-        frequencies = torch.exp(torch.arange(half) * (-math.log(10000) / half))
-        angles = timestep.float()[:, None] * frequencies
-        time = torch.cat([angles.cos(), angles.sin()], -1)
-        streams = ((self._time, time), (self._text, pooled))
+        streams = ((self._time, timestep_embedding(timestep_B, self.TIME_FEATURES)), (self._text, pooled_BP))
         first, second = (two(ttnn.silu(one(self._ctx.put(x[:, None, None])))) for (one, two), x in streams)
         return ttnn.add(first, second)
 
@@ -47,8 +51,8 @@ class PatchEmbed:
 
     def __init__(
         self,
-        ctx: Context,
         weights: Weights,
+        ctx: Context,
         name: str,
         *,
         patch: int,
@@ -58,41 +62,42 @@ class PatchEmbed:
     ) -> None:
         self._ctx, self._patch, self._features, self._table_size = ctx, patch, features, table_size
         self._proj = ColParallelLinear(
-            ctx,
             weights,
+            ctx,
             f"{name}.proj",
             in_features=in_channels * patch * patch,
             out_features=features,
-            shape=(features, in_channels, patch, patch),
+            gathered_input=False,
+            unflatten=(in_channels, patch, patch),
         )
         self._table = weights.take(f"{name}.pos_embed", (1, table_size**2, features))
 
-    def __call__(self, latent: torch.Tensor) -> ttnn.Tensor:
+    def __call__(self, latent_BCHW: torch.Tensor) -> ttnn.Tensor:
         """(B, C, H, W) -> (B, 1, local N, local D)."""
         ctx, p = self._ctx, self._patch
-        batch, channels, height, width = latent.shape
+        batch, channels, height, width = latent_BCHW.shape
         rows, columns = height // p, width // p
-        patches = latent.reshape(batch, channels, rows, p, columns, p).permute(0, 2, 4, 1, 3, 5)
+        patches = latent_BCHW.reshape(batch, channels, rows, p, columns, p).permute(0, 2, 4, 1, 3, 5)
         patches = patches.reshape(batch, 1, rows * columns, channels * p * p)
-        padded = tokens_per_device(rows * columns, ctx.sp) * ctx.sp
+        padded = padded_tokens(rows * columns, ctx.sp)
         x = self._proj(ctx.put(pad_to(patches, padded, patches.shape[-1]), sp_dim=2))
         top, left = (self._table_size - rows) // 2, (self._table_size - columns) // 2
         table = self._table.reshape(self._table_size, self._table_size, -1)
         table = table[top : top + rows, left : left + columns].reshape(1, 1, rows * columns, -1)
-        table = pad_to(table, padded, features_per_device(self._features, ctx.tp) * ctx.tp)
+        table = pad_to(table, padded, padded_features(self._features, ctx.tp))
         return ttnn.add(x, ctx.put(table, sp_dim=2, tp_dim=3))
 
 
 class TokenEmbedding:
     """Rows of a table of words, whole on every device; TTNN keeps such tables in bf16."""
 
-    def __init__(self, ctx: Context, weights: Weights, name: str, *, words: int, features: int) -> None:
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, words: int, features: int) -> None:
         self._ctx = ctx
         table = weights.take(f"{name}.weight", (words, features)).to(torch.bfloat16)
         self._table = ctx.put_rows(table, ttnn.bfloat16)
 
-    def __call__(self, ids_1N: torch.Tensor) -> ttnn.Tensor:
-        """Ids (1, N) -> (1, 1, N, D)."""
-        ids = self._ctx.put_rows(ids_1N.to(torch.int32), ttnn.uint32)
+    def __call__(self, ids_BN: torch.Tensor) -> ttnn.Tensor:
+        """Ids (B, N), B being 1, -> (1, 1, N, D)."""
+        ids = self._ctx.put_rows(ids_BN.to(torch.int32), ttnn.uint32)
         rows = ttnn.unsqueeze(ttnn.embedding(ids, self._table, layout=ttnn.TILE_LAYOUT), 0)
         return ttnn.typecast(rows, self._ctx.dtype)

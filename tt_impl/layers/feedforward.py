@@ -7,28 +7,28 @@ import ttnn
 from refsim.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelLinear, RowParallelLinear
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import features_per_device
+from tt_impl.parallel.padding import padded_features
 
 
 class ParallelFeedForward:
     """D -> F -> D with tanh GELU; input gathered, output cut over tp."""
 
-    def __init__(self, ctx: Context, weights: Weights, name: str, *, features: int, hidden: int) -> None:
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, hidden: int) -> None:
         self._in = ColParallelLinear(
-            ctx,
             weights,
+            ctx,
             f"{name}.net.0.proj",
             in_features=features,
             out_features=hidden,
-            in_padded=features_per_device(features, ctx.tp) * ctx.tp,
+            gathered_input=True,
         )
         self._out = RowParallelLinear(
-            ctx,
             weights,
+            ctx,
             f"{name}.net.2",
             in_features=hidden,
             out_features=features,
-            in_padded=features_per_device(hidden, ctx.tp) * ctx.tp,
+            in_padded=padded_features(hidden, ctx.tp),
         )
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:

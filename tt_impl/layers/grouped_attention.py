@@ -30,8 +30,8 @@ class GroupedQKV:
 
     def __init__(
         self,
-        ctx: Context,
         weights: Weights,
+        ctx: Context,
         prefix: str,
         *,
         features: int,

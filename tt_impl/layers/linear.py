@@ -9,7 +9,7 @@ import ttnn
 from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import TILE, features_per_device, heads_per_device
+from tt_impl.parallel.padding import TILE, padded_features, padded_heads
 from tt_impl.parallel.tensor import reduce_scatter_features
 
 
@@ -23,7 +23,7 @@ class Linear:
     """The whole linear on every device."""
 
     def __init__(
-        self, ctx: Context, weights: Weights, name: str, *, in_features: int, out_features: int, bias: bool = True
+        self, weights: Weights, ctx: Context, name: str, *, in_features: int, out_features: int, bias: bool = True
     ) -> None:
         self._ctx, self._bias = ctx, None
         weight = weights.take(f"{name}.weight", (out_features, in_features))
@@ -39,25 +39,28 @@ class ColParallelLinear:
     """Out features cut over tp, no communication; padded out features are zero.
 
     Args:
-        in_padded: lanes of the input, where it was gathered with its padding.
+        gathered_input: the input comes from ``gather_features`` and so has the padded number of lanes.
+        unflatten: the checkpoint's shape of the weight, where it is a convolution used as a linear.
+        bias: the linear has one.
     """
 
     def __init__(
         self,
-        ctx: Context,
         weights: Weights,
+        ctx: Context,
         name: str,
         *,
         in_features: int,
         out_features: int,
-        in_padded: int | None = None,
-        shape: tuple[int, ...] | None = None,
+        gathered_input: bool,
+        unflatten: tuple[int, ...] | None = None,
         bias: bool = True,
     ) -> None:
         self._ctx, self._bias = ctx, None
-        out_padded = features_per_device(out_features, ctx.tp) * ctx.tp
-        weight = weights.take(f"{name}.weight", shape or (out_features, in_features)).reshape(out_features, -1)
-        weight = pad_to(weight, out_padded, in_padded or in_features)
+        out_padded = padded_features(out_features, ctx.tp)
+        in_padded = padded_features(in_features, ctx.tp) if gathered_input else in_features
+        weight = weights.take(f"{name}.weight", (out_features, *(unflatten or (in_features,)))).flatten(1)
+        weight = pad_to(weight, out_padded, in_padded)
         self._weight = ctx.put(weight.t()[None, None], tp_dim=3)
         if bias:
             values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
@@ -68,12 +71,18 @@ class ColParallelLinear:
 
 
 class RowParallelLinear:
-    """In features cut over tp; the partial results are reduced and scattered, then the bias is added, once."""
+    """In features cut over tp; the partial results are reduced and scattered, then the bias is added, once.
+
+    Args:
+        in_padded: number of lanes of the whole input, padding included (heads are padded to whole heads, hidden
+            features to tiles).
+        bias: the linear has one.
+    """
 
     def __init__(
         self,
-        ctx: Context,
         weights: Weights,
+        ctx: Context,
         name: str,
         *,
         in_features: int,
@@ -82,7 +91,7 @@ class RowParallelLinear:
         bias: bool = True,
     ) -> None:
         self._ctx, self._bias = ctx, None
-        out_padded = features_per_device(out_features, ctx.tp) * ctx.tp
+        out_padded = padded_features(out_features, ctx.tp)
         weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, in_padded)
         self._weight = ctx.put(weight.t()[None, None], tp_dim=2)
         if bias:
@@ -100,28 +109,30 @@ class ColParallelQKV:
 
     def __init__(
         self,
-        ctx: Context,
         weights: Weights,
-        names: tuple[str, str, str],
+        ctx: Context,
+        names: tuple[str, ...],
         *,
         in_features: int,
         num_heads: int,
         head_dim: int,
-        in_padded: int,
+        bias: bool = True,
     ) -> None:
-        self._ctx = ctx
+        self._ctx, self._bias = ctx, None
         if head_dim % TILE:
             raise UserError(
                 f"TTNN splits heads by whole tiles, so a head size of {head_dim} must be a multiple of {TILE}."
             )
-        self._local_heads = heads_per_device(num_heads, ctx.tp, ctx.ulysses)
-        inner, padded = num_heads * head_dim, self._local_heads * ctx.tp * head_dim
+        heads = padded_heads(num_heads, ctx.tp * ctx.ulysses)
+        self._local_heads, in_padded = heads // ctx.tp, padded_features(in_features, ctx.tp)
+        inner, padded = num_heads * head_dim, heads * head_dim
         weight = torch.stack(
             [pad_to(weights.take(f"{n}.weight", (inner, in_features)), padded, in_padded) for n in names]
         )
-        bias = torch.stack([pad_to(weights.take(f"{n}.bias", (inner,)), padded) for n in names])
         self._weight = ctx.put(self._per_device(weight).t()[None, None], tp_dim=3)
-        self._bias = ctx.put(self._per_device(bias)[None, None, None], tp_dim=3)
+        if bias:
+            values = torch.stack([pad_to(weights.take(f"{n}.bias", (inner,)), padded) for n in names])
+            self._bias = ctx.put(self._per_device(values)[None, None, None], tp_dim=3)
 
     def _per_device(self, x: torch.Tensor) -> torch.Tensor:
         """(3, tp * local, ...) -> (tp * 3 * local, ...)."""

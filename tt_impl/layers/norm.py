@@ -7,14 +7,14 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import features_per_device
+from tt_impl.parallel.padding import padded_features
 from tt_impl.parallel.tensor import gather_features
 
 
 class RMSNorm:
     """Over the features of one head, which are whole on every device."""
 
-    def __init__(self, ctx: Context, weights: Weights, name: str, *, features: int, eps: float) -> None:
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, eps: float) -> None:
         self._ctx, self._eps = ctx, eps
         self._weight = ctx.put(weights.take(f"{name}.weight", (features,))[None, None, None])
 
@@ -44,7 +44,7 @@ class DistributedLayerNorm:
 
     def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
         self._ctx, self._eps = ctx, eps
-        padded = features_per_device(features, ctx.tp) * ctx.tp
+        padded = padded_features(features, ctx.tp)
         self._correction = padded / features
         self._local = LayerNorm(ctx, features=features, eps=eps)
         self._mask = None

@@ -1,7 +1,11 @@
 """How far heads, features and tokens are padded so that every device holds whole heads and whole tiles.
 
-Heads to a multiple of tp, features and tokens to whole 32-row tiles per device; a factor of 1 is not padded (ttnn pads
-tiles inside a tensor by itself).
+    heads     38 over tp 8                    -> 40      5 per device, heads 38 and 39 have zero weights
+    heads     38 over tp 2, each over 4       -> 40      Ulysses cuts a tp member's heads once more: factor 8
+    features  2432 over tp 8                  -> 2560    320 per device = 10 tiles
+    tokens    240 over sp 8                   -> 256     32 per device
+
+A shard of one (factor 1) is not padded: ttnn pads tiles inside a tensor by itself.
 """
 
 from __future__ import annotations
@@ -11,14 +15,17 @@ import ttnn
 TILE = ttnn.TILE_SIZE
 
 
-def heads_per_device(heads: int, tp: int, ulysses: int = 1) -> int:
-    """Heads of one tp member, a multiple of what Ulysses cuts them into."""
-    return -(-heads // (tp * ulysses)) * ulysses
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
-def features_per_device(features: int, tp: int) -> int:
-    return features if tp == 1 else -(-features // (TILE * tp)) * TILE
+def padded_heads(heads: int, factor: int) -> int:
+    return round_up(heads, factor)
 
 
-def tokens_per_device(tokens: int, sp: int) -> int:
-    return tokens if sp == 1 else -(-tokens // (TILE * sp)) * TILE
+def padded_features(features: int, factor: int) -> int:
+    return features if factor == 1 else round_up(features, TILE * factor)
+
+
+def padded_tokens(tokens: int, factor: int) -> int:
+    return tokens if factor == 1 else round_up(tokens, TILE * factor)

@@ -15,7 +15,7 @@ import torch
 import ttnn
 
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import features_per_device
+from tt_impl.parallel.padding import padded_features
 
 _NEVER = -1e30
 _NO_WORD = float(1 << 24)
@@ -26,7 +26,7 @@ class VocabArgmax:
 
     def __init__(self, ctx: Context, vocab_size: int) -> None:
         self._ctx = ctx
-        local = features_per_device(vocab_size, ctx.tp)
+        local = padded_features(vocab_size, ctx.tp) // ctx.tp
         word = torch.arange(local * ctx.tp)
         self._padding = ctx.put(((word >= vocab_size) * _NEVER)[None, None, None], tp_dim=3)
         self._first = ctx.put(self.first_words(local)[None, None, None], tp_dim=3, dtype=ttnn.float32)

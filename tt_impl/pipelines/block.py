@@ -11,7 +11,7 @@ from refsim.options import RunOptions
 from tt_impl.layers.linear import pad_to
 from tt_impl.models.sd35.block import SD35Block
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import features_per_device, tokens_per_device
+from tt_impl.parallel.padding import padded_features, padded_tokens
 from tt_impl.parallel.tensor import gather_features
 from tt_impl.pipelines.transformer import submeshes
 
@@ -30,10 +30,10 @@ def program(
     """
     model = SD35Config.from_dict(checkpoint.config)
     ctx = Context(submeshes(device, options)[0], options)
-    block = SD35Block(ctx, Weights(checkpoint, torch.bfloat16), model, index)
+    block = SD35Block(Weights(checkpoint, torch.bfloat16), ctx, model, index)
     rows = inputs["spatial"].shape[1]
-    features = features_per_device(model.features, ctx.tp) * ctx.tp
-    padded = tokens_per_device(rows, ctx.sp) * ctx.sp
+    features = padded_features(model.features, ctx.tp)
+    padded = padded_tokens(rows, ctx.sp)
     spatial, prompt = block(
         ctx.put(pad_to(inputs["spatial"][:, None], padded, features), sp_dim=2, tp_dim=3),
         ctx.put(pad_to(inputs["prompt"][:, None], inputs["prompt"].shape[1], features), tp_dim=3),

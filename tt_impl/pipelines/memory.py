@@ -120,7 +120,7 @@ def program(
     for submesh in submeshes(device, options):
         weights = ShapeOnly()
         started = time.monotonic()
-        transformer = SD35Transformer(Context(submesh, options), weights, parsed)
+        transformer = SD35Transformer(weights, Context(submesh, options), parsed)
         built = time.monotonic()
         level = Level.of(submesh, ttnn.BufferType.DRAM)
         group = {

@@ -36,7 +36,7 @@ class DFlashDrafter:
     """DFlash with the target's embedding and head."""
 
     def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, cache: str = "context") -> None:
-        self._keepsl, self._target, self._keeps = model, target, cache
+        self._model, self._target, self._keeps = model, target, cache
         self._cache = model.new_cache()
         self._whole: list[ttnn.Tensor] = []
 
@@ -46,14 +46,14 @@ class DFlashDrafter:
 
     def propose(self, start: int, last: int, kept: list[ttnn.Tensor]) -> torch.Tensor:
         """(block - 1,) ids after ``last``, at ``start``; ``kept``: hidden states of the rows since the last call."""
-        config = self._keepsl.config
+        config = self._model.config
         if self._keeps == "none":
             if self._whole:
                 kept = [ttnn.concat(list(pair), dim=2) for pair in zip(self._whole, kept, strict=True)]
-            self._whole, self._cache = kept, self._keepsl.new_cache()
+            self._whole, self._cache = kept, self._model.new_cache()
         block = torch.full((1, config.block_size), config.mask_token_id)
         block[0, 0] = last
-        hidden = self._keepsl(self._target.embed(block), kept, self._cache, start=start)
+        hidden = self._model(self._target.embed(block), kept, self._cache, start=start)
         if self.rows != start:
             raise InvariantError(f"the drafter's cache has {self.rows} rows before position {start}")
         return self._target.argmax(hidden)[1:]
@@ -139,11 +139,11 @@ def program(
         raise UserError(f"cache '{cache}' does not exist on the device; choose one of {', '.join(CACHES)}.")
     ctx = Context(device, options)
     host = options.storage
-    target = Qwen3MoeForCausalLM(ctx, Weights(checkpoint, host), Qwen3MoeConfig.from_dict(checkpoint.config))
+    target = Qwen3MoeForCausalLM(Weights(checkpoint, host), ctx, Qwen3MoeConfig.from_dict(checkpoint.config))
     model = None
     if draft is not None:
         folder = Checkpoint(draft)
-        model = DFlashDraftModel(ctx, Weights(folder, host), DFlashConfig.from_dict(folder.config))
+        model = DFlashDraftModel(Weights(folder, host), ctx, DFlashConfig.from_dict(folder.config))
     prompts = inputs["ids"].split(inputs["lengths"].tolist())
     texts = []
     for prompt in prompts:

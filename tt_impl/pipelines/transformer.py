@@ -39,7 +39,7 @@ def program(
     height, width = inputs["hidden_states"].shape[2:]
     running = []
     for group, submesh in enumerate(submeshes(device, options)):
-        model = SD35Transformer(Context(submesh, options), Weights(checkpoint, torch.bfloat16), model_config)
+        model = SD35Transformer(Weights(checkpoint, torch.bfloat16), Context(submesh, options), model_config)
         running.append((model, model(**{name: x.chunk(options.parallel.cfg)[group] for name, x in inputs.items()})))
     sample = torch.cat([model.read(out, height, width) for model, out in running])
     result = {"sample": sample}

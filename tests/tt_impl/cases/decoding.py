@@ -74,7 +74,7 @@ def shared_heads(t: Env) -> None:
 
     ctx, weights = _context(t), _Weights(t)
     sizes = {"features": 64, "heads": 8, "kv_heads": 2, "head_dim": 32}
-    qkv = GroupedQKV(ctx, weights, "a", **sizes, tp=TP)
+    qkv = GroupedQKV(weights, ctx, "a", **sizes, tp=TP)
     x = t.rand(1, 1, 11, 64)
     q, k, v = (
         F.linear(x[0, 0], weights.known[f"a.{n}_proj.weight"]).unflatten(-1, (-1, 32)).transpose(0, 1) for n in "qkv"

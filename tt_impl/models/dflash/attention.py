@@ -24,14 +24,14 @@ from tt_impl.parallel.context import Context
 class DFlashAttention:
     """``layers.{index}.self_attn``."""
 
-    def __init__(self, ctx: Context, weights: Weights, prefix: str, config: DFlashConfig) -> None:
+    def __init__(self, weights: Weights, ctx: Context, prefix: str, config: DFlashConfig) -> None:
         self._ctx = ctx
         d, e, heads = config.hidden_size, config.head_dim, config.num_attention_heads
         sizes = {"features": d, "heads": heads, "kv_heads": config.num_key_value_heads, "head_dim": e}
-        self._qkv = GroupedQKV(ctx, weights, prefix, **sizes, tp=1)
+        self._qkv = GroupedQKV(weights, ctx, prefix, **sizes, tp=1)
         norm = {"features": e, "eps": config.rms_norm_eps}
-        self._q_norm, self._k_norm = (RMSNorm(ctx, weights, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
-        self._out = Linear(ctx, weights, f"{prefix}.o_proj", in_features=heads * e, out_features=d, bias=False)
+        self._q_norm, self._k_norm = (RMSNorm(weights, ctx, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
+        self._out = Linear(weights, ctx, f"{prefix}.o_proj", in_features=heads * e, out_features=d, bias=False)
 
     def __call__(
         self, noise: ttnn.Tensor, context: ttnn.Tensor, rotary: tuple[Tables, Tables], cache: KVCache

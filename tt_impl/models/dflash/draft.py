@@ -29,15 +29,15 @@ from tt_impl.parallel.context import Context
 class DFlashDecoderLayer:
     """``layers.{index}``; (1, 1, N, D) in and out."""
 
-    def __init__(self, ctx: Context, weights: Weights, prefix: str, config: DFlashConfig) -> None:
+    def __init__(self, weights: Weights, ctx: Context, prefix: str, config: DFlashConfig) -> None:
         d, wide = config.hidden_size, config.intermediate_size
         norm = {"features": d, "eps": config.rms_norm_eps}
-        self._norm1 = RMSNorm(ctx, weights, f"{prefix}.input_layernorm", **norm)
-        self._norm2 = RMSNorm(ctx, weights, f"{prefix}.post_attention_layernorm", **norm)
-        self._attention = DFlashAttention(ctx, weights, f"{prefix}.self_attn", config)
+        self._norm1 = RMSNorm(weights, ctx, f"{prefix}.input_layernorm", **norm)
+        self._norm2 = RMSNorm(weights, ctx, f"{prefix}.post_attention_layernorm", **norm)
+        self._attention = DFlashAttention(weights, ctx, f"{prefix}.self_attn", config)
         sizes = {"in_features": d, "out_features": wide, "bias": False}
-        self._gate, self._up = (Linear(ctx, weights, f"{prefix}.mlp.{n}_proj", **sizes) for n in ("gate", "up"))
-        self._down = Linear(ctx, weights, f"{prefix}.mlp.down_proj", in_features=wide, out_features=d, bias=False)
+        self._gate, self._up = (Linear(weights, ctx, f"{prefix}.mlp.{n}_proj", **sizes) for n in ("gate", "up"))
+        self._down = Linear(weights, ctx, f"{prefix}.mlp.down_proj", in_features=wide, out_features=d, bias=False)
 
     def __call__(
         self, x: ttnn.Tensor, context: ttnn.Tensor, rotary: tuple[Tables, Tables], cache: KVCache
@@ -51,15 +51,15 @@ class DFlashDecoderLayer:
 class DFlashDraftModel:
     """Built from the drafter's folder; every key must be consumed. Embedding and head are the target's."""
 
-    def __init__(self, ctx: Context, weights: Weights, config: DFlashConfig) -> None:
+    def __init__(self, weights: Weights, ctx: Context, config: DFlashConfig) -> None:
         self._ctx, self.config = ctx, config
         d, parts = config.hidden_size, len(config.target_layer_ids)
         fc = weights.take("fc.weight", (d, parts * d))
         self._fc = [ctx.put(part.t()[None, None]) for part in fc.split(d, 1)]
         norm = {"features": d, "eps": config.rms_norm_eps}
-        self._context_norm, self._norm = (RMSNorm(ctx, weights, n, **norm) for n in ("hidden_norm", "norm"))
+        self._context_norm, self._norm = (RMSNorm(weights, ctx, n, **norm) for n in ("hidden_norm", "norm"))
         self._layers = [
-            DFlashDecoderLayer(ctx, weights, f"layers.{i}", config) for i in range(config.num_hidden_layers)
+            DFlashDecoderLayer(weights, ctx, f"layers.{i}", config) for i in range(config.num_hidden_layers)
         ]
         weights.finish(CLASS_NAME)
 

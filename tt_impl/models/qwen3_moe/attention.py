@@ -20,15 +20,15 @@ from tt_impl.parallel.context import Context
 class Qwen3MoeAttention:
     """``model.layers.{index}.self_attn``; (1, 1, N, D), whole in, cut over tp out."""
 
-    def __init__(self, ctx: Context, weights: Weights, prefix: str, config: Qwen3MoeConfig) -> None:
+    def __init__(self, weights: Weights, ctx: Context, prefix: str, config: Qwen3MoeConfig) -> None:
         self._ctx = ctx
         d, e, heads = config.hidden_size, config.head_dim, config.num_attention_heads
         sizes = {"features": d, "heads": heads, "kv_heads": config.num_key_value_heads, "head_dim": e}
-        self._qkv = GroupedQKV(ctx, weights, prefix, **sizes, tp=ctx.tp)
+        self._qkv = GroupedQKV(weights, ctx, prefix, **sizes, tp=ctx.tp)
         norm = {"features": e, "eps": config.rms_norm_eps}
-        self._q_norm, self._k_norm = (RMSNorm(ctx, weights, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
+        self._q_norm, self._k_norm = (RMSNorm(weights, ctx, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
         self._out = RowParallelLinear(
-            ctx, weights, f"{prefix}.o_proj", in_features=heads * e, out_features=d, in_padded=heads * e, bias=False
+            weights, ctx, f"{prefix}.o_proj", in_features=heads * e, out_features=d, in_padded=heads * e, bias=False
         )
 
     def __call__(self, x: ttnn.Tensor, rotary: Tables, mask: ttnn.Tensor | None, cache: KVCache) -> ttnn.Tensor:

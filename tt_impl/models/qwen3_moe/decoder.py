@@ -44,13 +44,13 @@ class Hidden:
 class Qwen3MoeDecoderLayer:
     """``model.layers.{index}``; (1, 1, N, D), whole in and out."""
 
-    def __init__(self, ctx: Context, weights: Weights, prefix: str, config: Qwen3MoeConfig) -> None:
+    def __init__(self, weights: Weights, ctx: Context, prefix: str, config: Qwen3MoeConfig) -> None:
         self._ctx = ctx
         norm = {"features": config.hidden_size, "eps": config.rms_norm_eps}
-        self._norm1 = RMSNorm(ctx, weights, f"{prefix}.input_layernorm", **norm)
-        self._norm2 = RMSNorm(ctx, weights, f"{prefix}.post_attention_layernorm", **norm)
-        self._attention = Qwen3MoeAttention(ctx, weights, f"{prefix}.self_attn", config)
-        self._experts = Qwen3MoeSparseMoeBlock(ctx, weights, f"{prefix}.mlp", config)
+        self._norm1 = RMSNorm(weights, ctx, f"{prefix}.input_layernorm", **norm)
+        self._norm2 = RMSNorm(weights, ctx, f"{prefix}.post_attention_layernorm", **norm)
+        self._attention = Qwen3MoeAttention(weights, ctx, f"{prefix}.self_attn", config)
+        self._experts = Qwen3MoeSparseMoeBlock(weights, ctx, f"{prefix}.mlp", config)
 
     def __call__(self, x: ttnn.Tensor, rotary: Tables, mask: ttnn.Tensor | None, cache: KVCache) -> ttnn.Tensor:
         x = ttnn.add(x, gather_features(self._ctx, self._attention(self._norm1(x), rotary, mask, cache)))
@@ -60,18 +60,20 @@ class Qwen3MoeDecoderLayer:
 class Qwen3MoeForCausalLM:
     """Built from a transformers folder's weights; every key must be consumed."""
 
-    def __init__(self, ctx: Context, weights: Weights, config: Qwen3MoeConfig) -> None:
+    def __init__(self, weights: Weights, ctx: Context, config: Qwen3MoeConfig) -> None:
         d, words, table = config.hidden_size, config.vocab_size, "model.embed_tokens"
         if d % (TILE * ctx.tp):
             raise UserError(f"tp{ctx.tp} needs a hidden size that is a multiple of {TILE * ctx.tp}, not {d}.")
         self.ctx, self.config = ctx, config
-        self.embed = TokenEmbedding(ctx, weights, table, words=words, features=d)
+        self.embed = TokenEmbedding(weights, ctx, table, words=words, features=d)
         self._layers = [
-            Qwen3MoeDecoderLayer(ctx, weights, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
+            Qwen3MoeDecoderLayer(weights, ctx, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
         ]
-        self._norm = RMSNorm(ctx, weights, "model.norm", features=d, eps=config.rms_norm_eps)
+        self._norm = RMSNorm(weights, ctx, "model.norm", features=d, eps=config.rms_norm_eps)
         head = table if config.tie_word_embeddings else "lm_head"
-        self._head = ColParallelLinear(ctx, weights, head, in_features=d, out_features=words, bias=False)
+        self._head = ColParallelLinear(
+            weights, ctx, head, in_features=d, out_features=words, gathered_input=True, bias=False
+        )
         self._best = VocabArgmax(ctx, words)
         weights.finish(CLASS_NAME)
 
@@ -79,25 +81,25 @@ class Qwen3MoeForCausalLM:
         """One empty cache per layer."""
         return [KVCache() for _ in self._layers]
 
-    def hidden(self, ids_1N: torch.Tensor, cache: list[KVCache], keep: tuple[int, ...] = ()) -> Hidden:
+    def hidden(self, ids_BN: torch.Tensor, cache: list[KVCache], keep: tuple[int, ...] = ()) -> Hidden:
         """Run the layers on new rows, which follow the rows of the cache and are added to it.
 
         Args:
             keep: numbers of the layers whose output is wanted.
         """
-        first, rows = cache[0].length, ids_1N.shape[1]
+        first, rows = cache[0].length, ids_BN.shape[1]
         rotary = text_rotary(self.ctx, torch.arange(first, first + rows), self.config.head_dim, self.config.rope_theta)
         mask = causal_mask(self.ctx, rows, first + rows)
-        x, kept = self.embed(ids_1N), {}
+        x, kept = self.embed(ids_BN), {}
         for index, (layer, own) in enumerate(zip(self._layers, cache, strict=True)):
             x = layer(x, rotary, mask, own)
             kept[index] = x
         return Hidden(self._norm(x), [kept[index] for index in keep])
 
-    def logits(self, hidden: ttnn.Tensor) -> ttnn.Tensor:
+    def logits(self, hidden_BND: ttnn.Tensor) -> ttnn.Tensor:
         """(1, 1, N, D) -> (1, 1, N, words / tp), padding lanes at the end of the last device."""
-        return self._head(hidden)
+        return self._head(hidden_BND)
 
-    def argmax(self, hidden: ttnn.Tensor) -> torch.Tensor:
+    def argmax(self, hidden_BND: ttnn.Tensor) -> torch.Tensor:
         """Best next word of every row (N,) in int64, decided on the devices and read from them."""
-        return self.ctx.get_equal(self._best(self.logits(hidden)))[0, 0, :, 0].long()
+        return self.ctx.get_equal(self._best(self.logits(hidden_BND)))[0, 0, :, 0].long()

@@ -19,17 +19,17 @@ from refsim.checkpoint import Weights
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from tt_impl.layers.linear import pad_to
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import features_per_device
+from tt_impl.parallel.padding import padded_features
 from tt_impl.parallel.tensor import reduce_scatter_features
 
 
 class Qwen3MoeSparseMoeBlock:
     """``model.layers.{index}.mlp``; (1, 1, N, D), whole in, cut over tp out."""
 
-    def __init__(self, ctx: Context, weights: Weights, prefix: str, config: Qwen3MoeConfig) -> None:
+    def __init__(self, weights: Weights, ctx: Context, prefix: str, config: Qwen3MoeConfig) -> None:
         self._ctx, self._config = ctx, config
         d, hidden, experts = config.hidden_size, config.moe_intermediate_size, config.num_experts
-        local = features_per_device(hidden, ctx.tp)
+        local = padded_features(hidden, ctx.tp) // ctx.tp
         self._router = ctx.put(weights.take(f"{prefix}.gate.weight", (experts, d)).t()[None, None])
 
         def whole(name: str, shape: tuple[int, int]) -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ _EPS = 1e-6
 class SD35Block:
     """``transformer_blocks.{index}`` of diffusers' SD3Transformer2DModel."""
 
-    def __init__(self, ctx: Context, weights: Weights, config: SD35Config, index: int) -> None:
+    def __init__(self, weights: Weights, ctx: Context, config: SD35Config, index: int) -> None:
         self._ctx = ctx
         d, prefix = config.features, f"transformer_blocks.{index}"
         self._dual = index in config.dual_attention_layers
@@ -35,30 +35,30 @@ class SD35Block:
             "qk_norm": config.qk_norm is not None,
         }
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
-        self._mod = Modulation(ctx, weights, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
+        self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
         self._mod_prompt = Modulation(
-            ctx, weights, f"{prefix}.norm1_context.linear", features=d, chunks=2 if self._context_pre_only else 6
+            weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=2 if self._context_pre_only else 6
         )
         self._attn = JointAttention(
-            ctx, weights, f"{prefix}.attn", prompt=True, prompt_out=not self._context_pre_only, **attention
+            weights, ctx, f"{prefix}.attn", prompt=True, prompt_out=not self._context_pre_only, **attention
         )
-        self._ff = ParallelFeedForward(ctx, weights, f"{prefix}.ff", features=d, hidden=4 * d)
+        self._ff = ParallelFeedForward(weights, ctx, f"{prefix}.ff", features=d, hidden=4 * d)
         if self._dual:
-            self._attn2 = JointAttention(ctx, weights, f"{prefix}.attn2", prompt=False, prompt_out=False, **attention)
+            self._attn2 = JointAttention(weights, ctx, f"{prefix}.attn2", prompt=False, prompt_out=False, **attention)
         if not self._context_pre_only:
-            self._ff_prompt = ParallelFeedForward(ctx, weights, f"{prefix}.ff_context", features=d, hidden=4 * d)
+            self._ff_prompt = ParallelFeedForward(weights, ctx, f"{prefix}.ff_context", features=d, hidden=4 * d)
 
     def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time: ttnn.Tensor, *, logical_n: int
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time_BD: ttnn.Tensor, *, logical_n: int
     ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
         """(B, 1, local N, local D), (B, 1, L, local D), (B, 1, 1, D) with silu applied; no prompt after the last."""
-        shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time)
+        shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
         normed = self._norm(spatial)
         attn_in = self._gather(modulate(normed, shift, scale))
         if self._context_pre_only:
-            scale_p, shift_p = self._mod_prompt(time)
+            scale_p, shift_p = self._mod_prompt(time_BD)
         else:
-            shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time)
+            shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
         prompt_in = self._gather(modulate(self._norm(prompt), shift_p, scale_p))
 
         attn, attn_prompt = self._attn(attn_in, prompt_in, logical_n=logical_n)

@@ -21,12 +21,12 @@ _EPS = 1e-6
 class SD35Transformer:
     """Built on one submesh from a checkpoint's weights; every key must be consumed."""
 
-    def __init__(self, ctx: Context, weights: Weights, config: SD35Config) -> None:
+    def __init__(self, weights: Weights, ctx: Context, config: SD35Config) -> None:
         self._ctx, self._config = ctx, config
         d, p = config.features, config.patch_size
         self._patch_embed = PatchEmbed(
-            ctx,
             weights,
+            ctx,
             "pos_embed",
             patch=p,
             in_channels=config.in_channels,
@@ -34,15 +34,20 @@ class SD35Transformer:
             table_size=config.pos_embed_max_size,
         )
         self._time_text = TimeTextEmbedding(
-            ctx, weights, "time_text_embed", features=d, pooled_features=config.pooled_projection_dim
+            weights, ctx, "time_text_embed", features=d, pooled_features=config.pooled_projection_dim
         )
         self._context_embedder = ColParallelLinear(
-            ctx, weights, "context_embedder", in_features=config.joint_attention_dim, out_features=d
+            weights,
+            ctx,
+            "context_embedder",
+            in_features=config.joint_attention_dim,
+            out_features=d,
+            gathered_input=False,
         )
-        self._blocks = [SD35Block(ctx, weights, config, i) for i in range(config.num_layers)]
+        self._blocks = [SD35Block(weights, ctx, config, i) for i in range(config.num_layers)]
         self._norm_out = LayerNorm(ctx, features=d, eps=_EPS)
-        self._mod_out = Linear(ctx, weights, "norm_out.linear", in_features=d, out_features=2 * d)
-        self._proj_out = Linear(ctx, weights, "proj_out", in_features=d, out_features=p * p * config.out_channels)
+        self._mod_out = Linear(weights, ctx, "norm_out.linear", in_features=d, out_features=2 * d)
+        self._proj_out = Linear(weights, ctx, "proj_out", in_features=d, out_features=p * p * config.out_channels)
         weights.finish(CLASS_NAME)
 
     def __call__(
