@@ -115,11 +115,11 @@ def program(
     root, storage = Path(folder), device.options.storage
     tensors, clock = load_file(inputs), Clock()
     mine = slice(*batch_range(device, tensors["input_ids"].shape[0]))
-    device.status("loading the text encoder")
+    device.loading("the text encoder")
     prompt = _text_encoder(device, root, storage)(tensors["input_ids"][mine])
     clock.lap("encode")
 
-    device.status("loading the transformer")
+    device.loading("the transformer")
     transformer = _transformer(device, root, storage)
     generator = torch.Generator()
     generator.set_state(tensors["generator"])
@@ -127,7 +127,7 @@ def program(
     latents, kept = tensors["latents"], []
     for index, t in enumerate(scheduler.timesteps):
         device.progress(index, len(scheduler.timesteps))
-        device.status(f"running step {index}")
+        device.stage(step=index)
         batch = latents.to(storage).expand(prompt.shape[0], *latents.shape[1:])
         sample = transformer(
             hidden_states=batch, encoder_hidden_states=prompt, timestep=t.float().expand(prompt.shape[0])

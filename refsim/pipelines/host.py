@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from refsim.ccl import broadcast
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 
 
@@ -66,7 +67,7 @@ class HostScheduler:
         self._original: Tensor | None = None  # what a DPM of CogVideoX last took the clean video for
         count, timesteps = torch.zeros(2, dtype=torch.int64), torch.empty(0)
         if device.rank == 0:
-            device.status("importing the scheduler")
+            device.loading("the scheduler")
             self._scheduler = load_scheduler(folder)
             self._scheduler.set_timesteps(steps, **set_timesteps)
             if hasattr(self._scheduler, "set_begin_index"):
@@ -79,7 +80,7 @@ class HostScheduler:
     def step(self, prediction: Tensor, index: int, latents: Tensor) -> Tensor:
         """The latents after step ``index``, on every device, in the dtype they came in."""
         if self._scheduler is not None:
-            self._device.status(f"scheduling step {index}")
+            self._device.activity(Kind.SCHEDULING, step=index)
             latents = self._step(prediction, index, latents).to(latents.dtype)
         return upload(self._device, latents)
 

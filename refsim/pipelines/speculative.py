@@ -213,7 +213,7 @@ def program(
         ``tokens``, all texts one after the other; the steps of every prompt, the block size, seconds per stage and the
         tokens' digest.
     """
-    device.status("loading its weights")
+    device.loading("its weights")
     begun = time.monotonic()
     model, draft_model = load(device, target, draft, device.options.storage)
     loaded = time.monotonic()

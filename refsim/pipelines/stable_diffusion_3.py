@@ -128,13 +128,13 @@ def program(
     prompt, pooled = _encode(device, root, storage, tensors, mine)
     clock.lap("encode")
 
-    device.status("loading the transformer")
+    device.loading("the transformer")
     transformer = _transformer(device, root, storage)
     scheduler = HostScheduler(device, root / "scheduler", steps)
     latents, kept = tensors["latents"], []
     for index, t in enumerate(scheduler.timesteps):
         device.progress(index, len(scheduler.timesteps))
-        device.status(f"running step {index}")
+        device.stage(step=index)
         batch = latents.to(storage).expand(prompt.shape[0], *latents.shape[1:])
         sample = transformer(
             hidden_states=batch,
@@ -164,13 +164,13 @@ def _encode(
     """Prompt rows (B, 77 + L, joint) and pooled (B, P) of this cfg group's samples."""
     sequences, pooled = [], []
     for name in _CLIPS:
-        device.status(f"loading {name}")
+        device.loading(name)
         sequence, end = _clip(device, root, name, storage)[0].encode(tensors[name][mine])
         sequences.append(sequence)
         pooled.append(end)
     clip = torch.cat(sequences, -1)
     if "text_encoder_3" in tensors:
-        device.status("loading text_encoder_3")
+        device.loading("text_encoder_3")
         rest = _t5(device, root, storage)(tensors["text_encoder_3"][mine])
     else:
         joint = Checkpoint(root / "transformer").config["joint_attention_dim"]

@@ -13,6 +13,7 @@ from refsim.checkpoint import Checkpoint, Weights
 from refsim.models.inputs import Dims, is_exact, is_per_sample
 from refsim.models.registry import find_model, load_model
 from refsim.parallel.cfg import batch_range, gather_batch, guide
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 
 
@@ -30,13 +31,13 @@ def program(
     """
     folder = Checkpoint(checkpoint)
     storage = device.options.storage
-    device.status("loading its weights")
+    device.loading("its weights")
     weights = Weights(folder, storage)
     model = load_model(folder, weights, device)
     model_class, config = find_model(folder)
     with safe_open(inputs, "pt") as file:
         arguments = {name: _load(file, name, dims, device) for name, dims in model_class.input_shapes(config).items()}
-    device.status("running the transformer")
+    device.activity(Kind.RUNNING, "the transformer")
     sample = gather_batch(device, model(**arguments))
     result = {"sample": sample}
     if guidance is not None:

@@ -126,7 +126,7 @@ def program(
     for index, t in enumerate(scheduler.timesteps):
         expert = experts.name(float(t), scheduler.num_train_timesteps)
         device.progress(index, len(scheduler.timesteps))
-        device.status(f"running step {index} with {expert}")
+        device.stage(step=index, expert=expert)
         batch = latents.to(storage).expand(prompt.shape[0], *latents.shape[1:])
         sample = experts.load(expert)(
             hidden_states=batch, encoder_hidden_states=prompt, timestep=t.expand(prompt.shape[0])
@@ -150,7 +150,7 @@ def program(
 
 def _encode(device: Device, root: Path, storage: torch.dtype, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
     """(B, L) -> (B, L, text_dim), zero where the mask is."""
-    device.status("loading the text encoder")
+    device.loading("the text encoder")
     encoder = _text_encoder(device, root, storage)
     return encoder(ids_BL, mask_BL) * mask_BL.unsqueeze(-1).to(storage)
 
@@ -191,7 +191,7 @@ class _Experts:
     def load(self, name: str) -> Any:
         if self._held is None or self._held[0] != name:
             self.drop()
-            self._device.status(f"loading {name}")
+            self._device.loading(name)
             folder = Checkpoint(self._root / name)
             weights = Weights(folder, self._storage, meta=self._meta)
             model = load_model(folder, weights, self._device)

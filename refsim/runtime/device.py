@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from refsim.config import DiTParallelConfig
 from refsim.errors import HazardError
 from refsim.mesh import MeshSpec
 from refsim.options import RunOptions
+from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.delays import Delays
 from refsim.runtime.group import Group, parallel_groups
@@ -31,6 +32,7 @@ class Device:
     Attributes:
         options: of the run; layers and schemes read how they are carried out from here.
         groups: the groups this rank belongs to, by name (``cfg``, ``tp``, ``sp``, ``ring``, ``ulysses``).
+        current_stage: the part of the model that runs, as :meth:`stage` said it last.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Device:
         self._collectives: list[str] = []
         self._noted = 0
         self._under_way: dict[_Posted, None] = {}
+        self.current_stage = Activity(Kind.RUNNING)
 
     @property
     def mesh(self) -> MeshSpec:
@@ -77,28 +80,21 @@ class Device:
             self.collectives.append({"collective": name, "axis": group.axis, "bytes": size, "group": group.name})
         self._noted += noted
         self._collectives.append(name)
-        self.status(f"{self._path()} over {group.name} (axis {group.axis})")
+        path, where = self._path(), f"{group.name} (axis {group.axis})"
+        self.report(Activity(Kind.COLLECTIVE, where, path))
         try:
             yield
         finally:
             self._collectives.pop()
             self._noted -= noted
-        self.status(f"continuing after {name} over {group.name} (axis {group.axis})")
+        self.report(Activity(Kind.CONTINUING, where, path))
 
     @contextmanager
     def compute(self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-") -> Iterator[None]:
-        """Trace one compute step on ``tensors``."""
-        where = f" of {self._path()}" if self._collectives else ""
-        self.status(f"computing {op} of step {step}{where}" if step >= 0 else f"computing {op}{where}")
-        event = self.trace.begin(
-            op,
-            step=step,
-            shapes=[list(t.shape) for t in tensors],
-            dtype=_name(tensors[0].dtype),
-            bytes=0,
-            buffer=buffer,
-            collective=self._path(),
-        )
+        """Say that the block inside is ``op`` on ``tensors``, and trace it."""
+        activity = Activity(Kind.COMPUTING, op, self._path(), step)
+        self.report(activity)
+        event = self.trace.begin(activity, *tensors, buffer=buffer)
         with self.reading(op, *tensors, step=step):
             yield
         self.trace.end(event)
@@ -143,10 +139,24 @@ class Device:
             first = next(iter(self._under_way))
             raise HazardError(f"the program ended without waiting for {len(self._under_way)} transfer(s), as {first}")
 
-    def status(self, text: str) -> None:
-        """Say what this rank is doing; read by the launcher when the rank dies or hangs."""
+    def report(self, activity: Activity) -> None:
+        """Say what this rank is doing; the launcher reads it when the rank dies or hangs."""
+        if activity.kind is Kind.RUNNING:
+            self.current_stage = activity
         if self._board is not None:
-            self._board.set(self.rank, text)
+            self._board.set(self.rank, activity)
+
+    def activity(self, kind: Kind, what: str = "", *, block: int = -1, step: int = -1) -> None:
+        """:meth:`report` something that moves no data and computes nothing yet."""
+        self.report(Activity(kind, what, step=step, block=block))
+
+    def loading(self, what: str) -> None:
+        """Say that this rank reads weights: ``device.loading("the text encoder")``."""
+        self.activity(Kind.LOADING, what)
+
+    def stage(self, *, block: int = -1, step: int = -1, expert: str = "") -> None:
+        """Say that a part of the model runs from now on: ``device.stage(block=3)``."""
+        self.activity(Kind.RUNNING, expert, block=block, step=step)
 
     def progress(self, done: int, total: int) -> None:
         """Say how many of the job's steps are done; read by the launcher while it waits."""
@@ -163,31 +173,19 @@ class _Posted:
     def __init__(
         self, device: Device, op: str, tensor: Tensor, group: Group, peer: int, step: int, channel: int
     ) -> None:
-        self._device, self._op = device, op
-        path = device._path()
-        self._who = f"{op} of step {step} of {path} ({'to' if op == 'send' else 'from'} rank {peer})"
+        self._device = device
+        self._activity = Activity(Kind.POSTING, op, device._path(), step, peer)
         if op == "send":
             device.delays.pause()
         buffer = device.buffers.of(tensor)
         self._use = None
         if device.uses.on:
+            path = self._activity.collective
             self._use = device.uses.begin(
                 tensor, buffer, writes=op == "recv", op=op, step=step, path=path, peer=peer, channel=channel
             )
-        self._event = device.trace.begin(
-            op,
-            step=step,
-            shapes=[list(tensor.shape)],
-            dtype=_name(tensor.dtype),
-            bytes=tensor.numel() * tensor.element_size(),
-            buffer=buffer.id if buffer else "-",
-            collective=path,
-            group=group.name,
-            axis=group.axis,
-            topology=group.topology.value if group.topology else None,
-            peer=peer,
-        )
-        device.status(f"posting {self._who}")
+        self._event = device.trace.begin(self._activity, tensor, buffer=buffer.id if buffer else "-", group=group)
+        device.report(self._activity)
         transport = device._transport
         if transport is None:
             raise RuntimeError("this device has no transport; it can only describe itself")
@@ -195,18 +193,14 @@ class _Posted:
         device._under_way[self] = None
 
     def __str__(self) -> str:
-        return self._who
+        return f"{self._activity.transfer} {self._activity.direction}"
 
     def wait(self) -> None:
-        if self._op == "recv":
+        if self._activity.what == "recv":
             self._device.delays.pause()
-        self._device.status(f"waiting for {self._who}")
+        self._device.report(replace(self._activity, kind=Kind.WAITING))
         self._transfer.wait()
         self._device._under_way.pop(self, None)
         self._device.trace.end(self._event)
         if self._use is not None:
             self._device.uses.end(self._use)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

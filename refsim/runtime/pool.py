@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 
 from refsim.errors import RankFailure
 from refsim.runtime import memory, wire
-from refsim.runtime.blame import Findings, is_decided, verdict
+from refsim.runtime.activity import Activity, Kind
+from refsim.runtime.diagnosis import Findings, diagnose, is_decided
 from refsim.runtime.status import StatusBoard
 
 READY_TIMEOUT_S = 120.0
@@ -138,7 +139,7 @@ class Pool:
         self._board_fd = _shared_memory(StatusBoard.size(world_size))
         self.board = StatusBoard(self._board_fd, world_size)
         for rank in range(world_size):
-            self.board.set(rank, "being forked")  # a sign of life to count from, until the rank gives its own
+            self.board.set(rank, Activity(Kind.FORKED))  # a sign of life to count from, until the rank gives its own
         pairs = [socket.socketpair() for _ in range(world_size)]
         self._socks = [ours for ours, _ in pairs]
         fd, store = tempfile.mkstemp(prefix="store-", dir=self.zygote.run_dir)
@@ -172,7 +173,7 @@ class Pool:
         message = {**job, "sys_path": sys.path}
         try:
             for rank, sock in enumerate(self._socks):
-                self.board.set(rank, "taking the job")
+                self.board.set(rank, Activity(Kind.TAKING, "the job"))
                 self.board.advance(rank, 0, 0)
                 sock.settimeout(job["options"]["timeout_s"])
                 wire.send(sock, message)
@@ -288,7 +289,7 @@ class Pool:
         finally:
             os.close(self._board_fd)
             self.board.close()
-        raise verdict(found, statuses)
+        raise diagnose(found, statuses)
 
     def _findings(
         self,
@@ -299,7 +300,7 @@ class Pool:
     ) -> Findings:
         now = time.monotonic()
         ranks = range(self.world_size)
-        events = {rank: [(now - at, text) for at, text in self.board.recent(rank)] for rank in ranks}
+        events = {rank: [(now - at, activity) for at, activity in self.board.recent(rank)] for rank in ranks}
         return Findings(events, said, died, hung, too_big)
 
 

@@ -6,6 +6,8 @@ import mmap
 import struct
 import time
 
+from refsim.runtime.activity import Activity
+
 KEPT = 8
 """Events per rank that the board remembers."""
 
@@ -17,7 +19,7 @@ _RANK = _HEAD + _SLOTS * _SLOT
 
 
 class StatusBoard:
-    """The last events of every rank, a time stamp and a line of text each, in anonymous shared memory.
+    """The last activities of every rank, each with a time stamp, in anonymous shared memory.
 
     A rank writes only its own part, the event before the count, so whoever looks sees whole events. The count is one
     store of eight bytes; ``struct.pack_into`` would write zeros first, and who looks just then sees a rank that never
@@ -39,26 +41,27 @@ class StatusBoard:
     def size(world_size: int) -> int:
         return world_size * _RANK
 
-    def set(self, rank: int, text: str) -> None:
+    def set(self, rank: int, activity: Activity) -> None:
+        """Write what ``rank`` does from now on."""
         count = self._counts[rank]
-        data = _TIME.pack(time.monotonic()) + text.encode(errors="replace")[: _SLOT - _TIME.size]
+        data = _TIME.pack(time.monotonic()) + activity.encode(_SLOT - _TIME.size)
         start = self._slot(rank, count)
         self._map[start : start + _SLOT] = data.ljust(_SLOT, b"\0")
         self._counts[rank] = count + 1
 
-    def get(self, rank: int) -> tuple[float, str]:
-        """(monotonic time of the last sign of life, what the rank said then)."""
+    def get(self, rank: int) -> tuple[float, Activity | None]:
+        """(monotonic time of the last sign of life, what the rank did then), (0, None) before the first one."""
         events = self.recent(rank, 1)
-        return events[-1] if events else (0.0, "")
+        return events[-1] if events else (0.0, None)
 
-    def recent(self, rank: int, count: int = KEPT) -> list[tuple[float, str]]:
-        """The last ``count`` events of a rank, oldest first, as (monotonic time, text)."""
+    def recent(self, rank: int, count: int = KEPT) -> list[tuple[float, Activity]]:
+        """The last ``count`` events of a rank, oldest first, as (monotonic time, activity)."""
         total = self._counts[rank]
         events = []
         for index in range(max(0, total - min(count, KEPT)), total):
             start = self._slot(rank, index)
             data = self._map[start : start + _SLOT]
-            events.append((_TIME.unpack_from(data)[0], data[_TIME.size :].rstrip(b"\0").decode(errors="replace")))
+            events.append((_TIME.unpack_from(data)[0], Activity.decode(data[_TIME.size :])))
         return events
 
     def advance(self, rank: int, done: int, total: int) -> None:

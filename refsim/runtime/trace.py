@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from refsim import output
+from refsim.runtime.activity import Activity
+from refsim.runtime.group import Group
 
 
 @dataclass
@@ -54,17 +58,39 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     sent: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
 
-    def begin(self, op: str, **fields: Any) -> Event:
-        event = Event(rank=self.rank, op=op, start=time.monotonic(), **fields)
-        if op == "send":
-            self.sent[event.collective, event.group] += event.bytes
-        if self.keep:
-            self.events.append(event)
+    def begin(
+        self, activity: Activity, *tensors: Tensor, buffer: str = "-", group: Group | None = None
+    ) -> Event | None:
+        """Open the event of an activity on ``tensors``; a transfer says its ``group``. None if no events are kept."""
+        moved = 0
+        if group is not None:
+            moved = sum(t.numel() * t.element_size() for t in tensors)
+            if activity.what == "send":
+                self.sent[activity.collective, group.name] += moved
+        if not self.keep:
+            return None
+        event = Event(
+            rank=self.rank,
+            step=activity.step,
+            op=activity.what,
+            shapes=[list(t.shape) for t in tensors],
+            dtype=str(tensors[0].dtype).removeprefix("torch."),
+            bytes=moved,
+            buffer=buffer,
+            start=time.monotonic(),
+            collective=activity.collective,
+        )
+        if group is not None:
+            event.group, event.axis, event.peer = group.name, group.axis, activity.peer
+            event.topology = group.topology.value if group.topology else None
+        self.events.append(event)
         return event
 
     @staticmethod
-    def end(event: Event) -> None:
-        event.end = time.monotonic()
+    def end(event: Event | None) -> None:
+        """Close an event that :meth:`begin` opened."""
+        if event is not None:
+            event.end = time.monotonic()
 
     def bytes_by_collective(self) -> dict[str, int]:
         """Bytes this rank sent, keyed ``collective@group``."""

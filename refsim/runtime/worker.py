@@ -25,6 +25,7 @@ from torch import Tensor
 from refsim.errors import CommError, RefsimError, UserError
 from refsim.options import RunOptions
 from refsim.runtime import hazards, wire
+from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.transport import GlooTransport, Transport
@@ -53,11 +54,11 @@ def _named(name: str) -> Any:
 def _run_job(job: Job, options: RunOptions, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     transport: Transport = GlooTransport(options.timeout_s)
     device = Device(options, transport.rank, transport, board=board)
-    device.status("starting the program")
+    device.activity(Kind.STARTING, "the program")
     with torch.inference_mode():
         result, tensors = _named(job["program"])(device, **job["arguments"])
     device.finish()
-    device.status("handing in its trace")
+    device.activity(Kind.HANDING_IN, "its trace")
     mine = {
         "result": result,
         "bytes": device.trace.bytes_by_collective(),
@@ -112,7 +113,7 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
     """Main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
-        board.set(rank, "joining the process group")
+        board.set(rank, Activity(Kind.JOINING, "the process group"))
         try:
             dist.init_process_group(
                 "gloo",
@@ -125,7 +126,7 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
             wire.send(sock, _failure(e))
             return
         wire.send(sock, {"ok": True})
-        board.set(rank, "idle")
+        board.set(rank, Activity(Kind.IDLE))
         while True:
             _answer_job(sock, board, rank)
 
@@ -138,7 +139,7 @@ def _answer_job(sock: socket.socket, board: StatusBoard, rank: int) -> None:
     except BaseException as e:
         wire.send(sock, _failure(e))
         return
-    board.set(rank, "handing in its answer")
+    board.set(rank, Activity(Kind.HANDING_IN, "its answer"))
     wire.send(
         sock,
         {"ok": True, "answer": answer if rank == 0 else {}},

@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def blocks(self) -> int:
-        return len({op.stage for op in self.ops if op.stage.startswith("block ")})
+        return len({op.block for op in self.ops if op.block >= 0})
 
 
 @dataclass
@@ -141,16 +141,16 @@ def read_published(
     if "dual_attention_layers" in config:
         config["dual_attention_layers"] = tuple(range(few[0][1])) if kinds[0][0] == "dual" else ()
     short = read(config, shapes, options, rank=rank)
-    blocks: dict[str, list[Op]] = {}
+    blocks: dict[int, list[Op]] = {}
     for op in short.ops:
-        blocks.setdefault(op.stage if op.stage.startswith("block ") else "", []).append(op)
+        blocks.setdefault(op.block, []).append(op)
     copies, weights, done = [], short.weights_bytes, 0
     for (_, count), (_, kept) in zip(kinds, few, strict=True):
         weights += (count - kept) * short.bytes_of_block[done + kept - 1]
-        copies += [blocks[f"block {done + min(i, kept - 1)}"] for i in range(count)]
+        copies += [blocks[done + min(i, kept - 1)] for i in range(count)]
         done += kept
     first = copies[0][0].id
-    around = blocks[""]
+    around = blocks[-1]
     before, after = [op for op in around if op.id < first], [op for op in around if op.id > first]
     return replace(short, ops=_joined(before, copies, after), weights_bytes=weights)
 
@@ -175,7 +175,8 @@ def _joined(before: list[Op], blocks: list[list[Op]], after: list[Op]) -> list[O
                     op,
                     id=numbers[op.id],
                     reads=tuple(sorted(set(sources))),
-                    stage=f"block {index - 1}" if op.stage.startswith("block ") else op.stage,
+                    stage=f"block {index - 1}" if op.block >= 0 else op.stage,
+                    block=index - 1 if op.block >= 0 else -1,
                     ring=used.index(op.ring) + rings if op.ring >= 0 else -1,
                 )
             )

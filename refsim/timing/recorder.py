@@ -54,7 +54,7 @@ class Op:
         name: ``linear``, ``sdpa``, an aten name, or the collective's.
         inputs, output: shapes; of a matmul (..., M, K) and (N, K), of sdpa q (B, H, M, E) and k (B, H, N, E).
         dtype: storage dtype of the inputs.
-        stage: ``block 3``, or what the model said last.
+        stage, block: the model's part it belongs to, as ``block 3`` and 3; empty and -1 outside.
         axis, size, topology, bytes: of a collective: mesh axis, members, Ring or Line, bytes this device brings.
         stride: of a collective: devices from one member to the next on its axis.
         ring, step: the ring attention an op belongs to (its sdpa steps overlap its transfer), -1 elsewhere.
@@ -76,6 +76,7 @@ class Op:
     stride: int = 1
     id: int = -1
     reads: tuple[int, ...] = ()
+    block: int = -1
 
 
 class Flow:
@@ -149,7 +150,6 @@ class ReadingDevice(Device):
         self.flow = Flow()
         self.regions: list[int] = []
         self.moving: list[int] = []
-        self._stage = ""
         self._ring, self._rings = -1, 0
 
     def restart(self) -> None:
@@ -158,8 +158,9 @@ class ReadingDevice(Device):
         self.flow = Flow()
 
     def note(self, kind: str, name: str, inputs: list[Shape], output: Shape, dtype: str, **more: Any) -> int:
-        number = len(self.ops)
-        self.ops.append(Op(kind, name, tuple(inputs), output, dtype, self._stage, ring=self._ring, id=number, **more))
+        number, at = len(self.ops), self.current_stage
+        more |= {"ring": self._ring, "id": number, "block": at.block}
+        self.ops.append(Op(kind, name, tuple(inputs), output, dtype, at.place, **more))
         self.flow.reads.append(set())
         return number
 
@@ -168,10 +169,6 @@ class ReadingDevice(Device):
         """The op that what happens now is part of; None outside regions, or before a region has noted one."""
         last = len(self.ops) - 1
         return last if self.regions and last >= self.regions[-1] else None
-
-    def status(self, text: str) -> None:
-        if text.startswith("running "):
-            self._stage = text.removeprefix("running ")
 
     @contextlib.contextmanager
     def region(self, first: int) -> Iterator[None]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refsim.runtime.activity import Activity
 from refsim.runtime.device import Device
 
 BLOCK_BYTES = 16 << 20
@@ -35,18 +36,18 @@ def disturbed(
 
     Just before, it writes to the file ``note`` when that is and what it was doing: what the report has to say.
     """
-    said, count = device.status, 0
+    report, count = device.report, 0
 
-    def status(text: str) -> None:
+    def disturbing(activity: Activity) -> None:
         nonlocal count
-        said(text)
+        report(activity)
         count += 1
         if device.rank == rank and count == event:
             with open(note, "w", encoding="utf-8") as f:
-                json.dump({"at": time.monotonic(), "text": text}, f)
+                json.dump({"at": time.monotonic(), "text": str(activity)}, f)
             _disturb(kind, number)
 
-    device.status = status
+    device.report = disturbing
     module, _, function = program.partition(":")
     result, tensors = getattr(importlib.import_module(module), function)(device, **arguments)
     return {"result": result, "events": count}, tensors

@@ -26,6 +26,7 @@ from refsim.models.clip.spec import PLAIN, PROJECTED
 from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -137,7 +138,7 @@ class CLIPTextEncoder:
         stream = MeshTensor(F.pad(x, (0, padded_features(d, self._device.groups["tp"].size) - d)))
         sequence = stream
         for index, block in enumerate(self._blocks):
-            self._device.status(f"encoding the prompt, block {index}")
+            self._device.activity(Kind.ENCODING, "the prompt", block=index)
             sequence, stream = stream, block(stream)
         last = self._norm(stream.local)[..., :d]
         ends = input_ids if self._config.eos_token_id == _LEGACY_EOS else input_ids == self._config.eos_token_id

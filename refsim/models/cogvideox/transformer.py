@@ -88,7 +88,7 @@ class CogVideoXTransformer:
             text = MeshTensor(text_tokens.cut(encoder_hidden_states, sp.index, dim=1), {"sp": Shard(1)})
         text = self._text(text)
         for index, block in enumerate(self._blocks):
-            self._device.status(f"running block {index}")
+            self._device.stage(block=index)
             video, text = block(video, text, silu_time, rotary=rotary, tokens=tokens, text_tokens=text_tokens)
         x = gather_features(self._device, video).local[..., : self._config.features]
         shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)

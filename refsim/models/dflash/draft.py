@@ -33,6 +33,7 @@ from refsim.layers.rope import text_rotary
 from refsim.models.dflash.attention import DFlashAttention
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import CLASS_NAME
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 
 
@@ -96,7 +97,7 @@ class DFlashDraftModel:
         rotary = text_rotary(positions, self.config.head_dim, self.config.rope_theta)
         x = noise_BND
         for index, (layer, rows) in enumerate(zip(self._layers, cache, strict=True)):
-            self._device.status(f"drafting rows {start} to {start + noise_BND.shape[1] - 1}, layer {index}")
+            self._device.activity(Kind.DRAFTING, f"rows {start} to {start + noise_BND.shape[1] - 1}", block=index)
             x = layer(x, context, rotary, rows)
         return self._norm(x)
 

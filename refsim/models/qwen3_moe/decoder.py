@@ -33,6 +33,7 @@ from refsim.models.qwen3_moe.spec import CLASS_NAME
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.vocab import MOST_WORDS, vocab_argmax
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -129,7 +130,7 @@ class Qwen3MoeForCausalLM:
         rotary = text_rotary(positions, self.config.head_dim, self.config.rope_theta)
         stream, kept = MeshTensor(self._pad(x)), {}
         for index, (layer, rows) in enumerate(zip(self._layers, cache, strict=True)):
-            self.device.status(f"decoding rows {first} to {first + ids_BN.shape[1] - 1}, layer {index}")
+            self.device.activity(Kind.DECODING, f"rows {first} to {first + ids_BN.shape[1] - 1}", block=index)
             stream = layer(stream, rotary, rows)
             if index in keep:
                 kept[index] = stream.local[..., : x.shape[-1]]

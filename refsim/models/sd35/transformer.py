@@ -94,7 +94,7 @@ class SD35Transformer:
         prompt = self._context_embedder(prompt)
 
         for index, block in enumerate(self._blocks):
-            self._device.status(f"running block {index}")
+            self._device.stage(block=index)
             spatial, prompt = block(spatial, prompt, silu_time, tokens=tokens, prompt_tokens=prompt_tokens)
 
         scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)

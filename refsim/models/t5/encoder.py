@@ -30,6 +30,7 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.models.t5.config import T5Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features, shard_range
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -162,7 +163,7 @@ class T5Encoder:
         stream = MeshTensor(F.pad(x, (0, self._padded() - x.shape[-1])))
         bias = None
         for index, block in enumerate(self._blocks):
-            self._device.status(f"encoding the prompt, block {index}")
+            self._device.activity(Kind.ENCODING, "the prompt", block=index)
             bias = bias if block.bias is None else block.bias(x.shape[1]) + mask
             stream = block(stream, bias)
         return self._norm(stream.local[..., : self._config.d_model])

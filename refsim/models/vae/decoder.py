@@ -30,6 +30,7 @@ from refsim.models.vae.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.tensor import shard_range
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 
 
@@ -158,7 +159,7 @@ class VAEDecoder:
         """(B, C, H, W) on every device -> (B, 3, scale * H, scale * W), on every device."""
         shards = ImageShards.of(self._device, *z.shape[2:], whole_rows=self._cut)
         x = cut_image(self._device, z, shards)
-        self._device.status("decoding, mid block")
+        self._device.activity(Kind.DECODING, "the mid block")
         if self._post_quant is not None:
             x = self._post_quant(x, shards)
         x = self._mid_in(self._conv_in(x, shards), shards)
@@ -166,7 +167,7 @@ class VAEDecoder:
             x = self._attention(x, shards)
         x = self._mid_out(x, shards)
         for index, (resnets, up) in enumerate(self._stages):
-            self._device.status(f"decoding, up block {index}")
+            self._device.activity(Kind.DECODING, "the way up", block=index)
             for resnet in resnets:
                 x = resnet(x, shards)
             if up is not None:

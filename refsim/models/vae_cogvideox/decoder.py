@@ -25,6 +25,7 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.models.vae_cogvideox.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 
 _CHUNK = 2  # latent frames; the model is trained with this number
@@ -159,7 +160,7 @@ class CogVideoXVAEDecoder:
         stream, frames = Stream(), []
         start, stop = 0, _CHUNK + latent.shape[2] % 2
         while start < latent.shape[2]:
-            self._device.status(f"decoding from latent frame {start}")
+            self._device.activity(Kind.DECODING, f"from latent frame {start}")
             frames.append(self._decode(latent[:, :, start:stop], shards, stream))
             start, stop = stop, stop + _CHUNK
         return torch.cat(frames, 2)

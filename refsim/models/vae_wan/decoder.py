@@ -22,6 +22,7 @@ from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.layers import ChannelNorm, FrameAttention, ResidualBlock, Upsample
 from refsim.models.vae_wan.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 
 
@@ -83,7 +84,7 @@ class WanVAEDecoder:
         latent = cut_image(self._device, z, shards)
         stream, frames = Stream(), []
         for t in range(latent.shape[2]):
-            self._device.status(f"decoding latent frame {t}")
+            self._device.activity(Kind.DECODING, f"latent frame {t}")
             frames.append(self._decode(latent[:, :, t : t + 1], shards, stream))
             stream.first = False
         return torch.cat(frames, 2).clamp(-1.0, 1.0)

@@ -71,7 +71,7 @@ class WanTransformer:
         prompt = self._condition.text(encoder_hidden_states)
         spatial = self._patches(hidden_states, tokens, sp.index)
         for index, block in enumerate(self._blocks):
-            self._device.status(f"running block {index}")
+            self._device.stage(block=index)
             spatial = block(spatial, prompt, time, rotary=rotary, tokens=tokens)
         out_BNP = self._project_out(spatial, temb)
         return self._patches.unpatchify(gather_tokens(self._device, out_BNP, sp, tokens, dim=1), grid)

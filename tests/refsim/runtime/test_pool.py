@@ -226,6 +226,6 @@ def test_a_rank_that_is_slow_to_start_is_no_rank_that_hangs(monkeypatch):
     monkeypatch.setattr(Pool, "_collect", slow)
     fresh = Pool(2)
     try:
-        assert all(time.monotonic() - at < 60 and text for at, text in seen[0])
+        assert all(time.monotonic() - at < 60 and activity for at, activity in seen[0])
     finally:
         fresh.close()

@@ -3,14 +3,21 @@
 import json
 
 import pytest
+import torch
 
+from refsim.mesh import Topology
+from refsim.runtime.activity import Activity, Kind
+from refsim.runtime.group import Group
 from refsim.runtime.trace import Trace, write_jsonl
 from tests.refsim.helpers import run
 
+SP = Group("sp", 0, (2, 3), 1, Topology.RING, 1)
+TP = Group("tp", 1, (2, 3), 0, Topology.LINEAR, 1)
 
-def record(trace: Trace, op: str, **fields):
-    common = {"step": 0, "shapes": [[2]], "dtype": "float32", "buffer": "-", "collective": "shift", "group": "sp"}
-    event = trace.begin(op, **{**common, "bytes": 8, **fields})
+
+def record(trace: Trace, what: str, *, collective: str = "shift", group: Group | None = SP, elements: int = 2, step=0):
+    activity = Activity(Kind.POSTING, what, collective, step, peer=3)
+    event = trace.begin(activity, torch.zeros(elements), group=group)
     trace.end(event)
     return event
 
@@ -18,10 +25,11 @@ def record(trace: Trace, op: str, **fields):
 @pytest.mark.parametrize("keep", [False, True], ids=["counting", "keeping"])
 def test_sends_are_counted_and_receives_are_not(keep):
     trace = Trace(rank=3, keep=keep)
-    for op in ("send", "send", "recv", "sdpa"):
+    for op in ("send", "send", "recv"):
         record(trace, op)
-    record(trace, "send", group="tp", collective="all_reduce/all_gather", bytes=5)
-    assert trace.bytes_by_collective() == {"shift@sp": 16, "all_reduce/all_gather@tp": 5}
+    record(trace, "sdpa", group=None)
+    record(trace, "send", collective="all_reduce/all_gather", group=TP, elements=5)
+    assert trace.bytes_by_collective() == {"shift@sp": 16, "all_reduce/all_gather@tp": 20}
     assert len(trace.as_json()) == (5 if keep else 0)
 
 

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from refsim.runtime import wire
+from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.status import StatusBoard
 
 
@@ -64,24 +65,26 @@ def test_status_board_is_shared_and_keeps_ranks_apart(tmp_path):
     with (tmp_path / "board").open("w+b") as file:
         file.truncate(StatusBoard.size(3))
         ours, theirs = StatusBoard(file.fileno(), 3), StatusBoard(file.fileno(), 3)
-    theirs.set(1, "first")
+    first, last = Activity(Kind.LOADING, "first"), Activity(Kind.WAITING, "recv", "all_reduce/all_gather", 3, 7)
+    theirs.set(1, first)
     before = ours.get(1)
-    theirs.set(1, "x" * 1000)
-    theirs.set(2, "waiting")
-    assert before[1] == "first"
-    assert ours.get(0) == (0.0, "")
-    assert set(ours.get(1)[1]) == {"x"}
-    assert ours.get(2)[1] == "waiting"
+    theirs.set(1, Activity(Kind.LOADING, "x" * 1000))
+    theirs.set(2, last)
+    assert before[1] == first
+    assert ours.get(0) == (0.0, None)
+    assert set(ours.get(1)[1].what) == {"x"}
+    assert ours.get(2)[1] == last
     assert ours.get(1)[0] >= before[0] > 0
 
 
 _KEEP_SAYING = """
 import sys, time
+from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.status import StatusBoard
 with open(sys.argv[1], "r+b") as file:
     board, end = StatusBoard(file.fileno(), 1), time.monotonic() + 1
 while time.monotonic() < end:
-    board.set(0, "working")
+    board.set(0, Activity(Kind.RUNNING, "working"))
 """
 
 
@@ -91,8 +94,8 @@ def test_a_rank_that_said_something_never_looks_silent(tmp_path):
     path.write_bytes(bytes(StatusBoard.size(1)))
     with path.open("r+b") as file:
         board = StatusBoard(file.fileno(), 1)
-    board.set(0, "started")
+    board.set(0, Activity(Kind.IDLE))
     with subprocess.Popen([sys.executable, "-c", _KEEP_SAYING, path]) as writer:
         looks = [board.get(0) for _ in iter(writer.poll, 0)]
-    assert any(text == "working" for _, text in looks)
-    assert all(at > 0 and text for at, text in looks)
+    assert any(activity.what == "working" for _, activity in looks)
+    assert all(at > 0 and activity for at, activity in looks)

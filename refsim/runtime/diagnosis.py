@@ -1,23 +1,21 @@
-"""Who failed first: one exception out of what every rank said, how it ended, and what it was doing last.
+"""Which rank failed first: one exception out of every rank's report, how it ended, and what it was doing last.
 
-A rank that fails takes its neighbours along: they lose the connection, or wait for it until their time is up. What
-they say only points at the culprit, through the peer each of them was waiting for.
+A rank that fails takes its neighbours along: they lose the connection, or wait for it until their time is up. Their
+reports only point at the culprit, through the peer each of them was waiting for.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.errors import RankFailure, RefsimError, UserError
+from refsim.runtime.activity import Activity, Kind
 
-Events = dict[int, list[tuple[float, str]]]
-"""Per rank its last events, oldest first, as (seconds before the end, text)."""
-
-_WAITING = re.compile(r"waiting for (.*) \((?:from|to) rank (\d+)\)")
+Events = dict[int, list[tuple[float, Activity]]]
+"""Per rank its last events, oldest first, as (seconds before the end, activity)."""
 
 
 @dataclass
@@ -39,10 +37,10 @@ class Findings:
     too_big: tuple[int, int, str] | None = None
 
 
-def verdict(found: Findings, statuses: list[int]) -> RefsimError:
+def diagnose(found: Findings, statuses: list[int]) -> RefsimError:
     """The error to raise: a user's mistake, memory, a death, an exception, or the rank that all others wait for.
 
-    ``statuses`` are the wait statuses of all ranks; only those of ``found.died`` say something.
+    ``statuses`` are the wait statuses of all ranks; only those of ``found.died`` are read.
     """
     for failure in found.said.values():
         if failure["kind"] == "user":
@@ -92,30 +90,26 @@ def _culprit(found: Findings) -> tuple[int, list[int]]:
 
 
 def _failure(found: Findings, rank: int, how: str, *, said: str = "", traceback: str = "") -> RankFailure:
-    sentence = f"rank {rank} {how} while it was {_doing(found, rank)}"
+    doing = _last(found, rank)
+    sentence = f"rank {rank} {how} while it was {doing.clause if doing else 'silent'}"
     waiting = [other for other in found.events if other != rank and _peer(found, other) == rank]
     if waiting:
-        what = _WAITING.match(_last(found, waiting[0])).group(1)
-        sentence += f"; rank {waiting[0]} was waiting for it in {what}"
+        sentence += f"; rank {waiting[0]} was waiting for it in {_last(found, waiting[0]).transfer}"
     if said:
         sentence += f": {said.rstrip('.')}"
-    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=found.events)
+    texts = {rank: [(age, str(activity)) for age, activity in events] for rank, events in found.events.items()}
+    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=texts)
 
 
 def _peer(found: Findings, rank: int) -> int | None:
-    """The rank that ``rank`` says it is waiting for."""
-    match = _WAITING.match(_last(found, rank))
-    return int(match.group(2)) if match else None
+    """The rank that ``rank`` is waiting for, by its own account."""
+    doing = _last(found, rank)
+    return doing.peer if doing is not None and doing.kind is Kind.WAITING else None
 
 
-def _last(found: Findings, rank: int) -> str:
+def _last(found: Findings, rank: int) -> Activity | None:
     events = found.events.get(rank)
-    return events[-1][1] if events else ""
-
-
-def _doing(found: Findings, rank: int) -> str:
-    status = _last(found, rank)
-    return status if status.split(" ")[0].endswith("ing") else f"at '{status}'"
+    return events[-1][1] if events else None
 
 
 def _how_it_ended(status: int) -> str:

@@ -7,16 +7,17 @@ import signal
 import pytest
 
 from refsim.errors import RankFailure, UserError
-from refsim.runtime.blame import Findings, is_decided, verdict
+from refsim.runtime.activity import Activity, Kind
+from refsim.runtime.diagnosis import Findings, diagnose, is_decided
 from tests.refsim.helpers import assert_one_sentence
 
 
-def waiting(peer: int, step: int = 3) -> str:
-    return f"waiting for recv of step {step} of ring_attention (from rank {peer})"
+def waiting(peer: int, step: int = 3) -> Activity:
+    return Activity(Kind.WAITING, "recv", "ring_attention", step, peer)
 
 
-def events(*texts: str) -> dict[int, list[tuple[float, str]]]:
-    return {rank: [(1.0, "idle"), (0.5, text)] for rank, text in enumerate(texts)}
+def events(*last: Activity) -> dict[int, list[tuple[float, Activity]]]:
+    return {rank: [(1.0, Activity(Kind.IDLE)), (0.5, activity)] for rank, activity in enumerate(last)}
 
 
 def gave_up(peer: int) -> dict:
@@ -24,7 +25,7 @@ def gave_up(peer: int) -> dict:
 
 
 RAISED = {"kind": "error", "message": "ValueError: planted", "peer": None, "traceback": "T"}
-BUSY = "computing sdpa of step 2 of ring_attention"
+BUSY = Activity(Kind.COMPUTING, "sdpa", "ring_attention", 2)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +56,18 @@ BUSY = "computing sdpa of step 2 of ring_attention"
     ids=["death", "waiter", "raised", "chain", "silent_chain", "hung_says_it_waits", "circle", "hung", "memory"],
 )
 def test_the_first_to_fail_is_named(found, rank, says):
-    error = verdict(found, [signal.SIGKILL] * len(found.events))
+    error = diagnose(found, [signal.SIGKILL] * len(found.events))
     assert isinstance(error, RankFailure)
     assert error.rank == rank
     assert says in str(error)
     assert_one_sentence(str(error))
-    assert error.last_events == found.events
+    assert error.last_events == {r: [(at, str(done)) for at, done in said] for r, said in found.events.items()}
     assert all(f"rank {r} " in error.events_table() for r in found.events)
 
 
 def test_a_users_mistake_stays_one():
     mistake = {"kind": "user", "message": "pad it to 8.", "peer": None, "traceback": ""}
-    assert isinstance(verdict(Findings(events(BUSY, BUSY), said={0: RAISED, 1: mistake}), [0, 0]), UserError)
+    assert isinstance(diagnose(Findings(events(BUSY, BUSY), said={0: RAISED, 1: mistake}), [0, 0]), UserError)
 
 
 def test_silent_ranks_in_a_circle_are_listened_to_longer():
