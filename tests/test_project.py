@@ -20,7 +20,6 @@ MOST_PARAMETERS = 8
 TOO_LARGE = frozenset(
     {
         "JointAttention.__init__",
-        "_overlapped",
         "_wan",
         "explore",
         "measure",

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity.faults.ref_tools import GATHERED, LINE, RING, SPLIT, ULYSSES, USP, around, fault, instead
-from refsim.parallel import ring, sdpa, ulysses, usp
+from refsim.parallel import sdpa, ulysses, usp
+from refsim.parallel.kv_ring import KVGathered, KVRing
 from refsim.parallel.sequence import TokenShards
 
 MERGE, JOINT, PADDING, ORDER, PRECISION, AFFINE = "merge", "joint", "padding", "order", "precision", "affine"
@@ -19,13 +20,7 @@ SEAM, RARE = "seam", "rare"
 
 def _merge(change: Any) -> Any:
     """A patch of the merge of a block: ``change(out, lse, out_new, lse_new)`` changes the running answer in place."""
-
-    def merge(original: Any, self: sdpa.OnlineSoftmax, rows: slice, out_new: Tensor, lse_new: Tensor) -> None:
-        if not self._started:
-            return original(self, rows, out_new, lse_new)
-        return change(self._out[:, :, rows], self._lse[:, :, rows], out_new, lse_new)
-
-    return around(sdpa.OnlineSoftmax, "_merge", merge)
+    return instead(sdpa, "merge", change)
 
 
 @fault(
@@ -86,28 +81,28 @@ def lse_is_the_maximum() -> Iterator[None]:
 
 @fault(PRECISION, RING, "The running log-sum-exp is kept in bf16.", "an LSE output tile in the storage dtype")
 def lse_in_bf16() -> Iterator[None]:
-    def merge(original: Any, self: Any, rows: slice, out_new: Tensor, lse_new: Tensor) -> None:
-        original(self, rows, out_new, lse_new)
-        self._lse[:, :, rows] = self._lse[:, :, rows].bfloat16().float()
+    def merge(original: Any, out: Tensor, lse: Tensor, *new: Tensor) -> None:
+        original(out, lse, *new)
+        lse.copy_(lse.bfloat16())
 
-    with around(sdpa.OnlineSoftmax, "_merge", merge):
+    with around(sdpa, "merge", merge):
         yield
 
 
 @fault(PRECISION, RING, "The running answer is kept in bf16.", "fp32_dest_acc_en left off")
 def answer_in_bf16() -> Iterator[None]:
-    def merge(original: Any, self: Any, rows: slice, out_new: Tensor, lse_new: Tensor) -> None:
-        original(self, rows, out_new, lse_new)
-        self._out[:, :, rows] = self._out[:, :, rows].bfloat16().float()
+    def merge(original: Any, out: Tensor, lse: Tensor, *new: Tensor) -> None:
+        original(out, lse, *new)
+        out.copy_(out.bfloat16())
 
-    with around(sdpa.OnlineSoftmax, "_merge", merge):
+    with around(sdpa, "merge", merge):
         yield
 
 
 @fault(PRECISION, RING, "Keys travel in bf16 where fp32 is meant.", "dtype of a persistent buffer")
 def keys_in_bf16() -> Iterator[None]:
-    def attend(original: Any, self: Any, k: Tensor, v: Tensor, **where: Any) -> None:
-        original(self, k.bfloat16().float(), v, **where)
+    def attend(original: Any, self: Any, k: Tensor, v: Tensor, *keys: Any, **where: Any) -> None:
+        original(self, k.bfloat16().float(), v, *keys, **where)
 
     with around(sdpa.OnlineSoftmax, "attend", attend):
         yield
@@ -210,15 +205,10 @@ def logical_n_a_tile_less() -> Iterator[None]:
 
 @fault(ORDER, RING, "The mask of the shard that travels the other way is used.", "ring direction")
 def ring_direction() -> Iterator[None]:
-    def attend(
-        original: Any, self: Any, state: Any, k: Tensor, v: Tensor, ranges: Any, block: int, **where: Any
-    ) -> None:
-        group = state.device.groups["ring"]
-        tokens = TokenShards(101, group.size, 32)
-        shard = (group.index + where["step"]) % group.size
-        original(self, state, k, v, tokens.valid(shard), block, **where)
+    def keys(original: Any, self: KVRing, shard: int, block: int) -> Any:
+        return original(self, (2 * self.group.index - shard) % self.group.size, block)
 
-    with around(ring._Blocks, "attend", attend):
+    with around(KVRing, "keys", keys):
         yield
 
 
@@ -230,17 +220,16 @@ def ring_direction() -> Iterator[None]:
     says="without waiting for 2 transfer",
 )
 def ring_one_step_short() -> Iterator[None]:
-    with around(ring, "_visits", lambda original, streams, n: original(streams, n)[:-1]):
+    with around(KVRing, "steps", lambda original, self: original(self)[:-1]):
         yield
 
 
 @fault(ORDER, LINE, "On a Line only shards from the left are visited.", "a Line run with the Ring's single direction")
 def line_in_one_direction() -> Iterator[None]:
-    def attend(original: Any, self: Any, state: Any, *rest: Any, buffer: str, **where: Any) -> None:
-        if "from_right" not in buffer:
-            original(self, state, *rest, buffer=buffer, **where)
+    def blocks(original: Any, self: KVRing, step: int) -> Iterator[tuple[int, int]]:
+        yield from (visit for visit in original(self, step) if visit[0] <= self.group.index)
 
-    with around(ring._Blocks, "attend", attend):
+    with around(KVRing, "blocks", blocks):
         yield
 
 
@@ -250,23 +239,22 @@ def line_in_one_direction() -> Iterator[None]:
 def own_shard_every_step() -> Iterator[None]:
     kept: dict[int, Any] = {}
 
-    def attend(
-        original: Any, self: Any, state: Any, k: Tensor, v: Tensor, ranges: Any, block: int, **where: Any
-    ) -> None:
-        if where["step"] == 0:
-            kept[block] = k.clone(), v.clone(), ranges
-        original(self, state, *kept[block], block, **where)
+    def view(original: Any, self: KVRing, shard: int, block: int) -> Any:
+        k, v, keys = original(self, shard, block)
+        if shard == self.group.index:
+            kept[block] = k.clone(), v.clone(), keys
+        return kept[block]
 
-    with around(ring._Blocks, "attend", attend):
+    with around(KVRing, "view", view):
         yield
 
 
 @fault(ORDER, GATHERED, "Gathered keys and values are in opposite orders.", "K gathered in ring order, V in rank order")
 def gathered_values_reversed() -> Iterator[None]:
-    def attend(original: Any, self: Any, state: Any, k: Tensor, v: Tensor, *rest: Any, **where: Any) -> None:
-        original(self, state, k, v.flip(0), *rest, **where)
+    def storage(original: Any, self: KVGathered, shard: int) -> Any:
+        return original(self, shard)[0], original(self, self.group.size - 1 - shard)[1]
 
-    with around(ring._Blocks, "attend", attend):
+    with around(KVGathered, "storage", storage):
         yield
 
 
@@ -335,8 +323,8 @@ def answer_shifted() -> Iterator[None]:
 
 @fault(AFFINE, RING, "Scores are scaled for another head size.", "scale of the padded head_dim")
 def scores_scaled() -> Iterator[None]:
-    def build(original: Any, self: Any, device: Any, q: Tensor, program: Any) -> None:
-        original(self, device, q * 1.02, program)
+    def build(original: Any, self: Any, device: Any, q: Tensor) -> None:
+        original(self, device, q * 1.02)
 
     with around(sdpa.OnlineSoftmax, "__init__", build):
         yield
@@ -356,13 +344,11 @@ def border_rows() -> Iterator[None]:
     SEAM, RING, "The first key of every shard but one's own is skipped.", "a half-open range opened on the wrong side"
 )
 def border_keys() -> Iterator[None]:
-    def attend(
-        original: Any, self: Any, state: Any, k: Tensor, v: Tensor, ranges: Any, block: int, **where: Any
-    ) -> None:
-        cut = [(max(a, 1), b) for a, b in ranges] if where["step"] else ranges
-        original(self, state, k, v, cut, block, **where)
+    def keys(original: Any, self: KVRing, shard: int, block: int) -> Any:
+        found = original(self, shard, block)
+        return found if block or shard == self.group.index else [(max(a, 1), b) for a, b in found]
 
-    with around(ring._Blocks, "attend", attend):
+    with around(KVRing, "keys", keys):
         yield
 
 
@@ -401,9 +387,9 @@ def one_nan() -> Iterator[None]:
 
 @fault(RARE, RING, "On the last step the merge weight is off by 1 %.", "a branch taken only when the ring closes")
 def last_step_only() -> Iterator[None]:
-    def attend(original: Any, self: Any, k: Tensor, v: Tensor, *, step: int, buffer: str) -> None:
+    def attend(original: Any, self: Any, k: Tensor, v: Tensor, *keys: Any, step: int, buffer: str = "-") -> None:
         last = step == self.device.groups["ring"].size - 1 and buffer != "joint"
-        original(self, k, v * 1.01 if last else v, step=step, buffer=buffer)
+        original(self, k, v * 1.01 if last else v, *keys, step=step, buffer=buffer)
 
     with around(sdpa.OnlineSoftmax, "attend", attend):
         yield

@@ -15,6 +15,8 @@ from refsim.ccl import exchange
 from refsim.mesh import Topology
 from refsim.models.sd35 import transformer
 from refsim.parallel import ring
+from refsim.parallel.kv_ring import KVGathered, KVRing
+from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.runtime import device as runtime
 from refsim.runtime.buffers import BufferPool, DeviceBuffer, PingPong, Semaphore
 
@@ -25,7 +27,7 @@ BUFFERS, SCHEDULE, CONFIGURATION = "buffers", "schedule", "configuration"
     BUFFERS, RING, "One buffer instead of a ping-pong pair.", "single-buffered gathers: 'a potential correctness issue'"
 )
 def single_buffer() -> Iterator[None]:
-    with instead(PingPong, "__getitem__", lambda self, step: self._slots[0]):
+    with around(PingPong, "__getitem__", lambda original, self, step: original(self, 0)):
         yield
 
 
@@ -40,13 +42,13 @@ def pair_shared_by_k_and_v() -> Iterator[None]:
 
 @fault(BUFFERS, RING, "The buffer that is being filled is read.", "ping-pong index one step ahead")
 def wrong_buffer_read() -> Iterator[None]:
-    def attend(original: Any, self: Any, state: Any, k: Tensor, v: Tensor, *rest: Any, **where: Any) -> None:
-        pool, name = state.device.buffers, where["buffer"]
+    def storage(original: Any, self: KVRing, shard: int) -> tuple[Tensor, Tensor]:
+        k, v = original(self, shard)
+        name = self.device.buffers.of(k).id
         other = name.replace("[0]", "[2]").replace("[1]", "[0]").replace("[2]", "[1]")
-        k = pool.persistent(other, tuple(k.shape), k.dtype).tensor
-        original(self, state, k, v, *rest, **where)
+        return self.device.buffers.persistent(other, tuple(k.shape), k.dtype).tensor, v
 
-    with around(ring._Blocks, "attend", attend):
+    with around(KVRing, "storage", storage):
         yield
 
 
@@ -65,12 +67,12 @@ def arrival_not_awaited() -> Iterator[None]:
 
     def result(original: Any, self: Any) -> Any:
         for semaphore in pending:
-            for complete in semaphore._pending:
+            for complete in semaphore.pending:
                 complete()
         pending.clear()
         return original(self)
 
-    with instead(Semaphore, "wait", late), around(ring.OnlineSoftmax, "result", result):
+    with instead(Semaphore, "wait", late), around(OnlineSoftmax, "result", result):
         yield
 
 
@@ -88,11 +90,13 @@ def semaphore_never_reached() -> Iterator[None]:
 
 @fault(BUFFERS, RING, "A transfer is forgotten.", "no wait at the end of a collective", says="without waiting")
 def transfer_forgotten() -> Iterator[None]:
-    def wait(original: Any, self: Any) -> None:
-        if not (self._op == "send" and "step 3" in self._who):
-            original(self)
+    def isend(original: Any, self: Any, *args: Any, **more: Any) -> Any:
+        posted = original(self, *args, **more)
+        if more["step"] == 3:
+            posted.wait = lambda: None
+        return posted
 
-    with around(runtime._Posted, "wait", wait):
+    with around(runtime.Device, "isend", isend):
         yield
 
 
@@ -132,12 +136,7 @@ def chunks_in_one_place() -> Iterator[None]:
 
 @fault(SCHEDULE, RING, "All shards are gathered before anything is computed.", "overlap of gather and SDPA lost")
 def overlap_lost() -> Iterator[None]:
-    def gathered(
-        device: Any, state: Any, blocks: Any, k: Tensor, v: Tensor, group: Any, valid: Any, block: bool
-    ) -> int:
-        return ring._gather_then_compute(device, state, blocks, k, v, group, valid)
-
-    with instead(ring, "_overlapped", gathered):
+    with instead(ring, "shards", KVGathered):
         yield
 
 

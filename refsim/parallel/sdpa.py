@@ -37,29 +37,54 @@ class OnlineSoftmax:
         self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
         self._started = False
 
-    def attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int, buffer: str) -> None:
-        """Attend to one block of keys; a block without rows changes nothing."""
-        if k_BHNE.shape[2] == 0:
-            return
+    def attend(
+        self, k_BHNE: Tensor, v_BHNE: Tensor, keys: list[Range] | None = None, *, step: int = 0, buffer: str = "-"
+    ) -> None:
+        """Attend to one block of keys, in one piece per range of ``keys`` (all rows if None).
+
+        What has no rows changes nothing, but a block in a device buffer counts as read as a whole: a device's op does
+        not know before what is padding.
+
+        Args:
+            buffer: what the trace says of keys that are in no device buffer.
+        """
+        held = self.device.buffers.of(k_BHNE)
+        with self.device.reading("sdpa", k_BHNE, v_BHNE, step=step):
+            for start, stop in [(0, k_BHNE.shape[2])] if keys is None else keys:
+                if start < stop:
+                    piece = (x[:, :, start:stop] for x in (k_BHNE, v_BHNE))
+                    self._attend(*piece, step=step, buffer=held.id if held else buffer)
+
+    def attend_in_blocks(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int = 0, buffer: str) -> None:
+        """Attend to keys of any number, ``device.options.k_chunk_size`` rows at a time."""
+        for block in zip(*(x.split(self.device.options.k_chunk_size, 2) for x in (k_BHNE, v_BHNE)), strict=True):
+            self.attend(*block, step=step, buffer=buffer)
+
+    def _attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int, buffer: str) -> None:
         with self.device.compute("sdpa", self._q, k_BHNE, v_BHNE, step=step, buffer=buffer):
             k, v = _packed(k_BHNE, self._q.dtype), _packed(v_BHNE, self._q.dtype)
             for start in range(0, self._q.shape[2], self._q_chunk_size):
                 rows = slice(start, start + self._q_chunk_size)
                 out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(self._q[:, :, rows], k, v)
-                self._merge(rows, out.float(), lse.float())
+                if self._started:
+                    merge(self._out[:, :, rows], self._lse[:, :, rows], out.float(), lse.float())
+                else:
+                    self._out[:, :, rows], self._lse[:, :, rows] = out.float(), lse.float()
         self._started = True
-
-    def _merge(self, rows: slice, out_new: Tensor, lse_new: Tensor) -> None:
-        if not self._started:
-            self._out[:, :, rows], self._lse[:, :, rows] = out_new, lse_new
-            return
-        out, lse = self._out[:, :, rows], self._lse[:, :, rows]
-        out.sub_(torch.sigmoid(lse_new - lse).unsqueeze(-1) * (out - out_new))
-        lse.sub_(F.logsigmoid(lse - lse_new))
 
     def result(self) -> tuple[Tensor, Tensor]:
         """(out_BHNE in the storage dtype, lse_BHN in fp32)."""
         return self._out.to(self._dtype), self._lse
+
+
+def merge(out: Tensor, lse: Tensor, out_new: Tensor, lse_new: Tensor) -> None:
+    """Take the answer of one more block into the running one, (..., N, E) and (..., N) in fp32, in place.
+
+    The result does not depend on which of the two came first but for rounding, so members of a ring may visit shards
+    in different orders.
+    """
+    out.sub_(torch.sigmoid(lse_new - lse).unsqueeze(-1) * (out - out_new))
+    lse.sub_(F.logsigmoid(lse - lse_new))
 
 
 def _packed(x: Tensor, dtype: torch.dtype) -> Tensor:

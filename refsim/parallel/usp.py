@@ -24,7 +24,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from refsim.parallel.ring import KeyRanges, ring_attention
+from refsim.parallel.kv_ring import KeyRanges
+from refsim.parallel.ring import ring_attention
 from refsim.parallel.sequence import Range, TokenShards
 from refsim.parallel.ulysses import Joint, ulysses_attention
 from refsim.runtime.device import Device

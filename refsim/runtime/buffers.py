@@ -102,25 +102,28 @@ class Semaphore:
 
     Args:
         waiter, signaller: who waits and who should signal, for the sentence of that error.
+
+    Attributes:
+        pending: what completes the arrivals that are still to come, in order.
     """
 
     def __init__(self, name: str, *, waiter: str, signaller: str) -> None:
         self.name, self.value = name, 0
         self._waiter, self._signaller = waiter, signaller
-        self._pending: list[Callable[[], None]] = []
+        self.pending: list[Callable[[], None]] = []
 
     def signal_on(self, complete: Callable[[], None]) -> None:
         """The arrival that ``complete`` waits for will add one."""
-        self._pending.append(complete)
+        self.pending.append(complete)
 
     def wait(self, value: int) -> None:
         while self.value < value:
-            if not self._pending:
+            if not self.pending:
                 raise HazardError(
                     f"semaphore never reached: {self._waiter} waits until semaphore {self.name} is {value}, "
                     f"which stands at {self.value} after all that {self._signaller} will add"
                 )
-            self._pending.pop(0)()
+            self.pending.pop(0)()
             self.value += 1
 
 

@@ -10,6 +10,7 @@ _NOT_YET = "the device wing runs the transformer of SD3.5 and the decoding of Qw
 ALONE = {
     "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
     "(tt_impl/pipelines/transformer.py)",
+    "refsim/parallel/kv_ring.py": "slots, semaphores and credits are inside ttnn's op",
     "refsim/parallel/sequence.py": "ttnn's mesh mapper cuts the tokens, and its ops mask from logical_n",
     "refsim/models/registry.py": "the list of models is shared",
     "refsim/models/spec.py": "what a model says of itself is shared",

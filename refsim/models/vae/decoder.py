@@ -89,11 +89,8 @@ class ImageAttention:
         kv = torch.cat([F.linear(normed, *self._k), F.linear(normed, *self._v)], -1)
         kv = gather_image(self._device, kv.movedim(-1, 1), shards)
         k, v = kv.movedim(1, -1).flatten(1, 2).unsqueeze(1).chunk(2, -1)
-        chunk = self._device.options.k_chunk_size
         state = OnlineSoftmax(self._device, q)
-        for start in range(0, k.shape[2], chunk):
-            rows = slice(start, start + chunk)
-            state.attend(k[:, :, rows], v[:, :, rows], step=0, buffer="image")
+        state.attend_in_blocks(k, v, buffer="image")
         out = state.result()[0].squeeze(1).unflatten(1, x.shape[2:])
         return x + F.linear(out, *self._out).movedim(-1, 1)
 

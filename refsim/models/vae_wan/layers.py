@@ -67,11 +67,8 @@ class FrameAttention:
         q, kv = qkv.split((self._channels, 2 * self._channels), -1)
         kv = gather_image(self._device, kv.movedim(-1, 1), shards)
         k, v = kv.movedim(1, -1).flatten(2, 3).flatten(0, 1).unsqueeze(1).chunk(2, -1)  # (B T, 1, all pixels, C)
-        chunk = self._device.options.k_chunk_size
         state = OnlineSoftmax(self._device, q.flatten(2, 3).flatten(0, 1).unsqueeze(1))
-        for start in range(0, k.shape[2], chunk):
-            rows = slice(start, start + chunk)
-            state.attend(k[:, :, rows], v[:, :, rows], step=0, buffer="frame")
+        state.attend_in_blocks(k, v, buffer="frame")
         out = state.result()[0].squeeze(1).unflatten(1, (height, width)).unflatten(0, (-1, frames))
         return x + F.linear(out, *self._proj).movedim(-1, 1)
 

@@ -79,7 +79,6 @@ class CrossAttention(_Attention):
         """(B, local N, D) and (B, L, D), tp=Replicate -> (B, local N, local D), tp=Shard(-1)."""
         (q,), (k, v) = self._q(spatial), self._kv(prompt)
         q, k = self._norm_q(q), self._norm_k(k)
-        state, rows = OnlineSoftmax(self._device, q), self._device.options.k_chunk_size
-        for start in range(0, k.shape[2], rows):
-            state.attend(k[:, :, start : start + rows], v[:, :, start : start + rows], step=0, buffer="prompt")
+        state = OnlineSoftmax(self._device, q)
+        state.attend_in_blocks(k, v, buffer="prompt")
         return self._project_out(spatial, state.result()[0])
