@@ -1,6 +1,6 @@
 """Error of the timing model per operation, on calibration and on validation data apart.
 
-    python benchmarks/accuracy.py TRACES_DIR [--shapes]
+    refsim bench accuracy TRACES_DIR [--shapes]
 
 Per arch and op class: distinct shapes, bias (median signed error), MAPE, median and worst error, the error weighted by
 measured time, and the vendor's own ideal model (PM IDEAL) beside it where a trace has it. Validation data were looked
@@ -9,10 +9,10 @@ at to find which effects the model lacked; every constant of those comes from el
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from statistics import mean, median
 
+from benchmarks.alias import run_as
 from refsim.timing import measured
 from refsim.timing.calibration import get_params
 from refsim.timing.chips import get_chip
@@ -53,7 +53,8 @@ def table(samples: list[measured.Sample]) -> list[tuple[str, str, dict[str, floa
     return rows
 
 
-def main(folder: Path, shapes: bool) -> None:
+def print_tables(folder: Path, *, shapes: bool = False) -> None:
+    """Print the errors on the calibration and the validation files of a folder, ``shapes`` one by one too."""
     for name, samples in (("calibration", measured.calibration(folder)), ("validation", measured.validation(folder))):
         heads = " ".join(f"{h:>8}" for h in ("bias", "MAPE", "median", "worst", "by time", "vendor"))
         print(f"\n{name}\n{'arch':12} {'class':28} shapes {heads}")
@@ -65,4 +66,4 @@ def main(folder: Path, shapes: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--shapes" in sys.argv)
+    run_as("refsim bench accuracy")

@@ -5,19 +5,18 @@
                memory once (page cache) however many ranks share them
     measured   wall seconds of the step, and the peak over time of the summed proportional set size (PSS) of all ranks
 
-``python -m benchmarks.full_size sd35-large --mesh t3k --parallel cfg2_sp2_tp2 --out reports``
+``refsim bench full-size sd35-large --mesh t3k --parallel cfg2_sp2_tp2 --out reports``
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
-import sys
-import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from refsim import api
-from refsim.errors import RefsimError, UserError
-from refsim.mesh import get_mesh
+from benchmarks.alias import run_as
+from refsim import api, output
+from refsim.errors import UserError
 from refsim.models.published import PUBLISHED, PublishedModel, input_shapes
-from refsim.runtime.launch import under_torchrun
+from refsim.options import RunOptions
 
 _SHARD_BYTES = 2 << 30
 _STEM = "diffusion_pytorch_model"
@@ -149,63 +148,65 @@ def check(folder: Path, inputs: dict[str, Tensor], ours: Tensor) -> dict[str, fl
     return {"one_minus_pcc": one_minus_pcc(a, b), "rel_rmse": rel_rmse(a, b), "oracle_s": seconds}
 
 
-def measure(
-    name: str,
-    *,
-    mesh: str,
-    parallel: str,
-    attention: str,
-    size: tuple[int, ...],
-    batch: int,
-    folder: Path,
-    layers: int | None,
-    seed: int,
-    checked: bool,
-    timeout_s: float,
-    say=print,
-) -> dict[str, Any]:
-    """The record of one step."""
+@contextmanager
+def _telling(devices: int, say: Callable[[str], None]) -> Iterator[None]:
+    """While open, ``say`` what rank 0 is doing every ten seconds."""
     from refsim.runtime.pool import pool
 
-    model = PUBLISHED[name]
-    started = time.monotonic()
-    weights = write_checkpoint(folder, model, layers=layers, seed=seed, say=say)
-    written_s = time.monotonic() - started
-    inputs = make_inputs(model, size, batch, seed)
-    devices = get_mesh(mesh).num_devices
-    board = pool(devices).board
-    done = threading.Event()
+    board, done, begun = pool(devices).board, threading.Event(), time.monotonic()
 
     def tell() -> None:
         while not done.wait(10.0):
             say(f"{time.monotonic() - begun:6.0f} s, rank 0: {board.get(0)[1]}")
 
-    begun, busy = time.monotonic(), psutil.getloadavg()[0]
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    threading.Thread(target=tell, daemon=True).start()
     try:
-        with PssSampler() as memory:
-            result = api.run(
-                folder,
-                inputs=inputs,
-                mesh=mesh,
-                parallel=parallel,
-                attention=attention,
-                dtype="bf16",
-                timeout_s=timeout_s,
-            )
+        yield
     finally:
         done.set()
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step to be measured.
+
+    Attributes:
+        model: name of a published model.
+        size: of the latent, before patches.
+        batch: 2 for both guidance branches.
+        layers: fewer than published, if given.
+        seed: of weights and inputs.
+        checked: compare with diffusers on the same weights.
+    """
+
+    model: str
+    size: tuple[int, ...]
+    batch: int = 2
+    layers: int | None = None
+    seed: int = 0
+    checked: bool = False
+
+
+def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """The record of one step; ``folder`` holds, or gets, the weights."""
+    model = PUBLISHED[step.model]
+    started = time.monotonic()
+    weights = write_checkpoint(folder, model, layers=step.layers, seed=step.seed, say=say)
+    written_s = time.monotonic() - started
+    inputs = make_inputs(model, step.size, step.batch, step.seed)
+    busy = psutil.getloadavg()[0]
+    with _telling(options.mesh.num_devices, say), PssSampler() as memory:
+        result = api.run(folder, inputs=inputs, options=options)
     record: dict[str, Any] = {
-        "model": name,
-        "layers": layers or model.config["num_layers"],
-        "mesh": mesh,
-        "parallel": parallel,
-        "attention": attention,
-        "latent": list(size),
-        "batch": batch,
-        "dtype": "bf16",
-        "seed": seed,
+        "model": step.model,
+        "layers": step.layers or model.config["num_layers"],
+        "mesh": options.mesh.name,
+        "parallel": str(options.parallel),
+        "attention": options.parallel.attention,
+        "latent": list(step.size),
+        "batch": step.batch,
+        "dtype": options.dtype,
+        "seed": step.seed,
         "weights_bytes": weights,
         "write_s": written_s,
         "step_s": result.wall_s,
@@ -220,7 +221,7 @@ def measure(
         "load_before": busy,
         "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
-    if checked:
+    if step.checked:
         say("the same forward by diffusers")
         record["check"] = check(folder, inputs, result.tensors["sample"])
     return record
@@ -230,7 +231,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
     """The records as a table."""
     head = (
         "# One denoising step at full size\n\n"
-        "**Measured** by `python -m benchmarks.full_size` (random weights, bf16, one process per device, gloo).\n"
+        "**Measured** by `refsim bench full-size` (random weights, bf16, one process per device, gloo).\n"
         "PSS: the proportional set size summed over all ranks, so that a page of weights that n ranks map counts "
         "once.\n\n"
         "| model | layers | mesh | parallel | attention | latent | batch "
@@ -253,60 +254,25 @@ def markdown(records: list[dict[str, Any]]) -> str:
     return head + "\n".join(rows) + "\n"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.full_size", description=__doc__.splitlines()[0])
-    parser.add_argument("model", choices=PUBLISHED)
-    parser.add_argument("--mesh", default="t3k")
-    parser.add_argument("--parallel", default="cfg2_sp2_tp2")
-    parser.add_argument("--attention", choices=("ring", "ulysses", "usp"), default="ring")
-    parser.add_argument("--size", default="1024", help="a named size of the model, or a latent such as 64x64, 5x30x52")
-    parser.add_argument("--batch", type=int, default=2, help="2: both guidance branches")
-    parser.add_argument("--layers", type=int, help="fewer layers than published")
-    parser.add_argument("--weights", type=Path, help="folder to write the weights to and to keep")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check", action="store_true", help="compare with diffusers on the same weights")
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds without progress that end the run")
-    parser.add_argument("--out", type=Path, help="folder of full_size.json and full_size.md; a record is added")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(argv)
-    if under_torchrun():
-        parser.error("this benchmark starts its own ranks; run it without torchrun.")
-    sizes = PUBLISHED[options.model].sizes
+def parse_size(text: str, model: str) -> tuple[int, ...]:
+    """A latent size: a name the model has, or numbers such as ``64x64``."""
+    sizes = PUBLISHED[model].sizes
     try:
-        size = sizes.get(options.size) or tuple(int(n) for n in options.size.split("x"))
+        return sizes.get(text) or tuple(int(n) for n in text.split("x"))
     except ValueError:
-        parser.error(f"--size is one of {', '.join(sizes)} or numbers such as 64x64, not '{options.size}'.")
-    with ExitStack() as stack:
-        folder = options.weights or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refsim-full-size-")))
-        try:
-            record = measure(
-                options.model,
-                mesh=options.mesh,
-                parallel=options.parallel,
-                attention=options.attention,
-                size=size,
-                batch=options.batch,
-                folder=folder,
-                layers=options.layers,
-                seed=options.seed,
-                checked=options.check,
-                timeout_s=options.timeout,
-                say=lambda text: print(text, file=sys.stderr, flush=True),
-            )
-        except RefsimError as e:
-            print(e, file=sys.stderr)
-            return 2 if isinstance(e, UserError) else 1
-    print(json.dumps(record, indent=2) if options.json else markdown([record]))
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / "full_size.json"
-        records = json.loads(path.read_text()) if path.exists() else []
-        key = ("model", "layers", "mesh", "parallel", "attention", "latent", "batch")
-        records = [r for r in records if any(r[k] != record[k] for k in key)] + [record]
-        path.write_text(json.dumps(records, indent=1) + "\n")
-        (options.out / "full_size.md").write_text(markdown(records))
-    return 0 if record["finite"] and record["ranks_agree"] else 1
+        raise UserError(f"--size is one of {', '.join(sizes)} or numbers such as 64x64, not '{text}'.") from None
+
+
+def write(record: dict[str, Any], folder: Path) -> None:
+    """Add a record to full_size.json, in place of one of the same step, and make full_size.md of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "full_size.json"
+    known = json.loads(path.read_text())["records"] if path.exists() else []
+    key = ("model", "layers", "mesh", "parallel", "attention", "latent", "batch")
+    records = [r for r in known if any(r[k] != record[k] for k in key)] + [record]
+    output.write(path, (output.document({"records": records}) + "\n").encode())
+    output.write(folder / "full_size.md", markdown(records).encode())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as("refsim bench full-size")

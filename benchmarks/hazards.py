@@ -10,17 +10,15 @@ Every pair gives one ratio with / without; printed are the medians over the pair
 a pair alternates. ``counted`` is the largest share of any rank. A run that takes a moment is disturbed most: there are
 as many pairs of it as fit in half a minute.
 
-``python -m benchmarks.hazards [--pairs 12] [--json]``
+``refsim bench hazards [--pairs 12] [--json]``
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import statistics
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -29,6 +27,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from benchmarks.alias import run_as
 from parity.cases import AttentionShape, Case, Layout, make_case, suite_cases
 from parity.runners import CpuRunner
 from refsim.runtime import launch
@@ -132,32 +131,29 @@ def compare(runner: CpuRunner, case: Case, pairs: int) -> dict:
     return record
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.hazards", description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(argv)
+def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[dict]:
+    """Records of the full-length attention and of two models; ``say`` gets a line for people now and then."""
     smoke = {case.id: case for case in suite_cases("smoke")}
-    cases = [replace(FULL_LENGTH, needs_gb=4), *(smoke[id] for id in SMOKE)]
     records = []
     with CpuRunner() as runner:
-        for case in cases:
-            print(f"{case.id} ...", file=sys.stderr, flush=True)
-            records.append(compare(runner, case, options.pairs))
-            r = records[-1]
-            if not options.json:
-                share, uses = r["counted"]["share"], r["counted"]["uses"]
-                print(f"{case.id}: counted {share:.2%} of the CPU of a rank ({uses} uses)")
-                for name in ("cpu", "wall"):
-                    low, high = r[name]["quartiles"]
-                    print(
-                        f"{case.id}: {name} with / without {r[name]['ratio']:.3f} "
-                        f"(quartiles {low:.3f} to {high:.3f}, {r[name]['without_s']:.2f} s without, {r['pairs']} pairs)"
-                    )
-    if options.json:
-        print(json.dumps(records, indent=2))
-    return 0
+        for case in (replace(FULL_LENGTH, needs_gb=4), *(smoke[id] for id in SMOKE)):
+            say(f"{case.id} ...")
+            records.append(compare(runner, case, pairs))
+    return records
+
+
+def text(record: dict) -> str:
+    """A record in three lines for people."""
+    share, uses = record["counted"]["share"], record["counted"]["uses"]
+    lines = [f"{record['case']}: counted {share:.2%} of the CPU of a rank ({uses} uses)"]
+    for name in ("cpu", "wall"):
+        low, high = record[name]["quartiles"]
+        lines.append(
+            f"{record['case']}: {name} with / without {record[name]['ratio']:.3f} (quartiles {low:.3f} to {high:.3f}, "
+            f"{record[name]['without_s']:.2f} s without, {record['pairs']} pairs)"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as("refsim bench hazards")

@@ -7,10 +7,22 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.1.0"
-__all__ = ["get_mesh", "parallelize", "parse_parallel", "run", "simulate_attention"]
+__version__ = "0.2.0"
+__all__ = [
+    "RunOptions",
+    "generate_images",
+    "generate_text",
+    "get_mesh",
+    "parallelize",
+    "parse_parallel",
+    "run",
+    "simulate_attention",
+]
 
 _HOME = {
+    "RunOptions": "refsim.options",
+    "generate_images": "refsim.api",
+    "generate_text": "refsim.api",
     "run": "refsim.api",
     "simulate_attention": "refsim.api",
     "parallelize": "refsim.integrations.diffusers",

@@ -6,13 +6,22 @@ Bytes go to a hidden file next to the target, which takes the target's name once
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from refsim.errors import UserError
+
+SCHEMA = 1
+"""Version of the JSON that commands print and write; it grows when a field is renamed or changes its meaning."""
+
+
+def document(fields: dict[str, Any]) -> str:
+    """A JSON object for programs to read, its ``schema`` first."""
+    return json.dumps({"schema": SCHEMA, **fields}, indent=2)
 
 
 def check_target(path: Path, option: str, *inputs: Path) -> None:

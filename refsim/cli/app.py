@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Annotated
 
 import typer
 
+from refsim.cli.bench import bench
 from refsim.cli.generate import generate
 from refsim.cli.meshes import meshes
+from refsim.cli.plan import plan
+from refsim.cli.report import report
 from refsim.cli.run import run
+from refsim.cli.time import time
 
 app = typer.Typer(
     name="refsim",
@@ -22,10 +25,25 @@ app = typer.Typer(
 app.command()(meshes)
 app.command()(run)
 app.command()(generate)
+app.command()(time)
+app.command()(plan)
+app.add_typer(bench, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
+app.add_typer(report, name="report", help="Tables and plots of predicted performance.")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import refsim
+
+        typer.echo(f"refsim {refsim.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, those of failing ranks too.")] = False,
 ) -> None:
     if debug:
@@ -37,13 +55,7 @@ def mount() -> None:
     if any(group.name == "parity" for group in app.registered_groups):
         return
     from parity.cli import app as parity_app
-    from refsim.cli.timing import mount as mount_timing
 
-    mount_timing(app)
-    with contextlib.suppress(ModuleNotFoundError):  # benchmarks come with a clone
-        from benchmarks.cli import app as bench_app
-
-        app.add_typer(bench_app, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
     from parity.faults.cli import app as faults_app
     from parity.schedules_cli import app as schedules_app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Text from a decoder on a mesh, greedy, speculative with a drafter; every device is a process."""
+    from refsim import output
     from refsim.cli.progress import StepProgress
     from refsim.options import RunOptions
     from refsim.runtime import launch
@@ -43,7 +43,6 @@ def generate(
         return
     (text,) = found.texts
     summary = {
-        "schema": 1,
         "mesh": options.mesh.name,
         "parallel": parallel,
         "dtype": dtype,
@@ -63,7 +62,7 @@ def generate(
         "wall_s": round(found.wall_s, 3),
     }
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(output.document(summary))
     else:
         _print(summary, draft)
     for hazard in found.hazards:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
 def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
     """The named meshes: architecture, shape, links, wrap-around and topology per axis."""
+    from refsim import output
     from refsim.mesh import MESHES
 
     rows: list[dict[str, Any]] = [
@@ -30,7 +30,7 @@ def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
         for m in MESHES.values()
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(output.document({"meshes": rows}))
         return
     from rich.console import Console
     from rich.table import Table

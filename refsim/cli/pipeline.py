@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import typer
 
+from refsim import output
 from refsim.api.images import Generated, check_writer, generate_images, write_pictures
 from refsim.cli.progress import StepProgress
 from refsim.options import RunOptions
@@ -59,7 +59,6 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Outp
     files = write_pictures(found, out.folder)
     judged = found.check
     summary = {
-        "schema": 1,
         "prompt": request.prompt,
         "mesh": options.mesh.name,
         "parallel": str(options.parallel),
@@ -78,7 +77,7 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Outp
             "passed": judged.passed,
         },
     }
-    typer.echo(json.dumps(summary, indent=2) if out.as_json else _text(summary, found))
+    typer.echo(output.document(summary) if out.as_json else _text(summary, found))
     for hazard in found.hazards:
         sys.stderr.write(f"refsim: {hazard}\n")
     wrong = found.hazards or not found.replicas_equal or (judged is not None and not judged.passed)

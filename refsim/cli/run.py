@@ -146,7 +146,6 @@ def _summary(asked: _Forward, options: RunOptions, tensors: dict[str, Any]) -> d
     """What both kinds of backend print of a run."""
     parallel = options.parallel
     return {
-        "schema": 1,
         "mesh": options.mesh.name,
         "parallel": str(parallel),
         "factors": {k: dataclasses.asdict(v) for k, v in vars(parallel).items()},
@@ -166,6 +165,7 @@ def _title(asked: _Forward, options: RunOptions) -> str:
 
 def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
     """The forward on refsim's own ranks; exit code 1 where ranks disagree or a hazard was found."""
+    from refsim import output
     from refsim.cli.progress import Spinner
     from refsim.runtime import launch
 
@@ -188,7 +188,7 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         "wall_s": round(result.wall_s, 3),
     }
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(output.document(summary))
     else:
         shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
         sent = sum(result.bytes_by_collective.values()) / 1e6
@@ -205,6 +205,7 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
 
 def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
     """The forward in TTNN, in a process of its own."""
+    from refsim import output
     from refsim.cli.progress import Spinner
     from tt_impl import api
 
@@ -218,8 +219,6 @@ def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
             asked.checkpoint, inputs=asked.inputs, options=options, guidance=asked.guidance, out=asked.out
         )
     if asked.trace is not None:
-        from refsim import output
-
         output.write(asked.trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
     summary = _summary(asked, options, outcome.tensors) | {
         "ran": outcome.ran,
@@ -228,7 +227,7 @@ def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         "wall_s": round(time.monotonic() - started, 3),
     }
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(output.document(summary))
         return
     shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
     mock = options.backend == "ttnn-mock"

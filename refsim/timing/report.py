@@ -338,7 +338,7 @@ def _index() -> str:
     links = "\n".join(f"- [{m} {s}]({m}-{s}.md)" for m, s in MODELS)
     return (
         "# Predicted performance\n\nMade by `refsim report perf`; the error of the model on measured operations: "
-        "`python -m benchmarks.accuracy TRACES`; on published pipelines: [published.md](published.md).\n\n"
+        "`refsim bench accuracy TRACES`; on published pipelines: [published.md](published.md).\n\n"
         f"{links}\n- [predicted and published](published.md)\n- [memory beside ttnn's allocator](memory.md)\n"
         "- [scaling over devices](scaling.md)\n- [ring size, query chunk, hidden communication](ring.md)\n\n"
         "![all systems](systems.svg)\n\nLeft out: configurations that do not fit in a device's memory.\n"

@@ -46,7 +46,7 @@ def run_words(files, *words: object) -> list[object]:
 
 
 def test_meshes():
-    rows = json.loads(refsim("meshes", "--json").stdout)
+    rows = json.loads(refsim("meshes", "--json").stdout)["meshes"]
     assert {"n150", "n300", "t3k", "t3k-1x8", "tg", "galaxy", "bh-galaxy"} <= {r["name"] for r in rows}
     table = refsim("meshes")
     assert table.returncode == 0

@@ -115,12 +115,8 @@ def test_the_hosts_seconds_come_from_another_model_and_are_the_same_on_two_meshe
 
 
 def test_command_line(tmp_path, sd35):
-    import typer
+    from refsim.cli.app import app
 
-    from refsim.cli.timing import mount
-
-    app = typer.Typer()
-    mount(app)
     trace = tmp_path / "trace.json"
     words = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json", "--trace", str(trace)]
     result = CliRunner().invoke(app, words)

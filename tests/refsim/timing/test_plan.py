@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from refsim.cli.timing import mount
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import Topology, get_mesh
@@ -154,8 +152,8 @@ def test_the_account_of_memory_is_near_ttnns_own(name):
 
 
 def run(*words: str) -> str:
-    app = typer.Typer()
-    mount(app)
+    from refsim.cli.app import app
+
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout

@@ -1,9 +1,7 @@
-"""``refsim time``, ``refsim plan`` and ``refsim report perf``: predictions, no arithmetic is run."""
+"""``refsim time``: predicted seconds and memory of one configuration; no arithmetic is run."""
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,11 +34,12 @@ def time(
     links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
     ttnn_memory: Annotated[
-        Path | None, typer.Option(help="What `python -m tt_impl.memory --json` printed, to stand beside the account.")
+        Path | None, typer.Option(help="What `refsim memory --json` printed, to stand beside the account.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predicted seconds and memory of the denoising loop on a mesh, and what bounds them."""
+    from refsim import output
     from refsim.config import parse_parallel
     from refsim.mesh import Topology, get_mesh
     from refsim.options import RunOptions
@@ -78,7 +77,7 @@ def time(
             "transient": allocated.transient / 1e9, "capacity": allocated.capacity / 1e9,
         }  # fmt: skip
     if as_json:
-        typer.echo(json.dumps(row, indent=2))
+        typer.echo(output.document(row))
     else:
         _print_time(found, row)
 
@@ -127,108 +126,3 @@ def _print_time(found: Estimate, row: dict[str, Any]) -> None:
         typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
         for name, seconds in sorted(row[key].items(), key=lambda item: -item[1]):
             typer.echo(f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}")
-
-
-def plan(
-    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
-    size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
-    today: Annotated[bool, typer.Option("--today", help="Only what tt_dit can be asked to run today.")] = False,
-    attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
-    topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
-    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
-    top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Every parallel configuration, topology and number of links by predicted time, and what cannot run."""
-    from refsim.config import ATTENTIONS
-    from refsim.mesh import get_mesh
-    from refsim.timing.plan import limits
-    from refsim.timing.plan import plan as make
-
-    if topology not in (None, "Ring", "Linear"):
-        raise UserError(f"--topology is Ring, Linear or left out (both), not '{topology}'.")
-    if attention not in ("all", *ATTENTIONS):
-        raise UserError(f"--attention is all or one of {', '.join(ATTENTIONS)}, not '{attention}'.")
-
-    def progress(text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[Kreading {text}")
-            sys.stderr.flush()
-
-    on = get_mesh(mesh)
-    only = None if attention == "all" else attention
-    found = make(model, on, size=size, today=today, attention=only, topology=topology, links=links, progress=progress)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-    runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
-    if not found:
-        raise UserError(f"no configuration lies on {mesh}.")
-    if as_json:
-        rows = [
-            c.estimate.row()
-            | {"rank": c.rank, "best_of_rank": c.best, "would_save": c.helps}
-            | {"topology": c.wiring.topology, "links": c.wiring.links}
-            | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.today or "runs"}
-            for c in runs
-            if c.rank <= top
-        ]
-        infeasible = [{"parallel": c.text, "reason": c.reason} for c in refused]
-        infeasible += [{"wiring": what, "reason": why} for what, why in limits(on).items()]
-        typer.echo(json.dumps({"plans": rows, "infeasible": infeasible}, indent=2))
-        return
-    typer.echo(
-        f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'GB':>5} {'bound by':8} "
-        "would help"
-    )
-    shown = 0
-    for c in runs:
-        if c.rank > top:
-            break
-        e, (helps, saved) = c.estimate, next(iter(c.helps.items()))
-        rank, shown = c.rank if c.rank != shown else "", c.rank
-        typer.echo(
-            f"{rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
-            f"{e.seconds:8.2f} {e.memory.total / 1e9:5.1f} {e.bound:8} {helps} -{saved:.0%}"
-        )
-        if len(c.seconds) > 1:
-            others = [f"{w} +{s / e.seconds - 1:.0%}" for w, s in sorted(c.seconds.items()) if w != c.wiring]
-            typer.echo(f"     {'':36} {', '.join(others)}")
-    reasons: dict[str, list[str]] = {}
-    for c in refused:
-        reasons.setdefault(c.reason, []).append(c.text)
-    if reasons or limits(on):
-        typer.echo("\nCannot run:" if runs else "\nNothing can run:")
-    for reason, texts in reasons.items():
-        typer.echo(f"  {', '.join(texts)}: {reason}")
-    for what, why in limits(on).items():
-        typer.echo(f"  {what}: {why}")
-
-
-report = typer.Typer(no_args_is_help=True)
-
-
-@report.callback()
-def _report() -> None:
-    """Reports made from predictions."""
-
-
-@report.command()
-def perf(
-    out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")] = Path("reports/perf"),
-    ttnn_memory: Annotated[Path, typer.Option(help="Folder of what `python -m tt_impl.memory --json` printed.")] = Path(
-        "reports/ttnn_memory"
-    ),
-) -> None:
-    """Tables and plots: expected, desired and published time per system, model and configuration."""
-    from refsim.output import check_folder
-    from refsim.timing.report import write
-
-    check_folder(out, "--out")
-    write(out, ttnn_memory, progress=lambda text: typer.echo(text, err=True))
-
-
-def mount(app: typer.Typer) -> None:
-    app.command()(time)
-    app.command()(plan)
-    app.add_typer(report, name="report", help="Tables and plots of predicted performance.")

@@ -1,0 +1,93 @@
+"""``refsim bench``: benchmarks of this machine, and predictions beside measurements of others."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bench = typer.Typer(no_args_is_help=True)
+
+
+@bench.callback()
+def _bench() -> None:
+    """Benchmarks of this machine, and predictions beside measurements of others."""
+
+
+@bench.command()
+def draft(
+    out: Annotated[Path, typer.Option(help="Folder for the two tables.")] = Path("reports/draft"),
+    predicted_only: Annotated[bool, typer.Option("--predicted-only", help="Leave measured.md as it is.")] = False,
+) -> None:
+    """The DFlash drafter by context length: predicted beside the document's figures, and measured on CPU."""
+    from benchmarks.draft import write
+    from refsim.output import check_folder
+
+    check_folder(out, "--out")
+    write(out, lambda text: typer.echo(text, err=True), measured=not predicted_only)
+
+
+@bench.command()
+def accuracy(
+    traces: Annotated[Path, typer.Argument(help="Folder of profiler traces (CSV).", exists=True, file_okay=False)],
+    shapes: Annotated[bool, typer.Option("--shapes", help="The calibration shapes one by one too.")] = False,
+) -> None:
+    """Errors of the timing model per op class, on calibration and on validation data apart."""
+    from benchmarks.accuracy import print_tables
+
+    print_tables(traces, shapes=shapes)
+
+
+@bench.command()
+def hazards(
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of runs per case, at least.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """What it costs to look for hazards: the same run with and without, in turn."""
+    from benchmarks.hazards import compare_all, text
+    from refsim import output
+
+    records = compare_all(pairs, say=lambda line: typer.echo(line, err=True))
+    typer.echo(output.document({"records": records}) if as_json else "\n".join(map(text, records)))
+
+
+@bench.command("full-size")
+def full_size(
+    model: Annotated[str, typer.Argument(help="A published model's name; see `refsim time --help`.")],
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "t3k",
+    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2.")] = "cfg2_sp2_tp2",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    size: Annotated[str, typer.Option(help="A named size of the model, or a latent such as 64x64.")] = "1024",
+    batch: Annotated[int, typer.Option(min=1, help="2: both guidance branches.")] = 2,
+    layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than published.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Folder to write the weights to and to keep.")] = None,
+    seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
+    check: Annotated[bool, typer.Option("--check", help="Compare with diffusers on the same weights.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds without progress that end the run.")] = 1800.0,
+    out: Annotated[Path | None, typer.Option(help="Folder of full_size.json and full_size.md.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """One denoising step of a full-size model on this machine: seconds, and memory summed over ranks."""
+    from benchmarks.full_size import Step, markdown, measure, parse_size, write
+    from refsim import output
+    from refsim.errors import UserError
+    from refsim.options import RunOptions
+    from refsim.runtime.launch import under_torchrun
+    from refsim.timing.estimate import find
+
+    if under_torchrun():
+        raise UserError("this benchmark starts its own ranks; run it without torchrun.")
+    find(model)
+    options = RunOptions.of(mesh=mesh, parallel=parallel, attention=attention, dtype="bf16", timeout_s=timeout)
+    step = Step(model, parse_size(size, model), batch, layers, seed, check)
+    with ExitStack() as stack:
+        folder = weights or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refsim-full-size-")))
+        record = measure(step, options, folder, say=lambda line: typer.echo(line, err=True))
+    typer.echo(output.document(record) if as_json else markdown([record]))
+    if out is not None:
+        write(record, out)
+    if not (record["finite"] and record["ranks_agree"]):
+        raise typer.Exit(1)

@@ -1,0 +1,104 @@
+"""``refsim plan``: every parallel configuration of a mesh by predicted time, and what cannot run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refsim.errors import UserError
+
+if TYPE_CHECKING:
+    from refsim.timing.plan import Candidate
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
+    today: Annotated[bool, typer.Option("--today", help="Only what tt_dit can be asked to run today.")] = False,
+    attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
+    topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
+    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
+    top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Every parallel configuration, topology and number of links by predicted time, and what cannot run."""
+    from refsim import output
+    from refsim.config import ATTENTIONS
+    from refsim.mesh import get_mesh
+    from refsim.timing.plan import limits
+    from refsim.timing.plan import plan as make
+
+    if topology not in (None, "Ring", "Linear"):
+        raise UserError(f"--topology is Ring, Linear or left out (both), not '{topology}'.")
+    if attention not in ("all", *ATTENTIONS):
+        raise UserError(f"--attention is all or one of {', '.join(ATTENTIONS)}, not '{attention}'.")
+
+    def progress(text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[Kreading {text}")
+            sys.stderr.flush()
+
+    on = get_mesh(mesh)
+    only = None if attention == "all" else attention
+    found = make(model, on, size=size, today=today, attention=only, topology=topology, links=links, progress=progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
+    if not found:
+        raise UserError(f"no configuration lies on {mesh}.")
+    if as_json:
+        typer.echo(output.document(_as_json(runs, refused, limits(on), top)))
+        return
+    _print_runs(runs, top)
+    _print_refused(refused, limits(on), nothing_runs=not runs)
+
+
+def _as_json(
+    runs: list[Candidate], refused: list[Candidate], limits: dict[str, str], top: int
+) -> dict[str, list[dict[str, Any]]]:
+    rows = [
+        c.estimate.row()
+        | {"rank": c.rank, "best_of_rank": c.best, "would_save": c.helps}
+        | {"topology": c.wiring.topology, "links": c.wiring.links}
+        | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.today or "runs"}
+        for c in runs
+        if c.rank <= top
+    ]
+    infeasible = [{"parallel": c.text, "reason": c.reason} for c in refused]
+    infeasible += [{"wiring": what, "reason": why} for what, why in limits.items()]
+    return {"plans": rows, "infeasible": infeasible}
+
+
+def _print_runs(runs: list[Candidate], top: int) -> None:
+    typer.echo(
+        f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'GB':>5} {'bound by':8} "
+        "would help"
+    )
+    shown = 0
+    for c in runs:
+        if c.rank > top:
+            break
+        e, (helps, saved) = c.estimate, next(iter(c.helps.items()))
+        rank, shown = c.rank if c.rank != shown else "", c.rank
+        typer.echo(
+            f"{rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
+            f"{e.seconds:8.2f} {e.memory.total / 1e9:5.1f} {e.bound:8} {helps} -{saved:.0%}"
+        )
+        if len(c.seconds) > 1:
+            others = [f"{w} +{s / e.seconds - 1:.0%}" for w, s in sorted(c.seconds.items()) if w != c.wiring]
+            typer.echo(f"     {'':36} {', '.join(others)}")
+
+
+def _print_refused(refused: list[Candidate], limits: dict[str, str], *, nothing_runs: bool) -> None:
+    reasons: dict[str, list[str]] = {}
+    for c in refused:
+        reasons.setdefault(c.reason, []).append(c.text)
+    if reasons or limits:
+        typer.echo("\nNothing can run:" if nothing_runs else "\nCannot run:")
+    for reason, texts in reasons.items():
+        typer.echo(f"  {', '.join(texts)}: {reason}")
+    for what, why in limits.items():
+        typer.echo(f"  {what}: {why}")

@@ -1,0 +1,30 @@
+"""``refsim report``: tables and plots made from predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+report = typer.Typer(no_args_is_help=True)
+
+
+@report.callback()
+def _report() -> None:
+    """Reports made from predictions."""
+
+
+@report.command()
+def perf(
+    out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")] = Path("reports/perf"),
+    ttnn_memory: Annotated[Path, typer.Option(help="Folder of what `refsim memory --json` printed.")] = Path(
+        "reports/ttnn_memory"
+    ),
+) -> None:
+    """Tables and plots: expected, desired and published time per system, model and configuration."""
+    from refsim.output import check_folder
+    from refsim.timing.report import write
+
+    check_folder(out, "--out")
+    write(out, ttnn_memory, progress=lambda text: typer.echo(text, err=True))
