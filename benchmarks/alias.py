@@ -1,4 +1,4 @@
-"""``python -m benchmarks.X`` as it was before 0.2: runs the ``refsim`` command that took its place, with a note."""
+"""``python -m benchmarks.X`` as it was: runs the ``refsim`` command that took its place, with a note."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ def run_as(command: str) -> None:
     """Run ``command`` (``refsim bench ...``) with this process's arguments; never returns."""
     from refsim.cli import main
 
-    sys.stderr.write(f"refsim: this is called `{command}` now; the module goes with 0.3.\n")
+    sys.stderr.write(f"refsim: this is called `{command}` now; the module works for one version more.\n")
     main([*command.split()[1:], *sys.argv[1:]])

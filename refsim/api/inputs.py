@@ -18,7 +18,7 @@ from refsim.options import RunOptions
 from refsim.runtime import launch
 
 _RENAMED = {"prompt": "prompt_layout", "prompt_tokens": "prompt_layout", "schedule": "ring_order"}
-"""Names that options had before 0.2, which still work and warn."""
+"""Names that options had, which still work for one version and warn."""
 
 
 def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
@@ -31,7 +31,7 @@ def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
         return options
     for old, new in _RENAMED.items():
         if old in given:
-            warnings.warn(f"'{old}' is called '{new}' now; the old name goes with 0.3.", FutureWarning, stacklevel=3)
+            warnings.warn(f"'{old}' is called '{new}' now; the old name works for one version more.", FutureWarning, stacklevel=3)
             given[new] = given.pop(old)
     if "mesh" not in given:
         raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")

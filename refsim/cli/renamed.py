@@ -12,5 +12,5 @@ def renamed(old: str, given: T | None, new: str, value: T) -> T:
     """``given`` if the old flag was used, which is noted on stderr, else ``value``."""
     if given is None:
         return value
-    sys.stderr.write(f"refsim: {old} is called {new} now; the old name goes with 0.3.\n")
+    sys.stderr.write(f"refsim: {old} is called {new} now; the old name works for one version more.\n")
     return given
