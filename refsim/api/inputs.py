@@ -31,7 +31,9 @@ def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
         return options
     for old, new in _RENAMED.items():
         if old in given:
-            warnings.warn(f"'{old}' is called '{new}' now; the old name works for one version more.", FutureWarning, stacklevel=3)
+            warnings.warn(
+                f"'{old}' is called '{new}' now; the old name works for one version more.", FutureWarning, stacklevel=3
+            )
             given[new] = given.pop(old)
     if "mesh" not in given:
         raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")
