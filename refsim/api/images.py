@@ -1,13 +1,7 @@
 """A diffusers pipeline folder run on a mesh: prompt in, pictures out.
 
 The launching process is the host: it tokenizes, draws the noise and writes files; encoders, transformers and decoder
-run on the devices. A pipeline module in ``refsim.pipelines`` brings
-
-    OPTIONS                                   names of the request's fields that its program takes beyond the usual
-    VAE_FORMS                                 the forms of ``vae_parallel`` that its decoder has
-    check(folder, device)                     UserError for a part that is missing or does not fit; reads headers
-    prepare(folder, request) -> tensors       what the ranks are handed: ids, noise; reads the folder's tokenizer
-    program                                   the ranks' part; gives ``frames`` (B, 3, F, H, W) in -1..1 and ``steps``
+run on the devices (:mod:`refsim.pipelines.denoise`).
 """
 
 from __future__ import annotations
@@ -15,28 +9,27 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim import output
 from refsim.api.inputs import as_file, as_options
+from refsim.checkpoint import Checkpoint
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
+from refsim.models.registry import spec_of_checkpoint
 from refsim.options import RunOptions
-from refsim.pipelines.request import PipelineRequest, read_index
+from refsim.pipelines.pipeline import Pipeline, find_pipeline
+from refsim.pipelines.request import PipelineRequest
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PIPELINES = {
-    "CogVideoXPipeline": "refsim.pipelines.cogvideox",
-    "StableDiffusion3Pipeline": "refsim.pipelines.stable_diffusion_3",
-    "WanPipeline": "refsim.pipelines.wan",
-}
+_PROGRAM = "refsim.pipelines.denoise:program"
 
 
 @dataclass
@@ -112,44 +105,39 @@ def generate_images(
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."
         )
-    if options.parallel.cfg > 1 and not request.guided:
-        raise UserError(f"cfg{options.parallel.cfg} needs guidance above 1, not {request.guidance:g}.")
-    module = _pipeline(root)
-    extra = _extra(module, request, options)
-    module.check(root, Device(options))
-    with as_file(module.prepare(root, request)) as inputs:
-        arguments = {
-            "folder": str(root),
-            "inputs": str(inputs),
-            "steps": request.steps,
-            "guidance": request.guidance,
-            **extra,
-        }
-        program = f"{module.__name__}:program"
-        result = launch.execute(program, options, arguments, progress=progress)
+    pipeline = find_pipeline(root)
+    _check_request(pipeline, root, request, options)
+    pipeline.check(root, Device(options))
+    with as_file(pipeline.prepare(root, request)) as inputs:
+        arguments = {"folder": str(root), "inputs": str(inputs), "request": asdict(request)}
+        result = launch.execute(_PROGRAM, options, arguments, progress=progress)
         if result is None:
             return None
-        found = _generated(result, module.FPS)
+        found = _generated(result, pipeline.fps)
         if check:
             single = get_mesh("n150")
             serial = options.but(mesh=single, parallel=parse_parallel("sp1", single), delay=None, fault="")
-            alone = launch.execute(program, serial, arguments, progress=progress)
-            found = replace(found, check=_compare(found, _generated(alone, module.FPS), options.dtype))
+            alone = launch.execute(_PROGRAM, serial, arguments, progress=progress)
+            found = replace(found, check=_compare(found, _generated(alone, pipeline.fps), options.dtype))
     return found
 
 
-def _extra(module: Any, request: PipelineRequest, options: RunOptions) -> dict[str, Any]:
-    """What a pipeline's program takes beyond the usual; ``UserError`` for what was asked of one that does not."""
-    if request.guidance_2 is not None and "guidance_2" not in module.OPTIONS:
+def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, options: RunOptions) -> None:
+    """``UserError`` for what was asked of a pipeline that does not have it."""
+    cfg = options.parallel.cfg
+    if cfg > 1 and not pipeline.classifier_free:
+        raise UserError(f"cfg{cfg} needs a negative prompt, which this pipeline does not have; leave out cfg{cfg}.")
+    if cfg > 1 and not request.guided:
+        raise UserError(f"cfg{cfg} needs guidance above 1, not {request.guidance:g}.")
+    if request.guidance_2 is not None and len(pipeline.experts(root)) == 1:
         raise UserError("this pipeline has one transformer; leave out --guidance-2.")
-    if options.vae_parallel not in module.VAE_FORMS:
+    if options.vae_parallel not in spec_of_checkpoint(Checkpoint(root / "vae")).vae_forms:
         raise UserError("a video's decoder is cut in space only; leave out --vae-parallel.")
-    return {name: getattr(request, name) for name in module.OPTIONS}
 
 
 def check_writer(folder: Path) -> None:
     """``UserError`` if what a pipeline gives could not be written."""
-    if _pipeline(folder).FPS > 1 and importlib.util.find_spec("av") is None:
+    if find_pipeline(folder).fps > 1 and importlib.util.find_spec("av") is None:
         raise UserError("a video needs PyAV to be written as MP4; install refsim[oracle].")
 
 
@@ -190,13 +178,6 @@ def _mp4(found: Generated) -> bytes:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
     return content.getvalue()
-
-
-def _pipeline(root: Path):
-    name = read_index(root).get("_class_name")
-    if name not in PIPELINES:
-        raise UserError(f"pipeline '{root}' is a {name}; supported: {', '.join(PIPELINES)}.")
-    return importlib.import_module(PIPELINES[name])
 
 
 def _generated(result: launch.Result, fps: int) -> Generated:

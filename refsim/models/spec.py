@@ -167,7 +167,7 @@ class ModelSpec:
         model: its class, ``Model(weights, device, config)`` with ``input_shapes(config)`` and ``check_inputs``.
         config: the class of its configuration, ``from_dict(config)``.
         ttnn: its counterpart in TTNN, ``Model(context, weights, config)``, if there is one.
-        pipeline: the module that runs whole folders, if there is one.
+        pipeline: of a transformer, the class that runs whole pipeline folders, see :mod:`refsim.pipelines.pipeline`.
         pipeline_classes: what ``model_index.json`` of these folders says.
         published: the published configurations, of which the first stands for the model.
         latent: of a transformer or a decoder, what its latent becomes.
@@ -208,7 +208,7 @@ class ModelSpec:
             raise UserError(f"model '{self.name}' is a '{self.kind}'; choose one of {', '.join(KINDS)}.")
         if not self.class_names:
             raise UserError(f"model '{self.name}' has no class_names; give what its config.json says.")
-        for reference in (self.model, self.config, self.ttnn):
+        for reference in (self.model, self.config, self.ttnn, self.pipeline):
             if reference is not None and not _REFERENCE.fullmatch(reference):
                 raise UserError(f"model '{self.name}' names '{reference}'; write module:Name.")
         for published in self.published:

@@ -13,7 +13,6 @@ Bytes: per step the latents once to every device.
 from __future__ import annotations
 
 import inspect
-import time
 from pathlib import Path
 
 import torch
@@ -29,18 +28,6 @@ def upload(device: Device, x: Tensor) -> Tensor:
     for name in ("sp", "tp", "cfg"):  # rank 0 is the first member of each of its groups
         x = broadcast(device, x, device.groups[name], root=0)
     return x
-
-
-class Clock:
-    """Seconds per stage, as this device saw them."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.laps[name], self._last = round(now - self._last, 3), now
 
 
 class HostScheduler:

@@ -49,6 +49,27 @@ class PipelineRequest:
     def guided(self) -> bool:
         return self.guidance > 1.0
 
+    @property
+    def guidance_scales(self) -> tuple[float, float]:
+        """Of the first and of the second expert."""
+        return self.guidance, self.guidance if self.guidance_2 is None else self.guidance_2
+
+    def size(self, height: int, width: int, multiples: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) in pixels, those given where none was asked for; ``UserError`` if no multiples of these."""
+        height, width = self.height or height, self.width or width
+        if height % multiples[0] or width % multiples[1]:
+            pixels = f"{multiples[0]}x{multiples[1]}"
+            raise UserError(f"a picture of {height}x{width} does not divide into {pixels} pixels; choose multiples.")
+        return height, width
+
+    def latent_frames(self, frames: int, ratio: int) -> int:
+        """Frames of the latents, of ``frames`` where no number was asked for; ``UserError`` if it is not whole."""
+        frames = self.frames or frames
+        if (frames - 1) % ratio:
+            near = max(frames // ratio, 1) * ratio + 1
+            raise UserError(f"--frames is one more than a multiple of {ratio}, such as {near}, not {frames}.")
+        return (frames - 1) // ratio + 1
+
 
 def is_pipeline(folder: Path) -> bool:
     """Whether a folder holds a whole pipeline; a name that no folder can have does not."""

@@ -32,7 +32,7 @@ ALONE = {
     "refsim/pipelines/host.py": "schedulers run on the host, which the device wing's transformer does not need",
     **dict.fromkeys(
         [
-            "refsim/pipelines/request.py",
+            *(f"refsim/pipelines/{n}.py" for n in ("denoise", "pipeline", "request")),
             "refsim/pipelines/wan.py",
             "refsim/models/t5/config.py",
             "refsim/models/t5/encoder.py",

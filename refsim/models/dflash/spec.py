@@ -27,6 +27,5 @@ SPEC = ModelSpec(
     model="refsim.models.dflash.draft:DFlashDraftModel",
     config="refsim.models.dflash.config:DFlashConfig",
     ttnn="tt_impl.models.dflash.draft:DFlashDraftModel",
-    pipeline="refsim.pipelines.speculative",
     published=(Published("dflash-qwen3-coder", _QWEN3_CODER),),
 )

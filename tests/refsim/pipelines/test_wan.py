@@ -96,6 +96,8 @@ def test_one_expert_flow_match_and_no_guidance(tmp_path):
         max_sequence_length=request.max_text,
         output_type="np",
     ).frames[0]
+    with pytest.raises(UserError, match="leave out --guidance-2"):
+        generate_images(tmp_path, replace(request, guidance_2=2.0), mesh="n300", parallel="sp2")
     found = generate_images(tmp_path, request, mesh="n300", parallel="sp2")
     assert found.notes["experts"] == ["transformer"] * 3
     assert (found.pixels - (torch.from_numpy(images) * 255).round().to(torch.int16)).abs().max() <= 1
@@ -142,6 +144,15 @@ def test_parts_that_do_not_belong_together(tiny, tmp_path):
     pipe.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="text_dim 24 in transformer but d_model of text_encoder is 32"):
         generate_images(tmp_path, REQUEST, mesh="n300", parallel="tp2")
+
+
+def test_a_part_of_another_class(tiny, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in tiny[0].iterdir():
+        (folder / path.name).symlink_to(tiny[0] / "vae" if path.name == "text_encoder" else path)
+    with pytest.raises(UserError, match="has a AutoencoderKLWan as text_encoder; it needs a T5Encoder"):
+        generate_images(folder, REQUEST, mesh="n300", parallel="tp2")
 
 
 def test_what_a_check_lets_pass():

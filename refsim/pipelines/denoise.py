@@ -1,0 +1,99 @@
+"""The program behind ``refsim run`` of a pipeline folder: prompt and noise in, frames out.
+
+    tokens (host) --> encoders --> conditions
+    for every time step t:
+        expert of t --> transformer on this cfg group's samples --> all samples --> guidance --> scheduler (host)
+            ^                                                                                        |
+            '------------------------------------------ latents -------------------------------------'
+    latents --> decoder --> frames
+
+With cfg2 the two halves of the batch are on two groups (CFG parallel), otherwise they are one batch (CFG fusion); a
+pipeline without a negative prompt runs one sample. A part is held only while it runs: encoders one after the other,
+one expert at a time (time only goes down, so each is loaded once), the decoder last.
+
+Counterpart: the ``__call__`` of diffusers' pipelines.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from refsim.parallel.cfg import batch_range, gather_batch, guide
+from refsim.pipelines.pipeline import Pipeline, Run, find_pipeline
+from refsim.pipelines.request import PipelineRequest
+from refsim.pipelines.transformer import digest
+from refsim.runtime.device import Device
+
+
+def program(
+    device: Device, *, folder: str, inputs: str, request: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run this device's part; rank 0 returns the frames and what every step gave.
+
+    Args:
+        inputs: a safetensors file of what the pipeline's ``prepare`` gave.
+        request: the fields of a :class:`refsim.pipelines.request.PipelineRequest`.
+
+    Returns:
+        ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps`` (steps, 1, ...), the latents after every step;
+        seconds per stage, the expert of every step and the frames' digest.
+    """
+    root, asked = Path(folder), PipelineRequest(**request)
+    pipeline, clock = find_pipeline(root), _Clock()
+    samples = slice(*batch_range(device, pipeline.batch(asked)))
+    run = Run(device, root, asked, load_file(inputs), samples)
+    conditions = pipeline.encode(run)
+    clock.lap("encode")
+    steps, used = denoise(pipeline, run, conditions)
+    clock.lap("denoise")
+    frames = pipeline.decode(run, steps[-1])
+    clock.lap("decode")
+    result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
+    return result, {"frames": frames, "steps": torch.stack(steps)}
+
+
+def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tuple[list[Tensor], list[str]]:
+    """The latents after every step, whole on every device, in fp32, and the name of the expert that ran it."""
+    device, experts = run.device, pipeline.experts(run.root)
+    scales = dict(zip((name for name, _ in experts), run.request.guidance_scales, strict=False))
+    batch = conditions["encoder_hidden_states"].shape[0]
+    scheduler = pipeline.schedule(run)
+    latents, kept, used, transformer = run.tensors["latents"], [], [], None
+    for index, t in enumerate(scheduler.timesteps):
+        device.progress(index, len(scheduler.timesteps))
+        expert = next(name for name, until in experts if float(t) >= until * scheduler.num_train_timesteps)
+        if used[-1:] != [expert]:
+            transformer = None  # the one before is let go of first: two do not fit into a device
+            transformer, _ = run.load(expert, pipeline.transformer)
+        device.stage(step=index, expert=expert)
+        sample = transformer(
+            hidden_states=latents.to(run.storage).expand(batch, *latents.shape[1:]),
+            timestep=pipeline.timestep(t).expand(batch),
+            **conditions,
+        )
+        sample = gather_batch(device, sample).to(pipeline.guidance_dtype or sample.dtype)
+        if pipeline.batch(run.request) == 2:
+            sample = guide(sample, scales[expert])
+        latents = scheduler.step(sample, index, latents)
+        kept.append(latents)
+        used.append(expert)
+    device.progress(len(scheduler.timesteps), len(scheduler.timesteps))
+    return kept, used
+
+
+class _Clock:
+    """Seconds per stage, as this device saw them."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name], self._last = round(now - self._last, 3), now

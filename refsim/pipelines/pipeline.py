@@ -1,0 +1,144 @@
+"""What a pipeline of diffusers says for itself; everything that pipelines share is in :mod:`refsim.pipelines.denoise`.
+
+A new pipeline is one file with a subclass of :class:`Pipeline`, named in the spec of its transformer (``pipeline``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.errors import UserError
+from refsim.models.registry import by_pipeline, find_model, models
+from refsim.models.spec import resolve
+from refsim.pipelines.host import HostScheduler
+from refsim.pipelines.request import PipelineRequest, read_index
+from refsim.runtime.device import Device
+
+Model = TypeVar("Model")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a pipeline folder on one device.
+
+    Attributes:
+        tensors: what :meth:`Pipeline.prepare` gave.
+        samples: those of the batch of prompts, negative first, that belong to this device's cfg group.
+    """
+
+    device: Device
+    root: Path
+    request: PipelineRequest
+    tensors: dict[str, Tensor] = field(repr=False)
+    samples: slice
+
+    @property
+    def storage(self) -> torch.dtype:
+        return self.device.options.storage
+
+    def load(self, name: str, kind: type[Model]) -> tuple[Model, Any]:
+        """A part of the folder with this device's weights, and its config; see :func:`load_part`."""
+        return load_part(self.device, self.root, name, kind)
+
+
+class Pipeline:
+    """A pipeline: what the host prepares, how prompts are encoded and latents decoded, and how its loop differs.
+
+    The loop hands the transformer, at every step, ``hidden_states`` (the latents, once per sample of this cfg group),
+    ``timestep`` (B,) and what :meth:`encode` gave.
+
+    Attributes:
+        transformer: the class of its transformer.
+        fps: frames per second of what it writes; 1 for pictures.
+        classifier_free: with guidance above 1 it runs a negative and a positive prompt. A pipeline whose guidance is
+            an input of the transformer says False, and always runs one sample.
+        guidance_dtype: what a prediction is converted to before guidance; None leaves it in storage dtype.
+    """
+
+    transformer: ClassVar[type]
+    fps: ClassVar[int] = 1
+    classifier_free: ClassVar[bool] = True
+    guidance_dtype: ClassVar[torch.dtype | None] = None
+
+    def check(self, root: Path, device: Device) -> None:
+        """Read headers only; ``UserError`` if a part is missing, damaged or does not fit the others."""
+        raise NotImplementedError
+
+    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+        """Do the host's part, once: tokens of the prompts, and the noise as ``latents`` (1, ...) in fp32.
+
+        Raises:
+            UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
+        """
+        raise NotImplementedError
+
+    def encode(self, run: Run) -> dict[str, Tensor]:
+        """Arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B, L, D) among
+        them: those of ``run.samples``."""
+        raise NotImplementedError
+
+    def decode(self, run: Run, latents: Tensor) -> Tensor:
+        """The frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
+        raise NotImplementedError
+
+    def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
+        """Parts that take turns as the transformer, each with the fraction of the schedule down to which it runs."""
+        return (("transformer", 0.0),)
+
+    def schedule(self, run: Run) -> HostScheduler:
+        """The scheduler with its time steps set."""
+        return HostScheduler(run.device, run.root / "scheduler", run.request.steps)
+
+    def timestep(self, t: Tensor) -> Tensor:
+        """What the transformer takes for a time step of the scheduler (float64, no dims)."""
+        return t.float()
+
+    def batch(self, request: PipelineRequest) -> int:
+        """How many samples run: 2 (negative, positive) with classifier-free guidance, otherwise 1."""
+        return 2 if self.classifier_free and request.guided else 1
+
+    def texts(self, request: PipelineRequest) -> list[str]:
+        """The prompts of the batch, negative first."""
+        return [request.negative_prompt, request.prompt][-self.batch(request) :]
+
+
+def find_pipeline(root: Path) -> Pipeline:
+    """The pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none of that name."""
+    name = read_index(root).get("_class_name")
+    spec = by_pipeline(name) if isinstance(name, str) else None
+    if spec is None or spec.pipeline is None:
+        known = ", ".join(name for spec in models().all if spec.pipeline for name in spec.pipeline_classes)
+        raise UserError(f"pipeline '{root}' is a {name}; supported: {known}{models().notes}.")
+    return resolve(spec.pipeline)()
+
+
+def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta: bool = False) -> tuple[Model, Any]:
+    """The model in ``root / name`` with this device's weights, and its config.
+
+    Args:
+        kind: the class that the pipeline needs there.
+        meta: read headers only, to check the folder.
+
+    Raises:
+        UserError: the part is missing, damaged or of another class.
+    """
+    checkpoint = Checkpoint(root / name)
+    model, config = find_model(checkpoint)
+    if not issubclass(model, kind):
+        raise UserError(f"pipeline '{root}' has a {checkpoint.class_name} as {name}; it needs a {kind.__name__}.")
+    if not meta:
+        device.loading(name)
+    return model(Weights(checkpoint, device.options.storage, meta=meta), device, config), config
+
+
+def check_fit(root: Path, part: str, pairs: list[tuple[str, int, str, int]]) -> None:
+    """``UserError`` for the first (key of ``part``, its value, what it must equal, that value) that differs."""
+    for key, value, other, wanted in pairs:
+        if value != wanted:
+            raise UserError(f"pipeline '{root}' has {key} {value} in {part} but {other} is {wanted}.")
