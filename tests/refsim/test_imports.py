@@ -26,7 +26,7 @@ from tests.tree import PRODUCT, ROOT, files, imports, module_name
 LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
 BASE = ("errors", "mesh", "config", "options", "checkpoint", "output", "extensions")
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
-LENT = re.compile(rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry))(\.|$)")
+LENT = re.compile(rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs))(\.|$)")
 MOCK_LENT = re.compile(r"(refsim\.(mesh|errors)|tt_impl\.mock)(\.|$)")
 
 

@@ -9,9 +9,11 @@ import torch
 import ttnn
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.models.sd35.config import SD35Config
+from refsim.errors import UserError
+from refsim.models.inputs import is_per_sample, named_sizes
+from refsim.models.registry import spec_of_checkpoint
+from refsim.models.spec import resolve
 from refsim.options import RunOptions
-from tt_impl.models.sd35.transformer import SD35Transformer
 from tt_impl.parallel.context import Context
 
 
@@ -33,15 +35,26 @@ def program(
     inputs: dict[str, torch.Tensor],
     guidance: float | None = None,
 ) -> dict[str, torch.Tensor]:
-    """``sample``, the whole batch (B, C, H, W), negative half first, as the diffusers forward returns it, and
-    ``guided`` where guidance is given."""
-    model_config = SD35Config.from_dict(checkpoint.config)
-    height, width = inputs["hidden_states"].shape[2:]
+    """Run the model that the checkpoint's class names, by its counterpart in TTNN.
+
+    Returns:
+        ``sample``, the whole batch, negative half first, as the diffusers forward returns it, and ``guided`` where
+        guidance is given.
+    """
+    spec = spec_of_checkpoint(checkpoint)
+    if spec.ttnn is None:
+        raise UserError(f"{checkpoint.class_name} has no counterpart in TTNN; leave out --backend {options.backend}.")
+    model_class, config = resolve(spec.ttnn), spec.config_class.from_dict(checkpoint.config)
+    dims = spec.inputs(checkpoint.config)
+    sizes = named_sizes(dims, {name: tuple(x.shape) for name, x in inputs.items()})
     running = []
     for group, submesh in enumerate(submeshes(device, options)):
-        model = SD35Transformer(Weights(checkpoint, torch.bfloat16), Context(submesh, options), model_config)
-        running.append((model, model(**{name: x.chunk(options.parallel.cfg)[group] for name, x in inputs.items()})))
-    sample = torch.cat([model.read(out, height, width) for model, out in running])
+        model = model_class(Weights(checkpoint, torch.bfloat16), Context(submesh, options), config)
+        mine = {
+            name: x.chunk(options.parallel.cfg)[group] if is_per_sample(dims[name]) else x for name, x in inputs.items()
+        }
+        running.append((model, model(**mine)))
+    sample = torch.cat([model.read(out, sizes) for model, out in running])
     result = {"sample": sample}
     if guidance is not None:
         uncond, cond = sample.chunk(2)

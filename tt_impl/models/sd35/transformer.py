@@ -70,8 +70,9 @@ class SD35Transformer:
         normed = self._norm_out(gather_features(ctx, spatial))
         return self._proj_out(ttnn.add(ttnn.multiply(normed, ttnn.add(scale, 1.0)), shift))
 
-    def read(self, out: ttnn.Tensor, height: int, width: int) -> torch.Tensor:
-        """The result on the host, (B, C, height, width)."""
+    def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+        """The result on the host, (B, C, height, width); ``sizes`` are those of the inputs' named dims."""
+        height, width = sizes["height"], sizes["width"]
         p, c = self._config.patch_size, self._config.out_channels
         rows, columns = height // p, width // p
         tokens = self._ctx.get(out, sp_dim=2)[:, 0, : rows * columns]
