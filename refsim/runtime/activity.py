@@ -114,5 +114,6 @@ class Activity:
     def decode(cls, data: bytes) -> Activity:
         """What :meth:`encode` made."""
         kind, what, path, step, peer, block = _NUMBERS.unpack_from(data)
-        texts = data[_NUMBERS.size : _NUMBERS.size + what], data[_NUMBERS.size + what : _NUMBERS.size + what + path]
-        return cls(Kind(kind), *(text.decode(errors="ignore") for text in texts), step, peer, block)
+        texts = data[_NUMBERS.size : _NUMBERS.size + what + path]
+        of_what, of_path = (text.decode(errors="ignore") for text in (texts[:what], texts[what:]))
+        return cls(Kind(kind), of_what, of_path, step, peer, block)
