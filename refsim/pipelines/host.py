@@ -13,12 +13,15 @@ Bytes: per step the latents once to every device.
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from refsim.ccl import broadcast
+from refsim.errors import UserError
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 
@@ -34,6 +37,7 @@ class HostScheduler:
     """A diffusers scheduler folder, its time steps known to every device.
 
     Args:
+        set_timesteps: what the scheduler's own ``set_timesteps`` takes besides the number of steps.
         generator: of the noise that some schedulers add at every step; what drew the first latents, as in diffusers.
 
     Attributes:
@@ -48,7 +52,7 @@ class HostScheduler:
         steps: int,
         *,
         generator: torch.Generator | None = None,
-        **set_timesteps: float,
+        **set_timesteps: Any,
     ) -> None:
         self._device, self._scheduler, self._generator = device, None, generator
         self._original: Tensor | None = None  # what a DPM of CogVideoX last took the clean video for
@@ -82,22 +86,27 @@ class HostScheduler:
         return latents
 
 
-def load_scheduler(folder: Path):
-    """diffusers' scheduler of a folder; ``UserError`` if the folder does not name one."""
-    import json
-
-    from refsim.errors import UserError
-
+def read_scheduler_config(folder: Path) -> dict[str, Any]:
+    """``scheduler_config.json`` of a scheduler's folder; ``UserError`` if it is not one."""
     path = folder / "scheduler_config.json"
     try:
-        name = json.loads(path.read_text(encoding="utf-8")).get("_class_name")
-    except (OSError, ValueError, AttributeError) as e:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
         raise UserError(f"'{path}' is not a scheduler's configuration ({e}).") from e
+    if not isinstance(config, dict):
+        raise UserError(f"'{path}' does not hold a JSON object.")
+    return config
+
+
+def load_scheduler(folder: Path) -> Any:
+    """diffusers' scheduler of a folder; ``UserError`` if the folder does not name one."""
+    name = read_scheduler_config(folder).get("_class_name")
     import diffusers
 
     found = getattr(diffusers, name, None) if isinstance(name, str) and name.endswith("Scheduler") else None
     if found is None:
         raise UserError(
-            f"'{path}' names the scheduler {name!r}, which diffusers {diffusers.__version__} does not have."
+            f"'{folder / 'scheduler_config.json'}' names the scheduler {name!r}, which diffusers "
+            f"{diffusers.__version__} does not have."
         )
     return found.from_pretrained(folder)

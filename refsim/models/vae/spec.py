@@ -1,4 +1,4 @@
-"""What the image autoencoder of Stable Diffusion 3.5 is, as far as it decodes."""
+"""What the image autoencoders of Stable Diffusion 3.5 and Flux.1 are, as far as they decode."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _SD35 = {
     "use_quant_conv": False,
     "use_post_quant_conv": False,
 }
+_FLUX1 = _SD35 | {"scaling_factor": 0.3611, "shift_factor": 0.1159}
 
 SPEC = ModelSpec(
     name="vae",
@@ -24,6 +25,6 @@ SPEC = ModelSpec(
     model="refsim.models.vae.decoder:VAEDecoder",
     config="refsim.models.vae.config:VAEConfig",
     latent="image",
-    published=(Published("sd35-vae", _SD35),),
+    published=(Published("sd35-vae", _SD35), Published("flux1-vae", _FLUX1)),
     vae_forms=("spatial", "tensor"),
 )
