@@ -55,7 +55,7 @@ def program(
     frames = pipeline.decode(run, steps[-1])
     clock.lap("decode")
     result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
-    return result, {"frames": frames, "steps": torch.stack(steps)}
+    return result, {"frames": frames.contiguous(), "steps": torch.stack(steps)}
 
 
 def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tuple[list[Tensor], list[str]]:

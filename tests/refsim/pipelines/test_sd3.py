@@ -49,7 +49,9 @@ def tiny(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "parallel"), [("t3k", "cfg2_sp2_tp2"), ("t3k", "sp2_tp4"), ("tg", "cfg2_sp4_tp4")], ids=str
+    ("mesh", "parallel"),
+    [("t3k", "cfg2_sp2_tp2"), ("t3k", "sp2_tp4"), ("tg", "cfg2_sp4_tp4"), ("t3k-1x8", "sp8")],
+    ids=str,
 )
 def test_equals_diffusers(tiny, mesh, parallel):
     folder, picture, steps = tiny
