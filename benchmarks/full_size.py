@@ -29,7 +29,8 @@ from torch import Tensor
 from benchmarks.alias import run_as
 from refsim import api, output
 from refsim.errors import UserError
-from refsim.models.published import PUBLISHED, PublishedModel, input_shapes
+from refsim.models.registry import published, spec_of
+from refsim.models.spec import Published
 from refsim.options import RunOptions
 
 _SHARD_BYTES = 2 << 30
@@ -37,7 +38,7 @@ _STEM = "diffusion_pytorch_model"
 MIB = 1 << 20
 
 
-def write_checkpoint(folder: Path, model: PublishedModel, *, layers: int | None, seed: int, say=print) -> int:
+def write_checkpoint(folder: Path, model: Published, *, layers: int | None, seed: int, say=print) -> int:
     """A diffusers folder of random bf16 weights in several files; returns the weights' bytes.
 
     A folder written earlier for the same model, layers and seed is kept.
@@ -85,10 +86,10 @@ def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
     return x.mul_((3.0 / shape[1:].numel()) ** 0.5)
 
 
-def make_inputs(model: PublishedModel, latent: tuple[int, ...], batch: int, seed: int) -> dict[str, Tensor]:
+def make_inputs(model: Published, latent: tuple[int, ...], batch: int, seed: int) -> dict[str, Tensor]:
     """The diffusers forward arguments: latent (H, W) or (F, H, W), ``batch`` prompts, time step 500."""
     g = torch.Generator().manual_seed(seed + 1)
-    shapes = input_shapes(model, latent, batch)
+    shapes = spec_of(model).input_shapes(model, latent, batch)
     made = {n: torch.randn(shape, generator=g).bfloat16() for n, shape in shapes.items() if n != "timestep"}
     return made | {"timestep": torch.full((batch,), 500.0)}
 
@@ -189,7 +190,7 @@ class Step:
 
 def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """The record of one step; ``folder`` holds, or gets, the weights."""
-    model = PUBLISHED[step.model]
+    model = published()[step.model]
     started = time.monotonic()
     weights = write_checkpoint(folder, model, layers=step.layers, seed=step.seed, say=say)
     written_s = time.monotonic() - started
@@ -256,7 +257,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
 
 def parse_size(text: str, model: str) -> tuple[int, ...]:
     """A latent size: a name the model has, or numbers such as ``64x64``."""
-    sizes = PUBLISHED[model].sizes
+    sizes = published()[model].sizes
     try:
         return sizes.get(text) or tuple(int(n) for n in text.split("x"))
     except ValueError:

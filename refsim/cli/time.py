@@ -42,6 +42,7 @@ def time(
     from refsim import output
     from refsim.config import parse_parallel
     from refsim.mesh import Topology, get_mesh
+    from refsim.models.registry import find
     from refsim.options import RunOptions
     from refsim.output import check_target
     from refsim.timing import estimate as estimates
@@ -54,7 +55,7 @@ def time(
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
     on = get_mesh(mesh)
     config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
-    name, published = estimates.find(model)
+    name, published = find(model)
     size, shape = estimates.latent(published, size)
     allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
     if allocated:

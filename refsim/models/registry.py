@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
-from refsim.models.spec import Kind, ModelSpec, Published, class_name_of
+from refsim.models.spec import Figure, Kind, ModelSpec, Published, class_name_of
 
 if TYPE_CHECKING:
     from refsim.checkpoint import Checkpoint, Weights
@@ -84,6 +84,12 @@ def get_published(name: str) -> tuple[ModelSpec, Published]:
         if model.name == name:
             return spec, model
     raise UserError(f"'{name}' is not a published model; choose one of {', '.join(p.name for p in spec.published)}.")
+
+
+def figures() -> dict[tuple[str, str, str, str], Figure]:
+    """What others measured, by (published model, size, mesh, parallel)."""
+    found = ((model, figure) for model in published().values() for figure in model.figures)
+    return {(model.name, f.size, f.mesh, f.parallel): f for model, f in found}
 
 
 def find(model: str) -> tuple[str, Published]:

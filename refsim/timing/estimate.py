@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology
-from refsim.models.published import PUBLISHED, PublishedModel
+from refsim.models.registry import find
+from refsim.models.spec import Published
 from refsim.options import RunOptions
 from refsim.timing import schedule, stages
 from refsim.timing.calibration import get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
 from refsim.timing.reading import Reading, read_published
-
-STEPS = {"SD3Transformer2DModel": 20, "WanTransformer3DModel": 40, "CogVideoXTransformer3DModel": 50}
-"""Denoising steps where none are given: as in the published measurements (tt_dit), or the model card."""
 
 
 @dataclass(frozen=True)
@@ -123,30 +119,7 @@ def describe(p: DiTParallelConfig) -> str:
     return text if p.ulysses == 1 else f"{text} ring{p.ring} x ulysses{p.ulysses}"
 
 
-def find(model: str) -> tuple[str, PublishedModel]:
-    """A published model by name, or the transformer of a checkpoint folder by its class and width."""
-    if model in PUBLISHED:
-        return model, PUBLISHED[model]
-    folder = Path(model)
-    for path in (folder / "config.json", folder / "transformer" / "config.json"):
-        if path.is_file():
-            return model, _of_checkpoint(path)
-    raise UserError(f"'{model}' is neither a folder with config.json nor one of {', '.join(PUBLISHED)}.")
-
-
-def _of_checkpoint(path: Path) -> PublishedModel:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        same = next(m for m in PUBLISHED.values() if m.config["_class_name"] == config.get("_class_name"))
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not JSON of a model's configuration.") from error
-    except StopIteration:
-        names = sorted({m.config["_class_name"] for m in PUBLISHED.values()})
-        raise UserError(f"{path} is a {config.get('_class_name')}; choose one of {', '.join(names)}.") from None
-    return PublishedModel(same.config | config, 0, same.sizes, same.text)
-
-
-def latent(model: PublishedModel, size: str | None) -> tuple[str, tuple[int, ...]]:
+def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
     size = size or list(model.sizes)[-1]
     if size not in model.sizes:
         raise UserError(f"size '{size}' is not known for this model; choose one of {', '.join(model.sizes)}.")
@@ -162,10 +135,16 @@ def estimate(
     reading: Reading | None = None,
     execution: Execution = Execution(),
 ) -> Estimate:
-    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other)."""
+    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other).
+
+    Raises:
+        UserError: no such model or size, or cfg2 for a model that has no second branch.
+    """
     name, model = find(name)
     size, shape = latent(model, size)
     batch = parallel.cfg
+    if batch > model.branches:
+        raise UserError(f"{name} predicts once a step, without a negative prompt; cfg{batch} has nothing to share out.")
     reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
     machine = schedule.machine(
         mesh, get_params(mesh.arch), fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks
@@ -180,7 +159,7 @@ def estimate(
         topology = (mesh.topology(axis) if whole else None) or Topology.LINEAR
         schedule.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
     total = sum(schedule.flops(op) for op in ops)
-    steps = execution.steps or STEPS[model.config["_class_name"]]
+    steps = execution.steps or model.steps
     peak = machine.chip.peak_tflops("HiFi2")
     return Estimate(
         name,
@@ -188,10 +167,10 @@ def estimate(
         mesh,
         parallel,
         steps,
-        2 // batch,
+        model.branches // batch,
         timeline,
         held,
         total,
         peak,
-        stages.around(model.config["_class_name"], shape, machine),
+        stages.around(model, shape, machine),
     )

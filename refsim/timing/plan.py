@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import RefsimError, UserError
 from refsim.mesh import MeshSpec, Topology
+from refsim.models.registry import find, spec_of
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import tt_dit
@@ -137,7 +138,7 @@ def plan(
         attention: only ``ring``, ``ulysses`` or ``usp``.
         topology, links: only wirings with this topology (``Ring`` or ``Linear``) and at most so many links.
     """
-    name, model = estimates.find(name)
+    name, model = find(name)
     size, shape = estimates.latent(model, size)
     found: list[Candidate] = []
     for parallel in configurations(mesh):
@@ -158,7 +159,7 @@ def plan(
             found.append(Candidate(text, parallel.attention, None, str(error)))
             continue
         config, fsdp = model.config, found[-1].estimate.memory.fsdp
-        found[-1].today = tt_dit.refusal(config["_class_name"], parallel, config["num_attention_heads"], fsdp)
+        found[-1].today = tt_dit.refusal(spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp)
     return ranked(only_today(found) if today else found)
 
 

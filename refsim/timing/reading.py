@@ -23,15 +23,15 @@ from torch import Tensor
 
 from refsim.checkpoint import Range, Weights
 from refsim.models.inputs import Dims, is_exact, is_per_sample
-from refsim.models.published import PublishedModel, input_shapes
-from refsim.models.registry import find_model
+from refsim.models.registry import find_model, spec_of
+from refsim.models.spec import Published, class_name_of
 from refsim.options import RunOptions
 from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.timing.recorder import Op, ReadingDevice, Recorder, Shape, fused
 
 __all__ = ["FakeWeights", "Op", "Reading", "Shape", "read", "read_published"]
 
-_BLOCK = re.compile(r"blocks\.([0-9]+)\.")
+_BLOCK = re.compile(r"\w*blocks\.[0-9]+\.")
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Architecture:
 
     @property
     def class_name(self) -> str:
-        return str(self.config["_class_name"])
+        return class_name_of(self.config)
 
 
 class FakeWeights(Weights):
@@ -67,6 +67,7 @@ class FakeWeights(Weights):
     def __init__(self, dtype: torch.dtype, whole: FakeWeights | None = None) -> None:
         self._dtype, self.bytes, self._whole = dtype, 0, whole or self
         self.bytes_of_block: Counter[int] = Counter()
+        self._blocks: dict[str, int] = {}  # numbered as they are built, whatever lists they stand in
 
     def to(self, dtype: torch.dtype) -> FakeWeights:
         """In another dtype; bytes count for the weights this was called on."""
@@ -79,7 +80,8 @@ class FakeWeights(Weights):
         taken = found.numel() * found.element_size()
         self._whole.bytes += taken
         if block := _BLOCK.search(name):
-            self._whole.bytes_of_block[int(block[1])] += taken
+            numbers = self._whole._blocks
+            self._whole.bytes_of_block[numbers.setdefault(block[0], len(numbers))] += taken
         return found
 
     def leave(self, *prefixes: str) -> None:
@@ -127,25 +129,21 @@ def _argument(device: ReadingDevice, shape: Shape, dims: Dims) -> Tensor:
     return torch.empty((stop - start, *shape[1:]), dtype=torch.float32 if is_exact(dims) else device.options.storage)
 
 
-def read_published(
-    model: PublishedModel, size: Shape, options: RunOptions, *, batch: int = 2, rank: int = 0
-) -> Reading:
+def read_published(model: Published, size: Shape, options: RunOptions, *, batch: int = 2, rank: int = 0) -> Reading:
     """:func:`read` for a published model at a latent size; ``batch`` 2 is both guidance branches.
 
     Blocks of one kind are alike: two of each kind are read and the second one is repeated.
     """
-    shapes = input_shapes(model, size, batch)
-    kinds = _block_kinds(model.config)
-    few = [(kind, min(count, 2)) for kind, count in kinds]
-    config = dict(model.config) | {"num_layers": sum(count for _, count in few)}
-    if "dual_attention_layers" in config:
-        config["dual_attention_layers"] = tuple(range(few[0][1])) if kinds[0][0] == "dual" else ()
-    short = read(config, shapes, options, rank=rank)
+    spec = spec_of(model)
+    shapes = spec.input_shapes(model, size, batch)
+    kinds = spec.block_counts(model.config)
+    few = {kind: min(count, 2) for kind, count in kinds.items()}
+    short = read(spec.with_block_counts(model.config, few), shapes, options, rank=rank)
     blocks: dict[int, list[Op]] = {}
     for op in short.ops:
         blocks.setdefault(op.block, []).append(op)
     copies, weights, done = [], short.weights_bytes, 0
-    for (_, count), (_, kept) in zip(kinds, few, strict=True):
+    for (_, count), (_, kept) in zip(kinds.items(), few.items(), strict=True):
         weights += (count - kept) * short.bytes_of_block[done + kept - 1]
         copies += [blocks[done + min(i, kept - 1)] for i in range(count)]
         done += kept
@@ -184,10 +182,3 @@ def _joined(before: list[Op], blocks: list[list[Op]], after: list[Op]) -> list[O
         now |= numbers
         rings += len(used)
     return found
-
-
-def _block_kinds(config: dict[str, Any]) -> list[tuple[str, int]]:
-    """Kinds of blocks in order, and how many of each; what follows the last block is read as part of it."""
-    dual = len(config.get("dual_attention_layers", ()))
-    counts = {"dual": dual, "block": config["num_layers"] - 1 - dual, "last": 1}
-    return [(kind, count) for kind, count in counts.items() if count]

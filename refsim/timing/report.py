@@ -6,13 +6,12 @@ Everything here is a prediction but the columns *published* and *ttnn*. Two runs
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from refsim.config import parse_parallel
 from refsim.errors import RefsimError
 from refsim.mesh import MeshSpec, Topology, get_mesh
-from refsim.models.published import PUBLISHED
+from refsim.models.registry import figures, published
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import ops, plots, schedule
@@ -29,21 +28,6 @@ from refsim.timing.reading import read_published
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Published:
-    """A figure measured by others, of the whole pipeline, and the topology it was run with."""
-
-    seconds: float
-    steps: int
-    source: str
-    topology: Topology = Topology.LINEAR
-
-
-PUBLISHED_SECONDS = {  # topology and links: tests/models/*/test_performance_* and create_pipeline of the same models
-    ("sd35-large", "1024", "quietbox", "cfg2_sp2_tp2"): Published(12.2, 20, "tt_dit StableDiffusion35.md@02e73163"),
-    ("sd35-large", "1024", "galaxy", "cfg2_sp4_tp4"): Published(5.6, 20, "tt_dit StableDiffusion35.md@02e73163"),
-    ("wan22-t2v-a14b", "480p", "t3k", "sp2_tp4"): Published(735, 40, "tt_dit Wan2_2.md@511bc4d0"),
-}
 SYSTEMS = {  # mesh: configurations of interest (SD3.5: with cfg2; the video models: without, as tt_dit runs them)
     "n150": ("sp1",),
     "n300": ("cfg2", "sp2", "tp2"),
@@ -56,7 +40,6 @@ SYSTEMS = {  # mesh: configurations of interest (SD3.5: with cfg2; the video mod
     "bh-loudbox": ("cfg2_sp2_tp2", "sp2_tp4"),
     "bh-galaxy": ("cfg2_sp4_tp4", "sp8_tp4"),
 }
-MODELS = (("sd35-large", "1024"), ("wan22-t2v-a14b", "480p"), ("wan22-t2v-a14b", "720p"), ("cogvideox-5b", "480p"))
 # Beyond the known systems: several Galaxies as one torus. No such mesh exists; links as inside a Galaxy.
 SIMULATED = tuple(
     MeshSpec(f"sim-bh-{8 * rows}", f"{8 * rows} Blackholes, simulated", "blackhole", (rows, 8), (2, 2), (True, True))
@@ -64,11 +47,16 @@ SIMULATED = tuple(
 )
 
 
+def reported() -> list[tuple[str, str]]:
+    """The published models and sizes that have a table."""
+    return [(model.name, size) for model in published().values() for size in model.reported]
+
+
 def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) -> None:
     """Writes ``*.md`` and ``*.svg`` into ``out``; ``ttnn_memory`` holds what ``python -m tt_impl.memory`` printed."""
     out.mkdir(parents=True, exist_ok=True)
     bars: dict[str, list[tuple[str, float, float, float | None]]] = {}
-    for model, size in MODELS:
+    for model, size in reported():
         rows = []
         for mesh, texts in SYSTEMS.items():
             for text in texts:
@@ -76,7 +64,7 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
                 found = _try(model, size, get_mesh(mesh), text)
                 rows.append((mesh, text, found))
                 if not isinstance(found, str) and found[0].memory.fits:
-                    known = PUBLISHED_SECONDS.get((model, size, mesh, text))
+                    known = figures().get((model, size, mesh, text))
                     e = found[0]
                     bar = (f"{mesh} {text}", e.total_seconds, e.desired_seconds, known.seconds if known else None)
                     bars.setdefault(f"{model} {size}", []).append(bar)
@@ -98,10 +86,8 @@ def _try(
 ) -> tuple[Estimate, float] | str:
     """The estimate and the seconds of its critical path, or why there is none."""
     try:
-        published, parallel = PUBLISHED[model], parse_parallel(text, mesh)
-        reading = read_published(
-            published, published.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg
-        )
+        known, parallel = published()[model], parse_parallel(text, mesh)
+        reading = read_published(known, known.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
         found = estimates.estimate(
             model, mesh, parallel, size=size, reading=reading, execution=estimates.Execution(topology=topology)
         )
@@ -113,7 +99,7 @@ def _try(
 
 
 def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, float] | str]]) -> str:
-    steps = estimates.STEPS[PUBLISHED[model].config["_class_name"]]
+    steps = published()[model].steps
     text = [
         f"# {model} {size}, {steps} steps with guidance\n",
         "Seconds, predicted. *expected*: the whole pipeline with today's kernels; *denoising*: that part of it; "
@@ -171,7 +157,7 @@ def _published(progress: Progress) -> str:
             "source",
         ),
     ]
-    for (model, size, mesh, parallel), known in PUBLISHED_SECONDS.items():
+    for (model, size, mesh, parallel), known in figures().items():
         on = get_mesh(mesh)
         progress(f"plan of {model} {size} on {mesh}")
         found = _try(model, size, on, parallel, known.topology)
@@ -216,11 +202,10 @@ def _memory(folder: Path, progress: Progress) -> str:
     for path in sorted(folder.glob("*.json")):
         progress(f"memory of {path.stem}")
         t = read_ttnn(path)
-        same = (n for n, m in PUBLISHED.items() if m.config.get("num_layers") == t.model.get("num_layers"))
+        same = (n for n, m in published().items() if m.config.get("num_layers") == t.model.get("num_layers"))
         name = next(same)
-        reading = read_published(
-            PUBLISHED[name], PUBLISHED[name].sizes["1024"], t.mesh, t.parallel, batch=t.parallel.cfg
-        )
+        options = RunOptions(t.mesh, t.parallel, dtype="bf16")
+        reading = read_published(published()[name], published()[name].sizes["1024"], options, batch=t.parallel.cfg)
         m = memory(reading, get_chip(t.mesh.arch), t.parallel)
         pairs = [(m.weights, t.weights), (m.buffers, t.buffers), (m.activations, t.transient), (m.total, t.total)]
         cells = " | ".join(f"{a / 1e9:.3f} | {b / 1e9:.3f}" for a, b in pairs)
@@ -335,7 +320,7 @@ def _sweeps(out: Path) -> None:
 
 
 def _index() -> str:
-    links = "\n".join(f"- [{m} {s}]({m}-{s}.md)" for m, s in MODELS)
+    links = "\n".join(f"- [{m} {s}]({m}-{s}.md)" for m, s in reported())
     return (
         "# Predicted performance\n\nMade by `refsim report perf`; the error of the model on measured operations: "
         "`refsim bench accuracy TRACES`; on published pipelines: [published.md](published.md).\n\n"

@@ -2,9 +2,9 @@
 
 tt_dit runs them on a 1x4 submesh: encoder linears column, then row parallel (one all-reduce each pair); the decoder's
 channels are cut, gathered before every convolution, and its group norms are local (vae_sd35.py). They are not traced
-unless asked for: the host dispatches program by program. Widths are those of the published encoders (transformers) and
-of AutoencoderKL (diffusers). Counted here, not read off code: on the device a convolution pads for itself. A test
-holds the decoder's counts against refsim's own decoder. Video decoders: ``decoders.py``.
+unless asked for: the host dispatches program by program. Widths are those of the published encoders and of
+the image decoder, from their specs. Counted here, not read off code: on the device a convolution pads for itself. A
+test holds the decoder's counts against refsim's own decoder. Video decoders: ``decoders.py``.
 
 ``host`` of an image pipeline is one number for all meshes: what Flux.1, same decoder, two of the encoders, takes at no
 steps beyond the stages here (``calibration.py``): tokenizing, uploads, the picture on the host, whatever else of the
@@ -14,8 +14,11 @@ decoder the host holds up. A video's host work is not in it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from refsim.mesh import MeshSpec, Topology
+from refsim.models.registry import get_published
+from refsim.models.spec import Companion, Published
 from refsim.timing import schedule
 from refsim.timing.calibration import get_host_seconds
 from refsim.timing.decoders import decoder_seconds
@@ -34,14 +37,10 @@ class TextEncoder:
     gated: bool = False
 
 
-_CLIP_L, _CLIP_G = TextEncoder(12, 768, 12, 3072, 96), TextEncoder(32, 1280, 20, 5120, 96)
-_T5 = TextEncoder(24, 4096, 64, 10240, 256, True)
-_UMT5 = TextEncoder(24, 4096, 64, 10240, 512, True)
 EAGER_GAP_NS = 56000.0
 """From one program to the next one that the host dispatches: 3.88 ms in the 69 calls of a MiniMax-H3 block, "device +
 op gap" (minimax_h3_wormhole/README.md)."""
-_DECODER = ((512, 512), (512, 512), (512, 256), (256, 128))
-"""AutoencoderKL decoder: (channels in, out) of each level, from an eighth of the picture's side upwards."""
+_TILE = 32
 
 
 class _Line:
@@ -88,10 +87,14 @@ def text_encoder(mesh: MeshSpec, e: TextEncoder, name: str) -> list[Op]:
     return line.ops
 
 
-def image_decoder(mesh: MeshSpec, height: int, width: int) -> list[Op]:
-    """AutoencoderKL's decoder from a latent of (16, height, width)."""
+def image_decoder(mesh: MeshSpec, height: int, width: int, config: dict[str, Any]) -> list[Op]:
+    """The decoder of an image autoencoder from a latent of (channels, height, width).
+
+    Args:
+        config: its config.json, of which the channels and layers of the levels count.
+    """
     line = _Line(mesh, "vae")
-    n = line.size
+    n, widths = line.size, config["block_out_channels"][::-1]
 
     def conv(pixels: int, cin: int, cout: int, kernel: int = 3) -> None:
         line.collective("all_gather", pixels * cin // n)
@@ -115,50 +118,57 @@ def image_decoder(mesh: MeshSpec, height: int, width: int) -> list[Op]:
         part = (pixels, cout // n)
         line.add("elementwise", "add", (part, part), part)
 
-    pixels = height * width
-    conv(pixels, 16, 512)
-    resnet(pixels, 512, 512)
-    norm(pixels, 512)
-    line.add("matmul", "linear", ((pixels, 512), (3 * 512 // n, 512)), (pixels, 3 * 512 // n))
-    shape = (1, 1, pixels, 512)
-    line.collective("all_gather", pixels * 512 // n)
+    pixels, top = height * width, widths[0]
+    conv(pixels, config["latent_channels"], top)
+    resnet(pixels, top, top)
+    norm(pixels, top)
+    line.add("matmul", "linear", ((pixels, top), (3 * top // n, top)), (pixels, 3 * top // n))
+    shape = (1, 1, pixels, top)
+    line.collective("all_gather", pixels * top // n)
     line.add("sdpa", "sdpa", (shape, shape), shape)
-    resnet(pixels, 512, 512)
-    for i, (cin, cout) in enumerate(_DECODER):
-        for j in range(3):
+    resnet(pixels, top, top)
+    for i, (cin, cout) in enumerate(zip((top, *widths), widths, strict=False)):
+        for j in range(config["layers_per_block"] + 1):
             resnet(pixels, cin if j == 0 else cout, cout)
-        if i < 3:
+        if i < len(widths) - 1:
             pixels *= 4
             line.add("layout", "upsample", ((pixels, cout // n),), (pixels, cout // n))
             conv(pixels, cout, cout)
-    norm(pixels, 128)
-    conv(pixels, 128, 3)
+    norm(pixels, widths[-1])
+    conv(pixels, widths[-1], 3)
     return line.ops
+
+
+def encoder_of(companion: Companion) -> TextEncoder:
+    """The sizes of a pipeline's encoder, its tokens rounded up to whole tiles."""
+    spec, model = get_published(companion.published)
+    keys = spec.encoder_keys
+    assert keys is not None, f"{spec.name} is no text encoder"
+    layers, width, heads, inner = (model.config[key] for key in (keys.layers, keys.width, keys.heads, keys.inner))
+    return TextEncoder(layers, width, heads, inner, -(-companion.tokens // _TILE) * _TILE, keys.gated)
 
 
 def flux(machine: schedule.Machine) -> float:
     """Seconds of Flux.1's encoders (one prompt of 512 tokens, no guidance) and decoder at 1024x1024."""
     eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
-    encoders = ((_CLIP_L, "clip_l"), (replace(_T5, tokens=512), "t5"))
-    ops = [op for e, n in encoders for op in text_encoder(machine.mesh, e, n)]
-    return schedule.replay([*ops, *image_decoder(machine.mesh, 128, 128)], eager).ns / 1e9
+    encoders = (Companion("clip_l", "clip-l", 77, 1), Companion("t5", "t5-xxl", 512, 1))
+    ops = [op for c in encoders for op in text_encoder(machine.mesh, encoder_of(c), c.stage)]
+    decoder = get_published("sd35-vae")[1]
+    return schedule.replay([*ops, *image_decoder(machine.mesh, 128, 128, decoder.config)], eager).ns / 1e9
 
 
-def around(class_name: str, size: Shape, machine: schedule.Machine) -> dict[str, float]:
-    """Seconds of the stages before and after denoising that are modelled; both prompts."""
+def around(model: Published, size: Shape, machine: schedule.Machine) -> dict[str, float]:
+    """Seconds of the stages before and after denoising that are modelled; all prompts."""
     mesh = machine.mesh
     eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
 
     def seconds(ops: list[Op]) -> float:
         return schedule.replay(ops, eager).ns / 1e9
 
-    if class_name == "SD3Transformer2DModel":
-        encoders = [(e, n) for e, n in ((_CLIP_L, "clip_l"), (_CLIP_G, "clip_g"), (_T5, "t5"))]
-        return {n: 2 * seconds(text_encoder(mesh, e, n)) for e, n in encoders} | {
-            "vae": seconds(image_decoder(mesh, *size[-2:])),
-            "host": get_host_seconds(),
-        }
-    encoder = ("umt5", _UMT5) if class_name == "WanTransformer3DModel" else ("t5", _T5)
-    found = {encoder[0]: 2 * seconds(text_encoder(mesh, encoder[1], encoder[0]))}
-    decoder = decoder_seconds(class_name, size, eager)
-    return found if decoder is None else found | {"vae": decoder}
+    found = {c.stage: c.prompts * seconds(text_encoder(mesh, encoder_of(c), c.stage)) for c in model.encoders}
+    if not model.decoder:
+        return found
+    spec, decoder = get_published(model.decoder)
+    if spec.latent == "video":
+        return found | {"vae": decoder_seconds(decoder, size, eager)}
+    return found | {"vae": seconds(image_decoder(mesh, *size[-2:], decoder.config)), "host": get_host_seconds()}

@@ -9,33 +9,12 @@ arguments and has ``is_fsdp``; SD3.5's layers have no fsdp, its pipeline cuts th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from refsim.config import DiTParallelConfig
+from refsim.models.spec import TtDit
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """Attributes:
-    cfg: guidance branches can run side by side.
-    fsdp: weights can be cut over the sequence axis.
-    pads_heads: heads that do not divide by tp are padded.
-    """
-
-    cfg: bool
-    fsdp: bool
-    pads_heads: bool
-
-
-PIPELINES = {
-    "SD3Transformer2DModel": Pipeline(cfg=True, fsdp=False, pads_heads=True),
-    "WanTransformer3DModel": Pipeline(cfg=False, fsdp=True, pads_heads=False),
-}
-
-
-def refusal(class_name: str, parallel: DiTParallelConfig, heads: int, fsdp: bool) -> str:
+def refusal(pipeline: TtDit | None, parallel: DiTParallelConfig, heads: int, fsdp: bool) -> str:
     """Why tt_dit does not run it today, "" if it does."""
-    pipeline = PIPELINES.get(class_name)
     if pipeline is None:
         return "tt_dit has no such model"
     if parallel.ulysses > 1:

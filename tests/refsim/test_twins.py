@@ -16,7 +16,6 @@ ALONE = {
     "refsim/models/spec.py": "what a model says of itself is shared",
     "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
     "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
-    "refsim/models/published.py": "configurations without weights, for predictions and full-size runs",
     **dict.fromkeys(
         [f"refsim/models/{n}/config.py" for n in ("sd35", "qwen3_moe", "dflash")], "the configuration is shared"
     ),

@@ -13,14 +13,13 @@ from typer.testing import CliRunner
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import Topology, get_mesh
-from refsim.models.published import PUBLISHED
+from refsim.models import registry
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import published, schedule, stages
 from refsim.timing.calibration import get_host_seconds, get_params
 from refsim.timing.program import programs
 from refsim.timing.reading import read_published
-from refsim.timing.report import PUBLISHED_SECONDS
 
 
 def estimate(model, size, mesh, parallel, **options):
@@ -66,7 +65,7 @@ def test_time_adds_up_and_stays_above_the_roofline(sd35):
 def test_ring_attention_hides_its_gather(sd35):
     mesh = get_mesh("galaxy")
     reading = read_published(
-        PUBLISHED["sd35-large"],
+        registry.published()["sd35-large"],
         (128, 128),
         RunOptions(mesh, parse_parallel("cfg2_sp4_tp4", mesh), dtype="bf16"),
         batch=2,
@@ -94,16 +93,16 @@ def test_weights_that_do_not_fit_are_cut_over_sp_and_cost_time():
     assert auto.seconds > whole.seconds
 
 
-@pytest.mark.parametrize("case", PUBLISHED_SECONDS, ids=lambda c: "-".join(c))
+@pytest.mark.parametrize("case", registry.figures(), ids=lambda c: "-".join(c))
 def test_end_to_end_within_a_quarter_of_the_published_seconds(case):
-    known = PUBLISHED_SECONDS[case]
+    known = registry.figures()[case]
     found = estimate(*case, steps=known.steps, topology=known.topology)
     assert found.total_seconds == pytest.approx(known.seconds, rel=0.25)
 
 
 def test_the_hosts_seconds_come_from_another_model_and_are_the_same_on_two_meshes():
     """Flux.1's, at no steps, less its encoders and decoder here; none of the judged figures has a part in it."""
-    assert {("quietbox", 12.2), ("galaxy", 5.6)} <= {(c[2], k.seconds) for c, k in PUBLISHED_SECONDS.items()}
+    assert {("quietbox", 12.2), ("galaxy", 5.6)} <= {(c[2], k.seconds) for c, k in registry.figures().items()}
     params = get_params("wormhole_b0")
     found = {
         mesh: published.seconds_without_steps(by_steps) - stages.flux(schedule.machine(get_mesh(mesh), params))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import Topology, get_mesh
-from refsim.models.published import PUBLISHED
+from refsim.models.registry import figures, published
 from refsim.options import RunOptions
 from refsim.timing import plan as plans
 from refsim.timing import schedule, tt_dit
@@ -20,7 +20,6 @@ from refsim.timing.critical import critical_path
 from refsim.timing.memory import memory, read_ttnn
 from refsim.timing.program import programs
 from refsim.timing.reading import Op, read_published
-from refsim.timing.report import PUBLISHED_SECONDS
 
 TTNN = Path(__file__).resolve().parents[3] / "reports" / "ttnn_memory"
 T3K, GALAXY = get_mesh("t3k"), get_mesh("galaxy")
@@ -30,13 +29,13 @@ T3K, GALAXY = get_mesh("t3k"), get_mesh("galaxy")
 def found() -> dict[str, list[plans.Candidate]]:
     """Plans with the topology of the published runs, by mesh: every scheme on the T3K, ring attention elsewhere."""
     found = {}
-    for (model, size, mesh, _), known in PUBLISHED_SECONDS.items():
+    for (model, size, mesh, _), known in figures().items():
         attention = None if mesh == "t3k" else "ring"
         found[mesh] = plans.plan(model, get_mesh(mesh), size=size, attention=attention, topology=known.topology.value)
     return found
 
 
-@pytest.mark.parametrize("case", PUBLISHED_SECONDS, ids=lambda c: "-".join(c))
+@pytest.mark.parametrize("case", figures(), ids=lambda c: "-".join(c))
 def test_the_published_configuration_is_among_the_first_three(found, case):
     """Of all schemes, and of what tt_dit runs today; there it is also the best way to lay out its factors."""
     _, _, mesh, parallel = case
@@ -91,7 +90,7 @@ def test_every_factorisation_is_there_once_or_has_a_reason(found):
 
 def test_more_links_and_a_ring_are_never_slower():
     parallel = parse_parallel("sp4@0_tp8@1", GALAXY)
-    reading = read_published(PUBLISHED["sd35-large"], (128, 128), RunOptions(GALAXY, parallel, dtype="bf16"), batch=1)
+    reading = read_published(published()["sd35-large"], (128, 128), RunOptions(GALAXY, parallel, dtype="bf16"), batch=1)
     wirings = plans.wirings(GALAXY, reading)
     assert {str(w) for w in wirings} == {f"{t} x{n}" for t in ("Linear", "Ring") for n in (1, 2, 3, 4)}
     c = plans._candidate("sd35-large", GALAXY, parallel, "1024", reading, wirings)
@@ -133,7 +132,7 @@ def test_the_critical_path_waits_for_what_is_read_and_for_nothing_else():
 
 def test_the_critical_path_of_a_model_lies_between_its_chain_and_the_replay():
     parallel = parse_parallel("cfg2_sp2_tp2", T3K)
-    reading = read_published(PUBLISHED["sd35-large"], (128, 128), RunOptions(T3K, parallel, dtype="bf16"), batch=2)
+    reading = read_published(published()["sd35-large"], (128, 128), RunOptions(T3K, parallel, dtype="bf16"), batch=2)
     machine, ops = schedule.machine(T3K, get_params(T3K.arch)), programs(reading.ops)
     path, line = critical_path(ops, reading.ops, machine), schedule.replay(ops, machine)
     assert path.chain_ns < path.ns < line.ns
@@ -144,7 +143,8 @@ def test_the_critical_path_of_a_model_lies_between_its_chain_and_the_replay():
 def test_the_account_of_memory_is_near_ttnns_own(name):
     """ttnn's figures: its allocator on mock meshes, a whole SD3.5-Large (``python -m tt_impl.memory``)."""
     t = read_ttnn(TTNN / f"{name}.json")
-    reading = read_published(PUBLISHED["sd35-large"], (128, 128), RunOptions(t.mesh, t.parallel, dtype="bf16"), batch=2)
+    options = RunOptions(t.mesh, t.parallel, dtype="bf16")
+    reading = read_published(published()["sd35-large"], (128, 128), options, batch=2)
     found = memory(reading, schedule.machine(t.mesh, get_params(t.mesh.arch)).chip, t.parallel)
     assert found.total == pytest.approx(t.total, rel=0.03)
     assert found.weights == pytest.approx(t.weights, rel=0.02)

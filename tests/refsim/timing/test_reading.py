@@ -10,7 +10,7 @@ import pytest
 
 from refsim.config import parse_parallel
 from refsim.mesh import MeshSpec, get_mesh
-from refsim.models.published import PUBLISHED, input_shapes
+from refsim.models.registry import get_published, published, spec_of
 from refsim.options import RunOptions
 from refsim.timing.reading import Reading, read, read_published
 
@@ -23,8 +23,8 @@ SMALL = {  # six blocks, small latents
 
 
 def small(name: str, layers: int = 6):
-    model, (size, changes) = PUBLISHED[name], SMALL[name]
-    return type(model)(dict(model.config) | {"num_layers": layers} | changes, 0, {"x": size}, 77), size
+    model, (size, changes) = published()[name], SMALL[name]
+    return model.but(config=model.config | {"num_layers": layers} | changes, text=77), size
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -32,7 +32,7 @@ def test_repeated_blocks_are_the_blocks(name):
     """Reading two blocks of a kind and repeating them gives what reading all of them gives, dependencies included."""
     (model, size), on = small(name), parse_parallel("sp4_tp2", T3K)
     short = read_published(model, size, RunOptions(T3K, on, dtype="bf16"))
-    whole = read(model.config, input_shapes(model, size, 2), RunOptions(T3K, on, dtype="bf16"))
+    whole = read(model.config, spec_of(model).input_shapes(model, size, 2), RunOptions(T3K, on, dtype="bf16"))
     assert short.ops == whole.ops
     assert short.weights_bytes == whole.weights_bytes
     assert short.buffer_bytes == whole.buffer_bytes
@@ -99,25 +99,25 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from refsim.timing.decoders import COGVIDEOX, WAN
     from refsim.timing.schedule import flops
 
     diffusers = pytest.importorskip("diffusers")
     blocks = {"down_block_types": ("CogVideoXDownBlock3D",) * 4, "up_block_types": ("CogVideoXUpBlock3D",) * 4}
     widths = {"block_out_channels": (128, 256, 256, 512), "layers_per_block": 3}
-    for config, make in (
-        (COGVIDEOX, lambda: diffusers.AutoencoderKLCogVideoX(**blocks, **widths)),
-        (WAN, diffusers.AutoencoderKLWan),
+    for name, make in (
+        ("cogvideox-vae", lambda: diffusers.AutoencoderKLCogVideoX(**blocks, **widths)),
+        ("wan21-vae", diffusers.AutoencoderKLWan),
     ):
         with torch.device("meta"), torch.inference_mode(), FlopCounterMode(display=False) as counted:
             make().eval().decode(torch.empty(1, 16, 3, 8, 8))
         of_latent = sum(
             sum(found.values())
-            for name, found in counted.get_flop_counts().items()
-            if name.endswith(("conv_y", "conv_b"))
+            for module, found in counted.get_flop_counts().items()
+            if module.endswith(("conv_y", "conv_b"))
         )
+        config = get_published(name)[1].config
         ops = read(config, {"z": (1, 16, 3, 8, 8)}, RunOptions.of(mesh="n150", dtype="bf16")).ops
-        found = sum(flops(op) for op in ops if config is WAN or op.name != "conv3d" or op.inputs[1][1] != 16)
+        found = sum(flops(op) for op in ops if name == "wan21-vae" or op.name != "conv3d" or op.inputs[1][1] != 16)
         assert found == counted.get_total_flops() - of_latent
 
 
@@ -126,13 +126,12 @@ def test_the_image_decoder_is_counted_as_refsim_runs_it():
     from refsim.timing.schedule import flops
     from refsim.timing.stages import image_decoder
 
-    config = {"_class_name": "AutoencoderKL", "latent_channels": 16, "block_out_channels": [128, 256, 512, 512]}
-    config |= {"layers_per_block": 2, "use_post_quant_conv": False}
+    config = get_published("sd35-vae")[1].config
     line = MeshSpec("line", "four in a line", "wormhole_b0", (1, 4), (1, 1), (False, False))
     ops = read(
         config, {"z": (1, 16, 64, 48)}, RunOptions.of(mesh=line, parallel="tp4", vae_parallel="tensor", dtype="bf16")
     ).ops
-    counted = image_decoder(line, 64, 48)
+    counted = image_decoder(line, 64, 48, config)
     for kind, name, rel in (("collective", "all_gather", 0.002), ("matmul", "conv2d", 1e-9)):
         mine, theirs = ([op for op in found if op.name == name] for found in (counted, ops))
         assert {op.kind for op in (*mine, *theirs)} == {kind}
@@ -141,18 +140,17 @@ def test_the_image_decoder_is_counted_as_refsim_runs_it():
 
 
 @pytest.mark.parametrize(
-    ("model", "config", "frames"),
-    [("WanTransformer3DModel", "WAN", 5), ("CogVideoXTransformer3DModel", "COGVIDEOX", 7)],
+    ("name", "frames"),
+    [("wan21-vae", 5), ("cogvideox-vae", 7)],
 )
-def test_chunks_of_a_decoder_behind_the_first_are_alike(model, config, frames):
+def test_chunks_of_a_decoder_behind_the_first_are_alike(name, frames):
     from refsim.timing import decoders, schedule
     from refsim.timing.calibration import get_params
     from refsim.timing.program import programs
 
     machine = schedule.machine(T3K, get_params(T3K.arch))
     shape = (1, 16, frames, 16, 32)
-    ops = read(
-        getattr(decoders, config), {"z": shape}, RunOptions.of(mesh=T3K, parallel="sp2@0_tp4@1", dtype="bf16")
-    ).ops
+    model = get_published(name)[1]
+    ops = read(model.config, {"z": shape}, RunOptions.of(mesh=T3K, parallel="sp2@0_tp4@1", dtype="bf16")).ops
     whole = schedule.replay(programs(ops), machine).ns
     assert decoders.decoder_ns(model, shape[2:], machine) == pytest.approx(whole, rel=1e-3)
