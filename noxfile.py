@@ -1,8 +1,8 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format, lint and types,
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
 hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
-``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device wing on ttnn's mock meshes
-(needs python3.12; an interpreter that is missing is an error)."""
+``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock
+meshes (needs python3.12; an interpreter that is missing is an error)."""
 
 import nox
 
@@ -83,12 +83,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(python="3.12")
 def ttnn(session: nox.Session) -> None:
-    """The device wing: real ttnn on meshes without hardware, judged against the reference wing."""
+    """The device backend: real ttnn on meshes without hardware, judged against refsim."""
     session.install("-e", ".[ttnn,dev]")
     session.run(
-        "pytest", "-n", "2", "--dist", "loadfile", "tests/tt_impl", "tests/parity/test_wing_faults.py", *session.posargs
+        "pytest", "-n", "2", "--dist", "loadfile", "tests/tt_impl", "tests/parity/test_ttnn_faults.py", *session.posargs
     )
     for mesh, parallel in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):  # all 38 blocks, from shapes alone
         session.run("python", "-m", "tt_impl.memory", "--model", "large", "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
-    session.run("refsim", "faults", "run", "--wing", "tt_impl", "--out", "out/faults-ttnn")
+    session.run("refsim", "faults", "run", "--backend", "ttnn-mock", "--out", "out/faults-ttnn")

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.alias import run_as
-from parity.cases import AttentionShape, Case, Layout, make_case, suite_cases
-from parity.runners import CpuRunner
+from parity.cases import AttentionShape, Case, Layout, make_case
+from parity.cpu_runner import CpuRunner
+from parity.suites import suite_cases
 from refsim.runtime import launch
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.device import Device

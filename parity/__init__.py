@@ -1,8 +1,11 @@
 """Parity: judge the simulator against code it did not write, and keep every judgement as a record.
 
-cases.py  what is run          suites.py      the registry     selection.py the -k expressions
-inputs.py seeded tensors       checkpoints.py random weights   oracles.py   the answers to compare with
-metrics.py how far apart       thresholds.py  how far is allowed, and why
-runners.py one case            gate.py        a suite          report.py    json, JUnit, markdown
-cli.py    ``refsim parity list | run``
+cases.py       what a case is, and its id      suites/     which cases there are, a module a family of models
+kinds/         what a kind of case runs, measures and allows, a module a kind
+inputs.py      seeded tensors                  checkpoints.py, pipelines.py, store.py   random weights, in folders
+formulas.py    attention in float64            oracles/    what a class of diffusers or transformers wants
+metrics.py     how far apart                   thresholds.py   shared bounds, floors, the judge
+cpu_runner.py, ttnn_runner.py   run cases of any kind on a family of backends
+gate.py        a suite                         records.py, report.py, compare.py   json, JUnit, markdown; two runs
+cli.py         ``refsim parity list | run | compare | calibrate``
 """

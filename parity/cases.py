@@ -2,7 +2,7 @@
 
     sd35_large-t3k-cfg2_sp2_tp2-ring-bf16
     attention-t3k_1x8-sp8-ring-fp32-outlier_text
-    model-mesh-factors-scheme-[variants]-dtype-[family]
+    model-mesh-factors-scheme-[variants]-dtype-[family]-[tag]
 
 The id joins test, result record and report row, and is what ``-k`` selects by.
 """
@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from parity.kinds import entry
 from refsim.config import DiTParallelConfig
-from refsim.errors import UserError
 from refsim.options import PromptLayout, RingOrder, RunOptions, VAEParallel
 
-SUITES = ("smoke", "full")
 FAMILIES = ("normal", "large_logits", "fa_rand", "outlier_text", "constant_rows")
 
 
@@ -56,7 +55,7 @@ class BlockShape:
 
 
 @dataclass(frozen=True)
-class DecodeShape:
+class GenerationShape:
     """Prompts of up to ``text`` tokens, and the tokens to give after each; ``cache`` of the drafter."""
 
     prompts: int = 10
@@ -111,18 +110,13 @@ class Case:
 
     Attributes:
         id: unique, see the top of this file.
-        kind: ``attention`` (no model, float64 oracle), ``model`` (checkpoint, diffusers oracle), ``decoder`` (an
-            autoencoder's, rows cut over sp and columns over tp, diffusers oracle), ``encoder`` (of text, transformers
-            oracle), ``pipeline`` (prompt to pictures, diffusers oracle), ``decode`` (target and drafter, tokens and
-            proposals as transformers gives them), ``wing`` (checkpoint, the device wing against refsim),
-            ``wing_block`` (the same of one block, judged by what it adds) or ``wing_decode`` (the same of target and
-            drafter, judged by tokens, proposals and caches).
+        kind: what is run and how it is judged, one of ``parity.kinds.KINDS``.
         model: ``attention`` or a name in ``parity.checkpoints.MODELS`` or ``parity.pipelines.PIPELINES``.
         dtype: storage, ``fp32`` or ``bf16``.
         suite: ``smoke`` cases are part of ``full``.
         family: of the inputs, see ``parity.inputs``.
-        guidance: model cases: also judge ``uncond + guidance * (cond - uncond)``.
-        twin: a second layout that must give the same answer to the same inputs.
+        guidance: of a transformer: also judge ``uncond + guidance * (cond - uncond)``.
+        other_layout: a second layout that must give the same answer to the same inputs.
         seed: added to the seed of the run.
         needs_gb: memory without which the case is skipped rather than driven into the ground.
     """
@@ -131,12 +125,12 @@ class Case:
     kind: str
     model: str
     layout: Layout
-    shape: AttentionShape | ModelShape | BlockShape | DecodeShape
+    shape: AttentionShape | ModelShape | BlockShape | GenerationShape
     dtype: str = "fp32"
     suite: str = "smoke"
     family: str = "normal"
     guidance: float | None = None
-    twin: Layout | None = None
+    other_layout: Layout | None = None
     seed: int = 0
     needs_gb: float = 0.0
 
@@ -144,8 +138,14 @@ class Case:
     def mesh(self) -> str:
         return self.layout.mesh
 
+    @property
+    def backends(self) -> str:
+        """``cpu`` or ``ttnn``: the backends that can run it."""
+        return entry(self.kind).backend
+
     def describe(self) -> dict[str, Any]:
         """The configuration as JSON values, the first half of a record."""
+        other = self.other_layout
         return {
             "id": self.id,
             "kind": self.kind,
@@ -159,20 +159,21 @@ class Case:
             "family": self.family,
             "shape": asdict(self.shape),
             "guidance": self.guidance,
-            "twin": self.twin and f"{self.twin.mesh}-{self.twin.parallel}-{self.twin.scheme}",
+            "other_layout": other and f"{other.mesh}-{other.parallel}-{other.scheme}",
             "suite": self.suite,
         }
 
 
+_CUTS = {"spatial": "halo", "tensor": "channels"}
+
+
 def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "", **more: Any) -> Case:
     """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
-    case = Case("", kind, model, layout, shape, **more)
+    case, known = Case("", kind, model, layout, shape, **more), entry(kind)
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
-    heads = ("encoder", "decode", "wing_decode")
-    cuts = {"spatial": "halo", "tensor": "channels"}
-    words.append(cuts[layout.vae_parallel] if kind == "decoder" else "heads" if kind in heads else layout.scheme)
-    if kind == "decoder":
-        pass
+    words.append({"scheme": layout.scheme, "heads": "heads", "picture": _CUTS[layout.vae_parallel]}[known.cut])
+    if known.cut == "picture":
+        pass  # a decoder never has a prompt
     elif not shape.text:
         words.append("no_prompt")
     elif layout.prompt_layout != "replicated":
@@ -180,7 +181,7 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
     if layout.ring_order != "step":
         words.append(layout.ring_order)
     words.append(case.dtype)
-    if kind == "attention" or case.family != "normal":
+    if case.family != "normal" or not known.checkpoint:
         words.append(case.family)
     if tag:
         words.append(tag)
@@ -189,25 +190,15 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
 
 @dataclass
 class Registry:
-    """Cases in the order they run, ids unique."""
+    """Cases in the order they run, those of both families of backends; an id is unique among those of one family."""
 
     cases: list[Case] = field(default_factory=list)
+    _ids: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, case: Case) -> None:
-        if any(known.id == case.id for known in self.cases):
+        """Add a case; ValueError if its id is taken."""
+        key = case.backends, case.id
+        if key in self._ids:
             raise ValueError(f"two cases have the id {case.id}")
+        self._ids.add(key)
         self.cases.append(case)
-
-
-def suite_cases(suite: str, backend: str = "cpu") -> list[Case]:
-    """The cases of a suite on a backend, in the order they run (the heavy ones last).
-
-    Raises:
-        UserError: there is no such suite.
-    """
-    if suite not in SUITES:
-        raise UserError(f"suite '{suite}' does not exist; choose one of {', '.join(SUITES)}.")
-    from parity.suites import registry, wing_registry
-
-    cases = registry().cases if backend == "cpu" else wing_registry().cases
-    return [case for case in cases if suite == "full" or case.suite == suite]

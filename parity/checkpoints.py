@@ -7,13 +7,12 @@ through the model is inert. Matrices have spread 1/sqrt(inputs), which keeps act
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.inputs import generator
+from parity.oracles import oracle_of
 
 if TYPE_CHECKING:
     import torch
@@ -80,8 +79,8 @@ def _wan(heads: int, head_dim: int, layers: int, **more: Any) -> dict[str, Any]:
     }
 
 
-COGVIDEOX = "CogVideoXTransformer3DModel"
-WAN = "WanTransformer3DModel"
+_COGVIDEOX = "CogVideoXTransformer3DModel"
+_WAN = "WanTransformer3DModel"
 _T5 = {
     "vocab_size": 64,
     "d_model": 24,
@@ -203,14 +202,14 @@ MODELS: dict[str, ModelSpec] = {
     "sd35_tiny64_dual_block": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY), block=0),
     # Three heads whose 20 features are turned 8 by time, 6 by height, 6 by width.
     "wan22_tiny": ModelSpec(
-        _wan(3, 20, 3, ffn_dim=112, text_dim=24, freq_dim=32), max_shard_size="200KB", class_name=WAN
+        _wan(3, 20, 3, ffn_dim=112, text_dim=24, freq_dim=32), max_shard_size="200KB", class_name=_WAN
     ),
     # Real widths of one expert, two of its 40 blocks, which are all alike.
     "wan_vae_tiny": ModelSpec(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
     ),
-    "cogvideox_2b_tiny": ModelSpec(_cogvideox(rotary=False), class_name=COGVIDEOX),
-    "cogvideox_5b_tiny": ModelSpec(_cogvideox(rotary=True), class_name=COGVIDEOX),
+    "cogvideox_2b_tiny": ModelSpec(_cogvideox(rotary=False), class_name=_COGVIDEOX),
+    "cogvideox_5b_tiny": ModelSpec(_cogvideox(rotary=True), class_name=_COGVIDEOX),
     "sd35_vae_tiny": ModelSpec(
         _sd35_vae((16, 24, 32), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
     ),
@@ -236,7 +235,7 @@ MODELS: dict[str, ModelSpec] = {
     # Whole tiles per head and whole tiles of features per device, as TTNN wants them.
     "qwen3_moe_tiny32": ModelSpec(_QWEN3_MOE | _TILED, class_name="Qwen3MoeForCausalLM", rounded=True),
     "dflash_tiny32": ModelSpec(_DFLASH | _TILED, class_name=DRAFTER, target="qwen3_moe_tiny32", rounded=True),
-    "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=WAN),
+    "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=_WAN),
 }
 
 _SHARP = 1.5
@@ -345,11 +344,7 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
     model_class = getattr(diffusers, config["_class_name"])
     with torch.device("meta"):
         model = model_class.from_config(model_class.load_config(folder))
-    if hasattr(model, "rope"):  # its tables are no part of the checkpoint
-        model.rope = type(model.rope)(config["attention_head_dim"], config["patch_size"], config["rope_max_seq_len"])
-    if config["_class_name"] == COGVIDEOX and not config["use_rotary_positional_embeddings"]:  # nor is this one
-        sizes = [config[f"sample_{side}"] for side in ("height", "width", "frames")]
-        model.patch_embed.pos_embedding = model.patch_embed._get_positional_embeddings(*sizes).to(dtype)
+    oracle_of(config["_class_name"]).restore(model, config, dtype)
     kept = set(model_class._keep_in_fp32_modules or ())
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -374,39 +369,3 @@ def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
     if name.startswith("decoder.conv_out"):  # little of the picture is to be clamped, which would hide errors
         fan_in *= 16
     return torch.empty(shape).uniform_(-1.0, 1.0, generator=g).mul_((3.0 / fan_in) ** 0.5)
-
-
-@dataclass
-class CheckpointStore:
-    """Folders in one temporary directory; use it as a context manager."""
-
-    _root: Path | None = None
-    _known: dict[tuple[str, int], Path] = field(default_factory=dict)
-
-    def __enter__(self) -> CheckpointStore:
-        self._root = Path(tempfile.mkdtemp(prefix="refsim-parity-"))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
-        self._known.clear()
-
-    def folder(self, model: str, seed: int) -> Path:
-        """The folder of a model, built on first use."""
-        if (model, seed) not in self._known:
-            path = self._root / f"{model}-{seed}"
-            if model in MODELS:
-                build(MODELS[model], seed, path)
-            else:
-                from parity import pipelines
-
-                pipelines.build(model, seed, path)
-            self._known[model, seed] = path
-        return self._known[model, seed]
-
-    def drop(self, model: str, seed: int) -> None:
-        """Remove a folder that no later case needs."""
-        path = self._known.pop((model, seed), None)
-        if path is not None:
-            shutil.rmtree(path, ignore_errors=True)

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from parity.cases import Case
-    from parity.gate import Record, SuiteRun
+    from parity.records import Record, SuiteRun
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -110,8 +110,8 @@ class _Lines:
             done = index - (record is None)
             self._bar.update(self._task, total=total, completed=done, description=case.id)
         if record is not None:
-            line = f"[{index:{len(str(total))}}/{total}] {record['verdict']:7} {case.id} {record['wall_s']:.1f} s"
-            reason = f": {record['reason']}" if record["reason"] else ""
+            line = f"[{index:{len(str(total))}}/{total}] {record.verdict:7} {case.id} {record.wall_s:.1f} s"
+            reason = f": {record.reason}" if record.reason else ""
             self._console.print(line + reason, markup=False, soft_wrap=True)
 
 
@@ -131,20 +131,20 @@ def _print(done: SuiteRun, out: Path) -> None:
         table.add_column(heading, justify="right", no_wrap=True, min_width=8 if heading == "RMSE/std" else 7)
     table.add_column("s", justify="right", no_wrap=True, min_width=4)
     for r in done.records:
-        metrics = (r["metrics"].get(m) for m in _COLUMNS)
+        metrics = (r.metrics.get(m) for m in _COLUMNS)
         table.add_row(
-            r["id"],
-            r["verdict"],
+            r.id,
+            r.verdict,
             *map(number, metrics),
-            number(r["noise"].get("rel_rmse")),
-            f"{r['wall_s']:.1f}",
-            style=None if r["verdict"] == "passed" else colours[r["verdict"]],
+            number(r.noise.get("rel_rmse")),
+            f"{r.wall_s:.1f}",
+            style=None if r.verdict == "passed" else colours[r.verdict],
         )
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     console.print(table)
     for r in done.records:
-        if r["verdict"] != "passed":
-            console.print(f"{r['verdict']}: {r['id']}: {r['reason']}", markup=False, soft_wrap=True)
+        if r.verdict != "passed":
+            console.print(f"{r.verdict}: {r.id}: {r.reason}", markup=False, soft_wrap=True)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in done.counts.items())
     console.print(f"{counts} in {done.wall_s:.0f} s; {', '.join(files(done))} in {out}", markup=False, soft_wrap=True)
 

@@ -1,6 +1,6 @@
-"""Communication parity: both wings must ask for the same collectives, on the same axis, with the same bytes.
+"""Communication parity: both backends must ask for the same collectives, on the same axis, with the same bytes.
 
-Differences that lie in how the two wings are built have a reason and are listed; any other one fails the case.
+Differences that lie in how the two are built have a reason and are listed; any other one fails the case.
 """
 
 from __future__ import annotations

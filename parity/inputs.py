@@ -93,14 +93,15 @@ def encoder_inputs(shape: ModelShape, vocabulary: int, seed: int) -> dict[str, T
     return {"input_ids": torch.randint(vocabulary, size, generator=generator(seed, "ids")), "attention_mask": mask}
 
 
-def rounded(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
+def rounded(tensors: dict[str, Tensor], dtype: str, exact: tuple[str, ...] = ()) -> dict[str, Tensor]:
     """The same fp32 tensors holding only values that ``dtype`` (``fp32`` or ``bf16``) can hold.
 
-    ``timestep`` (one dim) stays as it is: pipelines hand it over in fp32, it is a place in time and no activation.
+    ``timestep`` (one dim) stays as it is: pipelines hand it over in fp32, it is a place in time and no activation. So
+    do those named in ``exact``.
     """
     if dtype == "fp32":
         return tensors
-    return {name: x.bfloat16().float() if x.ndim > 1 else x for name, x in tensors.items()}
+    return {name: x.bfloat16().float() if x.ndim > 1 and name not in exact else x for name, x in tensors.items()}
 
 
 def _draw(family: str, size: tuple[int, ...], g: torch.Generator) -> Tensor:

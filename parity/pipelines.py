@@ -1,24 +1,16 @@
-"""Whole tiny pipelines of diffusers: prompt in, pictures out, every step's latents judged against diffusers' own run.
+"""Whole tiny pipelines of diffusers as folders, and what each is asked for.
 
 The parts are the tiny models of ``parity.checkpoints``, a tokenizer of whole words and diffusers' schedulers.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from parity import metrics as m
-from parity.cases import Case
-from parity.checkpoints import MODELS, CheckpointStore, diffusers_model, transformers_model
+from parity.checkpoints import MODELS, diffusers_model, transformers_model
 from parity.inputs import generator
-from refsim.api.images import Generated, generate_images
-from refsim.mesh import get_mesh
 from refsim.pipelines.request import PipelineRequest
 
 _WORDS = "a the cat dog runs over green hills under snow slow fast".split()
@@ -103,55 +95,6 @@ def build(name: str, seed: int, folder: Path) -> None:
     scheduler, arguments = spec.scheduler
     parts["scheduler"] = getattr(diffusers, scheduler)(**arguments)
     getattr(diffusers, spec.class_name)(**parts, **spec.arguments).save_pretrained(folder)
-
-
-def run(case: Case, seed: int, store: CheckpointStore, **more: Any) -> Generated:
-    """The simulator's part."""
-    options = case.layout.options(case.dtype, **more)
-    return generate_images(store.folder(case.model, seed), PIPELINES[case.model].request, options=options)
-
-
-def reference(name: str, folder: Path) -> tuple[Tensor, Tensor]:
-    """(8-bit frames (F, H, W, 3) in int16, latents after every step) of diffusers' own run."""
-    import diffusers
-
-    spec, steps = PIPELINES[name], []
-    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder)
-    pipe.set_progress_bar_config(disable=True)
-
-    def keep(pipe: Any, index: int, t: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        steps.append(tensors["latents"].clone())
-        return {}
-
-    asked = spec.request
-    extra = {"guidance_scale_2": asked.guidance_2, "num_frames": asked.frames}
-    result = pipe(
-        asked.prompt,
-        negative_prompt=asked.negative_prompt,
-        height=asked.height,
-        width=asked.width,
-        num_inference_steps=asked.steps,
-        guidance_scale=asked.guidance,
-        generator=torch.Generator().manual_seed(asked.seed),
-        max_sequence_length=asked.max_text,
-        callback_on_step_end=keep,
-        output_type="np",
-        **{name: value for name, value in extra.items() if value is not None},
-    )
-    images = result.images if asked.frames is None else result.frames[0]
-    return (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
-
-
-def compare(case: Case, found: Generated, frames: Tensor, steps: Tensor) -> dict[str, Any]:
-    """The worst step's error, the worst pixel, and whether there was a picture to judge."""
-    ranks = get_mesh(case.mesh).num_devices
-    return {
-        "rel_rmse": m.worst([m.rel_rmse(a, b) for a, b in zip(found.steps, steps, strict=True)]),
-        "max_pixel_difference": int((found.pixels.to(torch.int16) - frames).abs().max()),
-        "flat_picture": int(frames.float().std() <= 10),
-        "distinct_replicas": 1 if found.replicas_equal else math.nan if ranks > 1 else 1,
-        "non_finite": m.non_finite(found.steps),
-    }
 
 
 def _tokenizer(longest: int) -> Any:

@@ -1,19 +1,18 @@
 """Writers: results.json (the records), junit.xml (for CI systems) and parity.md; every number comes from a record.
 
-The device wing's records have a table of operations each, which goes to a file of its own, operations.json, by case.
+Records of a ttnn backend have a table of operations each, which goes to a file of its own, operations.json, by case.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-from parity.gate import Record, SuiteRun
-from parity.thresholds import TABLE
+from parity.kinds import KINDS, load
+from parity.records import SuiteRun, plain
 from refsim import output
 
 OPERATIONS = "operations.json"
@@ -30,11 +29,11 @@ Measured on backend `{{ run.backend }}`, seed {{ run.seed }}, started {{ run.sta
 {% for name, version in run.versions.items() %}{{ name }} {{ version }}{{ ", " if not loop.last }}{% endfor %}.
 
 Attention is judged against float64 `torch.nn.functional.scaled_dot_product_attention`, models against
-`diffusers.SD3Transformer2DModel` in fp32 with the same folder and inputs (for bf16: rounded to bf16), the device wing
-against refsim in bf16. *Shard* is the worst 1 - PCC over every shard of every sample (and head), *seam* that of the
-rows next to a shard border, *added* that of what a single block adds to its input, *noise* the relative RMSE of the
-oracle itself when it computes in the storage dtype (for fp32 models: its distance from float64). Seconds are those from
-the end of the case before; on a ttnn backend cases are started ahead of their turn.
+diffusers and transformers in fp32 with the same folder and inputs (for bf16: rounded to bf16), `tt_impl` on a ttnn
+backend against refsim in bf16. *Shard* is the worst 1 - PCC over every shard of every sample (and head), *seam* that
+of the rows next to a shard border, *added* that of what a single block adds to its input, *noise* the relative RMSE of
+the oracle itself when it computes in the storage dtype (for fp32 models: its distance from float64). Seconds are those
+from the end of the case before; on a ttnn backend cases are started ahead of their turn.
 
 | case | verdict | rel RMSE | 1 - PCC | shard | seam | added | noise | MB sent | s |
 |---|---|---|---|---|---|---|---|---|---|
@@ -60,7 +59,7 @@ one device hold at a time, and in which operation. Every operation is in `operat
 | case | operations | different | fidelity | peak L1, B | in | peak DRAM, MiB | of | in |
 |---|---|---|---|---|---|---|---|---|
 {% for r in on_devices -%}
-{% set d = r.resources -%}
+{% set d = r.extra.resources -%}
 | {{ r.id }} | {{ d.operations }} | {{ d.different }} \
 | {% for name, n in d.fidelities.items() %}{{ name }} {{ n }}{{ ", " if not loop.last }}{% endfor %} \
 | {{ d.peak_l1.bytes }} | {{ d.peak_l1.op }} \
@@ -72,7 +71,7 @@ one device hold at a time, and in which operation. Every operation is in `operat
 
 | kind | dtype | metric | at most | because |
 |---|---|---|---|---|
-{% for (kind, dtype), thresholds in table.items() if (kind, dtype) in used -%}
+{% for (kind, dtype), thresholds in table.items() -%}
 {% for t in thresholds -%}
 | {{ kind }} | {{ dtype }} | {{ t.metric }} | {{ "%g" | format(t.limit) }} | {{ t.reason }} |
 {% endfor -%}
@@ -95,20 +94,18 @@ def files(run: SuiteRun) -> tuple[str, ...]:
 
 
 def _operations(run: SuiteRun) -> dict[str, list[dict[str, Any]]]:
-    return {r["id"]: r["optable"] for r in run.records if r.get("optable")}
+    return {r.id: r.extra["optable"] for r in run.records if r.extra.get("optable")}
 
 
 def results_json(run: SuiteRun) -> str:
-    """Strict JSON: what is not finite becomes the string ``nan``, ``inf`` or ``-inf``."""
-    found = run.as_json()
-    found["records"] = [{k: v for k, v in record.items() if k != "optable"} for record in run.records]
-    return json.dumps(_plain(found), indent=2, allow_nan=False) + "\n"
+    """Strict JSON of a run, see :meth:`parity.records.SuiteRun.to_json`."""
+    return json.dumps(run.to_json(), indent=2, allow_nan=False) + "\n"
 
 
 def junit_xml(run: SuiteRun) -> bytes:
     """One test case per record: ``failure`` for a bound exceeded, ``error`` for an exception, ``skipped``."""
-    failed = [r for r in run.records if r["verdict"] == "failed"]
-    errors = sum(bool(r["error"]) for r in failed)
+    failed = [r for r in run.records if r.verdict == "failed"]
+    errors = sum(bool(r.error) for r in failed)
     totals = {
         "name": f"parity.{run.suite}",
         "tests": str(len(run.records)),
@@ -123,15 +120,15 @@ def junit_xml(run: SuiteRun) -> bytes:
     for name, value in {"backend": run.backend, "seed": run.seed, **run.versions}.items():
         ET.SubElement(properties, "property", {"name": name, "value": str(value)})
     for r in run.records:
-        attributes = {"classname": f"parity.{run.suite}", "name": r["id"], "time": f"{r['wall_s']:.3f}"}
+        attributes = {"classname": f"parity.{run.suite}", "name": r.id, "time": f"{r.wall_s:.3f}"}
         element = ET.SubElement(suite, "testcase", attributes)
-        message = {"message": _xml_text(r["reason"])}
-        if r["verdict"] == "skipped":
+        message = {"message": _xml_text(r.reason)}
+        if r.verdict == "skipped":
             ET.SubElement(element, "skipped", message)
-        elif r["verdict"] == "failed":
-            child = ET.SubElement(element, "error" if r["error"] else "failure", message)
-            child.text = _xml_text(r["error"] or r["reason"])
-        ET.SubElement(element, "system-out").text = _xml_text(json.dumps(_plain({"metrics": r["metrics"]})))
+        elif r.verdict == "failed":
+            child = ET.SubElement(element, "error" if r.error else "failure", message)
+            child.text = _xml_text(r.error or r.reason)
+        ET.SubElement(element, "system-out").text = _xml_text(json.dumps(plain({"metrics": r.metrics})))
     ET.indent(root)
     return ET.tostring(root, encoding="utf-8", xml_declaration=True)
 
@@ -143,37 +140,22 @@ def markdown(run: SuiteRun) -> str:
     environment.filters["num"] = number
     return environment.from_string(_MARKDOWN).render(
         run=run,
-        not_passed=[r for r in run.records if r["verdict"] != "passed"],
-        on_devices=[r for r in run.records if r.get("resources")],
-        table=TABLE,
-        used={(r["kind"], r["dtype"]) for r in run.records},
+        not_passed=[r for r in run.records if r.verdict != "passed"],
+        on_devices=[r for r in run.records if r.extra.get("resources")],
+        table={(kind, dtype): load(kind).thresholds[dtype] for kind, dtype in _judged(run)},
+    )
+
+
+def _judged(run: SuiteRun) -> list[tuple[str, str]]:
+    """(kind, dtype) of everything that was judged, in the order of the kinds."""
+    return sorted(
+        {(r.kind, r.dtype) for r in run.records}, key=lambda key: (list(KINDS).index(key[0]), key[1] != "fp32")
     )
 
 
 def number(value: Any) -> str:
     """A metric in a table cell: two digits, ``-`` where there is none."""
     return f"{value:.1e}" if isinstance(value, (int, float)) else "-"
-
-
-def worst_records(records: list[Record], metric: str, count: int = 5) -> list[Record]:
-    """The records with the largest value of a metric, NaN first."""
-    measured = [r for r in records if r["metrics"].get(metric) is not None]
-
-    def key(r: Record) -> float:
-        value = r["metrics"][metric]
-        return math.inf if math.isnan(value) else value
-
-    return sorted(measured, key=key, reverse=True)[:count]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def _xml_text(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from parity.cases import Case
-from parity.gate import missing_memory
+from parity.machine import missing_memory
 from refsim.errors import RefsimError
 from refsim.runtime.launch import Result
 
@@ -26,7 +26,7 @@ Progress = Callable[["Outcome"], None]
 
 
 class Simulator(Protocol):
-    """What runs a case: ``parity.runners.CpuRunner``, or a stand-in in tests."""
+    """What runs a case: ``parity.cpu_runner.CpuRunner``, or a stand-in in tests."""
 
     def simulate(self, case: Case, seed: int, **more: Any) -> Result: ...
 

@@ -24,8 +24,8 @@ def run_schedules(
     as_json: AsJson = False,
 ) -> None:
     """Every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with the commands to replay."""
+    from parity.cpu_runner import CpuRunner
     from parity.gate import check_environment, select
-    from parity.runners import CpuRunner
     from parity.schedules import explore
 
     cases = select(suite, expr)
@@ -63,13 +63,13 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """One case under one schedule, compared with its undisturbed run."""
-    from parity.cases import suite_cases
+    from parity.suites import suite_cases
     from refsim.errors import UserError
 
     if case not in {known.id for known in suite_cases(suite)}:
         raise UserError(f"suite '{suite}' has no case '{case}'; `refsim parity list` prints the ids.")
+    from parity.cpu_runner import CpuRunner
     from parity.gate import check_environment
-    from parity.runners import CpuRunner
     from parity.schedules import explore
 
     chosen = next(known for known in suite_cases(suite) if known.id == case)

@@ -1,1 +1,1 @@
-"""Deliberate faults in either wing: a gate that passes one of them is not a gate."""
+"""Deliberate faults in either backend: a gate that passes one of them is not a gate."""

@@ -1,24 +1,25 @@
-"""The reference wing's faults, run: each must fail the gate of its case, leave a hazard or a mark in the trace, or be
+"""The reference's faults, run: each must fail the gate of its case, leave a hazard or a mark in the trace, or be
 refused in words that name its nature. Clean cases run first, through the same checks.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from parity import traces
 from parity.cases import Case
+from parity.cpu_runner import CpuRunner
 from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_model, ref_runtime  # noqa: F401 - they register
+from parity.faults.records import SEED, Progress, Record, new_record, note_metrics, note_verdict
 from parity.faults.registry import FAULTS, Fault
-from parity.faults.wing import Progress, Record, ordered
-from parity.runners import CpuRunner, Measured
-from parity.thresholds import Threshold, judge, thresholds_for
+from parity.kinds import thresholds_for
+from parity.kinds.base import Measured
+from parity.thresholds import Threshold
 from refsim.errors import RefsimError
 
-SEED = 7
+BACKEND = "cpu"
 TIMEOUT_S = 10.0
 TRACE = (
     Threshold("trace_without_overlap", 0, "every ring step but the last computes while the next shard travels"),
@@ -31,12 +32,12 @@ TRACE = (
 
 
 def ref_faults() -> dict[str, Fault]:
-    """The reference wing's faults by id."""
-    return {name: fault for name, fault in FAULTS.items() if fault.wing == "refsim"}
+    """The faults of ``refsim`` by id."""
+    return {name: fault for name, fault in FAULTS.items() if fault.backend == BACKEND}
 
 
 def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> list[Record]:
-    """As ``parity.faults.wing.run``, on CPU ranks."""
+    """As :func:`parity.faults.ttnn.run`, on CPU ranks."""
     known = ref_faults()
     chosen = list(known.values()) if ids is None else [known[name] for name in ids]
     cases = list(dict.fromkeys(fault.case for fault in chosen))
@@ -53,35 +54,15 @@ def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> l
 
 def _record(runner: CpuRunner, case: Case, fault: Fault | None, clean: dict[Case, list[dict[str, Any]]]) -> Record:
     bounds = (*thresholds_for(case.kind, case.dtype), *TRACE)
-    record: Record = {
-        "id": fault.id if fault else case.id,
-        "kind": "fault" if fault else "clean",
-        "wing": "refsim",
-        **{key: getattr(fault, key, "") for key in ("family", "sentence", "stands_for")},
-        "case": case.id,
-        "caught_by": [],
-        "error": "",
-        "metrics": {},
-        "thresholds": {t.metric: t.limit for t in bounds},
-    }
-    started, named = time.monotonic(), False
+    record, started = new_record(case, fault, BACKEND, bounds), time.monotonic()
     name = f"{fault.inject.__module__}:{fault.inject.__name__}" if fault else ""
     try:
         measured = runner.run(case, SEED, fault=name, trace=True, timeout_s=TIMEOUT_S)
+        note_metrics(record, _metrics(measured, case, fault, clean), bounds)
     except RefsimError as e:
         record["error"] = f"{type(e).__name__}: {e}"
-        named = bool(fault and fault.says and re.search(fault.says, record["error"]))
-    else:
-        record["metrics"] = _metrics(measured, case, fault, clean)
-        exceeded = [t for t in bounds if judge(record["metrics"], (t,))]
-        record["caught_by"] = ordered(
-            {"metric": t.metric, "value": record["metrics"].get(t.metric), "threshold": t.limit} for t in exceeded
-        )
     record["seconds"] = time.monotonic() - started
-    if fault:
-        record["verdict"] = "caught" if record["caught_by"] or named else "survived"
-    else:
-        record["verdict"] = "false alarm" if record["caught_by"] or record["error"] else "passed"
+    note_verdict(record, fault)
     return record
 
 

@@ -1,4 +1,4 @@
-"""Faults of the reference wing in attention over shards: merges, the prompt, masks, order of shards and heads."""
+"""Faults of the reference in attention over shards: merges, the prompt, masks, order of shards and heads."""
 
 from __future__ import annotations
 

@@ -18,11 +18,13 @@ from refsim.parallel.halo import ImageShards
 
 DECODER = "decoder"
 SP2_TP4 = Layout("t3k", "sp2_tp4")
-IMAGE = make_case("decoder", "sd35_vae_tiny", SP2_TP4, ModelShape((10, 13), 0, 1))  # 13 columns as 4 + 4 + 4 + 1 of 4
+IMAGE = make_case(
+    "vae_decoder", "sd35_vae_tiny", SP2_TP4, ModelShape((10, 13), 0, 1)
+)  # 13 columns as 4 + 4 + 4 + 1 of 4
 CHANNELS = make_case(
-    "decoder", "sd35_vae_tiny", Layout("t3k", "sp2_tp4", vae_parallel="tensor"), ModelShape((10, 13), 0, 1)
+    "vae_decoder", "sd35_vae_tiny", Layout("t3k", "sp2_tp4", vae_parallel="tensor"), ModelShape((10, 13), 0, 1)
 )
-VIDEO = make_case("decoder", "cogvideox_vae_tiny", SP2_TP4, ModelShape((4, 10, 13), 0, 1))  # two chunks
+VIDEO = make_case("vae_decoder", "cogvideox_vae_tiny", SP2_TP4, ModelShape((4, 10, 13), 0, 1))  # two chunks
 
 
 @fault(

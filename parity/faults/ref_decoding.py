@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.cases import DecodeShape, Layout, make_case
+from parity.cases import GenerationShape, Layout, make_case
 from parity.faults.ref_tools import around, fault, instead
 from refsim.layers import grouped_attention, rope
 from refsim.models.dflash import attention as draft_attention
@@ -19,8 +19,8 @@ from refsim.parallel import vocab
 from refsim.pipelines import speculative
 
 DECODING = "decoding"
-TP2 = make_case("decode", "dflash_tiny", Layout("n300", "tp2"), DecodeShape(prompts=6))
-SIX = make_case("decode", "dflash_six_tiny", Layout("n300", "tp2"), DecodeShape(prompts=6))
+TP2 = make_case("generation", "dflash_tiny", Layout("n300", "tp2"), GenerationShape(prompts=6))
+SIX = make_case("generation", "dflash_six_tiny", Layout("n300", "tp2"), GenerationShape(prompts=6))
 
 
 @fault(DECODING, TP2, "One proposal too many is accepted.", "acceptance loop that stops one late")

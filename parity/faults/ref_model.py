@@ -1,4 +1,4 @@
-"""Faults of the reference wing in the model: reductions, weights, norms, tables, modulation, guidance."""
+"""Faults of the reference in the model: reductions, weights, norms, tables, modulation, guidance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the reference wing that leave values alone: buffers, schedules, axes. Hazards and the trace show them."""
+"""Faults of the reference that leave values alone: buffers, schedules, axes. Hazards and the trace show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference wing's faults share: the cases they run on, and how one is registered.
+"""What the reference's faults share: the cases they run on, and how one is registered.
 
 A fault is a context manager that every rank enters around its program (``RunOptions.fault``): it replaces a named
 function or attribute of ``refsim``, calls the original where it can, and puts it back.
@@ -23,7 +23,7 @@ def _attention(mesh: str, parallel: str, *more: Any, rows: int = 101, **options:
 
 def _model(mesh: str, parallel: str, batch: int = 1) -> Case:
     shape, guidance = ModelShape((12, 20), 29, batch), 4.5 if batch > 1 else None
-    return make_case("model", "sd35_tiny", Layout(mesh, parallel), shape, guidance=guidance)
+    return make_case("transformer", "sd35_tiny", Layout(mesh, parallel), shape, guidance=guidance)
 
 
 RING = _attention("bh-qb-1x4", "sp4")  # 101 tokens as 32 + 32 + 32 + 5 of 32
@@ -44,7 +44,7 @@ def fault(family: str, case: Case, sentence: str, stands_for: str = "", *, says:
 
     def decorate(function: Callable[[], Iterator[None]]) -> Callable:
         inject = contextmanager(function)
-        register(Fault(function.__name__.replace("_", "-"), family, "refsim", sentence, stands_for, case, inject, says))
+        register(Fault(function.__name__.replace("_", "-"), family, "cpu", sentence, stands_for, case, inject, says))
         return inject
 
     return decorate

@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """One mistake put into one wing.
+    """One mistake put into one backend.
 
     Attributes:
         id: unique, with hyphens.
         family: what kind of mistake it is.
-        wing: ``refsim`` or ``tt_impl``.
+        backend: ``cpu`` (it is put into ``refsim``) or ``ttnn-mock`` (into ``tt_impl``).
         sentence: what is wrong in the program.
         stands_for: the mistake of a person that it stands for.
         case: the ``parity.cases.Case`` that must fail.
@@ -24,7 +24,7 @@ class Fault:
 
     id: str
     family: str
-    wing: str
+    backend: str
     sentence: str
     stands_for: str
     case: Any

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-from parity.faults.wing import Record, is_good
+from parity.faults.records import Record, is_good
+from parity.records import plain
 from parity.thresholds import Threshold, judge
 from refsim import output
+
+SCHEMA = 1
+"""Version of the form of faults.json."""
 
 WHOLE_PCC = Threshold("one_minus_pcc", 1e-3, "PCC >= 0.999 over the whole tensor, the usual gate")
 
@@ -41,15 +44,10 @@ def summary(records: list[Record]) -> dict[str, Any]:
 def as_json(records: list[Record]) -> str:
     """Summary and records; not-a-numbers as text."""
     made = [{**r, "missed_by": missed_by(r) if r["kind"] == "fault" else []} for r in records]
-    return json.dumps(_plain({"summary": summary(records), "records": made}), indent=1, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return (
+        json.dumps(plain({"schema": SCHEMA, "summary": summary(records), "records": made}), indent=1, allow_nan=False)
+        + "\n"
+    )
 
 
 def markdown(records: list[Record]) -> str:
@@ -68,26 +66,26 @@ def markdown(records: list[Record]) -> str:
         lines += [
             f"## {family}",
             "",
-            "| fault | wing | what is wrong | stands for | caught by |",
+            "| fault | backend | what is wrong | stands for | caught by |",
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {r['id']} | {r['wing']} | {_cell(r['sentence'])} | {_cell(r['stands_for'])} | {_cell(_caught(r))} |"
+            f"| {r['id']} | {r['backend']} | {_cell(r['sentence'])} | {_cell(r['stands_for'])} | {_cell(_caught(r))} |"
             for r in faults
             if r["family"] == family
         ]
         lines.append("")
     lines += ["## Which metric sees what", "", "`x` beyond its bound, `.` within it, blank: not measured there.", ""]
-    for wing in dict.fromkeys(r["wing"] for r in faults):
-        lines += _matrix(wing, [r for r in faults if r["wing"] == wing and not r["error"]])
+    for backend in dict.fromkeys(r["backend"] for r in faults):
+        lines += _matrix(backend, [r for r in faults if r["backend"] == backend and not r["error"]])
     return "\n".join(lines)
 
 
-def _matrix(wing: str, faults: list[Record]) -> list[str]:
+def _matrix(backend: str, faults: list[Record]) -> list[str]:
     metrics = list(dict.fromkeys(m for r in faults for m in r["thresholds"] if r["metrics"].get(m) is not None))
     metrics = [m for m in metrics if any(by["metric"] == m for r in faults for by in r["caught_by"])]
     lines = [
-        f"### {wing}",
+        f"### {backend}",
         "",
         "| fault | pcc 0.999 | " + " | ".join(metrics) + " |",
         "|---" * (len(metrics) + 2) + "|",

@@ -4,10 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from parity.formulas.base import patches
 
-from parity import gate, inputs, oracles
+from parity import formulas, gate, inputs
 from parity.cases import FAMILIES, AttentionShape, Layout, ModelShape, make_case
 from parity.checkpoints import MODELS, CheckpointStore, load_oracle
+from parity.cpu_runner import CpuRunner
+from parity.kinds import attention
 
 SHAPE = AttentionShape(heads=2, n=96, text=20, head_dim=16, logical_n=80)
 CASE = make_case("attention", "attention", Layout("n300", "sp2"), SHAPE, tag="test")
@@ -43,16 +46,16 @@ def test_rounding_keeps_the_time_step():
 
 def test_tokens_are_rows_of_patches():
     sample = torch.arange(2 * 3 * 4 * 6).reshape(2, 3, 4, 6)
-    tokens = oracles.tokens_of(sample)
+    tokens = patches(sample)
     assert tokens.shape == (2, 6, 12)
     assert set(tokens[1, 4].tolist()) == set(sample[1, :, 2:4, 2:4].flatten().tolist())
 
 
 def test_float64_attention_in_blocks_is_the_formula(monkeypatch):
     tensors = inputs.attention_inputs(SHAPE, "normal", 0)
-    monkeypatch.setattr(oracles, "_SCORES_BYTES", 8 * 100 * 40)
-    out, lse = oracles.attention_float64(tensors, SHAPE)
-    q, k, v = (oracles.joint_rows(tensors, name, 80).double() for name in ("q", "k", "v"))
+    monkeypatch.setattr(formulas, "_SCORES_BYTES", 8 * 100 * 40)
+    out, lse = formulas.attention_float64(tensors, SHAPE)
+    q, k, v = (formulas.joint_rows(tensors, name, 80).double() for name in ("q", "k", "v"))
     scores = q @ k.transpose(-1, -2) / 4.0
     torch.testing.assert_close(out, scores.softmax(-1) @ v, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(lse, scores.exp().sum(-1).log(), rtol=1e-12, atol=1e-12)
@@ -60,13 +63,11 @@ def test_float64_attention_in_blocks_is_the_formula(monkeypatch):
 
 def test_ranks_pass_and_spoilt_answers_do_not(monkeypatch, tmp_path):
     cases = [CASE, dataclasses.replace(CASE, id="bf16", dtype="bf16")]
-    done = gate.run_suite(cases=cases, out_dir=tmp_path)
-    assert done.exit_code == 0, [r["reason"] for r in done.records]
-    assert done.records[0]["bytes_by_collective"] and done.records[1]["noise"]["one_minus_pcc"] > 1e-7
+    done = gate.run_cases(cases, CpuRunner(), out_dir=tmp_path)
+    assert done.exit_code == 0, [r.reason for r in done.records]
+    assert done.records[0].bytes_by_collective and done.records[1].noise["one_minus_pcc"] > 1e-7
 
-    from refsim import api
-
-    honest = api.attention_result
+    honest = attention.attention_result
 
     def spoilt(tensor, spoil):
         def result(*args, **kwargs):
@@ -82,9 +83,9 @@ def test_ranks_pass_and_spoilt_answers_do_not(monkeypatch, tmp_path):
         ("lse", lambda x: x / 0.6931, "lse_rel_max"),
         ("lse", lambda x: torch.where(x > 4, torch.nan, x), "non_finite"),
     ):
-        monkeypatch.setattr(api, "attention_result", spoilt(tensor, spoil))
-        (record,) = gate.run_suite(cases=[CASE]).records
-        assert record["verdict"] == "failed" and seen_by in record["reason"], (tensor, record["reason"])
+        monkeypatch.setattr(attention, "attention_result", spoilt(tensor, spoil))
+        (record,) = gate.run_cases([CASE], CpuRunner()).records
+        assert record.verdict == "failed" and seen_by in record.reason, (tensor, record.reason)
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +122,8 @@ def test_checkpoints_are_seeded_and_dropped(store):
 
 
 def test_one_model_case(store):
-    model = make_case("model", "sd35_tiny", Layout("n300", "cfg2"), ModelShape(text=9), guidance=3.0, tag="test")
-    done = gate.run_suite(cases=[dataclasses.replace(model, twin=Layout("n300", "sp2"))])
+    model = make_case("transformer", "sd35_tiny", Layout("n300", "cfg2"), ModelShape(text=9), guidance=3.0, tag="test")
+    done = gate.run_cases([dataclasses.replace(model, other_layout=Layout("n300", "sp2"))], CpuRunner())
     (record,) = done.records
-    assert record["verdict"] == "passed", record["reason"]
-    assert record["metrics"]["distinct_replicas"] == 1 and record["metrics"]["twin_rel_rmse"] < 5e-6
+    assert record.verdict == "passed", record.reason
+    assert record.metrics["distinct_replicas"] == 1 and record.metrics["other_layout_rel_rmse"] < 5e-6

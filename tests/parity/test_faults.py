@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
-from parity.faults import ref, report, wing
+from parity.faults import ref, report, ttnn
 from parity.faults.cli import app
 from parity.faults.ref_tools import RING, fault
 from parity.faults.registry import FAULTS
@@ -36,7 +36,7 @@ def test_the_corpus_is_large_and_covers_the_families():
     count = Counter(f.family for f in ref.ref_faults().values())
     assert count.keys() == FAMILIES
     assert len(ref.ref_faults()) >= 60
-    assert len(wing.wing_faults()) >= 20
+    assert len(ttnn.ttnn_faults()) >= 20
 
 
 @pytest.mark.parametrize("name", sorted(ref.ref_faults()))
@@ -59,7 +59,7 @@ def test_what_whole_tensor_pcc_misses_is_caught(tmp_path):
     told = json.loads((tmp_path / "faults.json").read_text())
     assert told["summary"]["caught"] == told["summary"]["faults"] == 6
     assert len(told["summary"]["missed_by_pcc_0.999"]) == 6
-    assert "| answer-scaled | refsim |" in (tmp_path / "faults.md").read_text()
+    assert "| answer-scaled | cpu |" in (tmp_path / "faults.md").read_text()
     missed = {r["id"]: r["missed_by"] for r in told["records"]}
     assert "one_minus_pcc" in missed["answer-scaled"]
     assert "rel_rmse" in missed["one-stale-copy"]

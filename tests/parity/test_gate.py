@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from parity import gate, report
 from parity.cases import AttentionShape, Layout, make_case
 from parity.cli import app
-from parity.runners import Measured
+from parity.kinds.base import Measured
 from refsim.errors import RankFailure, UserError
 
 GOOD = {
@@ -59,7 +59,7 @@ class FakeRunner:
 def run(answers, tmp_path=None, seed=0, **more):
     runner = FakeRunner(answers)
     cases = [case(tag, **more) for tag in answers]
-    done = gate.run_suite("smoke", seed=seed, out_dir=tmp_path, cases=cases, runner=runner)
+    done = gate.run_cases(cases, runner, gate.Asked(seed=seed), out_dir=tmp_path)
     assert not runner.open
     return done, runner
 
@@ -76,15 +76,15 @@ def test_verdicts_and_reasons(tmp_path):
         },
         tmp_path,
     )
-    by_tag = {r["id"].rsplit("-", 1)[1]: r for r in done.records}
-    assert {tag: r["verdict"] for tag, r in by_tag.items()} == {
+    by_tag = {r.id.rsplit("-", 1)[1]: r for r in done.records}
+    assert {tag: r.verdict for tag, r in by_tag.items()} == {
         tag: "passed" if tag == "good" else "failed" for tag in by_tag
     }
-    assert by_tag["over"]["reason"] == "one_minus_pcc_shard 1e-06 is above 1e-10"
-    assert by_tag["nan"]["reason"] == "rel_rmse nan is above 1e-06"
-    assert by_tag["unmeasured"]["reason"] == "lse_rel_max was not measured"
-    assert by_tag["raises"]["reason"] == "ValueError: odd \x00 shape"
-    assert by_tag["dies"]["reason"] == "rank 3 was killed by SIGKILL." and by_tag["dies"]["error"] == "in ring step 2"
+    assert by_tag["over"].reason == "one_minus_pcc_shard 1e-06 is above 1e-10"
+    assert by_tag["nan"].reason == "rel_rmse nan is above 1e-06"
+    assert by_tag["unmeasured"].reason == "lse_rel_max was not measured"
+    assert by_tag["raises"].reason == "ValueError: odd \x00 shape"
+    assert by_tag["dies"].reason == "rank 3 was killed by SIGKILL." and by_tag["dies"].error == "in ring step 2"
     assert done.counts == {"passed": 1, "failed": 5, "skipped": 0} and done.exit_code == 1
 
 
@@ -138,7 +138,7 @@ def test_operations_of_a_device_have_a_file_of_their_own(tmp_path):
     rows = [{"op": "ttnn.linear", "count": 1}, {"op": "ttnn.add", "count": 2}]
     extra = {"resources": resources, "optable": rows}
     done, _ = run({"device": Measured(GOOD, {}, extra=extra), "cpu": GOOD}, tmp_path)
-    name = done.records[0]["id"]
+    name = done.records[0].id
     assert json.loads((tmp_path / "operations.json").read_text()) == {name: rows}
     records = json.loads((tmp_path / "results.json").read_text())["records"]
     assert records[0]["resources"] == resources and "optable" not in records[0]
@@ -155,7 +155,7 @@ def test_all_passed_is_exit_code_0():
 
 def test_a_case_without_the_memory_it_needs_is_skipped_and_skipping_everything_is_no_success():
     done, runner = run({"a": GOOD}, needs_gb=1e6)
-    assert done.records[0]["verdict"] == "skipped" and "1e+06 GiB" in done.records[0]["reason"]
+    assert done.records[0].verdict == "skipped" and "1e+06 GiB" in done.records[0].reason
     assert not runner.ran and done.exit_code == 1
 
 
@@ -170,7 +170,7 @@ def test_memory_that_kept_ranks_hold_is_given_back_before_a_case_is_skipped(monk
 def test_seeds_add_up_and_shared_state_is_dropped_after_its_last_use():
     runner = FakeRunner({"a": GOOD, "b": GOOD, "c": GOOD})
     cases = [case("a"), case("b", seed=2), case("c")]
-    gate.run_suite(seed=10, cases=cases, runner=runner)
+    gate.run_cases(cases, runner, gate.Asked(seed=10))
     assert [seed for _, seed in runner.ran] == [10, 12, 10]
     assert [i.rsplit("-", 1)[1] for i in runner.dropped] == ["b", "c"]
 
@@ -178,8 +178,8 @@ def test_seeds_add_up_and_shared_state_is_dropped_after_its_last_use():
 def test_progress_is_told_before_and_after_each_case():
     told = []
     cases = [case("a"), case("b")]
-    gate.run_suite(cases=cases, runner=FakeRunner({"a": GOOD, "b": GOOD}), progress=lambda *x: told.append(x))
-    assert [(i, n, c.id[-1], r and r["verdict"]) for i, n, c, r in told] == [
+    gate.run_cases(cases, FakeRunner({"a": GOOD, "b": GOOD}), progress=lambda *x: told.append(x))
+    assert [(i, n, c.id[-1], r and r.verdict) for i, n, c, r in told] == [
         (1, 2, "a", None),
         (1, 2, "a", "passed"),
         (2, 2, "b", None),
@@ -206,7 +206,7 @@ def test_out_that_is_a_file_is_found_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
     runner = FakeRunner({"a": GOOD})
     with pytest.raises(UserError, match="cannot be made a folder"):
-        gate.run_suite(cases=[case("a")], runner=runner, out_dir=tmp_path / "file")
+        gate.run_cases([case("a")], runner, out_dir=tmp_path / "file")
     assert not runner.ran
 
 
@@ -220,7 +220,7 @@ def test_command_line_lists():
 @pytest.mark.parametrize("metrics, code", [(GOOD, 0), (GOOD | {"rel_rmse": 1.0}, 1)])
 def test_command_line_runs(monkeypatch, tmp_path, metrics, code):
     fake = FakeRunner({"normal": metrics})
-    monkeypatch.setattr("parity.runners.CpuRunner", lambda: fake)
+    monkeypatch.setattr("parity.cpu_runner.CpuRunner", lambda: fake)
     monkeypatch.setattr("refsim.runtime.launch.warm_up", lambda: None)
     arguments = ["run", "-k", "attention and n300 and tp2", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
@@ -235,15 +235,15 @@ def test_a_hazard_fails_a_case_whose_values_are_right(tmp_path, monkeypatch):
     sentence = "write-while-read: rank 0's send writes buffer k of rank 1 and rank 1's sdpa reads it."
     runner = FakeRunner({"good": GOOD})
     monkeypatch.setattr(runner, "run", lambda case, seed: Measured(GOOD, {}, hazards=[sentence]))
-    done = gate.run_suite("smoke", out_dir=tmp_path, cases=[case("good")], runner=runner)
+    done = gate.run_cases([case("good")], runner, out_dir=tmp_path)
     (record,) = done.records
-    assert (record["verdict"], record["reason"], record["hazards"]) == ("failed", sentence, [sentence])
+    assert (record.verdict, record.reason, record.hazards) == ("failed", sentence, [sentence])
     assert sentence in (tmp_path / "parity.md").read_text()
 
 
 def test_several_seeds_are_several_records():
     runner = FakeRunner({"good": GOOD})
-    done = gate.run_suite("smoke", seed=3, seeds=2, cases=[case("good")], runner=runner)
-    assert [record["id"][-11:] for record in done.records] == ["-good-seed3", "-good-seed4"]
+    done = gate.run_cases([case("good")], runner, gate.Asked(seed=3, seeds=2))
+    assert [record.id[-11:] for record in done.records] == ["-good-seed3", "-good-seed4"]
     assert [seed for _, seed in runner.ran] == [3, 4]
     assert len(runner.dropped) == 2

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity import metrics as m
-from parity.thresholds import judge, thresholds_for
+from parity.kinds import thresholds_for
+from parity.thresholds import judge
 
 SHARDS = [(0, 32), (32, 64), (64, 96), (96, 120)]
 FP32 = thresholds_for("attention", "fp32")

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from parity.cases import FAMILIES, Layout, suite_cases
-from parity.thresholds import thresholds_for
+from parity.cases import FAMILIES, Layout
+from parity.kinds import thresholds_for
+from parity.suites import suite_cases
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
@@ -58,8 +59,8 @@ def test_every_family_goes_through_every_scheme_in_fp32():
 
 
 def test_cfg_parallel_stands_beside_cfg_fusion():
-    pairs = [c for c in SMOKE if c.twin and c.kind == "model"]
-    assert any(fits(c.layout).cfg == 2 and fits(c.twin).cfg == 1 and c.guidance for c in pairs)
+    pairs = [c for c in SMOKE if c.other_layout and c.kind == "transformer"]
+    assert any(fits(c.layout).cfg == 2 and fits(c.other_layout).cfg == 1 and c.guidance for c in pairs)
 
 
 def test_real_widths_and_the_full_size_are_in_smoke():
@@ -77,7 +78,7 @@ def test_real_widths_and_the_full_size_are_in_smoke():
 
 @pytest.mark.parametrize("case", FULL, ids=lambda c: c.id)
 def test_case_fits_its_mesh_and_has_thresholds(case):
-    for layout in (case.layout, case.twin):
+    for layout in (case.layout, case.other_layout):
         if layout is not None:
             config = fits(layout)
             assert config.num_devices == get_mesh(layout.mesh).num_devices

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from parity import runners, schedules
+from parity import cpu_runner, schedules
 from parity.cases import AttentionShape, Layout, make_case
 from parity.schedules_cli import app
 from refsim.errors import RankFailure, UserError
@@ -80,7 +80,7 @@ def test_a_case_too_big_for_the_machine_is_skipped_aloud(monkeypatch):
     monkeypatch.setattr(schedules, "missing_memory", lambda case: "needs 99 GiB")
     outcome = explore({})
     assert (outcome.verdict, outcome.skipped, outcome.schedules) == ("skipped", "needs 99 GiB", [])
-    monkeypatch.setattr(runners, "CpuRunner", lambda: Runner({}))
+    monkeypatch.setattr(cpu_runner, "CpuRunner", lambda: Runner({}))
     ran = CliRunner().invoke(app, ["run", "-k", CASE])
     assert (ran.exit_code, ran.stdout.startswith("0 passed, 0 failed, 1 skipped")) == (1, True)
 
@@ -93,7 +93,7 @@ def test_the_replay_command_carries_what_is_not_the_default():
 @pytest.mark.parametrize("answer", [None, RankFailure("rank 1 died.", rank=1)], ids=["passes", "fails"])
 def test_the_commands_tell_and_their_exit_codes_too(monkeypatch, answer):
     answers = {5: answer} if answer else {}
-    monkeypatch.setattr(runners, "CpuRunner", lambda: Runner(answers))
+    monkeypatch.setattr(cpu_runner, "CpuRunner", lambda: Runner(answers))
     ran = CliRunner().invoke(app, ["run", "-k", CASE, "--schedules", "3", "--seed", "4", "--json"])
     assert ran.exit_code == bool(answer)
     (record,) = json.loads(ran.stdout)
@@ -115,10 +115,10 @@ def test_a_case_that_does_not_exist_is_refused():
     "case", [CASE, "attention-t3k_1x8-sp8-ring-fp32-normal", "attention-t3k-sp4_tp2-usp_r2u2-fp32-normal"]
 )
 def test_the_simulator_keeps_its_bits(case):
-    from parity.cases import suite_cases
+    from parity.suites import suite_cases
 
     (chosen,) = (known for known in suite_cases("smoke") if known.id == case)
-    with runners.CpuRunner() as runner:
+    with cpu_runner.CpuRunner() as runner:
         outcome = schedules.explore(runner, chosen, [0, 1, 2])
     assert outcome.verdict == "passed", outcome.failures
     assert len(outcome.schedules) == 3

@@ -4,14 +4,15 @@ import math
 
 import pytest
 
-from parity.thresholds import FROM_FLOOR, MARGIN, TABLE, calibration, judge, limit_of, thresholds_for
+from parity.kinds import KINDS, load, thresholds_for
+from parity.thresholds import FROM_FLOOR, MARGIN, calibration, judge, limit_of
 
-CALIBRATED = [("attention", "fp32"), ("attention", "bf16"), ("model", "fp32"), ("model", "bf16")]
+CALIBRATED = [("attention", "fp32"), ("attention", "bf16"), ("transformer", "fp32"), ("transformer", "bf16")]
 
 
-@pytest.mark.parametrize(("kind", "dtype"), TABLE)
+@pytest.mark.parametrize(("kind", "dtype"), [(kind, dtype) for kind in KINDS for dtype in load(kind).thresholds])
 def test_a_floor_only_ever_tightens(kind, dtype):
-    asked = {t.metric: t.limit for t in TABLE[kind, dtype]}
+    asked = {t.metric: t.limit for t in load(kind).thresholds[dtype]}
     for t in thresholds_for(kind, dtype):
         assert t.limit <= asked.get(t.metric, math.inf)
         assert t.reason

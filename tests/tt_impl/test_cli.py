@@ -9,12 +9,12 @@ import sys
 import pytest
 from safetensors.torch import load_file, save_file
 
-from parity.checkpoints import CheckpointStore
 from parity.inputs import model_inputs
 from parity.metrics import rel_rmse
-from parity.suites import wing_registry
+from parity.store import CheckpointStore
+from parity.suites import suite_cases
 
-CASE = next(case for case in wing_registry().cases if case.id == "sd35_tiny64-n300-cfg2-ring-bf16")
+CASE = next(case for case in suite_cases("smoke", "ttnn-mock") if case.id == "sd35_tiny64-n300-cfg2-ring-bf16")
 
 
 def refsim(*words: object) -> subprocess.CompletedProcess:
@@ -30,14 +30,14 @@ def test_run_on_the_mock_mesh(tmp_path):
         save_file(model_inputs(CASE.shape, *dims, "normal", 0), tmp_path / "in.safetensors")
         words = ["run", folder, "--mesh", "n300", "--parallel", "cfg2", "--guidance", 4.5]
         words += ["--inputs", tmp_path / "in.safetensors", "--dtype", "bf16"]
-        wing, trace = tmp_path / "wing.safetensors", tmp_path / "trace.jsonl"
-        done = refsim(*words, "--backend", "ttnn-mock", "--out", wing, "--trace", trace, "--json")
+        device, trace = tmp_path / "device.safetensors", tmp_path / "trace.jsonl"
+        done = refsim(*words, "--backend", "ttnn-mock", "--out", device, "--trace", trace, "--json")
         assert done.returncode == 0, done.stderr
         summary = json.loads(done.stdout)
         assert summary["backend"] == "ttnn-mock" and summary["operations"] == len(trace.read_text().splitlines())
         done = refsim(*words, "--out", tmp_path / "cpu.safetensors")
         assert done.returncode == 0, done.stderr
-    ours, theirs = load_file(wing), load_file(tmp_path / "cpu.safetensors")
+    ours, theirs = load_file(device), load_file(tmp_path / "cpu.safetensors")
     assert ours.keys() == theirs.keys() == {"sample", "guided"}
     for name, value in theirs.items():
         assert rel_rmse(ours[name].float(), value.float()) == pytest.approx(0, abs=0.05)

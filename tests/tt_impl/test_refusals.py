@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from parity import gate
-from parity.cases import Case, suite_cases
+from parity.cases import Case
+from parity.suites import suite_cases
 from refsim.options import RunOptions
 from tt_impl.launch import Worker
 
@@ -90,7 +91,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
 
 
 class Refused:
-    """A parity runner whose device wing runs into a fault."""
+    """A parity runner whose device program runs into a fault."""
 
     def __init__(self, worker: Worker, mesh: str, parallel: str, fault: str, arguments: dict[str, Any]) -> None:
         self._worker, self._arguments = worker, arguments
@@ -107,8 +108,8 @@ def test_refused(case: str, worker: Worker) -> None:
     """What ttnn says is the reason for which the parity gate fails the case."""
     *program, parts = CASES[case]
     record = gate.run_case(Refused(worker, *program), suite_cases("smoke", "ttnn-mock")[0], "ttnn-mock", 0)
-    assert record["verdict"] == "failed" and record["error"]
-    message = record["reason"]
+    assert record.verdict == "failed" and record.error
+    message = record.reason
     missing = [part for part in parts if not re.search(re.escape(part).replace(r"\{bytes\}", r"\d+"), message)]
     assert missing == [], message
     assert "backtrace" not in message

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import refsim
-from parity.runners import compare_frames
+from parity.kinds.vae_decoder import compare_frames
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh

@@ -1,4 +1,4 @@
-"""Faults of the device wing in tensor parallelism: gathers, reductions, biases, distributed norms, modulation."""
+"""Faults of the device backend in tensor parallelism: gathers, reductions, biases, distributed norms, modulation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from parity.faults.wing_tools import SP2_TP2, SP2_TP4, TP2, around, around_init, fault, while_building
+from parity.faults.ttnn_tools import SP2_TP2, SP2_TP4, TP2, around, around_init, fault, while_building
 
 COLLECTIVES, NORMS, MODULATION = "collectives", "norms", "modulation"
 

@@ -1,11 +1,11 @@
-"""Faults of the device wing in attention over shards: masks, the joint prompt, merges, exchanges, shard order."""
+"""Faults of the device backend in attention over shards: masks, the joint prompt, merges, exchanges, shard order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from parity.faults.wing_tools import SP2, SP2_TP4, TP2, ULYSSES, USP, around, fault
+from parity.faults.ttnn_tools import SP2, SP2_TP4, TP2, ULYSSES, USP, around, fault
 
 PADDING, JOINT, MERGE, EXCHANGE = "padding", "joint", "merge", "exchange"
 

@@ -1,12 +1,12 @@
-"""Decoding cases of the device wing: what is judged when a choice is a toss-up, and what counts as wrong."""
+"""Generation on a ttnn backend: what is judged when a choice is a toss-up, and what counts as wrong."""
 
 from __future__ import annotations
 
-from parity.decoding import Said
-from parity.wing_decoding import closest_choice, differences, wrong_rows
+from parity.kinds.generation import Expected, differences, wrong_rows
+from parity.kinds.ttnn_generation import closest_choice
 
 
-def said(**changes: object) -> Said:
+def expected(**changes: object) -> Expected:
     """Three steps: two proposals accepted, none, one; six tokens wanted."""
     values = {
         "tokens": [1, 2, 3, 4, 5, 6],
@@ -17,18 +17,18 @@ def said(**changes: object) -> Said:
         "first_margin": 1.0,
         "proposal_margins": [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]],
     }
-    return Said(**(values | changes))
+    return Expected(**(values | changes))
 
 
 def test_proposals_behind_the_end_of_a_step_decide_nothing():
-    assert closest_choice(said()) == 1.0
+    assert closest_choice(expected()) == 1.0
 
 
 def test_every_choice_that_ends_a_step_counts():
-    assert closest_choice(said(first_margin=0.05)) == 0.05
-    assert closest_choice(said(margins=[1.0, 0.05, 1.0])) == 0.05
+    assert closest_choice(expected(first_margin=0.05)) == 0.05
+    assert closest_choice(expected(margins=[1.0, 0.05, 1.0])) == 0.05
     rejected = [[1.0, 1.0, 0.05], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
-    assert closest_choice(said(proposal_margins=rejected)) == 0.05
+    assert closest_choice(expected(proposal_margins=rejected)) == 0.05
 
 
 def test_rows_of_caches():

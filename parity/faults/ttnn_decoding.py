@@ -1,4 +1,4 @@
-"""Faults of the device wing's decoding: caches, positions, the cut vocabulary, the experts, the drafter."""
+"""Faults of decoding on the device backend: caches, positions, the cut vocabulary, the experts, the drafter."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from parity.cases import DecodeShape, Layout, make_case
-from parity.faults.wing_tools import around, fault
+from parity.cases import GenerationShape, Layout, make_case
+from parity.faults.ttnn_tools import around, fault
 
 DECODING = "decoding"
 TP4 = make_case(
-    "wing_decode", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), DecodeShape(prompts=2, text=7, max_new_tokens=6)
+    "ttnn_generation", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), GenerationShape(prompts=2, text=7, max_new_tokens=6)
 )
 
 

@@ -1,20 +1,21 @@
-"""A block of the device wing: what its metrics see, and that the acceptance's layouts are all in the suite."""
+"""A block on a ttnn backend: what its metrics see, and that the acceptance's layouts are all in the suite."""
 
 import pytest
 import torch
 
-from parity import wing_block
-from parity.cases import BlockShape, suite_cases
-from parity.thresholds import judge, thresholds_for
+from parity.cases import BlockShape
+from parity.kinds import thresholds_for, ttnn_block
+from parity.suites import suite_cases
+from parity.thresholds import judge
 
 SHARDS = [(0, 64), (64, 75)]
 
 
 @pytest.fixture(scope="module")
 def streams():
-    inputs = wing_block.block_inputs(BlockShape(75, 29), 192, seed=3)
+    inputs = ttnn_block.block_inputs(BlockShape(75, 29), 192, seed=3)
     g = torch.Generator().manual_seed(1)
-    after = {name: inputs[name] + 0.3 * torch.randn(inputs[name].shape, generator=g) for name in wing_block.STREAMS}
+    after = {name: inputs[name] + 0.3 * torch.randn(inputs[name].shape, generator=g) for name in ttnn_block.STREAMS}
     return inputs, after
 
 
@@ -22,9 +23,9 @@ def failures(streams, change):
     inputs, ref = streams
     ours = {name: x.clone() for name, x in ref.items()}
     change(ours, inputs)
-    found, by_stream = wing_block.compare(inputs, ours, ref, SHARDS)
-    assert set(by_stream) == set(wing_block.STREAMS)
-    return {f.split()[0] for f in judge(found | {"comm_unexplained": 0}, thresholds_for("wing_block", "bf16"))}
+    found, by_stream = ttnn_block.compare(inputs, ours, ref, SHARDS)
+    assert set(by_stream) == set(ttnn_block.STREAMS)
+    return {f.split()[0] for f in judge(found | {"comm_unexplained": 0}, thresholds_for("ttnn_block", "bf16"))}
 
 
 def test_the_same_answer_passes(streams):
@@ -62,7 +63,7 @@ def test_not_finite(streams):
 
 
 def test_inputs_are_seeded_and_fit_bf16():
-    a, b = (wing_block.block_inputs(BlockShape(8, 4), 64, seed=5) for _ in range(2))
+    a, b = (ttnn_block.block_inputs(BlockShape(8, 4), 64, seed=5) for _ in range(2))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert all(torch.equal(x, x.bfloat16().float()) for x in a.values())
 

@@ -1,18 +1,18 @@
-"""Cases of the device wing are started ahead of their turn: never more than there are workers, never one that is
+"""Cases of a ttnn backend are started ahead of their turn: never more than there are workers, never one that is
 skipped, and the answer that is judged is the case's own."""
 
 from concurrent.futures import Future
 
 import pytest
 
-from parity import wing_runner
-from parity.cases import suite_cases
-from parity.runners import Measured
+from parity import ttnn_runner
+from parity.kinds.base import Measured
+from parity.suites import suite_cases
 
 CASES = [(case, 0) for case in suite_cases("smoke", "ttnn-mock")[:5]]
 
 
-class Recording(wing_runner.WingRunner):
+class Recording(ttnn_runner.TTNNRunner):
     def __init__(self):
         super().__init__("ttnn-mock")
         self.started, self.futures = [], {}
@@ -33,7 +33,7 @@ class Recording(wing_runner.WingRunner):
 
 @pytest.fixture
 def enough(monkeypatch):
-    monkeypatch.setattr(wing_runner, "missing_memory", lambda case: "")
+    monkeypatch.setattr(ttnn_runner, "missing_memory", lambda case: "")
 
 
 def test_the_next_ones_are_under_way_and_no_more(enough):
@@ -41,7 +41,7 @@ def test_the_next_ones_are_under_way_and_no_more(enough):
     runner.plan(CASES)
     measured = runner.run(*CASES[0])
     assert measured.metrics == {"ran": CASES[0][0].id} and measured.sim_s == 1.5
-    assert runner.started == [case.id for case, _ in CASES[: 1 + wing_runner.WORKERS]]
+    assert runner.started == [case.id for case, _ in CASES[: 1 + ttnn_runner.WORKERS]]
     assert not runner._answers
 
 
@@ -55,7 +55,7 @@ def test_a_skipped_case_does_not_hold_its_place(enough):
 
 
 def test_no_case_too_big_for_the_machine_is_started_early(monkeypatch):
-    monkeypatch.setattr(wing_runner, "missing_memory", lambda case: "needs 99 GiB")
+    monkeypatch.setattr(ttnn_runner, "missing_memory", lambda case: "needs 99 GiB")
     runner = Recording()
     runner.plan(CASES)
     runner.run(*CASES[0])

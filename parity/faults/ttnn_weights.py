@@ -1,4 +1,4 @@
-"""Faults of the device wing in what each device holds: shard dims and axes, Q/K/V order, head padding, storage."""
+"""Faults of the device backend in what each device holds: shard dims and axes, Q/K/V order, head padding, storage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from parity.faults.wing_tools import SP2_TP2, TP2, TP2_DUAL, TP8, around, around_init, fault, while_building
+from parity.faults.ttnn_tools import SP2_TP2, TP2, TP2_DUAL, TP8, around, around_init, fault, while_building
 
 WEIGHTS, HEADS = "weights", "heads"
 

@@ -1,4 +1,4 @@
-"""What the device wing's faults share: the cases they run on, and ways to replace a part of ``tt_impl``.
+"""What the device backend's faults share: the cases they run on, and ways to replace a part of ``tt_impl``.
 
 A fault is a function that the worker calls before its program; it replaces a named function or attribute of a module
 of ``tt_impl`` and calls the original where it can. Each is run on the smallest case that shows it.
@@ -14,13 +14,13 @@ from parity.faults.registry import Fault, register
 
 
 def _block(mesh: str, parallel: str, *more: Any, model: str = "sd35_tiny64_block", n: int = 75) -> Case:
-    return make_case("wing_block", model, Layout(mesh, parallel, *more), BlockShape(n, 29), dtype="bf16")
+    return make_case("ttnn_block", model, Layout(mesh, parallel, *more), BlockShape(n, 29), dtype="bf16")
 
 
 def _whole(mesh: str, parallel: str, latent: tuple[int, int], batch: int) -> Case:
     shape = ModelShape(latent, 29, batch)
     guidance = 4.5 if batch == 2 else None
-    return make_case("wing", "sd35_tiny64", Layout(mesh, parallel), shape, dtype="bf16", guidance=guidance)
+    return make_case("ttnn_transformer", "sd35_tiny64", Layout(mesh, parallel), shape, dtype="bf16", guidance=guidance)
 
 
 TP2 = _block("n300", "tp2")  # 3 heads on 2 devices: one padded head
@@ -39,14 +39,14 @@ WHOLE_SP2 = _whole("n300", "sp2", (12, 24), 1)
 def fault(
     family: str, case: Case, sentence: str, stands_for: str, *, says: str | None = None
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register the decorated function as a fault of the device wing.
+    """Register the decorated function as a fault of the device backend.
 
     ``says``: a regular expression in the error that refuses the fault; None where only a metric may catch it.
     """
 
     def decorate(inject: Callable[[], None]) -> Callable[[], None]:
-        name = f"wing-{inject.__name__.replace('_', '-')}"
-        register(Fault(name, family, "tt_impl", sentence, stands_for, case, inject, says))
+        name = f"ttnn-{inject.__name__.replace('_', '-')}"
+        register(Fault(name, family, "ttnn-mock", sentence, stands_for, case, inject, says))
         return inject
 
     return decorate

@@ -1,4 +1,4 @@
-"""Faults of the device wing around the blocks: cfg groups, positions, buffers, links, topology, lifetime."""
+"""Faults of the device backend around the blocks: cfg groups, positions, buffers, links, topology, lifetime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from parity.faults.wing_tools import CFG2, SP2_DUAL, SP2_TP4, TP2, WHOLE_SP2, around, around_init, fault
+from parity.faults.ttnn_tools import CFG2, SP2_DUAL, SP2_TP4, TP2, WHOLE_SP2, around, around_init, fault
 
 CFG, POSITIONS, BUFFERS, RESOURCES = "cfg", "positions", "buffers", "resources"
 

@@ -1,0 +1,71 @@
+"""Runs cases of the cpu kinds: refsim's ranks compute, an oracle in this process judges."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+
+from parity.cases import Case
+from parity.kinds import load
+from parity.kinds.base import CpuKind, Measured
+from parity.store import CheckpointStore
+from refsim.errors import UserError
+
+
+class CpuRunner:
+    """Runs cases on forked CPU ranks; holds checkpoints and oracle answers over the cases of one suite."""
+
+    def __init__(self) -> None:
+        self._store = CheckpointStore()
+        self._kinds: dict[str, CpuKind] = {}
+        self._threads = torch.get_num_threads()
+
+    def __enter__(self) -> CpuRunner:
+        self._store.__enter__()
+        # ranks idle while the oracle computes, so it may have every core
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_num_threads(self._threads)
+        self._store.__exit__(*error)
+
+    def run(self, case: Case, seed: int, **more: Any) -> Measured:
+        """Run one case with ``seed``; whatever goes wrong is raised. ``more`` are further options of the run."""
+        started, kind = time.monotonic(), self._kind(case)
+        result = kind.run(case, case.layout, seed, **more)
+        measured = Measured(
+            kind.measure(case, seed, result),
+            noise=kind.noise(case, seed),
+            bytes_by_collective=result.bytes_by_collective,
+            digests=kind.digests(result),
+            sim_s=result.wall_s,
+            hazards=list(map(str, result.hazards)),
+            trace=getattr(result, "trace", []),
+        )
+        if case.other_layout is not None:
+            other = kind.run(case, case.other_layout, seed)
+            measured.metrics |= kind.measure_other_layout(case, result, other)
+            measured.digests |= {f"other_layout.{name}": value for name, value in kind.digests(other).items()}
+            measured.hazards += map(str, other.hazards)
+            measured.sim_s += other.wall_s
+        measured.oracle_s = time.monotonic() - started - measured.sim_s
+        return measured
+
+    def simulate(self, case: Case, seed: int, **more: Any) -> Any:
+        """The simulator's part of a case alone; ``more`` are further options of the run."""
+        return self._kind(case).run(case, case.layout, seed, **more)
+
+    def drop(self, case: Case, seed: int) -> None:
+        """Forget what only this case's checkpoint needs; called after the last case that uses it."""
+        self._kind(case).drop(case, seed)
+
+    def _kind(self, case: Case) -> CpuKind:
+        if case.backends != "cpu":
+            raise UserError(f"case {case.id} is for the ttnn backends; name one with --backend.")
+        if case.kind not in self._kinds:
+            self._kinds[case.kind] = load(case.kind)(self._store)
+        return self._kinds[case.kind]

@@ -1,0 +1,118 @@
+"""Attention alone, without a model: full tensors in, judged by the formula on float64."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from parity import formulas
+from parity import metrics as m
+from parity.cases import Case, Layout
+from parity.inputs import attention_inputs, rounded
+from parity.kinds.base import DIGITS, CpuKind, Metrics, noise_of, token_shards
+from parity.thresholds import BF16, FINITE, Threshold, pcc
+from refsim.api.attention import attention_result
+from refsim.runtime.launch import Result
+
+
+class Attention(CpuKind):
+    """One joint attention over image and prompt."""
+
+    thresholds: ClassVar = {
+        "fp32": (
+            Threshold(
+                "rel_rmse",
+                1e-6,
+                "fp32 holds 6e-8 per rounding and a merge rounds a handful of times; an equal-weight merge, which "
+                "scores PCC 0.9991, is off by 4e-2",
+            ),
+            *pcc(1e-10, "a relative error of 1e-6 leaves 5e-13, a log-sum-exp kept in bf16 leaves 8e-5"),
+            Threshold(
+                "lse_rel_max",
+                1e-6,
+                "fp32 log-sum-exp, rounded by half an ulp (6e-8 of its size) on each of some 16 merges; one key too "
+                "many among 4096 moves it by 3e-5",
+            ),
+            Threshold(
+                "other_layout_max_abs",
+                2e-6,
+                "schemes differ only in the order of fp32 merges on outputs of order 1",
+                optional=True,
+            ),
+            FINITE,
+        ),
+        "bf16": (
+            *BF16,
+            Threshold(
+                "lse_rel_max",
+                1e-5,
+                "storage is bf16 but scores and log-sum-exp are fp32: 64 products per score round by at most 64 * 6e-8 "
+                "of their size; a log-sum-exp kept in bf16 would be off by 2e-3",
+            ),
+        ),
+    }
+
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        """``q``, ``k``, ``v`` and the prompt's, holding only values of the storage dtype."""
+        return rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
+        options = layout.options(case.dtype, **more)
+        return attention_result(self.inputs(case, seed), options=options, logical_n=case.shape.logical_n)
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        rows = case.shape.rows
+        ref, lse_ref = formulas.attention_float64(self.inputs(case, seed), case.shape)
+        out, lse = _joint(result, rows), _lse_rows(result.tensors["lse"], case.shape.n, rows)
+        shards = token_shards(case.layout, case.shape.n, rows)
+        if case.shape.text:
+            split = case.layout.prompt_layout == "split"
+            prompt = token_shards(case.layout, case.shape.text, case.shape.text) if split else [(0, case.shape.text)]
+            shards += [(rows + a, rows + b) for a, b in prompt]
+        found = m.compare(rows_per_head(out), rows_per_head(ref), shards, digits=DIGITS[case.dtype])
+        found["lse_rel_max"] = m.rel_max(lse, lse_ref)
+        found["non_finite"] += m.non_finite(lse)
+        return found
+
+    def measure_other_layout(self, case: Case, result: Result, other: Result) -> Metrics:
+        rows = case.shape.rows
+        return {"other_layout_max_abs": m.max_abs(_joint(other, rows), _joint(result, rows))}
+
+    def noise(self, case: Case, seed: int) -> dict[str, float]:
+        return noise_of(*self._noise(case, seed))
+
+    def floor(self, case: Case, seed: int) -> Metrics:
+        if case.shape.n > 512:
+            return {}
+        noise, ref = self._noise(case, seed)
+        shards = token_shards(case.layout, case.shape.n, case.shape.rows)
+        return m.compare(rows_per_head(noise), rows_per_head(ref), shards, digits=DIGITS[case.dtype])
+
+    def drop(self, case: Case, seed: int) -> None:
+        pass  # there is no checkpoint
+
+    def _noise(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
+        """torch's attention in the storage dtype and in float64."""
+        tensors = self.inputs(case, seed)
+        return (
+            formulas.attention_noise(tensors, case.shape, case.dtype),
+            formulas.attention_float64(tensors, case.shape)[0],
+        )
+
+
+def _joint(result: Result, rows: int) -> Tensor:
+    """Real image rows and prompt rows of the simulator's answer, (B, H, rows + L, E)."""
+    image = result.tensors["out"][:, :, :rows]
+    return torch.cat([image, result.tensors["joint_out"]], 2) if "joint_out" in result.tensors else image
+
+
+def _lse_rows(lse: Tensor, n: int, rows: int) -> Tensor:
+    """(B, H, n + L) without the padding rows."""
+    return torch.cat([lse[:, :, :rows], lse[:, :, n:]], 2)
+
+
+def rows_per_head(x: Tensor) -> Tensor:
+    """(B, H, N, E) -> (B * H, N, E)."""
+    return x.flatten(0, 1)

@@ -1,0 +1,199 @@
+"""What every kind of case can do: a case goes in, metrics and digests come out. Judging is left to ``parity.gate``."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from parity import metrics as m
+from parity.cases import Case, Layout
+from parity.checkpoints import MODELS, load_oracle
+from parity.digests import tensor_digests
+from parity.oracles import oracle_of
+from parity.oracles.base import Oracle
+from parity.store import CheckpointStore
+from parity.thresholds import Threshold
+from refsim import api
+from refsim.mesh import get_mesh
+from refsim.parallel.sequence import TokenShards
+from refsim.runtime.launch import Result
+
+if TYPE_CHECKING:
+    from tt_impl.launch import Outcome
+
+DIGITS = {"fp32": 24, "bf16": 8}
+"""Binary places of the storage dtypes."""
+
+Metrics = dict[str, Any]
+
+
+@dataclass
+class Measured:
+    """What a run gave.
+
+    Attributes:
+        metrics: of the answer against the oracle; None where there is nothing to measure.
+        noise: rel_rmse and one_minus_pcc of the oracle itself in the storage dtype.
+        bytes_by_collective: sent by all ranks, keyed ``collective@group``.
+        digests: of the answer's tensors, by name; equal ones mean equal bits.
+        sim_s, oracle_s: seconds of the simulator, and of everything that is not.
+        hazards: uses of device buffers that nothing kept apart, one sentence each.
+        trace: events of all ranks, where asked for.
+        extra: what a backend has to say beyond that.
+    """
+
+    metrics: Metrics
+    noise: dict[str, float] = field(default_factory=dict)
+    bytes_by_collective: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    sim_s: float = 0.0
+    oracle_s: float = 0.0
+    hazards: list[str] = field(default_factory=list)
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Kind(ABC):
+    """A kind of case; an instance keeps what the cases of one suite share.
+
+    Attributes:
+        thresholds: what is allowed, by storage dtype; floors tighten it, see :func:`parity.kinds.thresholds_for`.
+    """
+
+    thresholds: ClassVar[Mapping[str, tuple[Threshold, ...]]]
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.store = store
+
+    def drop(self, case: Case, seed: int) -> None:
+        """Forget what only this case's checkpoint needs; called after the last case that uses it."""
+        self.store.drop(case.model, seed)
+
+
+class CpuKind(Kind):
+    """A kind that refsim's ranks run and code that nobody here wrote judges.
+
+    A result has ``wall_s``, ``hazards`` and ``bytes_by_collective``, whatever else its kind gives.
+    """
+
+    @abstractmethod
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Any:
+        """The simulator's answer in ``layout``; ``more`` are further fields of the run's options."""
+
+    @abstractmethod
+    def measure(self, case: Case, seed: int, result: Any) -> Metrics:
+        """All metrics of an answer against the oracle's."""
+
+    def measure_other_layout(self, case: Case, result: Any, other: Any) -> Metrics:
+        """Metrics of the answer in the case's second layout against the first one."""
+        raise NotImplementedError(f"{type(self).__name__} cases have one layout")
+
+    def noise(self, case: Case, seed: int) -> dict[str, float]:
+        """rel_rmse and one_minus_pcc of the oracle itself in the storage dtype; empty where that is not computed."""
+        return {}
+
+    def floor(self, case: Case, seed: int) -> Metrics:
+        """All metrics of the oracle in the storage dtype against itself in a wider one; empty where that is costly."""
+        return {}
+
+    def digests(self, result: Any) -> dict[str, str]:
+        """Digests of the answer, by name."""
+        return tensor_digests(result.tensors)
+
+
+class ModelKind(CpuKind):
+    """A kind whose answer is one tensor ``sample`` of one forward of a checkpoint, each oracle's computed once."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        super().__init__(store)
+        self._samples: dict[tuple, Tensor] = {}
+
+    @abstractmethod
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        """The case's inputs, by the names that ``refsim run`` takes, holding only values of its storage dtype."""
+
+    def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
+        """The oracle's answer to the inputs."""
+        return model(**tensors, return_dict=False)[0]
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
+        options = layout.options(case.dtype, **more)
+        folder, tensors = self.store.folder(case.model, seed), self.inputs(case, seed)
+        return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
+
+    def reference(self, case: Case, seed: int, arithmetic: torch.dtype = torch.float32) -> Tensor:
+        """The oracle's answer, computed in ``arithmetic`` from weights and inputs as storage holds them."""
+        key = (case.model, case.shape, case.family, seed, case.dtype, arithmetic)
+        if key not in self._samples:
+            oracle, tensors = self.oracle(case), self.inputs(case, seed)
+            model = load_oracle(self.store.folder(case.model, seed), arithmetic, rounded=case.dtype == "bf16")
+            given: dict[str, Any] = {
+                name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x
+                for name, x in tensors.items()
+            }
+            given |= oracle.further_inputs(model, given)
+            with torch.inference_mode():
+                self._samples[key] = self.call(model, given)
+        return self._samples[key]
+
+    def drop(self, case: Case, seed: int) -> None:
+        super().drop(case, seed)
+        self._samples = {key: x for key, x in self._samples.items() if (key[0], key[3]) != (case.model, seed)}
+
+    @staticmethod
+    def oracle(case: Case) -> Oracle:
+        """What is particular to the class of the case's model."""
+        return oracle_of(MODELS[case.model].class_name)
+
+
+class TTNNKind(Kind):
+    """A kind that ``tt_impl`` runs on a ttnn backend and that refsim, itself judged on CPU, is the reference for.
+
+    Attributes:
+        program: of ``tt_impl``, ``module:function``.
+    """
+
+    program: ClassVar[str]
+
+    @abstractmethod
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        """What both backends are handed in a file."""
+
+    def arguments(self, case: Case, seed: int) -> dict[str, Any]:
+        """What the program takes besides ``inputs``."""
+        return {"checkpoint": str(self.store.folder(case.model, seed))}
+
+    @abstractmethod
+    def reference(self, case: Case, seed: int, inputs: Path) -> Any:
+        """refsim's answer in the case's dtype; its ranks are forked, so call it from one thread only."""
+
+    @abstractmethod
+    def measure(self, case: Case, seed: int, outcome: Outcome, reference: Any) -> tuple[Metrics, dict[str, Any]]:
+        """All metrics of the device backend's answer against the reference's, and what else is to be kept."""
+
+
+def distinct_replicas(case: Case, digests: list[str]) -> float:
+    """How many different answers the ranks hold; NaN if not every rank says what it holds."""
+    ranks = get_mesh(case.mesh).num_devices
+    return len(set(digests)) if len(digests) == ranks else math.nan
+
+
+def noise_of(noise: Tensor | None, ref: Tensor) -> dict[str, float]:
+    """How far rounding alone moves an answer; empty if that was not computed."""
+    if noise is None:
+        return {}
+    return {"rel_rmse": m.rel_rmse(noise, ref), "one_minus_pcc": m.one_minus_pcc(noise, ref)}
+
+
+def token_shards(layout: Layout, n: int, rows: int) -> list[m.Range]:
+    """Token ranges of the members of the sp group when ``n`` tokens are cut of which ``rows`` are real."""
+    config = layout.config()
+    cut = TokenShards(rows, config.sp, TokenShards.of(n, config.sp).local_n)
+    return [cut.tokens(shard) for shard in range(config.sp)]

@@ -1,0 +1,256 @@
+"""Generation of text by target and drafter, judged by what transformers' two do, everything computed again every step.
+
+    tokens      the target's greedy ones, whatever the drafter says
+    proposals   what transformers' drafter says to the hidden states of transformers' target
+    steps       how many of them were accepted
+    rows        in both caches after every step: those of tokens that are final
+    margins     by how much the best logit won, which sees what the tokens do not
+
+A prompt at which two logits are within rounding of each other decides nothing and is left out, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from parity.cases import Case, Layout
+from parity.checkpoints import MODELS, load_oracle, transformers_model
+from parity.digests import json_digest
+from parity.inputs import generator
+from parity.kinds.base import CpuKind, Metrics
+from parity.store import CheckpointStore
+from parity.thresholds import REPLICAS, Threshold
+from refsim.api.text import TextRequest, TextResult, generate_text
+from refsim.options import RunOptions
+
+UNDECIDED = 1e-4
+"""Logits are of order 1 and fp32 rounds them by 1e-6; what is closer than a hundred times that is a toss-up."""
+
+
+class Generation(CpuKind):
+    """Speculative decoding of several prompts; the model of a case is the drafter, which names its target."""
+
+    thresholds: ClassVar = {
+        "fp32": (
+            Threshold(
+                "wrong_tokens", 0, "a drafter can change the speed, never the tokens: they are the target's alone"
+            ),
+            Threshold(
+                "wrong_proposals", 0, "every proposal is what transformers' drafter says to the same hidden states"
+            ),
+            Threshold("wrong_steps", 0, "the longest prefix that matches is accepted, and the target's own token"),
+            Threshold("wrong_rows", 0, "both caches hold the rows of final tokens, no more and no fewer"),
+            Threshold(
+                "margin_max_abs",
+                1e-4,
+                "logits of up to 10 after some thirty sums in fp32, each rounded by 6e-8 of its size, leave some 1e-5; "
+                "a head or an expert too few moves a margin by 1e-3 and more",
+            ),
+            Threshold(
+                "undecided_share", 0.5, "prompts whose logits tie within rounding decide nothing; most must decide"
+            ),
+            REPLICAS,
+        )
+    }
+
+    def __init__(self, store: CheckpointStore) -> None:
+        super().__init__(store)
+        self._oracles = OracleStore(store)
+
+    def inputs(self, case: Case, seed: int) -> list[list[int]]:
+        """Ids of the prompts, of many lengths; never the drafter's mask."""
+        return draw_prompts(case, case.shape.prompts, seed)
+
+    def run(self, case: Case, layout: Layout, seed: int, *, trace: bool = False, **more: Any) -> TextResult:
+        """The simulator's part; there is no trace of a whole loop."""
+        options = layout.options(case.dtype, **more)
+        return generate(case, seed, self.store, self.inputs(case, seed), options)
+
+    def measure(self, case: Case, seed: int, result: TextResult) -> Metrics:
+        """Counts of what is wrong over all prompts, and the largest error of a margin."""
+        oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
+        found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
+        margin, undecided = 0.0, 0
+        with _one_thread():
+            for prompt, text in zip(prompts, result.texts, strict=True):
+                expected = oracle.expect(prompt, case.shape.max_new_tokens)
+                if expected.closest < UNDECIDED:
+                    undecided += 1
+                    continue
+                proposals = zip(text.steps, expected.proposed, strict=False)
+                found["wrong_tokens"] += differences(text.tokens, expected.tokens)
+                found["wrong_proposals"] += sum(differences(a.proposed, b) for a, b in proposals)
+                found["wrong_steps"] += differences([step.accepted for step in text.steps], expected.accepted)
+                errors = [abs(a.margin - b) for a, b in zip(text.steps, expected.margins, strict=False)]
+                margin = max([margin, *errors])
+                context = case.shape.cache == "context"
+                found["wrong_rows"] += wrong_rows(len(prompt), [asdict(step) for step in text.steps], draft=context)
+        replicas = 1 if result.replicas_equal else math.nan
+        share = undecided / len(prompts)
+        return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
+
+    def digests(self, result: TextResult) -> dict[str, str]:
+        texts = [asdict(text) for text in result.texts]
+        for step in (step for text in texts for step in text["steps"]):
+            del step["seconds"]
+        return {"texts": json_digest(texts)}
+
+    def drop(self, case: Case, seed: int) -> None:
+        super().drop(case, seed)
+        self._oracles.drop(case, seed)
+
+
+def draw_prompts(case: Case, count: int, seed: int) -> list[list[int]]:
+    """Ids of ``count`` prompts of up to ``case.shape.text`` tokens."""
+    g, vocabulary = generator(seed, "prompts"), MODELS[case.model].config["mask_token_id"]
+    lengths = [2 + (7 * i) % (case.shape.text - 1) for i in range(count)]
+    return [torch.randint(vocabulary, (length,), generator=g).tolist() for length in lengths]
+
+
+def generate(
+    case: Case, seed: int, store: CheckpointStore, prompts: list[list[int]], options: RunOptions
+) -> TextResult:
+    """refsim's tokens after every prompt."""
+    request = TextRequest(store.folder(case.model, seed), case.shape.cache, case.shape.max_new_tokens)
+    target = store.folder(MODELS[case.model].target, seed)
+    return generate_text(target, prompts, request, options=options)
+
+
+@dataclass
+class Expected:
+    """What the oracle gives after one prompt; ``closest`` is the least of all margins, proposals' included."""
+
+    tokens: list[int]
+    proposed: list[list[int]]
+    accepted: list[int]
+    margins: list[float]
+    closest: float
+    first_margin: float = 0.0
+    proposal_margins: list[list[float]] = field(default_factory=list)
+
+
+class GenerationOracle:
+    """transformers' target and drafter of one seed, which compute everything again at every step."""
+
+    def __init__(self, store: CheckpointStore, drafter: str, seed: int) -> None:
+        self._known: dict[tuple, Expected] = {}
+        spec = MODELS[drafter]
+        self._target = load_oracle(store.folder(spec.target, seed), torch.float32)
+        self._drafter = transformers_model(spec, generator(seed, "weights"))
+
+    def expect(self, prompt: list[int], max_new_tokens: int) -> Expected:
+        """The loop of speculative decoding without any cache; computed once per prompt."""
+        key = tuple(prompt), max_new_tokens
+        if key not in self._known:
+            self._known[key] = self._loop(prompt, max_new_tokens)
+        return self._known[key]
+
+    @torch.inference_mode()
+    def _loop(self, prompt: list[int], max_new_tokens: int) -> Expected:
+        final, found = list(prompt), Expected([], [], [], [], float("inf"))
+        token, margin = _best(self._logits(final)[-1])
+        found.tokens.append(int(token))
+        found.closest = found.first_margin = float(margin)
+        while len(found.tokens) < max_new_tokens:
+            states = self._target(torch.tensor([final]), output_hidden_states=True).hidden_states
+            hidden = self._draft(states, found.tokens[-1])
+            proposed, by = _best(self._target.lm_head(hidden[0, 1:]))
+            tokens, margins = _best(self._logits([*final, found.tokens[-1], *proposed.tolist()])[len(final) :])
+            matched = 0
+            while matched < len(proposed) and proposed[matched] == tokens[matched]:
+                matched += 1
+            final += [found.tokens[-1], *proposed[:matched].tolist()]
+            found.tokens += [*proposed[:matched].tolist(), int(tokens[matched])]
+            found.proposed.append(proposed.tolist())
+            found.proposal_margins.append(by.tolist())
+            found.accepted.append(matched + 1)
+            found.margins.append(float(margins[: matched + 1].min()))
+            found.closest = min(found.closest, found.margins[-1], float(by.min()))
+        found.tokens = found.tokens[:max_new_tokens]
+        return found
+
+    @torch.inference_mode()
+    def states(self, prompt: list[int]) -> dict[str, Tensor]:
+        """Of a prompt: ``layers`` (layers - 1, rows, D) before the final norm, ``last`` (rows, D) after it, ``logits``
+        (rows, vocabulary), and ``draft`` (block, D), the drafter's first answer after its final norm."""
+        forward = self._target(torch.tensor([prompt]), output_hidden_states=True)
+        draft = self._draft(forward.hidden_states, int(forward.logits[0, -1].argmax()))[0]
+        layers = torch.cat(forward.hidden_states[1:-1])
+        return {"layers": layers, "last": forward.hidden_states[-1][0], "logits": forward.logits[0], "draft": draft}
+
+    @torch.inference_mode()
+    def router_gap(self, ids: list[int]) -> float:
+        """By how much the last expert chosen for a row of a text beats the first one left out; the least of all."""
+        chosen = self._target.config.num_experts_per_tok
+        routers = self._target(torch.tensor([ids]), output_router_logits=True).router_logits
+        best = torch.cat(routers).topk(chosen + 1, -1).values
+        return float((best[:, -2] - best[:, -1]).min())
+
+    def _draft(self, states: tuple[Tensor, ...], last: int) -> Tensor:
+        config = self._drafter.config
+        mask = [config.mask_token_id] * (config.block_size - 1)
+        noise = self._target.model.embed_tokens(torch.tensor([[last, *mask]]))
+        kept = torch.cat([states[layer + 1] for layer in config.target_layer_ids], -1)
+        return self._drafter(noise_embeds=noise, context_hidden_states=kept).last_hidden_state
+
+    def _logits(self, ids: list[int]) -> Tensor:
+        return self._target(torch.tensor([ids])).logits[0]
+
+
+class OracleStore:
+    """Oracles by (drafter, seed), kept until :meth:`drop`."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._known: dict[tuple[str, int], GenerationOracle] = {}
+
+    def of(self, case: Case, seed: int) -> GenerationOracle:
+        """The oracle of a case's drafter and its target."""
+        key = case.model, seed
+        if key not in self._known:
+            self._known[key] = GenerationOracle(self._store, case.model, seed)
+        return self._known[key]
+
+    def drop(self, case: Case, seed: int) -> None:
+        """Forget the oracle, and the target's folder, which only it and the drafter need."""
+        self._known.pop((case.model, seed), None)
+        self._store.drop(MODELS[case.model].target, seed)
+
+
+def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True) -> int:
+    """How often a cache did not hold exactly the rows of final tokens; ``draft``: the drafter's counts too."""
+    wrong = 0
+    for step in steps:
+        wrong += draft and step["draft_rows"] != start
+        start += step["accepted"]
+        wrong += step["target_rows"] != start
+    return wrong
+
+
+def differences(a: list[int], b: list[int]) -> int:
+    """Positions at which two lists differ, those that only one of them has included."""
+    return abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
+
+
+def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Best token and margin over the second best of every row."""
+    two = logits.topk(2, -1)
+    return two.indices[..., 0], two.values[..., 0] - two.values[..., 1]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The oracle computes a row at a time, which is too little for more than one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,47 @@
+"""CogVideoX's transformer: frames stand before channels, and positions are made by the pipeline or at construction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.cases import ModelShape
+from parity.oracles.base import Oracle
+
+
+class CogVideoXOracle(Oracle):
+    """``CogVideoXTransformer3DModel`` with its table of positions (2b) or rotary ones (5b)."""
+
+    class_names = ("CogVideoXTransformer3DModel",)
+
+    def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
+        tensors = super().inputs(config, shape, family, seed)
+        tensors["hidden_states"] = tensors["hidden_states"].transpose(1, 2).contiguous()  # (B, T, C, H, W)
+        return tensors
+
+    def further_inputs(self, model: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        if not model.config.use_rotary_positional_embeddings:
+            return {}
+        return {"image_rotary_emb": _rotary_tables(model, tensors["hidden_states"])}
+
+    def tokens(self, sample: Tensor) -> Tensor:
+        return super().tokens(sample.transpose(1, 2))
+
+    def restore(self, model: Any, config: dict[str, Any], dtype: torch.dtype) -> None:
+        if config["use_rotary_positional_embeddings"]:
+            return
+        sizes = [config[f"sample_{side}"] for side in ("height", "width", "frames")]
+        model.patch_embed.pos_embedding = model.patch_embed._get_positional_embeddings(*sizes).to(dtype)
+
+
+def _rotary_tables(model: Any, latent_BTCHW: Tensor) -> tuple[Tensor, Tensor]:
+    """What diffusers' CogVideoX pipeline hands its transformer, made by the pipeline's own code."""
+    from diffusers import CogVideoXPipeline
+
+    pipe = CogVideoXPipeline.__new__(CogVideoXPipeline)
+    pipe.transformer, pipe.vae_scale_factor_spatial = model, 1
+    frames, height, width = (latent_BTCHW.shape[i] for i in (1, 3, 4))
+    make = CogVideoXPipeline._prepare_rotary_positional_embeddings
+    return make(pipe, height, width, frames, torch.device("cpu"))

@@ -1,0 +1,44 @@
+"""Checkpoint and pipeline folders in a temporary directory: built on first use, removed when nobody needs them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parity import checkpoints, pipelines
+
+
+@dataclass
+class CheckpointStore:
+    """Folders by (model, seed); a context manager."""
+
+    _root: Path | None = None
+    _known: dict[tuple[str, int], Path] = field(default_factory=dict)
+
+    def __enter__(self) -> CheckpointStore:
+        self._root = Path(tempfile.mkdtemp(prefix="refsim-parity-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._root is not None:
+            shutil.rmtree(self._root, ignore_errors=True)
+        self._known.clear()
+
+    def folder(self, model: str, seed: int) -> Path:
+        """The folder of a model or of a pipeline, built on first use; KeyError if there is none of that name."""
+        if (model, seed) not in self._known:
+            path = self._root / f"{model}-{seed}"
+            if model in pipelines.PIPELINES:
+                pipelines.build(model, seed, path)
+            else:
+                checkpoints.build(checkpoints.MODELS[model], seed, path)
+            self._known[model, seed] = path
+        return self._known[model, seed]
+
+    def drop(self, model: str, seed: int) -> None:
+        """Remove a folder that no later case needs."""
+        path = self._known.pop((model, seed), None)
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)

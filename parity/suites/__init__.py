@@ -1,0 +1,44 @@
+"""The suites: which cases there are, a module for every family of models.
+
+Every module in this folder has a function ``add(found)`` that adds its cases to a :class:`parity.cases.Registry`, those
+for the ttnn backends too; a new file needs no line elsewhere. A package of your own brings cases the same way: an
+entry point of the group ``refsim.parity`` names such a function.
+
+Cases that share a checkpoint stand together, and within a module the heavy ones come last.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from parity.cases import Case, Registry
+from refsim.errors import UserError
+
+SUITES = ("smoke", "full")
+ENTRY_POINTS = "refsim.parity"
+
+
+@cache
+def registry() -> Registry:
+    """All cases; the smoke suite is the part of them whose ``suite`` says so."""
+    found = Registry()
+    for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
+        import_module(f"{__name__}.{module}").add(found)
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        point.load()(found)
+    return found
+
+
+def suite_cases(suite: str, backend: str = "cpu") -> list[Case]:
+    """The cases of a suite on a backend, in the order they run.
+
+    Raises:
+        UserError: there is no such suite.
+    """
+    if suite not in SUITES:
+        raise UserError(f"suite '{suite}' does not exist; choose one of {', '.join(SUITES)}.")
+    backends = "cpu" if backend == "cpu" else "ttnn"
+    return [case for case in registry().cases if case.backends == backends and suite in ("full", case.suite)]

@@ -1,0 +1,28 @@
+"""Qwen3 mixture of experts and DFlash, its drafter: heads, experts' features and vocabulary cut over tp."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parity.cases import GenerationShape, Layout, ModelShape, Registry, make_case
+
+_TTNN_SHAPE = GenerationShape(prompts=2, text=7, max_new_tokens=6)
+
+
+def add(found: Registry) -> None:
+    """Add the forward of the target alone and generation by both, and generation in TTNN."""
+    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4"), ("t3k-1x8", "tp8")):  # 8 devices share 4 key-value heads
+        found.add(make_case("causal_lm", "qwen3_moe_tiny", Layout(*where), ModelShape((), 37, 2)))
+    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4")):
+        found.add(make_case("generation", "dflash_tiny", Layout(*where), GenerationShape()))
+    uncached = GenerationShape(cache="none")
+    found.add(make_case("generation", "dflash_tiny", Layout("n300", "tp2"), uncached, tag="uncached"))
+    _ttnn(found)
+
+
+def _ttnn(found: Registry) -> None:
+    """The target cut over tp, the drafter whole on every device."""
+    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4")):
+        found.add(make_case("ttnn_generation", "dflash_tiny32", Layout(*where), _TTNN_SHAPE))
+    uncached = replace(_TTNN_SHAPE, cache="none")
+    found.add(make_case("ttnn_generation", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), uncached, tag="uncached"))

@@ -1,0 +1,125 @@
+"""Stable Diffusion 3.5: a tiny transformer through every scheme, the real widths, the real size; blocks in TTNN."""
+
+from __future__ import annotations
+
+from parity.cases import BlockShape, Layout, Registry, make_case
+from parity.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer
+
+
+def add(found: Registry) -> None:
+    """Add the cases of the transformer, on CPU ranks and in TTNN."""
+    _tiny(found)
+    _real_widths(found, "sd35_medium")
+    _real_widths(found, "sd35_large")
+    _full_size(found)
+    _ttnn(found)
+
+
+def _tiny(found: Registry) -> None:
+    """Four blocks, every branch, 3 heads, 240 image tokens of a latent that is not square; batch 2."""
+    small = {"text": 29}
+    for layout in (
+        Layout("n300", "sp2"),
+        Layout("n300", "sp2", "ulysses"),
+        Layout("n300", "sp2", prompt_layout="split"),
+        Layout("n300", "tp2"),
+        RING8,
+        ULYSSES8,
+        Layout("t3k-1x8", "tp8"),
+        Layout("t3k-1x8", "sp8", ring_order="gather"),
+        Layout("t3k-1x8", "sp8", ring_order="block"),
+        Layout("t3k-1x8", "sp8", "ulysses", prompt_layout="split"),
+        Layout("t3k-1x8", "sp8", "usp", 4, 2),
+        USP24,
+        USP42,
+        Layout("t3k", "sp2_tp4"),
+        Layout("t3k", "sp4_tp2", "ulysses"),
+        Layout("t3k", "sp4_tp2", "usp", 2, 2),
+        Layout("t3k", "sp4_tp2", prompt_layout="split"),
+        Layout("tg", "sp8_tp4"),
+    ):
+        add_transformer(found, "sd35_tiny", layout, **small)
+    for layout, fusion in (
+        (Layout("n300", "cfg2"), Layout("n300", "tp2")),
+        (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4")),
+        (Layout("t3k", "cfg2_sp4"), Layout("t3k", "sp4_tp2")),
+        (Layout("t3k", "cfg2_tp4"), None),
+        (Layout("t3k", "cfg2_sp4", "usp", 2, 2), USP24),
+        (Layout("tg", "cfg2_sp4_tp4"), None),
+        (Layout("tg", "cfg2_sp16", "usp", 4, 4), None),
+    ):
+        add_transformer(found, "sd35_tiny", layout, guidance=4.5, other_layout=fusion, **small)
+    add_transformer(found, "sd35_tiny", RING8, latent=(12, 20), batch=1, tag="60tokens_6empty_shards", **small)
+    for layout in (Layout("n300", "sp2"), RING8, USP24):
+        add_transformer(found, "sd35_tiny", layout, dtype="bf16", **small)
+    add_transformer(found, "sd35_tiny", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **small)
+    for seed in (1, 2):
+        for layout in (RING8, ULYSSES8, USP42, Layout("t3k", "sp2_tp4"), Layout("tg", "cfg2_sp4_tp4")):
+            more = {"suite": "full", "seed": seed, "tag": f"seed{seed}", **small}
+            add_transformer(found, "sd35_tiny", layout, **more)
+            add_transformer(found, "sd35_tiny", layout, family="fa_rand", **more)
+
+
+def _real_widths(found: Registry, model: str) -> None:
+    """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16."""
+    for layout, guidance in (
+        (Layout("t3k", "cfg2_sp2_tp2"), 4.5),
+        (RING8, None),
+        (USP24, None),
+        (Layout("tg", "cfg2_sp4_tp4"), None),
+    ):
+        add_transformer(found, model, layout, guidance=guidance, needs_gb=6)
+    add_transformer(found, model, Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, needs_gb=6)
+    add_transformer(found, model, RING8, dtype="bf16", needs_gb=6)
+    for layout in (ULYSSES8, Layout("t3k-1x8", "tp8"), Layout("t3k", "sp4_tp2", "usp", 2, 2), Layout("tg", "sp4_tp8")):
+        add_transformer(found, model, layout, suite="full", needs_gb=6)
+        add_transformer(found, model, layout, dtype="bf16", suite="full", needs_gb=8)
+
+
+def _full_size(found: Registry) -> None:
+    """SD3.5 large at 1024 px: 4096 + 333 tokens, 38 heads.
+
+    One whole ordinary block and, since a transformer of one block would only have the last kind, the last block,
+    which drops the prompt.
+    """
+    size = {"latent": (128, 128), "text": 333, "tag": "1024px"}
+    add_transformer(found, "sd35_large", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, needs_gb=10, **size)
+    full = {"suite": "full", "needs_gb": 14, **size}
+    add_transformer(found, "sd35_large", Layout("t3k", "sp2_tp4"), batch=1, **full)
+    add_transformer(found, "sd35_large", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **full)
+    add_transformer(found, "sd35_large", USP24, dtype="bf16", batch=1, **full)
+    add_transformer(found, "sd35_medium", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, **full)
+
+
+_TTNN_LAYOUTS = (
+    ("n300", "tp2"),
+    ("t3k", "cfg2_sp2_tp2"),
+    ("t3k", "sp2_tp4"),
+    ("t3k-1x8", "tp8"),  # 38 heads become 40
+    ("galaxy", "cfg2_sp4_tp4"),
+    ("bh-qb-1x4", "tp4"),
+    ("bh-loudbox", "sp2_tp4"),
+)
+
+
+def _ttnn(found: Registry) -> None:
+    """Where the TTNN program runs, judged against refsim in bf16."""
+    kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
+    # What real widths below do not cover, at three heads of 64.
+    for layout, guidance in (
+        (Layout("n300", "cfg2"), 4.5),
+        (Layout("t3k", "sp4_tp2", "ulysses"), None),
+        (USP24, None),
+        (USP42, None),
+        (RING8, None),
+        (Layout("tg", "cfg2_sp4_tp4"), 4.5),
+        (Layout("bh-qb", "sp2_tp2"), None),
+    ):
+        add_transformer(found, "sd35_tiny64", layout, guidance=guidance, text=29, **kind)
+    for model in ("sd35_medium", "sd35_large"):
+        for where in _TTNN_LAYOUTS:
+            found.add(make_case("ttnn_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))
+        for where in _TTNN_LAYOUTS:
+            guidance = 4.5 if where[1].startswith("cfg") else None
+            batch = 2 if guidance else 1
+            add_transformer(found, model, Layout(*where), guidance=guidance, batch=batch, needs_gb=8, **kind)

@@ -1,0 +1,44 @@
+"""Decoders of the autoencoders: a picture cut by rows and columns, or by channels; tiny and published widths."""
+
+from __future__ import annotations
+
+from parity.cases import Layout, ModelShape, Registry, make_case
+
+
+def add(found: Registry) -> None:
+    """Add the cases of the decoders."""
+    _wan(found)
+    _cogvideox(found)
+    _sd35(found)
+
+
+def _wan(found: Registry) -> None:
+    for where in (
+        ("n300", "sp2"),
+        ("t3k", "sp2_tp4"),
+        ("t3k", "cfg2_sp2_tp2"),
+        ("tg", "sp8_tp4"),
+        ("galaxy", "sp8_tp4"),
+    ):
+        shape = ModelShape((3, 10, 13), 0, 2 if "cfg" in where[1] else 1)
+        found.add(make_case("vae_decoder", "wan_vae_tiny", Layout(*where), shape, suite="full"))
+
+
+def _cogvideox(found: Registry) -> None:
+    for where, frames in ((("t3k", "sp2_tp4"), 4), (("tg", "sp8_tp4"), 3), (("galaxy", "sp4_tp8"), 3)):
+        shape = ModelShape((frames, 10, 13), 0, 1)
+        found.add(make_case("vae_decoder", "cogvideox_vae_tiny", Layout(*where), shape, suite="full"))
+    found.add(
+        make_case("vae_decoder", "cogvideox_vae", Layout("t3k", "sp2_tp4"), ModelShape((3, 6, 10), 0, 1), suite="full")
+    )
+
+
+def _sd35(found: Registry) -> None:
+    for where in (("n300", "sp2"), ("t3k", "sp2_tp4"), ("tg", "sp8_tp4"), ("galaxy", "sp4_tp8")):
+        found.add(make_case("vae_decoder", "sd35_vae_tiny", Layout(*where), ModelShape((10, 13), 0, 1), suite="full"))
+    for where in (("n300", "tp2"), ("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4")):
+        layout = Layout(*where, vae_parallel="tensor")
+        found.add(make_case("vae_decoder", "sd35_vae_tiny", layout, ModelShape((10, 13), 0, 1), suite="full"))
+    for vae in ("spatial", "tensor"):
+        layout = Layout("t3k", "sp2_tp4", vae_parallel=vae)
+        found.add(make_case("vae_decoder", "sd35_vae", layout, ModelShape((16, 24), 0, 1), suite="full"))
