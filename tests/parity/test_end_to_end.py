@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 import torch
-from parity.formulas.base import patches
 
 from parity import formulas, gate, inputs
 from parity.cases import FAMILIES, AttentionShape, Layout, ModelShape, make_case
-from parity.checkpoints import MODELS, CheckpointStore, load_oracle
+from parity.checkpoints import MODELS, load_oracle
 from parity.cpu_runner import CpuRunner
 from parity.kinds import attention
+from parity.oracles.base import patches
+from parity.store import CheckpointStore
 
 SHAPE = AttentionShape(heads=2, n=96, text=20, head_dim=16, logical_n=80)
 CASE = make_case("attention", "attention", Layout("n300", "sp2"), SHAPE, tag="test")

@@ -40,7 +40,7 @@ def test_ids_spell_the_configuration():
     }
 
 
-@pytest.mark.parametrize("kind", ["attention", "model"])
+@pytest.mark.parametrize("kind", ["attention", "transformer"])
 def test_every_mesh_scheme_and_dtype_is_in_smoke(kind):
     cases = [c for c in SMOKE if c.kind == kind]
     assert {c.mesh for c in cases} >= {"n300", "t3k-1x8", "t3k", "tg"}
