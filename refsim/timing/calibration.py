@@ -1,4 +1,4 @@
-"""Fits ``Params`` to the calibration measurements: ``python -m refsim.timing.calibration TRACES_DIR``.
+"""Fit ``Params`` to the calibration measurements: ``python -m refsim.timing.calibration TRACES_DIR``.
 
 Calibration data: the two CLIP text encoder traces, ttnn's default matmuls of tech_reports/GEMM_FLOPS as kernel time
 (from the table's device utilisation), and the linears of ``published.py``. Taken, not fitted: Wormhole's unpacker (46
@@ -46,7 +46,7 @@ _BOUNDS = {
 
 
 def softmax_cycles(utilisation: float, width: int = 128) -> float:
-    """Wait per score tile that brings SDPA of ``width``-wide heads to ``utilisation`` at HiFi2."""
+    """Return the wait per score tile that brings SDPA of ``width``-wide heads to ``utilisation`` at HiFi2."""
     busy = 2 * width // 32 * CYCLES_PER_TILE["HiFi2"]
     return busy * (1 / utilisation - 1)
 
@@ -62,7 +62,9 @@ def get_host_seconds() -> float:
 
 
 def host_seconds(params: ops.Params) -> float:
-    """Of one picture: Flux.1's published seconds at no steps, less its encoders and decoder as predicted."""
+    """Return the host's share of one picture: Flux.1's published seconds at no steps, less its encoders and decoder
+    as predicted.
+    """
     from refsim.mesh import get_mesh
     from refsim.timing import schedule, stages
 
@@ -75,7 +77,9 @@ def host_seconds(params: ops.Params) -> float:
 
 
 def fit(arch: str, samples: list[measured.Sample]) -> ops.Params:
-    """Least mean |log(predicted / measured)| by pattern search; a distinct shape counts once."""
+    """Return the parameters with the least mean |log(predicted / measured)|, found by pattern search; a distinct
+    shape counts once.
+    """
     chip = get_chip(arch)
     gaps = sorted(s.gap_ns for s in samples if s.gap_ns)
     fixed = {

@@ -48,7 +48,7 @@ class Chip:
         return self.cores[0] * self.cores[1]
 
     def peak_tflops(self, fidelity: str, cores: int | None = None) -> float:
-        """2 FLOP per multiply-add of the matrix engines at their rate for ``fidelity``."""
+        """Return 2 FLOP per multiply-add of the matrix engines at their rate for ``fidelity``."""
         per_core = 2 * TILE**3 / CYCLES_PER_TILE[fidelity] * self.clock_ghz
         return per_core * (cores or self.num_cores) / 1000
 
@@ -65,7 +65,7 @@ CHIPS: dict[str, Chip] = {
 
 
 def get_chip(arch: str, *, galaxy: bool = False) -> Chip:
-    """The chip of an architecture, as a Galaxy has it or as a card does."""
+    """Return the chip of an architecture, as a Galaxy has it or as a card does."""
     if arch not in ("wormhole_b0", "blackhole"):
         raise UserError(f"no chip '{arch}' is known; choose wormhole_b0 or blackhole.")
     return CHIPS[f"{arch}-galaxy" if galaxy else arch]

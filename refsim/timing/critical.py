@@ -21,7 +21,8 @@ from refsim.timing.schedule import Machine, replay
 
 @dataclass
 class CriticalPath:
-    """``ns`` with collectives beside the compute; ``chain_ns`` if lanes did not hold anything up either.
+    """How long a forward takes if collectives run beside the compute: ``ns``; ``chain_ns`` if lanes did not hold
+    anything up either.
 
     ``by_kind`` shares out ``ns``: what the chain that ends last is made of.
     """
@@ -46,7 +47,7 @@ class _Unit:
 
 
 def critical_path(programs: list[Op], read: list[Op], m: Machine) -> CriticalPath:
-    """Of the ``programs`` that the ops ``read`` off the model became."""
+    """Return the critical path of the ``programs`` that the ops ``read`` off the model became."""
     units = list(_units(programs, m))
     sources = _sources(units, read)
     lane_free: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, -1))
@@ -68,7 +69,7 @@ def critical_path(programs: list[Op], read: list[Op], m: Machine) -> CriticalPat
 
 
 def _units(programs: list[Op], m: Machine) -> Iterator[_Unit]:
-    """Ring attention with its steps, pairs that the replay fuses, and every other program on its own."""
+    """Yield ring attention with its steps, pairs that the replay fuses, and every other program on its own."""
     known: dict[tuple[Op, ...], float] = {}
 
     def took(*ops: Op) -> float:
@@ -96,7 +97,7 @@ def _units(programs: list[Op], m: Machine) -> Iterator[_Unit]:
 
 
 def _sources(units: list[_Unit], read: list[Op]) -> list[set[int]]:
-    """Units that each unit waits for; an op that became no program of its own hands on what it read."""
+    """Return the units that each unit waits for; an op that became no program of its own hands on what it read."""
     reads = {op.id: op.reads for op in read}
     made: dict[int, int] = {}  # op -> the last unit that has it so far
     found: list[set[int]] = []

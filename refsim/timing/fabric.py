@@ -64,7 +64,7 @@ class Fabric:
     workers: int = WORKERS
 
     def rate(self, kind: str) -> float:
-        """Bytes per ns of one direction of one hop."""
+        """Return the bytes per ns of one direction of one hop."""
         value = self.chip.link_gbps * self.links * _EFFICIENCY[self.chip.arch][kind, self.topology.value]
         if self.size == 2 and self.chip.arch == "wormhole_b0":
             value = min(value, self.chip.link_gbps * self.links * _PAIR)
@@ -73,7 +73,7 @@ class Fabric:
         return value
 
     def scatter_workers_ns(self, nbytes: float, addcmul: bool = False) -> float:
-        """What the worker cores of a reduce-scatter need: each slice is read, sent on, received and written.
+        """Return what the worker cores of a reduce-scatter need: each slice is read, sent on, received and written.
 
         In bytes of the whole tensor: 1 in, (N-1)/N received, (N-1)/N sent, 1/N out, with addcmul 2/N more.
         """
@@ -84,7 +84,7 @@ class Fabric:
         return _HOP_NS[kind, self.topology.value] * self.chip.hop_ns / 711.0
 
     def arrivals(self, nbytes: float, kind: str = "gather", beside_gbps: float = 0.0) -> tuple[float, ...]:
-        """When each further shard is complete, in ns from the start, at the device that waits longest.
+        """Return when each further shard is complete, in ns from the start, at the device that waits longest.
 
         Args:
             nbytes: of one device's shard.
@@ -94,7 +94,7 @@ class Fabric:
         return _arrivals(self.size, self.topology.value, nbytes / rate, self.hop_ns(kind))
 
     def collective_ns(self, name: str, nbytes: float, beside_gbps: float = 0.0) -> float:
-        """A whole collective; ``nbytes`` is what this device brings (all_gather: its shard; else its whole tensor)."""
+        """Return the ns of a collective; ``nbytes``: what this device brings (all_gather: a shard, else all of it)."""
         if self.size == 1:
             return 0.0
         if name == "all_reduce":
@@ -113,7 +113,8 @@ class Fabric:
         return start + max(self.arrivals(shard, kind, beside_gbps)[-1], slowest)
 
     def fused_gather_ns(self, m: int, k: int, k_block: int) -> float:
-        """The gather of (m, k / size) inside a matmul on a Ring: half of each row of a block goes either way round.
+        """Return the ns of the gather of (m, k / size) inside a matmul on a Ring: half of a block's row goes either
+        way.
 
         ``k_block``: tiles of K in a block. A packet holds tiles of one row only, so that small blocks fill no packet,
         and one tile has no other half ("bidirectional half-block relay" of linear_topology_agmm_implementation.md).
@@ -128,7 +129,7 @@ class Fabric:
         return _START_NS["gather"] + (self.size - 1) * self.hop_ns("gather") + took
 
     def fused_scatter_ns(self, m: int, n: int, grid: tuple[int, int]) -> float:
-        """The reduce-scatter of (m, n) beside a matmul on ``grid`` (cores for M: rows of the chip, and for N).
+        """Return the ns of the reduce-scatter of (m, n) beside a matmul on ``grid`` (cores for M, cores for N).
 
         Its workers and their routers stand on the rows that the matmul leaves free (``FusedMMRSConfig.get_params``).
         """
@@ -140,12 +141,12 @@ class Fabric:
         )
 
     def fused_parts(self, m: int, grid: tuple[int, int], block: tuple[int, int, int]) -> int:
-        """Blocks of rows that a core hands on one by one: one's reduce-scatter runs under the next one's matmul."""
+        """Return how many blocks of rows a core hands on: one's reduce-scatter runs under the next one's matmul."""
         rows = math.ceil(math.ceil(m / TILE) / grid[0])
         return math.ceil(rows / block[0])
 
     def ideal_ns(self, name: str, nbytes: float) -> float:
-        """At the links' payload rate, no start and no hops."""
+        """Return the ns at the links' payload rate, without start and hops."""
         if self.size == 1:
             return 0.0
         shard = nbytes if _KINDS.get(name, "gather") == "gather" else nbytes / self.size
@@ -155,13 +156,17 @@ class Fabric:
 
 
 def fused_ns(matmul_ns: float, collective_ns: float, parts: int) -> float:
-    """The longer one, and the other one's share of one of ``parts`` (shards, blocks) that nothing can hide."""
+    """Return the longer of two times plus the other one's share of one of ``parts`` (shards, blocks), which nothing
+    can hide.
+    """
     return max(matmul_ns, collective_ns) + min(matmul_ns, collective_ns) / parts
 
 
 @lru_cache(maxsize=4096)
 def _arrivals(n: int, topology: str, shard_ns: float, hop_ns: float) -> tuple[float, ...]:
-    """Event by event: links take shards in the order they are there; the worst device's sorted arrival times."""
+    """Simulate event by event: links take shards in the order they are there; return the worst device's sorted
+    arrival times.
+    """
     done: list[dict[int, float]] = [{} for _ in range(n)]
     for way in (1, -1):
         # (ready, device that sends, shard, hops left, share of it)

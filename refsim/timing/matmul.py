@@ -30,20 +30,22 @@ ALONE_SHARE = 0.36
 
 
 def subblock(mb: int, nb: int, most: int) -> tuple[int, int]:
-    """The tiles (h, w) of a block that a step computes: of those that divide it, most tiles, then fewest unpacked."""
+    """Return the tiles (h, w) of a block that a step computes: of those that divide it, most tiles, then fewest
+    unpacked.
+    """
     found = ((h, w) for h in range(1, most + 1) for w in range(1, most // h + 1) if mb % h == 0 and nb % w == 0)
     return max(found, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
 
 
 def tile_cycles(params: Params, sub: tuple[int, int], fidelity: str, dtype: str = "bf16") -> float:
-    """Cycles per product of two tiles when a step computes ``sub`` tiles; the unpacker goes by bytes."""
+    """Return the cycles per product of two tiles when a step computes ``sub`` tiles; the unpacker goes by bytes."""
     h, w = sub
     unpack = (h + w) * params.unpack_cycles * BYTES[dtype] / BYTES["bf16"]
     return (max(h * w * CYCLES_PER_TILE[fidelity], unpack) + params.step_cycles) / (h * w)
 
 
 def _issued(size: int, block: int, sub: int) -> int:
-    """Tiles of one side that are computed: the last block is clipped, and rounded up to whole subblocks."""
+    """Return the tiles of one side that are computed: the last block is clipped, and rounded up to whole subblocks."""
     whole, rest = divmod(size, block)
     return (whole * -(-block // sub) + -(-rest // sub)) * sub
 
@@ -69,7 +71,7 @@ class MatmulConfig:
 def matmul(
     chip: Chip, params: Params, m: int, k: int, n: int, config: MatmulConfig = MatmulConfig(), *, batch: int = 1
 ) -> Cost:
-    """minimal_matmul: (batch, m, k) x (k, n), all interleaved in DRAM."""
+    """Return the cost of minimal_matmul: (batch, m, k) x (k, n), all interleaved in DRAM."""
     fidelity, dtype = config.fidelity, config.dtype
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
     size = BYTES[dtype] * TILE * TILE
@@ -96,15 +98,16 @@ def matmul(
 
 
 def _halved_to_fit(chip: Chip, mb: int, nb: int, kb: int, size: float) -> tuple[int, int]:
-    """Output and two pairs of input blocks in three quarters of L1, or halves of the output."""
+    """Return the tiles of the output block, halved until it and two pairs of input blocks fit three quarters of L1."""
     while (mb * nb + 2 * kb * (mb + nb)) * size > 0.75 * chip.l1_bytes and mb * nb > 1:
         mb, nb = (-(-mb // 2), nb) if mb > nb else (mb, -(-nb // 2))
     return mb, nb
 
 
 def k_block(kt: int, grid: tuple[int, int]) -> int:
-    """Tiles of K per block as ttnn.matmul chooses them (``create_simple_matmul_program_config``): two, or one, in 1-D;
-    on a grid one share of K for each column of cores, or one tile where that does not divide."""
+    """Return the tiles of K per block as ttnn.matmul chooses them (``create_simple_matmul_program_config``): two, or
+    one, in 1-D; on a grid one share of K for each column of cores, or one tile where that does not divide.
+    """
     if 1 in grid:
         return 2 if kt % 2 == 0 else 1
     return kt // grid[1] if kt % grid[1] == 0 else 1
@@ -137,7 +140,7 @@ class MulticastConfig:
 
 
 def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config: MulticastConfig) -> Cost:
-    """ttnn.matmul: (m, k) x (k, n)."""
+    """Return the cost of ttnn.matmul: (m, k) x (k, n)."""
     fidelity, dtype, in_l1, spills = config.fidelity, config.dtype, config.in_l1, config.spills
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
     size = BYTES[dtype] * TILE * TILE
@@ -176,7 +179,8 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
 def sliced_conv2d(
     chip: Chip, params: Params, pixels: int, cin: int, cout: int, kernel: int, *, slices: int, fidelity: str
 ) -> Cost:
-    """ttnn.conv2d on a picture in DRAM, slice by slice: read and made rows, edges exchanged, multiplied, written.
+    """Return the cost of ttnn.conv2d on a picture in DRAM, slice by slice: it is read and made rows, edges are
+    exchanged, it is multiplied and written.
 
     As tt_dit calls it (layers/conv2d.py): height-sharded, blocks of one row of tiles, fp32 sums that leave the engine.
     """
@@ -199,7 +203,8 @@ def sliced_conv2d(
 def batched_matmul(
     chip: Chip, params: Params, batch: int, m: int, k: int, n: int, *, cores: int, dtype: str = "bf16"
 ) -> Cost:
-    """A batch of products: whole ones on a core each where there are cores for all, else tile by tile on a few.
+    """Return the cost of a batch of products: whole ones on a core each where there are cores for all, else tile by
+    tile on a few.
 
     A core reads a block of K of both operands, waits for it and writes its tiles when done; for single tiles both
     operands' tiles are read in turn.

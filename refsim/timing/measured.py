@@ -85,18 +85,18 @@ class Tensor_:
 
     @property
     def sharded(self) -> bool:
-        """In the L1 of the cores that use it."""
+        """Whether it lies in the L1 of the cores that use it."""
         return self.in_l1 and "SHARDED" in self.memory
 
     @property
     def pages(self) -> int:
-        """What is read or written at once: a tile or a row."""
+        """Return the number of pages, what is read or written at once: a tile or a row."""
         return self.numel // (1024 if self.layout == "TILE" else self.shape[3])
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One distinct measured op: mean kernel ``ns`` over ``count`` runs.
+    """One distinct measured op: it took ``ns`` of kernel time on average over ``count`` runs.
 
     ``mkn`` where the source is a table; ``grid``: cores for M, for N; ``ring``, ``links``: of a collective in it.
     """
@@ -127,17 +127,17 @@ class Sample:
 
 
 def calibration(folder: Path) -> list[Sample]:
-    """What parameters may be fitted on."""
+    """Return the measurements that parameters may be fitted on."""
     return [*trace(folder / CALIBRATION[0]), *trace(folder / CALIBRATION[1]), *_published()]
 
 
 def validation(folder: Path) -> list[Sample]:
-    """What no parameter may be fitted on."""
+    """Return the measurements that no parameter may be fitted on."""
     return [*_swept(folder / VALIDATION[0]), *trace(folder / VALIDATION[1])]
 
 
 def trace(path: Path) -> list[Sample]:
-    """The distinct ops of a profiler file (columns of tt-perf-report)."""
+    """Return the distinct ops of a profiler file (columns of tt-perf-report)."""
     groups: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -213,14 +213,18 @@ def _pair(text: str, by: str) -> tuple[int, ...]:
 
 
 def _linear(source: str, arch: str, use: str, us: float, **shape: Any) -> Sample:
-    """A linear of a sweep; ``shape`` are the fields of :class:`Sample` that say what was multiplied and where."""
+    """Make the sample of a linear of a sweep; ``shape`` are the fields of :class:`Sample` that say what was
+    multiplied and where.
+    """
     code = {"all_gather": "Collective", "reduce_scatter": "Collective", "sdpa": "RingJointSDPA"}
     name = f"{code.get(use, 'MinimalMatmulOp')} {use}"
     return Sample(source, arch, name, us * 1000, 1, math.prod(shape["grid"]), attributes=use, **shape)
 
 
 def _swept(path: Path) -> list[Sample]:
-    """Best times of a sweep; minimal_matmul's cores lie transposed where M > N, the fused reduce-scatter's never."""
+    """Return the best times of a sweep; minimal_matmul's cores lie transposed where M > N, the fused
+    reduce-scatter's never.
+    """
     found = []
     with path.open(newline="") as file:
         for r in csv.DictReader(file):
@@ -237,7 +241,7 @@ def _swept(path: Path) -> list[Sample]:
 
 
 def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
-    """The model's cost of a measured op."""
+    """Return the model's cost of a measured op."""
     fidelity = s.fidelity if s.fidelity in _FIDELITY else "HiFi4"
     if s.mkn:
         if s.code != "Matmul" and s.attributes != "mm":
@@ -275,7 +279,7 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
 
 
 def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Cost:
-    """A linear or convolution of a trace, on the cores and in the blocks that its row names."""
+    """Predict a linear or convolution of a trace, on the cores and in the blocks that its row names."""
     x, w, out = s.inputs[0], s.inputs[1], s.output
     in_l1, spills = (x.in_l1, w.in_l1, out.in_l1), "packer_l1_acc=0" in s.attributes
     if s.kind == "conv":
@@ -308,7 +312,7 @@ def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Co
 
 
 def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
-    """A collective on a Galaxy's ring, alone or fused with the matmul that takes or makes what it moves."""
+    """Predict a collective on a Galaxy's ring, alone or fused with the matmul that takes or makes what it moves."""
     m, k, n = s.mkn
     fabric = Fabric(get_chip(chip.arch, galaxy=True), s.ring, s.links, Topology.RING)
     if s.kind == "sdpa":  # the gather hides under it at these sizes
@@ -328,7 +332,9 @@ def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
 
 
 def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
-    """Cores for M and for N: one side alone where its tiles make up that count (1-D), else the fewest tiles a core."""
+    """Return the cores for M and for N: one side alone where its tiles make up that count (1-D), else the fewest
+    tiles a core.
+    """
     mt, nt = ops.tiles(m), ops.tiles(n)
     if cores == -(-mt // -(-mt // cores)):
         return cores, 1

@@ -1,4 +1,4 @@
-"""What one device's DRAM holds: weights, activations at their peak, persistent buffers of the collectives.
+"""Count what one device's DRAM holds: weights, activations at their peak, persistent buffers of the collectives.
 
 Two accounts stand beside each other: :func:`memory` from the ops read off the model, for any mesh, and
 :func:`read_ttnn` from the allocator of ttnn itself, which ``python -m tt_impl.memory --json`` asks without hardware.
@@ -46,7 +46,9 @@ class Memory:
 def memory(
     reading: Reading, chip: Chip, parallel: DiTParallelConfig, *, experts: int = 1, fsdp: bool | None = None
 ) -> Memory:
-    """Memory with all ``experts`` in place; ``fsdp`` None cuts weights over sp only where they do not fit otherwise."""
+    """Return the memory with all ``experts`` in place; ``fsdp`` None cuts weights over sp only where they do not fit
+    otherwise.
+    """
     capacity = chip.dram_gbytes * GIB * (1 - RESERVED)  # the chips' banks are GiB
     buffers = reading.buffer_bytes  # the model asks for both of a pair
     weights = reading.weights_bytes * experts
@@ -80,7 +82,7 @@ class TtnnMemory:
 
 
 def read_ttnn(path: Path) -> TtnnMemory:
-    """A report that ``python -m tt_impl.memory --json`` printed; of its groups the fullest.
+    """Read a report that ``refsim memory --json`` printed; of its groups the fullest counts.
 
     Raises:
         UserError: the file holds no such report.
@@ -99,7 +101,7 @@ def read_ttnn(path: Path) -> TtnnMemory:
 
 
 def check_ttnn(found: TtnnMemory, config: dict[str, Any], mesh: MeshSpec, parallel: DiTParallelConfig) -> None:
-    """Raises ``UserError`` unless the report is of this model on this mesh."""
+    """Raise ``UserError`` unless the report is of this model on this mesh."""
     sizes = ("num_layers", "num_attention_heads", "attention_head_dim", "caption_projection_dim")
     if any(config.get(name) != found.model.get(name) for name in sizes):
         raise UserError("the report of ttnn's memory is of another model; run `python -m tt_impl.memory` for this one.")

@@ -1,4 +1,4 @@
-"""Time of one operation on one device: the larger of what its cores compute and what its memory and NoC move.
+"""Price one operation on one device: the larger of what its cores compute and what its memory and NoC move.
 
     matmul   see ``matmul.py``
     sdpa     two matmuls per (query, key) tile pair and the softmax of that tile between them; the K/V read hides
@@ -94,7 +94,8 @@ class SDPAConfig:
 def sdpa(
     chip: Chip, params: Params, batch: int, heads: int, m: int, n: int, e: int, config: SDPAConfig = SDPAConfig()
 ) -> Cost:
-    """Attention of m queries to n keys, ``heads`` of width ``e``: whole query chunks, dealt out to the cores.
+    """Return the cost of attention of m queries to n keys, ``heads`` of width ``e``: whole query chunks, dealt out to
+    the cores.
 
     Cores on one head hand its keys and values on, so that they are read once per turn: without that, 128 queries per
     core on Blackhole would be DRAM-bound far below the 68 % that is measured.
@@ -123,7 +124,7 @@ def by_tiles(
     sharded: bool = False,
     sources: int = 1,
 ) -> Cost:
-    """An op that takes tile after tile; the tiles of several operands are read together.
+    """Return the cost of an op that takes tile after tile; the tiles of several operands are read together.
 
     Args:
         elements: of the largest operand or result.
@@ -147,13 +148,17 @@ def by_tiles(
 
 
 def copy(chip: Chip, params: Params, nbytes: float, pages: int, cores: int) -> Cost:
-    """To or from DRAM, nothing computed: other than in ``by_tiles``, a core has many pages (tiles, rows) in flight."""
+    """Return the cost of a copy to or from DRAM, where nothing is computed: other than in ``by_tiles``, a core has
+    many pages (tiles, rows) in flight.
+    """
     ideal, dram = nbytes / chip.dram_gbps, nbytes / (chip.dram_gbps * params.dram_share)
     return bounded(chip, params.launch_ns, ideal, compute=0.0, noc=-(-pages // cores) * params.page_ns, dram=dram)
 
 
 def l1_copy(chip: Chip, params: Params, nbytes: float, cores: int, untilized: int = 0) -> Cost:
-    """Data handed between cores' L1, or within one: each core's share over its NoC port; tiles to rows first."""
+    """Return the cost of data handed between cores' L1, or within one: each core's share goes over its NoC port,
+    tiles are made rows first.
+    """
     noc = nbytes / cores / chip.noc_gbps
     compute = -(-untilized // cores) * UNTILIZE_CYCLES[chip.arch] / chip.clock_ghz
     return bounded(chip, params.block_ns + compute, noc, compute=0.0, noc=noc, dram=0.0)

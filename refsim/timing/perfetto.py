@@ -1,4 +1,4 @@
-"""A timeline as Chrome's trace events: one process per device, one thread for compute and one for the fabric."""
+"""Write a timeline as Chrome's trace events: one process per device, one thread for compute and one for the fabric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _LANES = {"compute": 0, "fabric": 1}
 
 
 def events(found: Estimate) -> list[dict]:
-    """https://ui.perfetto.dev opens the list; times in us. Devices run alike, so that every track shows the same."""
+    """Return the list that https://ui.perfetto.dev opens; times are in us. Devices run alike, so every track shows
+    the same.
+    """
     out: list[dict] = []
     for rank in range(found.mesh.num_devices):
         row, column = found.mesh.coord(rank)

@@ -36,7 +36,7 @@ class Wiring:
         return f"{self.topology} x{self.links}" if self.links else "-"
 
     def allowed(self, topology: str | None, links: int | None) -> bool:
-        """Whether it keeps to a topology and a number of links; one device, which needs neither, always does."""
+        """Whether this wiring keeps to a topology and a number of links; one device, which needs neither, does."""
         return not self.links or (topology in (None, self.topology) and self.links <= (links or self.links))
 
 
@@ -59,7 +59,7 @@ class Candidate:
 
     @property
     def helps(self) -> dict[str, float]:
-        """Share of the denoising time that each improvement, alone, would save; largest first."""
+        """Return the share of the denoising time that each improvement, alone, would save; largest first."""
         if self.estimate is None:
             return {}
         t = self.estimate.timeline
@@ -74,7 +74,7 @@ class Candidate:
 
 
 def configurations(mesh: MeshSpec) -> Iterator[DiTParallelConfig | str]:
-    """Each (cfg, sp, tp, ring, ulysses, axes) that uses the mesh as a whole, once; as text if it fits no axes."""
+    """Yield each (cfg, sp, tp, ring, ulysses, axes) that uses the whole mesh, once; as text if it fits no axes."""
     seen = set()
     n = mesh.num_devices
     divisors = [d for d in range(1, n + 1) if n % d == 0]
@@ -97,7 +97,7 @@ def configurations(mesh: MeshSpec) -> Iterator[DiTParallelConfig | str]:
 
 
 def wirings(mesh: MeshSpec, reading: Reading) -> list[Wiring]:
-    """What the collectives of a reading can be run with; one number of links and one topology for both axes."""
+    """Return what the collectives of a reading can be run with; one number of links and one topology for both axes."""
     moved = [op for op in reading.ops if op.kind == "collective"]
     if not moved:
         return [Wiring(0, "Linear")]
@@ -107,7 +107,7 @@ def wirings(mesh: MeshSpec, reading: Reading) -> list[Wiring]:
 
 
 def limits(mesh: MeshSpec) -> dict[str, str]:
-    """Wirings that no configuration of the mesh can have, and why."""
+    """Return the wirings that no configuration of the mesh can have, and why."""
     found = {}
     if mesh.num_devices == 1:
         return found
@@ -131,7 +131,7 @@ def plan(
     links: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Candidates that run, by rank, then those that do not.
+    """Return the candidates that run, by rank, then those that do not.
 
     Args:
         today: only what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
@@ -164,7 +164,7 @@ def plan(
 
 
 def only_today(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-    """The same, with tt_dit's refusal as the reason of those it does not run."""
+    """Return the candidates with tt_dit's refusal as the reason of those it does not run."""
     for c in candidates:
         yield replace(c, reason=c.reason or c.today)
 
@@ -172,7 +172,7 @@ def only_today(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
 def _candidate(
     name: str, mesh: MeshSpec, parallel: DiTParallelConfig, size: str, reading: Reading, wirings: list[Wiring]
 ) -> Candidate:
-    """One configuration; of equally fast wirings the one with fewer links and no ring is best."""
+    """Return the candidate of one configuration; of equally fast wirings, fewer links and no ring are best."""
     made: dict[Wiring, Estimate] = {}
     for wiring in wirings:
         on = replace(mesh, links=tuple(min(n, wiring.links) for n in mesh.links)) if wiring.links else mesh
@@ -188,7 +188,9 @@ def _candidate(
 
 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Factors (cfg, sp, tp) by the fastest way to lay them out, and all ways of one set together, fastest first."""
+    """Sort factors (cfg, sp, tp) by the fastest way to lay them out, and keep all ways of one set together, fastest
+    first.
+    """
     every = list(candidates)
     runs = [c for c in every if not c.reason and c.estimate]
     least: dict[tuple[int, int, int], float] = {}

@@ -1,4 +1,4 @@
-"""SVG plots that are the same bytes every time: fixed hash salt, no date, no fonts of the machine."""
+"""Draw SVG plots that are the same bytes every time: fixed hash salt, no date, no fonts of the machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _figure(rows: int, columns: int, width: float = 4.6, height: float = 3.6) ->
 
 
 def _save(figure: Any, path: Path, *, below: float = 0.0) -> None:
-    """``below``: share of the height that is left free at the bottom."""
+    """Write the figure; ``below`` is the share of the height that is left free at the bottom."""
     from matplotlib import pyplot
 
     figure.tight_layout(rect=(0, below, 1, 1))
@@ -30,7 +30,7 @@ def _save(figure: Any, path: Path, *, below: float = 0.0) -> None:
 
 
 def _log(axis: Any) -> None:
-    """A logarithmic axis with 1, 2 and 5 of each decade written out."""
+    """Make an axis logarithmic, with 1, 2 and 5 of each decade written out."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
@@ -39,7 +39,7 @@ def _log(axis: Any) -> None:
 
 
 def systems(rows: dict[str, list[tuple[str, float, float, float | None]]], path: Path) -> None:
-    """Per model: (system and configuration, expected, desired, published or None) in seconds, one line each."""
+    """Draw, per model, (system and configuration, expected, desired, published or None) in seconds, one line each."""
     most = max(map(len, rows.values()))
     figure, axes = _figure(-(-len(rows) // 2), 2, 5.4, 0.2 * most + 1.3)
     for axis, (name, found) in zip(axes.flat, rows.items(), strict=False):
@@ -62,7 +62,9 @@ def systems(rows: dict[str, list[tuple[str, float, float, float | None]]], path:
 
 
 def scaling(lines: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
-    """Per model: devices, expected and desired seconds per step, both logarithmic; grey beyond real systems."""
+    """Draw, per model, devices against expected and desired seconds per step, both logarithmic; grey beyond real
+    systems.
+    """
     figure, axes = _figure(1, max(len(lines), 1))
     for axis, (name, points) in zip(axes[0], lines.items(), strict=False):
         devices = [p[0] for p in points]
@@ -81,7 +83,9 @@ def scaling(lines: dict[str, list[tuple[int, float, float]]], path: Path) -> Non
 
 
 def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], path: Path) -> None:
-    """Per model and arch: gather, sdpa and their overlapped time (ms) over ring sizes, between max and sum of both."""
+    """Draw, per model and arch, the gather, sdpa and their overlapped time (ms) over ring sizes, between max and sum
+    of both.
+    """
     figure, axes = _figure(2, len(bars) // 2)
     for axis, ((name, arch), points) in zip(axes.T.flat, bars.items(), strict=True):
         sizes = [p[0] for p in points]

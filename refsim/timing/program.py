@@ -1,4 +1,4 @@
-"""From ops read off the model to the programs a device runs: what TTNN's fused ops and tt_dit's layers leave out.
+"""Turn the ops read off a model into the programs a device runs, with TTNN's fused ops and tt_dit's layers.
 
 Reading follows torch, op by op; on the device
     - an activation right after a matmul is part of it (``fused_activation``);
@@ -23,7 +23,7 @@ _ACTIVATIONS = {"gelu", "silu", "relu", "gelu_", "silu_"}
 
 
 def programs(ops: list[Op]) -> list[Op]:
-    """The ops in order, fused as above."""
+    """Return the ops in order, fused as described at the top of this file."""
     found: list[Op] = []
     joined: list[Op] = []
     rings: set[int] = set()
@@ -73,7 +73,7 @@ def _normed(found: list[Op], op: Op) -> bool:
 
 
 def _gathers_statistics(op: Op) -> bool:
-    """Of a distributed norm: one or two numbers a row, or three a group of channels."""
+    """Whether the gather is that of a distributed norm: one or two numbers a row, or three a group of channels."""
     return op.kind == "collective" and op.name == "all_gather" and op.inputs[0][-1] <= 3
 
 
@@ -83,5 +83,5 @@ def _one_row(a: Op, b: Op) -> bool:
 
 
 def _is_weights_or_nothing(op: Op) -> bool:
-    """A table put together from weights, or a join with nothing."""
+    """Whether the op only puts together a table of weights, or joins something with nothing."""
     return len(op.output) == 2 or any(0 in shape for shape in op.inputs)

@@ -108,12 +108,12 @@ FLUX = {"quietbox": {4: 4.70, 28: 21.60}, "galaxy": {4: 2.40, 28: 8.00}}
 
 
 def seconds_without_steps(by_steps: dict[int, float]) -> float:
-    """What is left of two figures of one pipeline at no steps: encoders, decoder and host."""
+    """Return what is left of two figures of one pipeline at no steps: encoders, decoder and host."""
     (few, short), (many, long) = sorted(by_steps.items())
     return short - few * (long - short) / (many - few)
 
 
 def dram_share(arch: str, dram_gbps: float) -> float:
-    """Share of the DRAM bandwidth that an op reaches which reads and writes a large tensor once: the median."""
+    """Return the median share of the DRAM bandwidth that an op reaches which reads and writes a large tensor once."""
     rates = sorted(size / us / 1000 for size, us in PASSES[arch].values())
     return rates[len(rates) // 2] / dram_gbps

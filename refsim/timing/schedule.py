@@ -56,7 +56,7 @@ class Timeline:
         return max(self.ideal_compute_ns, self.ideal_fabric_ns)
 
     def by_kind(self) -> dict[str, float]:
-        """Ns on the critical path by op class; communication counts where nothing else runs."""
+        """Return the ns on the critical path by op class; communication counts where nothing else runs."""
         found: dict[str, float] = defaultdict(float)
         for s in self.spans:
             if s.lane != "fabric":
@@ -113,7 +113,7 @@ BLOCK = (8, 8, 8)
 
 
 def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, int] | None = None) -> Cost:
-    """Cost of one program that is no collective; ``grid``: cores for M and for N of a matmul."""
+    """Return the cost of one program that is no collective; ``grid``: cores for M and for N of a matmul."""
     if op.name == "conv2d":
         (pixels, cin), (cout, _, kernel) = op.inputs
         slices = min(16, max(math.isqrt(pixels) // 32, 1))  # as in tt_dit's tables: 4 at 128 x 128, 16 from 512 x 512
@@ -150,7 +150,7 @@ def flops(op: Op) -> float:
 
 
 def replay(programs: list[Op], m: Machine) -> Timeline:
-    """Programs one after the other, but for what runs beside the fabric."""
+    """Lay programs out one after the other, but for what runs beside the fabric."""
     line, now, i = Timeline(), 0.0, 0
     while i < len(programs):
         op = programs[i]
@@ -202,8 +202,9 @@ def _fusable(m: Machine, op: Op, following: Op | None, kind: str, name: str | No
 
 
 def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gather_first: bool) -> float | None:
-    """All-gather under the matmul that takes it, or reduce-scatter under the one that feeds it; None if that is slower
-    than one after the other (few rows)."""
+    """Lay out an all-gather under the matmul that takes it, or a reduce-scatter under the one that feeds it; None if
+    that is slower than one after the other (few rows).
+    """
     (x, y), fabric = m.chip.cores, m.fabric(op)
     rows, k, n = math.prod(linear.inputs[0][:-1]), linear.inputs[0][-1], linear.inputs[1][0]
     if gather_first:
@@ -228,7 +229,7 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
 
 
 def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> float:
-    """Ring joint attention: one program; its own row of cores gathers while the others attend."""
+    """Lay out ring joint attention as one program; its own row of cores gathers while the others attend."""
     fabric = m.fabric(op)
     arrivals = (0.0, *fabric.arrivals(op.bytes))
     line.ideal_fabric_ns += fabric.ideal_ns("all_gather", op.bytes)
@@ -255,7 +256,7 @@ def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> 
 def gather_weights(
     line: Timeline, m: Machine, nbytes: float, size: int, axis: int, topology: Topology, blocks: int
 ) -> None:
-    """Adds what FSDP costs: a block's weights are gathered over ``axis`` before it runs, with nothing beside it."""
+    """Add what FSDP costs: a block's weights are gathered over ``axis`` before it runs, with nothing beside it."""
     topology = (m.topology or topology) if size > 2 else Topology.LINEAR
     fabric = Fabric(m.chip, size, m.mesh.links[axis] or 1, topology)
     each = fabric.collective_ns("all_gather", nbytes / size / blocks)
