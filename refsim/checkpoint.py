@@ -27,7 +27,7 @@ Range = tuple[int, int]
 
 
 class Checkpoint:
-    """Names, shapes and lazily opened files of one folder.
+    """The names, shapes and lazily opened files of one folder.
 
     Raises:
         UserError: the folder, its config, its index or one of its files is missing or malformed.
@@ -60,7 +60,7 @@ class Checkpoint:
 
     @property
     def class_name(self) -> str:
-        """As diffusers writes it, or the first of transformers' architectures."""
+        """Return the model's class as diffusers writes it, or the first of transformers' architectures."""
         named = self.config.get("architectures")
         first = named[0] if isinstance(named, list) and named else None
         return str(self.config.get("_class_name", first))
@@ -70,11 +70,11 @@ class Checkpoint:
         return set(self._where)
 
     def slice(self, name: str) -> Any:
-        """safetensors' lazy slice of a tensor."""
+        """Return safetensors' lazy slice of a tensor."""
         return self._files[self._where[name]].get_slice(name)
 
     def _path(self, file: str) -> Path:
-        """The path of a file that the folder is to hold; ``UserError`` if it does not, or holds it elsewhere."""
+        """Return the path of a file that the folder is to hold; ``UserError`` if it does not, or holds it elsewhere."""
         path = self.folder / file
         try:
             inside = Path(file).name == file and path.resolve().is_relative_to(self.folder.resolve())
@@ -109,7 +109,7 @@ class Checkpoint:
 
 
 class Weights:
-    """The checkpoint as a model consumes it: by name, by shape, by slice; what is left over is an error.
+    """A checkpoint as a model consumes it: by name, by shape, by slice; what is left over is an error.
 
     Args:
         dtype: floating-point tensors are converted to it.
@@ -122,17 +122,17 @@ class Weights:
 
     @property
     def names(self) -> set[str]:
-        """What the folder holds."""
+        """Return the names of all tensors in the folder."""
         return self._checkpoint.names
 
     def to(self, dtype: torch.dtype) -> Weights:
-        """The same tensors handed out in another dtype (what a model keeps in fp32); what is used counts for both."""
+        """Hand out the same tensors in another dtype (what a model keeps in fp32); what is used counts for both."""
         other = Weights(self._checkpoint, dtype, meta=self._meta)
         other._used = self._used
         return other
 
     def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> Tensor:
-        """A slice of the tensor ``name``, which must have ``shape``.
+        """Return a slice of the tensor ``name``, which must have ``shape``.
 
         Args:
             ranges: (start, stop) per leading dim, None for all of it; lanes beyond the shape are zeros (padding).
@@ -179,7 +179,7 @@ class Weights:
 
 
 def _is(kind: Callable[[Path], bool], path: Path) -> bool:
-    """``kind(path)``; a name that no file can have is none."""
+    """Return ``kind(path)``, or False for a name that no file can have."""
     try:
         return kind(path)
     except (OSError, ValueError):

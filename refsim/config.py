@@ -27,7 +27,7 @@ Attention = Literal["ring", "ulysses", "usp"]
 
 @dataclass(frozen=True)
 class ParallelFactor:
-    """How many parts, along which mesh axis; ``(0, 1)`` where the parts cover both axes of the submesh."""
+    """How many parts there are, and along which mesh axis; ``(0, 1)`` where they cover both axes of the submesh."""
 
     factor: int
     mesh_axis: int | tuple[int, int]
@@ -163,7 +163,7 @@ def _place(mesh: MeshSpec, factors: dict[str, int], axes: dict[str, int], attent
 
 
 def _attention_group(factors: dict[str, int], attention: str) -> tuple[int, int, int]:
-    """(sp, ring, ulysses) with the omitted ones filled in; ring and ulysses are 0 where usp leaves both open."""
+    """Return (sp, ring, ulysses), omitted ones filled in; ring and ulysses are 0 where usp leaves both open."""
     ring, ulysses = factors.get("ring", 0), factors.get("ulysses", 0)  # a factor given is 1 or more
     sp = factors.get("sp") or (ring or 1) * (ulysses or 1)
     if not ring and not ulysses:
@@ -182,7 +182,7 @@ def _attention_group(factors: dict[str, int], attention: str) -> tuple[int, int,
 def _fit(
     mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]
 ) -> DiTParallelConfig | None:
-    """The first placement of the axis rule that fits the mesh and the axes given."""
+    """Return the first placement of the axis rule that fits the mesh and the axes given, None if there is none."""
     if cfg * sp * tp != mesh.num_devices:
         return None
     sizes = {"cfg": cfg, "sp": sp, "tp": tp, "ring": ring, "ulysses": ulysses}
@@ -226,7 +226,7 @@ def _submesh(mesh: MeshSpec, cfg: int, cfg_axis: int) -> tuple[int, int] | None:
 
 
 def valid_configs(mesh: MeshSpec) -> list[str]:
-    """Every ``cfg, sp, tp`` that fits the mesh with ring (or Ulysses) attention, as text."""
+    """Return every ``cfg, sp, tp`` that fits the mesh with ring (or Ulysses) attention, as text."""
     found = []
     for cfg in (1, 2):
         for sub in {sub for axis in (0, 1) if (sub := _submesh(mesh, cfg, axis)) is not None}:

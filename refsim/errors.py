@@ -28,7 +28,7 @@ class InvariantError(RefsimError):
 
 
 class CommError(RefsimError):
-    """A transfer failed or timed out; names the peer, so that the culprit can be told from its victims."""
+    """A transfer failed or timed out; ``peer`` tells the culprit from its victims."""
 
     def __init__(self, message: str, *, peer: int) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class CommError(RefsimError):
 
 
 class RankFailure(RefsimError):
-    """A rank died, raised or hung; the run was ended. Names rank, step, collective, peer and reason.
+    """A rank died, raised or hung, and the run was ended; the message names rank, step, collective, peer and reason.
 
     Attributes:
         rank: who failed first; -1 if it was none of the ranks.
@@ -57,7 +57,7 @@ class RankFailure(RefsimError):
         self.last_events = last_events or {}
 
     def events_table(self, count: int = 3) -> str:
-        """The last ``count`` events of every rank, one a line; empty where none are known."""
+        """Return the last ``count`` events of every rank, one a line; empty where none are known."""
         lines = [
             f"  rank {rank:<3} {-age:9.3f} s  {text}\n"
             for rank, events in sorted(self.last_events.items())

@@ -57,7 +57,7 @@ class MeshSpec:
         return row * self.shape[1] + column
 
     def topology(self, axis: int) -> Topology | None:
-        """Topology of the collectives along one whole mesh axis.
+        """Return the topology of the collectives along one whole mesh axis.
 
         One device: none. Two: Linear. A 1-D mesh of more than two: Ring. A named axis of a 2-D mesh: Linear,
         unless the mesh says that the axis is a torus ring.
@@ -98,7 +98,7 @@ MESHES: dict[str, MeshSpec] = {
 
 
 def get_mesh(name: str | MeshSpec) -> MeshSpec:
-    """Mesh of that name; ``UserError`` that lists the names if there is none."""
+    """Return the mesh of that name; ``UserError`` that lists the names if there is none."""
     if isinstance(name, MeshSpec):
         return name
     if name not in MESHES:

@@ -109,7 +109,7 @@ class RunOptions:
         parallel: str | DiTParallelConfig = "sp1",
         **given: Any,
     ) -> RunOptions:
-        """The options as users write them.
+        """Build the options from what users write.
 
         Args:
             mesh: a mesh's name, or a spec.
@@ -136,12 +136,12 @@ class RunOptions:
         return cls(spec, parallel, dtype=cast(Dtype, _SHORT.get(name, name)), **given)
 
     def but(self, **changed: Any) -> RunOptions:
-        """The same options but for the fields ``changed``, checked again."""
+        """Return the same options but for the fields ``changed``, checked again."""
         return replace(self, **changed)
 
     @property
     def storage(self) -> torch.dtype:
-        """The torch dtype of weights and activations."""
+        """Return the torch dtype of weights and activations."""
         import torch
 
         return {"fp32": torch.float32, "bf16": torch.bfloat16}[self.dtype]
@@ -152,7 +152,7 @@ class RunOptions:
         return self.prompt_layout == "split" and self.parallel.sp > 1
 
     def to_json(self) -> dict[str, Any]:
-        """The options as JSON values, from which :meth:`from_json` makes equal ones."""
+        """Return the options as JSON values, from which :meth:`from_json` makes equal ones."""
         mesh = {f.name: getattr(self.mesh, f.name) for f in fields(self.mesh)}
         factors = {f.name: getattr(self.parallel, f.name) for f in fields(self.parallel)}
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("mesh", "parallel")}
@@ -160,7 +160,7 @@ class RunOptions:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RunOptions:
-        """The options that :meth:`to_json` wrote, tuples restored."""
+        """Restore the options that :meth:`to_json` wrote, tuples included."""
         rest = {name: _tuple(x) for name, x in value.items()}
         mesh = MeshSpec(**{name: _tuple(x) for name, x in rest.pop("mesh").items()})
         factors = {name: ParallelFactor(n, _tuple(axis)) for name, (n, axis) in rest.pop("parallel").items()}

@@ -20,12 +20,12 @@ SCHEMA = 1
 
 
 def document(fields: dict[str, Any]) -> str:
-    """A JSON object for programs to read, its ``schema`` first."""
+    """Return a JSON object for programs to read, its ``schema`` first."""
     return json.dumps({"schema": SCHEMA, **fields}, indent=2)
 
 
 def check_target(path: Path, option: str, *inputs: Path) -> None:
-    """``UserError`` unless ``path`` is a new or ordinary file in a writable folder, and none of (or in) ``inputs``."""
+    """Raise ``UserError`` unless ``path`` can be written as an ordinary file and is none of (or in) ``inputs``."""
     try:
         ordinary = path.is_file() if path.exists() or path.is_symlink() else not path.is_dir()
         folder = path.absolute().parent
@@ -44,7 +44,7 @@ def check_target(path: Path, option: str, *inputs: Path) -> None:
 
 
 def check_folder(path: Path, option: str, *inputs: Path) -> None:
-    """``UserError`` unless ``path`` is a folder, or can become one in an existing folder, and lies in no input."""
+    """Raise ``UserError`` unless ``path`` is a folder or can become one, and lies in none of ``inputs``."""
     try:
         place = path if path.exists() or path.is_symlink() else path.absolute().parent
         if not place.is_dir():

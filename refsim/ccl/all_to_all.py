@@ -30,7 +30,7 @@ def all_to_all(
     concat_dim: int,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Tensor:
-    """Cut ``x`` along ``split_dim`` into one piece per member, join what arrives along ``concat_dim``.
+    """Cut ``x`` along ``split_dim`` into one piece per member and join what arrives along ``concat_dim``.
 
     Bytes sent per member, Ring and Line alike: ``(n-1)/n * B``.
 

@@ -14,7 +14,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def split_chunks(tensor: Tensor, chunk_bytes: int) -> list[Tensor]:
-    """A contiguous tensor as flat views of at most ``chunk_bytes``; the last one may be shorter."""
+    """Cut a contiguous tensor into flat views of at most ``chunk_bytes``; the last one may be shorter."""
     return list(tensor.view(-1).split(max(1, chunk_bytes // tensor.element_size())))
 
 

@@ -17,7 +17,8 @@ from refsim.runtime.group import Group
 def neighbor_pad(
     device: Device, x: Tensor, group: Group, *, dim: int, by: int = 1, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
-    """``x`` with ``by`` more rows of ``dim`` on either side; ``by`` is at most its rows.
+    """Return ``x`` with ``by`` more rows of ``dim`` on either side, the neighbours' or zeros; ``by`` is at most its
+    rows.
 
     Bytes sent by member i: ``([i>0] + [i<n-1]) * bytes of "by" rows``. The ends never meet, also on a Ring.
 

@@ -22,7 +22,7 @@ from refsim.runtime.group import Group
 
 
 def reduce_scatter(device: Device, x: Tensor, group: Group, *, dim: int, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
-    """Sum ``x`` over the members, keep this member's slice of ``dim``.
+    """Sum ``x`` over the members and keep this member's slice of ``dim``.
 
     Bytes sent per member, Ring and Line alike, in n-1 steps: ``(n-1)/n * B``.
 

@@ -17,7 +17,7 @@ from refsim.runtime.group import Group
 
 
 def shift(device: Device, x: Tensor, group: Group, *, by: int = 1, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
-    """What member ``i - by`` passed; ``by`` is 1 or -1. Bytes sent per member: ``B``.
+    """Return what member ``i - by`` passed; ``by`` is 1 or -1. Bytes sent per member: ``B``.
 
     Raises:
         UserError: the group is a Line of more than two, which has no link from the last member to the first.

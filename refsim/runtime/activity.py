@@ -67,7 +67,7 @@ class Activity:
     block: int = -1
 
     def __str__(self) -> str:
-        """The sentence people read, without its subject: ``waiting for recv of step 3 of all_gather (from rank 1)``."""
+        """Say it as people read it, without its subject: ``waiting for recv of step 3 of all_gather (from rank 1)``."""
         verb = _VERBS.get(self.kind, self.kind.name.lower())
         if self.kind is Kind.COLLECTIVE:
             return f"{self.collective} over {self.what}"
@@ -84,35 +84,35 @@ class Activity:
 
     @property
     def place(self) -> str:
-        """Where in the model and its loop, ``block 3``; empty where that is not said."""
+        """Return where in the model and its loop the rank is, ``block 3``; empty where that is not known."""
         numbers = {"step": self.step, "block": self.block}
         return ", ".join(f"{name} {number}" for name, number in numbers.items() if number >= 0)
 
     @property
     def transfer(self) -> str:
-        """The transfer or the computation without what is done about it: ``recv of step 3 of ring_attention``."""
+        """Name the transfer or the computation without what is done about it: ``recv of step 3 of ring_attention``."""
         step = f" of step {self.step}" if self.step >= 0 else ""
         return f"{self.what}{step}" + (f" of {self.collective}" if self.collective else "")
 
     @property
     def direction(self) -> str:
-        """Of a transfer, ``(from rank 1)``."""
+        """Return where a transfer goes or comes from, ``(from rank 1)``."""
         return f"({'to' if self.what == 'send' else 'from'} rank {self.peer})"
 
     @property
     def clause(self) -> str:
-        """What stands behind ``while it was``: the sentence, or the place where the rank stood."""
+        """Return what stands behind ``while it was``: the sentence, or the place where the rank stood."""
         return f"at '{self}'" if self.kind in (Kind.COLLECTIVE, Kind.IDLE) else str(self)
 
     def encode(self, size: int) -> bytes:
-        """At most ``size`` bytes, of a fixed layout; names that do not fit are cut."""
+        """Pack the activity into at most ``size`` bytes of a fixed layout; names that do not fit are cut."""
         what = self.what.encode(errors="replace")[:_MOST_OF_WHAT]
         path = self.collective.encode(errors="replace")[: size - _NUMBERS.size - len(what)]
         return _NUMBERS.pack(self.kind, len(what), len(path), self.step, self.peer, self.block) + what + path
 
     @classmethod
     def decode(cls, data: bytes) -> Activity:
-        """What :meth:`encode` made."""
+        """Unpack what :meth:`encode` made."""
         kind, what, path, step, peer, block = _NUMBERS.unpack_from(data)
         texts = data[_NUMBERS.size : _NUMBERS.size + what + path]
         of_what, of_path = (text.decode(errors="ignore") for text in (texts[:what], texts[what:]))

@@ -21,7 +21,7 @@ from refsim.errors import HazardError
 
 @dataclass(eq=False)
 class DeviceBuffer:
-    """An allocation of one rank: its name in the trace, its storage, its number among the rank's allocations."""
+    """An allocation of one rank: its name in the trace, its storage, and its number among the rank's allocations."""
 
     id: str
     tensor: Tensor
@@ -39,7 +39,7 @@ class PingPong:
 
 
 class BufferPool:
-    """The buffers of one rank. ``released`` is told about every release, with the buffer."""
+    """The buffers of one rank; ``released`` is called with every buffer that is released."""
 
     def __init__(self, released: Callable[[DeviceBuffer], None] = lambda buffer: None) -> None:
         self._persistent: dict[tuple[str, tuple[int, ...], torch.dtype], DeviceBuffer] = {}
@@ -49,7 +49,7 @@ class BufferPool:
         self._released = released
 
     def persistent(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> DeviceBuffer:
-        """The buffer of that key, allocated on first use, in released memory of that shape if there is any."""
+        """Return the buffer of that key; its memory is allocated on first use, or taken from what was released."""
         key = (name, shape, dtype)
         if key not in self._persistent:
             same_name = sum(k[0] == name for k in self._persistent)
@@ -63,7 +63,7 @@ class BufferPool:
 
     @contextmanager
     def transient(self, name: str, *memory: Tensor) -> Iterator[None]:
-        """``memory`` is buffer ``name[0]``, ``name[1]``, ... inside this block and ordinary tensors after it."""
+        """Make ``memory`` the buffers ``name[0]``, ``name[1]``, ... inside this block, ordinary tensors after."""
         buffers = [self._register(f"{name}[{i}]" if len(memory) > 1 else name, t) for i, t in enumerate(memory)]
         try:
             yield
@@ -80,11 +80,11 @@ class BufferPool:
         self._released(buffer)
 
     def all(self) -> list[DeviceBuffer]:
-        """Every persistent buffer."""
+        """Return every persistent buffer."""
         return list(self._persistent.values())
 
     def of(self, tensor: Tensor) -> DeviceBuffer | None:
-        """The buffer whose memory ``tensor`` lies in."""
+        """Return the buffer whose memory ``tensor`` lies in, None if it lies in none."""
         return self._by_storage.get(_storage(tensor))
 
     def _register(self, id: str, memory: Tensor) -> DeviceBuffer:
@@ -95,7 +95,7 @@ class BufferPool:
 
 
 class Semaphore:
-    """Counts arrivals. The consumer of arrival ``n`` waits for value ``n``; each completed arrival adds one.
+    """A count of arrivals: the consumer of arrival ``n`` waits for value ``n``, and each completed arrival adds one.
 
     On a device the fabric increments the semaphore; here the arrival is a transfer that the waiting rank
     completes, so a wait that nothing will ever satisfy is an error at once instead of a hang.
@@ -113,7 +113,7 @@ class Semaphore:
         self.pending: list[Callable[[], None]] = []
 
     def signal_on(self, complete: Callable[[], None]) -> None:
-        """The arrival that ``complete`` waits for will add one."""
+        """Let the arrival that ``complete`` waits for add one."""
         self.pending.append(complete)
 
     def wait(self, value: int) -> None:
@@ -128,5 +128,5 @@ class Semaphore:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Identity of the memory behind a tensor, the same for all its views (of meta tensors too)."""
+    """Return the identity of the memory behind a tensor, the same for all its views (of meta tensors too)."""
     return tensor.untyped_storage()._cdata

@@ -19,7 +19,7 @@ _PACES = (0.1, 1.0)
 
 
 class Delays:
-    """The order and the pace of one rank; without a seed, the program's own."""
+    """The order and the pace of one rank; without a seed they are the program's own."""
 
     def __init__(self, rank: int = 0, seed: int | None = None, longest_s: float = 0.0) -> None:
         self._seed, self._longest_s = seed, longest_s
@@ -33,14 +33,14 @@ class Delays:
             time.sleep(self._own.random() * self._longest_s * self._pace)
 
     def shuffle(self, items: Iterable[T]) -> list[T]:
-        """``items`` in an order of this rank's own."""
+        """Return ``items`` in an order of this rank's own."""
         items = list(items)
         if self._seed is not None:
             self._own.shuffle(items)
         return items
 
     def interleave(self, lanes: Iterable[Sequence[Callable[[], T]]]) -> list[T]:
-        """Call everything in ``lanes``, lanes mixed in an order of this rank's own, each lane in its order."""
+        """Call everything in ``lanes``, mixed in an order of this rank's own; each lane keeps its order."""
         lanes = [lane for lane in lanes if lane]
         if self._seed is None:
             return [call() for lane in lanes for call in lane]
@@ -49,7 +49,7 @@ class Delays:
         return [next(rest[index])() for index in turns]
 
     def agreed(self, items: Iterable[Any], group: Group) -> list[Any]:
-        """``items`` in an order that all members of ``group`` draw alike; for whole collectives."""
+        """Return ``items`` in an order that all members of ``group`` draw alike; it is for whole collectives."""
         items = list(items)
         if self._seed is not None:
             self._agreed[group.ranks] += 1

@@ -35,7 +35,7 @@ class Group:
 
 
 class _Submesh:
-    """Coordinates of one rank inside its cfg group: the part of the mesh that is left when ``cfg`` has cut one axis."""
+    """Coordinates of one rank inside its cfg group, the part of the mesh that is left when ``cfg`` has cut one axis."""
 
     def __init__(self, mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> None:
         self.mesh, self.config, self.rank = mesh, config, rank
@@ -47,11 +47,11 @@ class _Submesh:
         self._shape[self.cfg_axis] = self._cut
 
     def across_cfg(self) -> list[int]:
-        """The ranks with this rank's submesh coordinates, one per cfg group."""
+        """Return the ranks with this rank's submesh coordinates, one per cfg group."""
         return [self._rank_at(self._coord, cfg_index) for cfg_index in range(self.config.cfg)]
 
     def along(self, axis: int, other: int | None = None) -> list[int]:
-        """The ranks met along ``axis``; the coordinate on the other axis is this rank's own, or ``other``."""
+        """Return the ranks met along ``axis``; the coordinate on the other axis is this rank's own, or ``other``."""
         found = []
         for i in range(self._shape[axis]):
             coord = list(self._coord)
@@ -66,7 +66,7 @@ class _Submesh:
         return self.mesh.rank(row, column)
 
     def topology(self, axis: int, size: int, spans_axis: bool) -> Topology | None:
-        """Topology of a group of ``size`` on ``axis``: the mesh's if the group spans the whole axis, else Linear."""
+        """Return the topology of ``size`` members on ``axis``: the mesh's if they span the whole axis, else Linear."""
         if size == 1:
             return None
         whole = self.mesh.topology(axis) if spans_axis and self._shape[axis] == self.mesh.shape[axis] else None
@@ -78,7 +78,7 @@ class _Submesh:
 
 
 def parallel_groups(mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> dict[str, Group]:
-    """The groups ``cfg``, ``tp``, ``sp``, ``ring``, ``ulysses`` that ``rank`` belongs to.
+    """Return the groups ``cfg``, ``tp``, ``sp``, ``ring`` and ``ulysses`` that ``rank`` belongs to, by name.
 
     With submesh coordinates (a, b) inside its cfg group, a rank's sp index is its coordinate on the sp axis, or
     ``ring_coordinate * ulysses + ulysses_coordinate`` where sp covers both axes. Its ring peers share the ulysses
@@ -110,7 +110,7 @@ def parallel_groups(mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> dic
 
 
 def _one_axis(axis: int | tuple[int, int]) -> int:
-    """``axis``, of a factor that cannot cover both axes of the submesh (only sp can)."""
+    """Return ``axis`` of a factor that cannot cover both axes of the submesh (only sp can)."""
     if isinstance(axis, tuple):
         raise InvariantError(f"only sp may cover both mesh axes, but another factor lies on {axis}")
     return axis

@@ -51,7 +51,7 @@ class Use:
 
 
 class UseLog:
-    """What one rank did to its buffers, in its own order; ``on=False`` logs nothing."""
+    """The log of what one rank did to its buffers, in its own order; ``on=False`` logs nothing."""
 
     def __init__(self, on: bool = True) -> None:
         self.on = on
@@ -106,7 +106,7 @@ class UseLog:
         return any(_suspicious(uses, self._released.get(serial)) for serial, uses in _by_buffer(self._uses).items())
 
     def as_json(self) -> dict[str, Any]:
-        """The log as JSON values, which rank 0 asks for."""
+        """Return the log as JSON values, which rank 0 asks for."""
         return {
             "uses": [use.as_json() for use in self._uses],
             "names": list(self._names.items()),
@@ -128,7 +128,7 @@ class Hazard:
 
 
 def find(logs: list[dict[str, Any]]) -> list[Hazard]:
-    """The hazards in the logs of all ranks (``UseLog.as_json``, by rank); equal sentences once."""
+    """Return the hazards in the logs of all ranks (``UseLog.as_json``, by rank); equal sentences come once."""
     ranks = [_Rank(rank, log) for rank, log in enumerate(logs)]
     order = _HappensBefore(ranks)
     found = {hazard: None for rank in ranks for hazard in _of_rank(rank, order)}
@@ -217,7 +217,7 @@ class _HappensBefore:
 
 
 def _of_rank(rank: _Rank, order: _HappensBefore) -> Iterator[Hazard]:
-    """The hazards of the buffers of one rank."""
+    """Yield the hazards of the buffers of one rank."""
     for serial, uses in _by_buffer(rank.uses).items():
         released = rank.released.get(serial)
         if _suspicious(uses, released):
@@ -228,7 +228,7 @@ def _of_rank(rank: _Rank, order: _HappensBefore) -> Iterator[Hazard]:
 
 
 def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) -> Iterator[Hazard]:
-    """Hazards among uses that all touch the same bytes, sorted by begin."""
+    """Yield the hazards among uses that all touch the same bytes and are sorted by begin."""
 
     def hazard(kind: str, sentence: str) -> Hazard:
         return Hazard(kind, f"{sentence}.", name, rank.rank)
@@ -277,7 +277,7 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
 def _released_in_use(
     rank: _Rank, name: str, uses: list[Use], released: tuple[int, str] | None, order: _HappensBefore
 ) -> Iterator[Hazard]:
-    """Uses of a buffer that go on, or begin, after its memory was given away."""
+    """Yield the uses of a buffer that go on, or begin, after its memory was given away."""
     if released is None:
         return
     when, path = released

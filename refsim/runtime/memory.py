@@ -17,7 +17,11 @@ LIMIT_VARIABLE = "REFSIM_RANK_MEMORY_GB"
 
 
 def rank_limit_bytes() -> int | None:
-    """What one rank may hold by ``REFSIM_RANK_MEMORY_GB`` (10^9 bytes), or None; ``UserError`` if it is no number."""
+    """Return what one rank may hold by ``REFSIM_RANK_MEMORY_GB`` (10^9 bytes), or None where it is not set.
+
+    Raises:
+        UserError: it is no number.
+    """
     text = os.environ.get(LIMIT_VARIABLE)
     if text is None:
         return None
@@ -31,7 +35,7 @@ def rank_limit_bytes() -> int | None:
 
 
 def available_bytes() -> int | None:
-    """Memory that can still be had without swapping, on this machine and in this control group."""
+    """Return the memory that can still be had without swapping, on this machine and in this control group."""
     free = [_field("/proc/meminfo", "MemAvailable")]
     group = Path("/sys/fs/cgroup")
     limit, current = _number(group / "memory.max"), _number(group / "memory.current")
@@ -42,7 +46,7 @@ def available_bytes() -> int | None:
 
 
 def private_bytes(pid: int) -> int | None:
-    """Memory of a process that is no file's: what it has allocated, with pages its parent left it."""
+    """Return the memory of a process that is no file's: what it has allocated, with pages its parent left it."""
     return _field(f"/proc/{pid}/status", "RssAnon")
 
 

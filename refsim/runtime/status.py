@@ -50,12 +50,12 @@ class StatusBoard:
         self._counts[rank] = count + 1
 
     def get(self, rank: int) -> tuple[float, Activity | None]:
-        """(monotonic time of the last sign of life, what the rank did then), (0, None) before the first one."""
+        """Return (monotonic time of the last sign of life, what the rank did then), (0, None) before the first."""
         events = self.recent(rank, 1)
         return events[-1] if events else (0.0, None)
 
     def recent(self, rank: int, count: int = KEPT) -> list[tuple[float, Activity]]:
-        """The last ``count`` events of a rank, oldest first, as (monotonic time, activity)."""
+        """Return the last ``count`` events of a rank, oldest first, as (monotonic time, activity)."""
         total = self._counts[rank]
         events = []
         for index in range(max(0, total - min(count, KEPT)), total):
@@ -69,7 +69,7 @@ class StatusBoard:
         self._done[rank] = total << 32 | done
 
     def progress(self, rank: int) -> tuple[int, int]:
-        """(steps done, steps in all), (0, 0) before the job has said so."""
+        """Return (steps done, steps in all), or (0, 0) before the job has said so."""
         word = self._done[rank]
         return word & 0xFFFFFFFF, word >> 32
 

@@ -50,11 +50,11 @@ class MeshTensor:
                 )
 
     def with_local(self, local: Tensor, **changed: Placement) -> MeshTensor:
-        """The same layout (but for ``changed``) around another local tensor."""
+        """Return a tensor of the same layout (but for ``changed``) around another local part."""
         return MeshTensor(local, {**self.placements, **changed})
 
     def map(self, op: str, fn: Callable[[Tensor], Tensor]) -> MeshTensor:
-        """Apply an element-wise function."""
+        """Apply an element-wise function to the local part."""
         self.require_no_partial(op)
         return self.with_local(fn(self.local))
 

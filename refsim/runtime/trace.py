@@ -51,7 +51,7 @@ class Event:
 
 @dataclass
 class Trace:
-    """Events of one rank. Transfers are always counted; the events are kept only if ``keep``."""
+    """The events of one rank. Transfers are always counted; events are kept only if ``keep``."""
 
     rank: int
     keep: bool = False
@@ -61,7 +61,7 @@ class Trace:
     def begin(
         self, activity: Activity, *tensors: Tensor, buffer: str = "-", group: Group | None = None
     ) -> Event | None:
-        """Open the event of an activity on ``tensors``; a transfer says its ``group``. None if no events are kept."""
+        """Open the event of an activity on ``tensors``; a transfer names its ``group``. None if no events are kept."""
         moved = 0
         if group is not None:
             moved = sum(t.numel() * t.element_size() for t in tensors)
@@ -93,7 +93,7 @@ class Trace:
             event.end = time.monotonic()
 
     def bytes_by_collective(self) -> dict[str, int]:
-        """Bytes this rank sent, keyed ``collective@group``."""
+        """Return the bytes this rank sent, keyed ``collective@group``."""
         return {f"{name}@{group}": n for (name, group), n in self.sent.items()}
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -101,6 +101,6 @@ class Trace:
 
 
 def write_jsonl(events: Iterable[dict[str, Any]], path: Path) -> None:
-    """Events of all ranks, one JSON object a line, ordered by start."""
+    """Write the events of all ranks, one JSON object a line, ordered by start."""
     ordered = sorted(events, key=lambda e: (e["start"], e["rank"]))
     output.write(path, lambda f: f.writelines(json.dumps(event).encode() + b"\n" for event in ordered), "--trace")

@@ -16,7 +16,7 @@ LOWEST = -3.0e38
 
 
 def make_argmax(grid, most=8):
-    """x: (R, V); columns: (32, V) in fp32 with 0 .. V-1 in row 0; out: (R, 32) in fp32, the answer in column 0."""
+    """Make the kernel: x (R, V); columns (32, V) in fp32, 0 .. V-1 in row 0; out (R, 32) in fp32, in column 0."""
 
     @ttl.operation(grid=grid)
     def argmax(x: ttnn.Tensor, columns: ttnn.Tensor, out: ttnn.Tensor) -> None:

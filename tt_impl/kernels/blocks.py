@@ -4,10 +4,10 @@ TILE = 32
 
 
 def tiles(size: int) -> int:
-    """Tiles of a dim that is whole tiles."""
+    """Return the tiles of a dim that is whole tiles."""
     return size // TILE
 
 
 def width(count: int, most: int) -> int:
-    """The widest block of at most ``most`` tiles that divides ``count`` tiles."""
+    """Return the widest block of at most ``most`` tiles that divides ``count`` tiles."""
     return max(n for n in range(1, min(count, most) + 1) if count % n == 0)

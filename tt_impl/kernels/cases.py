@@ -45,7 +45,7 @@ class KernelCase:
 
 
 def cases(*, real: bool) -> Iterator[KernelCase]:
-    """Reduced shapes, or real ones."""
+    """Return the cases of reduced shapes, or of real ones."""
     shapes: dict[str, list[tuple[int, ...]]] = {
         "residual_add": [(70, 300), (16, 2048)],
         "rmsnorm": [(40, 330), (70, 512)],
@@ -75,7 +75,7 @@ def cases(*, real: bool) -> Iterator[KernelCase]:
 
 
 def operands(case: KernelCase, seed: int = 0) -> tuple[list[Tensor], Tensor, dict[str, Any]]:
-    """(operands in the kernel's order, golden answer in float64, options of the kernel)."""
+    """Return (operands in the kernel's order, golden answer in float64, options of the kernel)."""
     g = torch.Generator().manual_seed(seed)
     dtype = torch.float32 if case.dtype == "fp32" else torch.bfloat16
 

@@ -20,7 +20,7 @@ from tt_impl.kernels.simulator import KernelError, run
 
 
 def judge(case: KernelCase) -> dict[str, Any]:
-    """A record: 1 - PCC, relative RMSE, L1, buffers, seconds, ``passed``; ``error`` where the kernel was refused."""
+    """Return a record: 1 - PCC, relative RMSE, L1, buffers, seconds, ``passed``; ``error`` where it was refused."""
     given, golden, options = operands(case)
     record: dict[str, Any] = {"id": case.id, "kernel": case.kernel, "shape": list(case.shape), "dtype": case.dtype}
     record |= {"grid": list(case.grid), "limit": LIMITS[case.dtype], "error": ""}
@@ -39,13 +39,13 @@ def judge(case: KernelCase) -> dict[str, Any]:
 
 
 def one_minus_pcc(a: torch.Tensor, b: torch.Tensor) -> float:
-    """1 - Pearson correlation, without the rounding of 1 - r."""
+    """Return 1 - Pearson correlation, without the rounding of 1 - r."""
     a, b = a.flatten() - a.mean(), b.flatten() - b.mean()
     return float((a / a.norm() - b / b.norm()).square().sum() / 2)
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
-    """The records as a table."""
+    """Write the records as a table."""
     head = (
         "# TT-Lang kernels at the drafter's shapes\n\n"
         "**Measured** by `python -m tt_impl.kernels.check --real` on the functional simulator, against torch in "

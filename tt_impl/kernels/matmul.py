@@ -15,7 +15,7 @@ from tt_impl.kernels.blocks import tiles, width
 
 
 def make_matmul(grid, most_m=4, most_n=4, most_k=4):
-    """a: (M, K), b: (K, N), out: (M, N), whole tiles."""
+    """Make the kernel: a (M, K), b (K, N), out (M, N), whole tiles."""
 
     @ttl.operation(grid=grid)
     def matmul(a: ttnn.Tensor, b: ttnn.Tensor, out: ttnn.Tensor) -> None:
@@ -71,7 +71,7 @@ def make_matmul(grid, most_m=4, most_n=4, most_k=4):
 
 
 def make_matmul_residual_add(grid, most_m=4, most_n=4, most_k=4):
-    """a: (M, K), b: (K, N), residual, out: (M, N), whole tiles."""
+    """Make the kernel: a (M, K), b (K, N), residual and out (M, N), whole tiles."""
 
     @ttl.operation(grid=grid)
     def matmul_residual_add(a: ttnn.Tensor, b: ttnn.Tensor, residual: ttnn.Tensor, out: ttnn.Tensor) -> None:

@@ -13,7 +13,7 @@ from tt_impl.kernels.blocks import tiles, width
 
 
 def make_matmul_silu_mul(grid, most_m=4, most_n=4, most_k=4):
-    """x: (M, K), gate, up: (K, N), out: (M, N), whole tiles."""
+    """Make the kernel: x (M, K), gate and up (K, N), out (M, N), whole tiles."""
 
     @ttl.operation(grid=grid)
     def matmul_silu_mul(x: ttnn.Tensor, gate: ttnn.Tensor, up: ttnn.Tensor, out: ttnn.Tensor) -> None:

@@ -11,7 +11,7 @@ from tt_impl.kernels.blocks import tiles, width
 
 
 def make_residual_add(grid, most=8):
-    """x, y, out: (R, D), whole tiles, one dtype."""
+    """Make the kernel: x, y and out (R, D), whole tiles, one dtype."""
 
     @ttl.operation(grid=grid)
     def residual_add(x: ttnn.Tensor, y: ttnn.Tensor, out: ttnn.Tensor) -> None:

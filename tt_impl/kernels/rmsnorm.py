@@ -13,7 +13,7 @@ from tt_impl.kernels.blocks import tiles, width
 
 
 def make_rmsnorm(grid, features, eps=1e-6, most=8):
-    """x, out: (R, D); weight: (32, D) with the weight in row 0; whole tiles, ``features`` of the D lanes real."""
+    """Make the kernel: x and out (R, D), weight (32, D) in row 0; whole tiles, ``features`` of the D lanes real."""
 
     @ttl.operation(grid=grid)
     def rmsnorm(x: ttnn.Tensor, weight: ttnn.Tensor, out: ttnn.Tensor) -> None:

@@ -13,7 +13,7 @@ from tt_impl.kernels.blocks import tiles
 
 
 def make_rope(grid, head_dim):
-    """x, out: (R, H * E); cos, sin: (R, E / 2); whole tiles, half a head is whole tiles too."""
+    """Make the kernel: x and out (R, H * E), cos and sin (R, E / 2); whole tiles, half a head is whole tiles too."""
     half = tiles(head_dim // 2)
 
     @ttl.operation(grid=grid)

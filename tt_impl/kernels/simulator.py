@@ -40,7 +40,7 @@ class KernelError(Exception):
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a run gave: the answer, dataflow buffers of a node and their bytes of L1, seconds of simulation."""
+    """What a run gave: the answer, the dataflow buffers of a node and their bytes of L1, seconds of simulation."""
 
     out: Tensor
     l1_bytes: int
@@ -97,7 +97,7 @@ def run(
 
 
 def _simulator() -> tuple[Any, Any]:
-    """The simulator's ``ttl`` and ``ttnn``, in place of the real ones in this process."""
+    """Return the simulator's ``ttl`` and ``ttnn``, which take the place of the real ones in this process."""
     if "ttnn" in sys.modules and not sys.modules["ttnn"].__name__.startswith("ttl.sim"):
         raise KernelError("the real ttnn is loaded in this process; run TT-Lang kernels in one of their own.")
     try:
@@ -114,6 +114,6 @@ def _tensor(ttnn: Any, x: Tensor) -> Any:
 
 
 def _padded(x: Tensor) -> Tensor:
-    """Zeros up to whole tiles."""
+    """Return ``x`` with zeros added up to whole tiles."""
     rows, columns = x.shape
     return F.pad(x, (0, -columns % TILE, 0, -rows % TILE))

@@ -14,7 +14,7 @@ from tt_impl.kernels.blocks import tiles
 
 
 def make_softmax(grid):
-    """x, out: (R, S); mask: (32, S) with the mask in row 0; whole tiles."""
+    """Make the kernel: x and out (R, S), mask (32, S) with the mask in row 0; whole tiles."""
 
     @ttl.operation(grid=grid)
     def softmax(x: ttnn.Tensor, mask: ttnn.Tensor, out: ttnn.Tensor) -> None:

@@ -86,7 +86,7 @@ def guard(spec: MeshSpec, grid: tuple[int, int], kind: str) -> Iterator[None]:
 
 
 def check_divided(call: Invocation, divided: set[int]) -> None:
-    """The allocators of a mesh and of its submeshes know nothing of each other and give out the same memory twice."""
+    """Refuse a mesh that is used beside its submeshes: their allocators give out the same memory twice."""
     arguments = [*call.args, *call.kwargs.values()]
     devices = [a for a in arguments if isinstance(a, ttnn.MeshDevice)]
     devices += [t.device() for t in tensors_in(arguments) if on_device(t) and t.is_allocated()]
@@ -98,7 +98,7 @@ def check_divided(call: Invocation, divided: set[int]) -> None:
 
 
 def check_allocated(name: str, arguments: Any) -> None:
-    """ttnn ends the process when an operation gets a tensor whose buffer is gone.
+    """Refuse a tensor whose buffer is gone: ttnn would end the process.
 
     A view of such a tensor still calls itself allocated, but its memory has gone back to the allocator.
     """
@@ -111,7 +111,7 @@ def check_allocated(name: str, arguments: Any) -> None:
 
 
 def check_links(call: Invocation, spec: MeshSpec) -> None:
-    """No more Ethernet links than the mesh has on the axis; without an axis, than on any."""
+    """Refuse more Ethernet links than the mesh has on the axis; without an axis, than it has on any."""
     for links, axis in _per_axis(call, "num_links"):
         have = spec.links[axis] if axis is not None else max(spec.links)
         if isinstance(links, int) and links > have:
@@ -120,7 +120,7 @@ def check_links(call: Invocation, spec: MeshSpec) -> None:
 
 
 def check_topology(call: Invocation, spec: MeshSpec) -> None:
-    """Ring only on an axis whose ends are wired to each other; a part of such an axis is a line."""
+    """Refuse Ring but on an axis whose ends are wired to each other; a part of such an axis is a line."""
     topology = _topology(call)
     if topology is None or topology == ttnn.Topology.Linear:
         return
@@ -137,7 +137,7 @@ def check_topology(call: Invocation, spec: MeshSpec) -> None:
 
 
 def check_cores(call: Invocation, grid: tuple[int, int]) -> None:
-    """No core grid, of an argument or of a program config, beyond the device's."""
+    """Refuse a core grid, of an argument or of a program config, beyond the device's."""
     for argument, value in [("an argument", v) for v in call.args] + list(call.kwargs.items()):
         size = value if isinstance(value, ttnn.CoreGrid) else getattr(value, "compute_with_storage_grid_size", None)
         if size is None or callable(size):
@@ -150,7 +150,7 @@ def check_cores(call: Invocation, grid: tuple[int, int]) -> None:
 
 
 def check_reduce_scatter(call: Invocation) -> None:
-    """Every rank's part must be whole tiles, else ttnn takes a detour that silently pads and slices.
+    """Refuse parts that are not whole tiles: ttnn would take a detour that silently pads and slices.
 
     On a line, sums travel in both directions, each through a half of the intermediate buffer.
     """
@@ -179,7 +179,7 @@ def check_mesh_partition(call: Invocation) -> None:
 
 
 def check_persistent_buffer(call: Invocation) -> None:
-    """The buffer is written as if it had the gathered tensor's shape and dtype, whatever it has."""
+    """Refuse a buffer of another shape or dtype than the gathered tensor's: it would be written as if it had them."""
     buffer = call.kwargs.get("persistent_output_buffer")
     if buffer is None and len(call.args) > 1 and isinstance(call.args[1], ttnn.Tensor) and not GATHERS[call.name]:
         buffer = call.args[1]
@@ -196,7 +196,7 @@ def check_persistent_buffer(call: Invocation) -> None:
 
 
 def _cut(call: Invocation, dim: int | None = None) -> tuple[ttnn.Tensor, int, int, int]:
-    """(tensor, size of its dim, that dim, devices along the axis) of a collective that cuts or joins a dim."""
+    """Return (tensor, size of its dim, that dim, devices along the axis) of a collective that cuts or joins a dim."""
     tensor = call.args[0] if call.args else call.kwargs["input_tensor"]
     numbers = [a for a in call.args[1:] if isinstance(a, int)]
     if dim is None:
@@ -208,7 +208,7 @@ def _cut(call: Invocation, dim: int | None = None) -> tuple[ttnn.Tensor, int, in
 
 
 def _per_axis(call: Invocation, name: str) -> list[tuple[Any, int | None]]:
-    """Pairs of the argument ``name`` and its mesh axis; operations over two axes take a list of each."""
+    """Pair the argument ``name`` with its mesh axis; operations over two axes take a list of each."""
     value, axis = call.kwargs.get(name), _axis(call)
     if isinstance(axis, list | tuple):
         values = value if isinstance(value, list | tuple) else [value] * len(axis)
@@ -253,13 +253,13 @@ class Loan:
     issued: bool = False
 
     def read(self) -> None:
-        """The operation that reads the buffer has been issued."""
+        """Note that the operation that reads the buffer has been issued."""
         self.issued = True
 
 
 @dataclass
 class BufferLedger:
-    """Who reads which ping-pong buffer.
+    """The ledger of who reads which ping-pong buffer.
 
     ``lend`` gives the buffers of a key in turn. A buffer comes back when something all devices take part in has
     passed after its reader was issued: a later collective on that axis, or a device synchronisation.
@@ -270,7 +270,7 @@ class BufferLedger:
     _loans: dict[tuple[Any, int], Loan] = field(default_factory=dict)
 
     def lend(self, key: Any, axis: int, reader: str) -> Loan:
-        """The next buffer of ``key`` for ``reader``; ``HazardError`` if someone may still be reading it."""
+        """Hand out the next buffer of ``key`` for ``reader``; ``HazardError`` if someone may still be reading it."""
         slot = self._turn.get(key, 0)
         former = self._loans.get((key, slot))
         if former is not None:
@@ -283,7 +283,7 @@ class BufferLedger:
         return loan
 
     def synchronised(self, axis: int | None = None) -> None:
-        """All devices of ``axis`` (None: all devices) have met: what was issued before has been read."""
+        """Note that all devices of ``axis`` (None: all devices) have met: what was issued before has been read."""
         for place, loan in list(self._loans.items()):
             if loan.issued and axis in (None, loan.axis):
                 del self._loans[place]

@@ -48,7 +48,7 @@ def write_descriptor(spec: MeshSpec, path: Path) -> Path:
 
 
 def descriptor(spec: MeshSpec) -> str:
-    """YAML text of the cluster ``spec`` is opened on; two meshes on one product (t3k, t3k-1x8) get equal text."""
+    """Return the YAML text of the cluster ``spec`` is opened on; meshes on one product get equal text."""
     make = _PRODUCTS.get((spec.arch, spec.num_devices))
     if make is None:
         known = ", ".join(f"{n} {arch}" for arch, n in _PRODUCTS)
@@ -58,7 +58,7 @@ def descriptor(spec: MeshSpec) -> str:
 
 
 def _flow(value: Any) -> str:
-    """YAML flow style of nested dicts, lists and scalars."""
+    """Write nested dicts, lists and scalars in YAML's flow style."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k}: {_flow(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -102,7 +102,7 @@ class _Cluster:
     pcie_mask: Callable[[int], int] = lambda chip: 0
 
     def fields(self) -> dict[str, Any]:
-        """The fields of the descriptor."""
+        """Return the fields of the descriptor."""
         links = [
             [{"chip": a, "chan": x}, {"chip": b, "chan": y}]
             for a, b, channels_a, channels_b in self.edges
@@ -139,7 +139,7 @@ class _Cluster:
 
 
 def _grid_edges(rows: int, cols: int, channels: dict[str, Sequence[int]], wrap_columns: bool = False) -> list[Edge]:
-    """Edges of a row-major grid of chips; ``wrap_columns`` adds the link from the last column to the first."""
+    """Return the edges of a row-major grid of chips; ``wrap_columns`` links the last column to the first."""
     edges = []
     for row in range(rows):
         for col in range(cols):
@@ -168,7 +168,7 @@ def _n150(_: MeshSpec) -> _Cluster:
 
 
 def _n300_cards(rows: int, cols: int) -> _Cluster:
-    """N300 cards laid horizontally, two chips each, the chips with a PCIe link on the inside of a 2x4."""
+    """Lay N300 cards horizontally, two chips each, the chips with a PCIe link on the inside of a 2x4."""
     n = rows * cols
     boards, mmio, unique_ids = [], [], {}
     for row in range(rows):
@@ -209,7 +209,7 @@ def _p150_cards(rows: int, cols: int, wrap_columns: bool = False) -> _Cluster:
 
 
 def _p300_cards(cards: int) -> _Cluster:
-    """P300 cards below each other, left and right chip each; both chips have a PCIe link."""
+    """Lay P300 cards below each other, left and right chip each; both chips have a PCIe link."""
     edges: list[Edge] = [(2 * c, 2 * c + 1, (2, 3), (9, 8)) for c in range(cards)]
     edges += [(chip, chip + 2, (6, 7), (6, 7)) for card in range(cards - 1) for chip in (2 * card, 2 * card + 1)]
     chips = range(2 * cards)
@@ -228,7 +228,7 @@ def _p300_cards(cards: int) -> _Cluster:
 
 
 def _galaxy(arch: str, torus: tuple[bool, bool]) -> _Cluster:
-    """32 chips: four trays of 2x4, places 1-4 over 5-8, joined to a grid of 8 (long side) by 4 (short side).
+    """Join 32 chips, four trays of 2x4, places 1-4 over 5-8, to a grid of 8 (long side) by 4 (short side).
 
     ``torus`` is (long side, short side). Trays are named by the upper half of the PCIe bus id; their order is what
     ttnn's list of valid groupings expects.
