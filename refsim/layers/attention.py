@@ -40,7 +40,7 @@ class _Projection:
         self._qkv = ColParallelQKV(
             weights, device, (q, k, v), in_features=features, num_heads=num_heads, head_dim=head_dim
         )
-        self._norms = [RMSNorm(weights, f"{prefix}.{n}", features=head_dim, eps=_EPS) for n in norms or ()]
+        self._norms = [RMSNorm(weights, device, f"{prefix}.{n}", features=head_dim, eps=_EPS) for n in norms or ()]
 
     def __call__(self, x: MeshTensor) -> QKV:
         q, k, v = self._qkv(x)

@@ -35,6 +35,10 @@ class GroupNorm:
         self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,), mine) for n in ("weight", "bias"))
 
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
+        with self._device.compute("group_norm", x, channels_dim=1):
+            return self._normalize(x, shards)
+
+    def _normalize(self, x: Tensor, shards: ImageShards) -> Tensor:
         height, width = shards.real(self._device)
         y = x.float().unflatten(1, (self._groups, -1))  # (B, G, C/G, [T,] H, W)
         pixels = y[..., :height, :width].flatten(2)
@@ -42,16 +46,16 @@ class GroupNorm:
         mean = pixels.sum(-1, keepdim=True) / count.clamp(min=1)
         stats = torch.cat([count, mean, (pixels - mean).square().sum(-1, keepdim=True)], -1)
         for group in (shards.across(self._device), self._device.groups["sp"]):
-            stats = self._merge(all_gather(self._device, stats.unsqueeze(0), group, dim=0))
+            stats = merge_statistics(all_gather(self._device, stats.unsqueeze(0), group, dim=0))
         count, mean, m2 = (s.view(*s.shape[:2], *(1,) * (y.ndim - 2)) for s in stats.split(1, -1))
         y = ((y - mean) * torch.rsqrt(m2 / count + _EPS)).flatten(1, 2)
         weight, bias = (p.view(-1, *(1,) * (x.ndim - 2)) for p in (self._weight, self._bias))
         return (y * weight + bias).to(x.dtype)
 
-    @staticmethod
-    def _merge(stats_PBG3: Tensor) -> Tensor:
-        """(count, mean, M2) of the members, merged."""
-        count, mean, m2 = stats_PBG3.split(1, -1)
-        total = count.sum(0)
-        whole = (count * mean).sum(0) / total.clamp(min=1)  # a row of members may hold padding only
-        return torch.cat([total, whole, (m2 + count * (mean - whole).square()).sum(0)], -1)
+
+def merge_statistics(stats_PBG3: Tensor) -> Tensor:
+    """(count, mean, M2) of all members together, (B, G, 3), from those of each, (P, B, G, 3)."""
+    count, mean, m2 = stats_PBG3.split(1, -1)
+    total = count.sum(0)
+    whole = (count * mean).sum(0) / total.clamp(min=1)  # a row of members may hold padding only
+    return torch.cat([total, whole, (m2 + count * (mean - whole).square()).sum(0)], -1)

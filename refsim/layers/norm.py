@@ -1,4 +1,7 @@
-"""Norms, with statistics in fp32: per head, over all heads, over gathered features, and over features cut over tp."""
+"""Norms, with statistics in fp32: per head, over all heads, over gathered features, and over features cut over tp.
+
+Every norm declares the op it is on the device (``device.compute``): the timing model prices it as that one op.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,15 @@ from refsim.runtime.tensor import MeshTensor, Shard
 class RMSNorm:
     """Root-mean-square norm over the last dim, which is whole on every device (the features of one head)."""
 
-    def __init__(self, weights: Weights, name: str, *, features: int, eps: float) -> None:
+    def __init__(self, weights: Weights, device: Device, name: str, *, features: int, eps: float) -> None:
         self.weight = weights.take(f"{name}.weight", (features,))
-        self._eps = eps
+        self._device, self._eps = device, eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = x.float()
-        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self._eps)
-        return (y.to(x.dtype) * self.weight).to(x.dtype)
+        with self._device.compute("rms_norm", x):
+            y = x.float()
+            y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self._eps)
+            return (y.to(x.dtype) * self.weight).to(x.dtype)
 
 
 class DistributedRMSNorm:
@@ -47,22 +51,24 @@ class DistributedRMSNorm:
         self.weight_H1E = weights.take(f"{name}.weight", (self._features,), lanes).view(-1, 1, head_dim)
 
     def __call__(self, x_BHNE: Tensor) -> Tensor:
-        y = x_BHNE.float()
-        squares = y.square().sum((1, 3)).unsqueeze(-1)
-        total = all_gather(self._device, squares, self._device.groups["tp"], dim=-1).sum(-1)
-        scale = torch.rsqrt(total / self._features + self._eps)
-        return (y * scale[:, None, :, None] * self.weight_H1E).to(x_BHNE.dtype)
+        with self._device.compute("rms_norm", x_BHNE):
+            y = x_BHNE.float()
+            squares = y.square().sum((1, 3)).unsqueeze(-1)
+            total = all_gather(self._device, squares, self._device.groups["tp"], dim=-1).sum(-1)
+            scale = torch.rsqrt(total / self._features + self._eps)
+            return (y * scale[:, None, :, None] * self.weight_H1E).to(x_BHNE.dtype)
 
 
 class LayerNorm:
     """LayerNorm without affine over the real lanes of a gathered tensor; the padded ones are dropped."""
 
-    def __init__(self, *, features: int, eps: float) -> None:
-        self._features, self._eps = features, eps
+    def __init__(self, device: Device, *, features: int, eps: float) -> None:
+        self._device, self._features, self._eps = device, features, eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        real = x[..., : self._features]
-        return F.layer_norm(real.float(), (self._features,), eps=self._eps).to(x.dtype)
+        with self._device.compute("layer_norm", x):
+            real = x[..., : self._features]
+            return F.layer_norm(real.float(), (self._features,), eps=self._eps).to(x.dtype)
 
 
 class DistributedLayerNorm:
@@ -94,15 +100,16 @@ class DistributedLayerNorm:
         self._real = max(0, min(features - start, size))
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
-        normed = self._normalize(x)
-        if self._weight is None:
-            return normed
-        return normed.map("affine", lambda y: (y * self._weight + self._bias).to(y.dtype))
+        with self._device.compute("layer_norm", x.local):
+            normed = self._normalize(x)
+            if self._weight is None:
+                return normed
+            return normed.map("affine", lambda y: (y * self._weight + self._bias).to(y.dtype))
 
     def _normalize(self, x: MeshTensor) -> MeshTensor:
         tp = self._device.groups["tp"]
         if tp.size == 1:
-            return x.map("layer_norm", LayerNorm(features=self._features, eps=self._eps))
+            return x.map("layer_norm", LayerNorm(self._device, features=self._features, eps=self._eps))
         x.require("distributed_layer_norm", tp=Shard(x.local.ndim - 1))
         real = x.local[..., : self._real].float()
         if self._real:

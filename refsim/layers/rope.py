@@ -19,6 +19,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from refsim.runtime.device import Device
+
 Range = tuple[int, int]
 
 
@@ -43,11 +45,12 @@ def rotary_angles(positions: tuple[Tensor, ...], features: tuple[int, ...], thet
     return torch.cat(angles, -1)
 
 
-def apply_rotary(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
+def apply_rotary(device: Device, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
     """Turn the neighbouring pairs of (B, H, N, E) by the angles of (N, E / 2); fp32 inside, x's dtype out."""
-    even, odd = x_BHNE.float().unflatten(-1, (-1, 2)).unbind(-1)
-    turned = torch.stack([even * cos_NP - odd * sin_NP, even * sin_NP + odd * cos_NP], -1)
-    return turned.flatten(-2).to(x_BHNE.dtype)
+    with device.compute("rope", x_BHNE):
+        even, odd = x_BHNE.float().unflatten(-1, (-1, 2)).unbind(-1)
+        turned = torch.stack([even * cos_NP - odd * sin_NP, even * sin_NP + odd * cos_NP], -1)
+        return turned.flatten(-2).to(x_BHNE.dtype)
 
 
 def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -57,8 +60,9 @@ def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tenso
     return angles.cos(), angles.sin()
 
 
-def rotate_halves(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
+def rotate_halves(device: Device, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
     """Turn feature j with feature j + E / 2 of (B, H, N, E) by the angles of (N, E / 2); fp32 inside, x's dtype out."""
-    first, second = x_BHNE.float().chunk(2, -1)
-    turned = torch.cat([first * cos_NP - second * sin_NP, second * cos_NP + first * sin_NP], -1)
-    return turned.to(x_BHNE.dtype)
+    with device.compute("rope", x_BHNE):
+        first, second = x_BHNE.float().chunk(2, -1)
+        turned = torch.cat([first * cos_NP - second * sin_NP, second * cos_NP + first * sin_NP], -1)
+        return turned.to(x_BHNE.dtype)

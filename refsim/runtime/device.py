@@ -90,8 +90,18 @@ class Device:
         self.report(Activity(Kind.CONTINUING, where, path))
 
     @contextmanager
-    def compute(self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-") -> Iterator[None]:
-        """Say that the block inside is ``op`` on ``tensors``, and trace it."""
+    def compute(
+        self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
+    ) -> Iterator[None]:
+        """Declare that what happens inside is one op of the device, and trace it.
+
+        Args:
+            op: the name of that op: ``linear``, ``sdpa``, ``conv3d``, ``rms_norm``, ``group_norm``, ``rope`` ...
+            tensors: it reads, the activation first.
+            step: of the scheme the op belongs to.
+            buffer: id of the device buffer it reads, as the trace is to name it.
+            channels_dim: dim of the features that a norm is over; the device holds pictures with theirs last.
+        """
         activity = Activity(Kind.COMPUTING, op, self._path(), step)
         self.report(activity)
         event = self.trace.begin(activity, *tensors, buffer=buffer)

@@ -34,7 +34,7 @@ from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
 from refsim.timing.matmul import matmul
 from refsim.timing.ops import Cost, bounded, tiles
 from refsim.timing.reading import FakeWeights
-from refsim.timing.recorder import Op, ReadingDevice, Recorder, fused
+from refsim.timing.recorder import Op, ReadingDevice, Recorder
 from refsim.timing.stages import EAGER_GAP_NS
 
 PAGE = TILE * TILE * 2
@@ -91,7 +91,7 @@ def read_drafter(context: int, new: int, config: DFlashConfig = DFlashConfig()) 
     """Ops of one forward with ``context - new`` rows in the cache and ``new`` handed in."""
     mesh = get_mesh("bh-p150")
     device = ReadingDevice(RunOptions.of(mesh=mesh))
-    with torch.device("meta"), fused(device), torch.inference_mode():
+    with torch.device("meta"), torch.inference_mode():
         model = DFlashDraftModel(FakeWeights(torch.bfloat16), device, config)
         cache = model.new_cache()
         for layer in cache:

@@ -2,8 +2,7 @@
 
     fake weights and inputs (shapes and dtypes only)
         -> the refsim model, unchanged, as rank r of the mesh
-            compute regions        one op each, as on the device: fused QKV, one sdpa per ring step
-            norms, rope, ...       one op per call of a layer that TTNN has an op for
+            declared ops           one op each, as on the device: fused QKV, one sdpa per ring step, norms, rope
             any other aten call    elementwise, reduction or layout op; views cost nothing
             collectives            one op each: name, mesh axis, topology, bytes brought
 
@@ -27,7 +26,7 @@ from refsim.models.registry import find_model, spec_of
 from refsim.models.spec import Published, class_name_of
 from refsim.options import RunOptions
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.timing.recorder import Op, ReadingDevice, Recorder, Shape, fused
+from refsim.timing.recorder import Op, ReadingDevice, Recorder, Shape
 
 __all__ = ["FakeWeights", "Op", "Reading", "Shape", "read", "read_published"]
 
@@ -111,7 +110,7 @@ def read(
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
     weights = FakeWeights(storage)
-    with torch.device("meta"), fused(device), torch.inference_mode():
+    with torch.device("meta"), torch.inference_mode():
         model = model_class(weights, device, model_config)
         device.restart()
         inputs = model_class.input_shapes(model_config)

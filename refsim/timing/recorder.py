@@ -2,28 +2,25 @@
 
 aten call on meta tensors --> _Recorder: one op each, unless inside a region that is one op on the device
                               which op wrote which storage: an op *reads* the ops that wrote what it takes
-collective, compute, norm --> ReadingDevice: one op, and a region for what torch does instead
+collective, compute       --> ReadingDevice: one op, and a region for what torch does instead
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 from torch import Tensor
 from torch import dtype as Dtype
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from refsim.layers import group_norm, norm, rope
+from refsim.errors import UserError
 from refsim.mesh import Topology
-from refsim.models.vae_wan import layers as wan_decoder
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
@@ -32,17 +29,9 @@ Shape = tuple[int, ...]
 WHOLE = 1 << 40
 """Chunk size of attention in one piece: the device's op does its own chunks."""
 
-FUSED: dict[tuple[Any, str], str] = {
-    (norm.RMSNorm, "__call__"): "rms_norm",
-    (norm.DistributedRMSNorm, "__call__"): "rms_norm",
-    (norm.LayerNorm, "__call__"): "layer_norm",
-    (norm.DistributedLayerNorm, "__call__"): "layer_norm",
-    (wan_decoder.ChannelNorm, "__call__"): "rms_norm",
-    (group_norm.GroupNorm, "__call__"): "group_norm",
-}
-"""Calls that are one op on the device though their reference is several aten calls."""
-_OF_PICTURES = ("ChannelNorm", "GroupNorm")
-"""Norms of (B, C, ..., H, W), which the device holds with the channels last."""
+NORMS = ("rms_norm", "layer_norm", "group_norm")
+_PASSES = {"rope": "rotary_embedding", "argmax": "argmax"}
+"""Declared ops that go once over their elements, and the names of their ops in TTNN."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +139,7 @@ class ReadingDevice(Device):
         self.flow = Flow()
         self.regions: list[int] = []
         self.moving: list[int] = []
-        self._ring, self._rings = -1, 0
+        self._ring, self._rings, self._norms = -1, 0, 0
 
     def restart(self) -> None:
         """Forgets what building the model did."""
@@ -219,23 +208,49 @@ class ReadingDevice(Device):
         return abs(a - b)
 
     @contextlib.contextmanager
-    def compute(self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-") -> Iterator[None]:
-        shapes = [tuple(t.shape) for t in tensors]
+    def compute(
+        self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
+    ) -> Iterator[None]:
+        """One op; a norm inside a norm is part of it, as a distributed one on one device is the plain one."""
+        norm = op in NORMS
+        if norm and self._norms:
+            yield
+            return
+        number = self._declared(op, tensors, step, channels_dim)
+        self._norms += norm
+        try:
+            with self.region(number):
+                yield
+        finally:
+            self._norms -= norm
+
+    def _declared(self, op: str, tensors: tuple[Tensor, ...], step: int, channels_dim: int) -> int:
+        """Notes the op that a layer says it is.
+
+        Raises:
+            UserError: no such op is priced.
+        """
+        shapes, dtype = [tuple(t.shape) for t in tensors], short(tensors[0].dtype)
+        x = shapes[0]
+        if op in NORMS:
+            features = channels_dim % len(x)
+            shape = (*x[:features], *x[features + 1 :], x[features])
+            return self.note("norm", op, [shape], shape, dtype)
+        if op in _PASSES:
+            return self.note("elementwise", _PASSES[op], [x], x, dtype)
         if op == "sdpa":
-            number = self.note("sdpa", op, shapes[:2], shapes[0], "bf16", step=step)
-        elif op in ("conv2d", "conv3d"):  # of what has its borders already
-            (x, (out, *kernel)) = shapes
+            return self.note("sdpa", op, shapes[:2], x, "bf16", step=step)
+        if op == "linear":
+            lanes = sum(s[0] for s in shapes[1:])
+            return self.note("matmul", op, [x, (lanes, shapes[1][-1])], (*x[:-1], lanes), dtype)
+        if op in ("conv2d", "conv3d"):  # of what has its borders already
+            out, *kernel = shapes[1]
             rows = x[0] * math.prod(n - k + 1 for n, k in zip(x[2:], kernel[1:], strict=True))
             wide = math.prod(kernel)
             inputs = [(rows, wide), (out, wide)] if op == "conv3d" else [(rows, kernel[0]), (out, *kernel[:2])]
-            number = self.note("matmul", op, inputs, (rows, out), short(tensors[0].dtype))
-        else:
-            lanes = sum(s[0] for s in shapes[1:])
-            number = self.note(
-                "matmul", op, [shapes[0], (lanes, shapes[1][-1])], (*shapes[0][:-1], lanes), short(tensors[0].dtype)
-            )
-        with self.region(number):
-            yield
+            return self.note("matmul", op, inputs, (rows, out), dtype)
+        known = ", ".join((*NORMS, *_PASSES, "linear", "sdpa", "conv2d", "conv3d"))
+        raise UserError(f"a layer declares the op '{op}', which has no price; device.compute takes one of {known}.")
 
 
 _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}
@@ -332,48 +347,6 @@ class Recorder(TorchDispatchMode):
 def _arange(func: Any, args: Any, kwargs: Any) -> Tensor:
     """Of a real tensor's shape and dtype: for meta tensors torch goes through torch._dynamo."""
     return func(*args, **{**kwargs, "device": "cpu"}).to("meta")
-
-
-@contextlib.contextmanager
-def fused(device: ReadingDevice) -> Iterator[None]:
-    """While open, the calls of ``FUSED`` are one op each; collectives inside them are noted as usual."""
-    inside: list[Any] = []  # a distributed norm on one device is the plain one, which must not count again
-
-    with contextlib.ExitStack() as stack:
-        for (owner, attribute), name in FUSED.items():
-            original = getattr(owner, attribute)
-
-            def call(self: Any, x: Any, *args: Any, _call=original, _name=name, **kwargs: Any) -> Any:
-                if inside:
-                    return _call(self, x, *args, **kwargs)
-                local = getattr(x, "local", x)
-                shape = tuple(local.shape)
-                if type(self).__name__ in _OF_PICTURES:
-                    shape = (shape[0], *shape[2:], shape[1])
-                number = device.note("norm", _name, [shape], shape, short(local.dtype))
-                inside.append(self)
-                try:
-                    with device.region(number):
-                        return _call(self, x, *args, **kwargs)
-                finally:
-                    inside.pop()
-
-            stack.enter_context(mock.patch.object(owner, attribute, call))
-        for rotate in (rope.apply_rotary, rope.rotate_halves):
-            rotary = _noted(device, rotate)
-            for name, module in list(sys.modules.items()):
-                if name.startswith("refsim.models.") and getattr(module, rotate.__name__, None) is rotate:
-                    stack.enter_context(mock.patch.object(module, rotate.__name__, rotary))
-        yield
-
-
-def _noted(device: ReadingDevice, rotate: Any) -> Any:
-    def rotary(x: Tensor, *tables: Tensor) -> Tensor:
-        number = device.note("elementwise", "rotary_embedding", [tuple(x.shape)], tuple(x.shape), short(x.dtype))
-        with device.region(number):
-            return rotate(x, *tables)
-
-    return rotary
 
 
 def short(dtype: Dtype) -> str:

@@ -38,13 +38,15 @@ _LEGACY_EOS = 2
 class _LayerNorm:
     """Affine LayerNorm over the real lanes; padded ones stay zero."""
 
-    def __init__(self, weights: Weights, name: str, config: CLIPTextConfig) -> None:
+    def __init__(self, weights: Weights, device: Device, name: str, config: CLIPTextConfig) -> None:
+        self._device = device
         self._features, self._eps = config.hidden_size, config.layer_norm_eps
         self._weight, self._bias = (weights.take(f"{name}.{n}", (self._features,)) for n in ("weight", "bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.layer_norm(x[..., : self._features], (self._features,), self._weight, self._bias, self._eps)
-        return F.pad(y, (0, x.shape[-1] - self._features))
+        with self._device.compute("layer_norm", x):
+            y = F.layer_norm(x[..., : self._features], (self._features,), self._weight, self._bias, self._eps)
+            return F.pad(y, (0, x.shape[-1] - self._features))
 
 
 class CLIPBlock:
@@ -55,7 +57,7 @@ class CLIPBlock:
         d, tp = config.hidden_size, device.groups["tp"].size
         heads = config.num_attention_heads
         head_dim = d // heads
-        self._norm1, self._norm2 = (_LayerNorm(weights, f"{name}.layer_norm{i}", config) for i in (1, 2))
+        self._norm1, self._norm2 = (_LayerNorm(weights, device, f"{name}.layer_norm{i}", config) for i in (1, 2))
         names = tuple(f"{name}.self_attn.{n}_proj" for n in "qkv")
         self._qkv = ColParallelQKV(weights, device, names, in_features=d, num_heads=heads, head_dim=head_dim)
         self._out = RowParallelLinear(
@@ -104,7 +106,7 @@ class CLIPTextEncoder:
         self._positions = weights.take(f"{embeddings}.position_embedding.weight", (config.max_position_embeddings, d))
         layers = (f"{prefix}encoder.layers.{i}" for i in range(config.num_hidden_layers))
         self._blocks = [CLIPBlock(weights, device, config, name) for name in layers]
-        self._norm = _LayerNorm(weights, f"{prefix}{_FINAL_NORM}", config)
+        self._norm = _LayerNorm(weights, device, f"{prefix}{_FINAL_NORM}", config)
         self._projection = None
         if config.projected:
             self._projection = weights.take("text_projection.weight", (config.projection_dim, d))

@@ -82,7 +82,7 @@ class _Attention:
         q, k, v = self._qkv(x)
         q, k = self._norm_q(q), self._norm_k(k)
         if rotary is not None:
-            q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
+            q, k = apply_rotary(self._device, q, *rotary), apply_rotary(self._device, k, *rotary)
         return q, k, v
 
     def _concat_heads(self, like: MeshTensor, x_BHNE: Tensor) -> MeshTensor:

@@ -34,15 +34,15 @@ class DFlashAttention:
         self._q, self._k, self._v = (weights.take(f"{prefix}.{n}_proj.weight", (rows[n], d)) for n in rows)
         self._o = weights.take(f"{prefix}.o_proj.weight", (d, heads))
         norm = {"features": e, "eps": config.rms_norm_eps}
-        self._q_norm, self._k_norm = (RMSNorm(weights, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
+        self._q_norm, self._k_norm = (RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
 
     def __call__(self, noise_BND: Tensor, context_BCD: Tensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
         """Normed noise and context -> (B, N, D). ``rotary`` is of the C + N new rows, which join the cache."""
         rows = torch.cat([context_BCD, noise_BND], 1)
         q = self._q_norm(self._heads(noise_BND, self._q))
         k = self._k_norm(self._heads(rows, self._k))
-        q = rotate_halves(q, *(table[-q.shape[2] :] for table in rotary))
-        k, v = cache.append(rotate_halves(k, *rotary), self._heads(rows, self._v))
+        q = rotate_halves(self._device, q, *(table[-q.shape[2] :] for table in rotary))
+        k, v = cache.append(rotate_halves(self._device, k, *rotary), self._heads(rows, self._v))
         out = grouped_attention(self._device, q, k, v, causal=False).transpose(1, 2).flatten(2)
         with self._device.compute("linear", out, self._o):
             return F.linear(out, self._o)

@@ -44,8 +44,8 @@ class DFlashDecoderLayer:
         self._device = device
         d, wide = config.hidden_size, config.intermediate_size
         norm = {"features": d, "eps": config.rms_norm_eps}
-        self._norm1 = RMSNorm(weights, f"{prefix}.input_layernorm", **norm)
-        self._norm2 = RMSNorm(weights, f"{prefix}.post_attention_layernorm", **norm)
+        self._norm1 = RMSNorm(weights, device, f"{prefix}.input_layernorm", **norm)
+        self._norm2 = RMSNorm(weights, device, f"{prefix}.post_attention_layernorm", **norm)
         self._attention = DFlashAttention(weights, device, f"{prefix}.self_attn", config)
         self._gate, self._up = (weights.take(f"{prefix}.mlp.{n}_proj.weight", (wide, d)) for n in ("gate", "up"))
         self._down = weights.take(f"{prefix}.mlp.down_proj.weight", (d, wide))
@@ -67,7 +67,7 @@ class DFlashDraftModel:
         d, layers = config.hidden_size, len(config.target_layer_ids)
         self._fc = weights.take("fc.weight", (d, layers * d))
         norm = {"features": d, "eps": config.rms_norm_eps}
-        self._context_norm, self._norm = (RMSNorm(weights, n, **norm) for n in ("hidden_norm", "norm"))
+        self._context_norm, self._norm = (RMSNorm(weights, device, n, **norm) for n in ("hidden_norm", "norm"))
         self._layers = [
             DFlashDecoderLayer(weights, device, f"layers.{i}", config) for i in range(config.num_hidden_layers)
         ]

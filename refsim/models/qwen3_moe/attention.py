@@ -41,7 +41,7 @@ class Qwen3MoeAttention:
             projection("v_proj", config.num_key_value_heads, kv_heads),
         ]
         norm = {"features": e, "eps": config.rms_norm_eps}
-        self._q_norm, self._k_norm = (RMSNorm(weights, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
+        self._q_norm, self._k_norm = (RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
         inner = config.num_attention_heads * e
         self._out = RowParallelLinear(
             weights, device, f"{prefix}.o_proj", in_features=inner, out_features=d, in_padded=inner, bias=False
@@ -51,7 +51,10 @@ class Qwen3MoeAttention:
         qkv = fused_column_linear(self._device, x, self._qkv, [None, None, None]).local
         heads = qkv.unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
         q, k, v = heads.split([self._heads, self._kv_heads, self._kv_heads], 1)
-        q, k = rotate_halves(self._q_norm(q), *rotary), rotate_halves(self._k_norm(k), *rotary)
+        q, k = (
+            rotate_halves(self._device, self._q_norm(q), *rotary),
+            rotate_halves(self._device, self._k_norm(k), *rotary),
+        )
         out = grouped_attention(self._device, q, *cache.append(k, v), causal=True)
         cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
         return self._out(x.with_local(out.transpose(1, 2).flatten(2), **cut))

@@ -57,8 +57,8 @@ class Qwen3MoeDecoderLayer:
     def __init__(self, weights: Weights, device: Device, prefix: str, config: Qwen3MoeConfig) -> None:
         self._device, self._features = device, config.hidden_size
         norm = {"features": config.hidden_size, "eps": config.rms_norm_eps}
-        self._norm1 = RMSNorm(weights, f"{prefix}.input_layernorm", **norm)
-        self._norm2 = RMSNorm(weights, f"{prefix}.post_attention_layernorm", **norm)
+        self._norm1 = RMSNorm(weights, device, f"{prefix}.input_layernorm", **norm)
+        self._norm2 = RMSNorm(weights, device, f"{prefix}.post_attention_layernorm", **norm)
         self._attention = Qwen3MoeAttention(weights, device, f"{prefix}.self_attn", config)
         self._experts = Qwen3MoeSparseMoeBlock(weights, device, f"{prefix}.mlp", config)
 
@@ -85,7 +85,7 @@ class Qwen3MoeForCausalLM:
         self._layers = [
             Qwen3MoeDecoderLayer(weights, device, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
         ]
-        self._norm = RMSNorm(weights, "model.norm", features=d, eps=config.rms_norm_eps)
+        self._norm = RMSNorm(weights, device, "model.norm", features=d, eps=config.rms_norm_eps)
         self._head = ColParallelLinear(
             weights,
             device,

@@ -55,7 +55,7 @@ class SD35Transformer:
             gathered_input=False,
         )
         self._blocks = [SD35Block(weights, device, config, i) for i in range(config.num_layers)]
-        self._norm_out = LayerNorm(features=d, eps=_EPS)
+        self._norm_out = LayerNorm(device, features=d, eps=_EPS)
         self._mod_out = Linear(weights, "norm_out.linear", in_features=d, out_features=2 * d)
         self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=p * p * config.out_channels)
         weights.finish(CLASS_NAME)

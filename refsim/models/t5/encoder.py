@@ -77,8 +77,8 @@ class T5Block:
         inner = {"num_heads": config.num_heads, "head_dim": config.d_kv}
         attention, ff = f"{prefix}.0.SelfAttention", f"{prefix}.1.DenseReluDense"
         norm = {"features": d, "eps": config.layer_norm_epsilon}
-        self._norm1 = RMSNorm(weights, f"{prefix}.0.layer_norm", **norm)
-        self._norm2 = RMSNorm(weights, f"{prefix}.1.layer_norm", **norm)
+        self._norm1 = RMSNorm(weights, device, f"{prefix}.0.layer_norm", **norm)
+        self._norm2 = RMSNorm(weights, device, f"{prefix}.1.layer_norm", **norm)
         self._features = d
         names = tuple(f"{attention}.{n}" for n in "qkv")
         self._qkv = ColParallelQKV(weights, device, names, in_features=d, bias=False, **inner)
@@ -134,7 +134,7 @@ class T5Encoder:
         weights.leave(*_TABLES)
         self._blocks = [T5Block(weights, device, config, i) for i in range(config.num_layers)]
         name, eps = "encoder.final_layer_norm", config.layer_norm_epsilon
-        self._norm = RMSNorm(weights, name, features=config.d_model, eps=eps)
+        self._norm = RMSNorm(weights, device, name, features=config.d_model, eps=eps)
         weights.finish(f"the {config.model_type} encoder")
 
     @property

@@ -54,7 +54,7 @@ class WanVAEDecoder:
                 up = Upsample(weights, device, f"{name}.upsamplers.0", channels=channels, temporal=doubles[i])
                 arriving = channels // 2
             self._stages.append((resnets, up))
-        self._norm_out = ChannelNorm(weights, "decoder.norm_out", channels=arriving, dims=3)
+        self._norm_out = ChannelNorm(weights, device, "decoder.norm_out", channels=arriving, dims=3)
         self._conv_out = CausalConv3d(
             weights, device, "decoder.conv_out", in_channels=arriving, out_channels=config.out_channels
         )

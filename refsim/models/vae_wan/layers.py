@@ -22,20 +22,22 @@ _SHORTEST = 1e-12
 class ChannelNorm:
     """``x / |x| * sqrt(C) * gamma`` over the channels (dim 1), the length in fp32."""
 
-    def __init__(self, weights: Weights, name: str, *, channels: int, dims: int) -> None:
+    def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, dims: int) -> None:
+        self._device = device
         self.gamma = weights.take(f"{name}.gamma", (channels, *(1,) * dims)).view(-1, 1, 1, 1)
         self._scale = channels**0.5
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.normalize(x.float(), dim=1, eps=_SHORTEST).to(x.dtype) * self._scale * self.gamma
+        with self._device.compute("rms_norm", x, channels_dim=1):
+            return F.normalize(x.float(), dim=1, eps=_SHORTEST).to(x.dtype) * self._scale * self.gamma
 
 
 class ResidualBlock:
     """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int) -> None:
-        self._norm1 = ChannelNorm(weights, f"{name}.norm1", channels=in_channels, dims=3)
-        self._norm2 = ChannelNorm(weights, f"{name}.norm2", channels=out_channels, dims=3)
+        self._norm1 = ChannelNorm(weights, device, f"{name}.norm1", channels=in_channels, dims=3)
+        self._norm2 = ChannelNorm(weights, device, f"{name}.norm2", channels=out_channels, dims=3)
         first = {"in_channels": in_channels, "out_channels": out_channels}
         second = {"in_channels": out_channels, "out_channels": out_channels}
         self._conv1 = CausalConv3d(weights, device, f"{name}.conv1", **first)
@@ -55,7 +57,7 @@ class FrameAttention:
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int) -> None:
         self._device, self._channels = device, channels
-        self._norm = ChannelNorm(weights, f"{name}.norm", channels=channels, dims=2)
+        self._norm = ChannelNorm(weights, device, f"{name}.norm", channels=channels, dims=2)
         self._qkv = [weights.take(f"{name}.to_qkv.weight", (3 * channels, channels, 1, 1)).flatten(1)]
         self._qkv.append(weights.take(f"{name}.to_qkv.bias", (3 * channels,)))
         self._proj = [weights.take(f"{name}.proj.weight", (channels, channels, 1, 1)).flatten(1)]

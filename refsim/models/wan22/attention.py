@@ -60,7 +60,10 @@ class SelfAttention(_Attention):
     def __call__(self, spatial: MeshTensor, rotary: tuple[Tensor, Tensor], tokens: TokenShards) -> MeshTensor:
         """(B, local N, D), tp=Replicate -> (B, local N, local D), tp=Shard(-1)."""
         q, k, v = self._qkv(spatial)
-        q, k = apply_rotary(self._norm_q(q), *rotary), apply_rotary(self._norm_k(k), *rotary)
+        q, k = (
+            apply_rotary(self._device, self._norm_q(q), *rotary),
+            apply_rotary(self._device, self._norm_k(k), *rotary),
+        )
         no_prompt = tuple(x[:, :, :0] for x in (q, k, v))
         out, _, _ = joint_attention(self._device, (q, k, v), no_prompt, tokens=tokens)
         return self._project_out(spatial, out)

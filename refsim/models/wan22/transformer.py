@@ -41,7 +41,7 @@ class WanTransformer:
         self._patches = VideoPatches(weights, device, config)
         self._condition = ConditionEmbedder(weights, device, config)
         self._blocks = [WanBlock(weights, device, config, i) for i in range(config.num_layers)]
-        self._norm_out = LayerNorm(features=d, eps=config.eps)
+        self._norm_out = LayerNorm(device, features=d, eps=config.eps)
         self._table_12D = weights.to(torch.float32).take("scale_shift_table", (1, 2, d))
         out_features = math.prod(config.patch_size) * config.out_channels
         self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=out_features)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
+import torch
 
 from refsim.config import parse_parallel
+from refsim.errors import UserError
+from refsim.layers.norm import LayerNorm
 from refsim.mesh import MeshSpec, get_mesh
 from refsim.models.registry import get_published, published, spec_of
+from refsim.models.vae_wan.layers import ChannelNorm
 from refsim.options import RunOptions
-from refsim.timing.reading import Reading, read, read_published
+from refsim.runtime.device import Device
+from refsim.timing.reading import FakeWeights, Reading, read, read_published
+from refsim.timing.recorder import ReadingDevice, Recorder
 
 T3K = get_mesh("t3k")
 SMALL = {  # six blocks, small latents
@@ -96,7 +103,6 @@ def test_a_norm_counts_once_where_nothing_is_distributed():
 
 def test_the_decoders_are_counted_as_diffusers_runs_them():
     """But for what CogVideoX's norms ask of the latent, which diffusers enlarges first and refsim last."""
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     from refsim.timing.schedule import flops
@@ -154,3 +160,64 @@ def test_chunks_of_a_decoder_behind_the_first_are_alike(name, frames):
     ops = read(model.config, {"z": shape}, RunOptions.of(mesh=T3K, parallel="sp2@0_tp4@1", dtype="bf16")).ops
     whole = schedule.replay(programs(ops), machine).ns
     assert decoders.decoder_ns(model, shape[2:], machine) == pytest.approx(whole, rel=1e-3)
+
+
+class CubicNorm:
+    """A norm as a user's package may bring it; ``declared`` says what it is."""
+
+    def __init__(self, device: Device, *, declared: bool) -> None:
+        self._device, self._declared = device, declared
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        with self._device.compute("rms_norm", x) if self._declared else nullcontext():
+            return x * x.abs().pow(3).mean(-1, keepdim=True).rsqrt()
+
+
+def ops_of(layer, *arguments: torch.Tensor) -> list:
+    """What is read when ``layer(device)`` is called on tensors of the shapes of ``arguments``."""
+    device = ReadingDevice(RunOptions.of(mesh="n150"))
+    with torch.device("meta"), torch.inference_mode(), Recorder(device):
+        layer(device)(*(torch.empty(x.shape) for x in arguments))
+    return device.ops
+
+
+def test_a_norm_of_ones_own_is_one_op_once_it_says_so():
+    x = torch.empty(1, 32, 64)
+    assert [(op.kind, op.name, op.output) for op in ops_of(lambda d: CubicNorm(d, declared=True), x)] == [
+        ("norm", "rms_norm", (1, 32, 64))
+    ]
+    assert len(ops_of(lambda d: CubicNorm(d, declared=False), x)) > 1
+
+
+def test_a_norm_inside_a_norm_counts_once():
+    def outer(device):
+        inner = LayerNorm(device, features=64, eps=1e-6)
+
+        def call(x):
+            with device.compute("rms_norm", x):
+                return inner(x) + inner(x)
+
+        return call
+
+    assert [op.name for op in ops_of(outer, torch.empty(1, 32, 64))] == ["rms_norm"]
+
+
+def test_a_norm_of_pictures_has_its_channels_last():
+    def layer(device):
+        weights = FakeWeights(torch.float32)
+        return ChannelNorm(weights, device, "norm", channels=16, dims=3)
+
+    (op,) = ops_of(layer, torch.empty(1, 16, 3, 8, 4))
+    assert (op.kind, op.name, op.output) == ("norm", "rms_norm", (1, 3, 8, 4, 16))
+
+
+def test_an_op_without_a_price_is_named():
+    def layer(device):
+        def call(x):
+            with device.compute("cubic_norm", x):
+                return x
+
+        return call
+
+    with pytest.raises(UserError, match=r"'cubic_norm'.*rms_norm"):
+        ops_of(layer, torch.empty(1, 32, 64))
