@@ -1,4 +1,4 @@
-"""``refsim parity list`` and ``refsim parity run``; everything heavy is imported when a command runs."""
+"""``refsim parity list | run | compare | calibrate``; everything heavy is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -63,6 +63,21 @@ def run(
         _print(done, out)
     if done.exit_code:
         raise typer.Exit(done.exit_code)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A/results.json", help="Of the run before.")],
+    second: Annotated[Path, typer.Argument(metavar="B/results.json", help="Of the run after.")],
+    as_json: AsJson = False,
+) -> None:
+    """Which cases of two runs differ in verdict or bits; exit code 1 if one does."""
+    from parity import compare as comparison
+
+    found = comparison.compare(comparison.read(first), comparison.read(second))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.as_text(found))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
 
 
 @app.command()
