@@ -191,76 +191,101 @@ class Explored:
     schedule: list[str] = field(default_factory=list)
 
 
+class _States:
+    """The states of a program: how far every rank has come, and how many of its sends have been delivered.
+
+    A read takes two halves, its beginning and its end, so that something may land in between.
+    """
+
+    def __init__(self, programs: Program) -> None:
+        self.ranks = range(len(programs))
+        self._halves = [[(op, h) for op in ops for h in ((0, 1) if op.kind == "read" else (0,))] for ops in programs]
+        self._sends = [[op for op in ops if op.kind == "send"] for ops in programs]
+        # how far a rank has come in sends, credits and barriers after so many halves
+        self._begun = [_running(h, lambda op: op.kind == "send") for h in self._halves]
+        self._credit = [_latest(h, "credit") for h in self._halves]
+        self._joined = [_running(h, lambda op: op.kind == "arrive") for h in self._halves]
+
+    def ended(self, state: State) -> bool:
+        """Whether every rank is at its end."""
+        return all(state[0][rank] == len(self._halves[rank]) for rank in self.ranks)
+
+    def following(self, state: State) -> Iterator[tuple[State, str]]:
+        """Every state that may come next, and what happens on the way."""
+        at, delivered = state
+        for rank in self.ranks:
+            if self._enabled(state, rank):
+                op, half = self._halves[rank][at[rank]]
+                verb = ("ends " if half else "begins ") if op.kind == "read" else "does "
+                yield (_plus(at, rank), delivered), f"rank {rank} {verb}{op}"
+            if delivered[rank] < self._begun[rank][at[rank]]:
+                op = self._sends[rank][delivered[rank]]
+                yield (at, _plus(delivered, rank)), f"rank {rank}'s {op} lands"
+
+    def wrong(self, state: State) -> str:
+        """What is wrong in a state, in one sentence; empty if nothing is."""
+        at, delivered = state
+        for rank in self.ranks:
+            flying = self._sends[rank - 1][delivered[rank - 1] : self._begun[rank - 1][at[rank - 1]]]
+            sender = f"rank {(rank - 1) % len(self.ranks)}'s"
+            if said := self._wrong_read(state, rank, flying, sender):
+                return said
+            for out in self._sends[rank][delivered[rank] : self._begun[rank][at[rank]]]:
+                for send in flying:
+                    if out.source is not None and send.place == out.source:
+                        return f"{sender} {send} overwrites what rank {rank}'s {out} still sends"
+        return ""
+
+    def _wrong_read(self, state: State, rank: int, flying: list[Op], sender: str) -> str:
+        """What is wrong with the read that a rank is in the middle of; ``flying`` may land on it at any time."""
+        at, delivered = state
+        if at[rank] == len(self._halves[rank]):
+            return ""
+        op, half = self._halves[rank][at[rank]]
+        if op.kind != "read" or not half:
+            return ""
+        for send in flying:
+            if send.place == op.place:
+                return f"{sender} {send} overwrites rank {rank}'s buffer under rank {rank}'s {op}"
+        landed = reversed(self._sends[rank - 1][: delivered[rank - 1]])
+        last = next((send for send in landed if send.place == op.place), None)
+        if last is not None and last.version != op.version and op.version[1] != rank:
+            return f"rank {rank}'s {op} finds what {sender} {last} has put there"
+        return ""
+
+    def _enabled(self, state: State, rank: int) -> bool:
+        """Whether a rank may take its next half."""
+        at, delivered = state
+        if at[rank] == len(self._halves[rank]):
+            return False
+        op, following = self._halves[rank][at[rank]][0], (rank + 1) % len(self.ranks)
+        if op.kind == "send":
+            return not op.n or self._credit[following][at[following]] >= op.n
+        if op.kind == "arrived":
+            return delivered[rank - 1] >= op.n
+        if op.kind == "sent":
+            return delivered[rank] >= op.n
+        if op.kind == "barrier":
+            return all(self._joined[r][at[r]] > op.n for r in self.ranks)
+        return True
+
+
 def explore(programs: Program, limit: int = 2_000_000) -> Explored:
     """Every interleaving of a program, delivered in order per link.
 
     Raises:
         UserError: there are more than ``limit`` states.
     """
-    ranks = range(len(programs))
-    halves = [[(op, h) for op in ops for h in ((0, 1) if op.kind == "read" else (0,))] for ops in programs]
-    sends = [[op for op in ops if op.kind == "send"] for ops in programs]
-    # how far a rank has come in sends, credits and barriers after so many halves
-    begun = [_running(h, lambda op: op.kind == "send") for h in halves]
-    credit = [_latest(h, "credit") for h in halves]
-    joined = [_running(h, lambda op: op.kind == "arrive") for h in halves]
-
-    def enabled(state: State, rank: int) -> bool:
-        at, delivered = state
-        if at[rank] == len(halves[rank]):
-            return False
-        op, following = halves[rank][at[rank]][0], (rank + 1) % len(programs)
-        if op.kind == "send":
-            return not op.n or credit[following][at[following]] >= op.n
-        if op.kind == "arrived":
-            return delivered[rank - 1] >= op.n
-        if op.kind == "sent":
-            return delivered[rank] >= op.n
-        if op.kind == "barrier":
-            return all(joined[r][at[r]] > op.n for r in ranks)
-        return True
-
-    def wrong(state: State) -> str:
-        at, delivered = state
-        for rank in ranks:
-            flying = sends[rank - 1][delivered[rank - 1] : begun[rank - 1][at[rank - 1]]]
-            sender = f"rank {(rank - 1) % len(programs)}'s"
-            if at[rank] < len(halves[rank]):
-                op, half = halves[rank][at[rank]]
-                if op.kind == "read" and half:
-                    for send in flying:
-                        if send.place == op.place:
-                            return f"{sender} {send} overwrites rank {rank}'s buffer under rank {rank}'s {op}"
-                    for send in reversed(sends[rank - 1][: delivered[rank - 1]]):
-                        if send.place == op.place:
-                            if send.version != op.version and op.version[1] != rank:
-                                return f"rank {rank}'s {op} finds what {sender} {send} has put there"
-                            break
-            for out in sends[rank][delivered[rank] : begun[rank][at[rank]]]:
-                for send in flying:
-                    if out.source is not None and send.place == out.source:
-                        return f"{sender} {send} overwrites what rank {rank}'s {out} still sends"
-        return ""
-
-    start: State = (tuple(0 for _ in ranks), tuple(0 for _ in ranks))
+    states = _States(programs)
+    start: State = (tuple(0 for _ in states.ranks), tuple(0 for _ in states.ranks))
     came: dict[State, tuple[State, str] | None] = {start: None}
     queue = deque([start])
     while queue:
         state = queue.popleft()
-        at, delivered = state
-        said = wrong(state)
-        if said:
+        if said := states.wrong(state):
             return Explored(len(came), said, _path(came, state))
-        following: list[tuple[State, str]] = []
-        for rank in ranks:
-            if enabled(state, rank):
-                op, half = halves[rank][at[rank]]
-                verb = ("ends " if half else "begins ") if op.kind == "read" else "does "
-                following.append(((_plus(at, rank), delivered), f"rank {rank} {verb}{op}"))
-            if delivered[rank] < begun[rank][at[rank]]:
-                op = sends[rank][delivered[rank]]
-                following.append(((at, _plus(delivered, rank)), f"rank {rank}'s {op} lands"))
-        if not following and any(at[r] < len(halves[r]) for r in ranks):
+        following = list(states.following(state))
+        if not following and not states.ended(state):
             return Explored(len(came), "all ranks wait for each other", _path(came, state))
         for next_state, label in following:
             if next_state not in came:
