@@ -15,7 +15,6 @@ as many pairs of it as fit in half a minute.
 
 from __future__ import annotations
 
-import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -31,11 +30,12 @@ from benchmarks.alias import run_as
 from parity.cases import AttentionShape, Case, Layout, make_case
 from parity.cpu_runner import CpuRunner
 from parity.suites import suite_cases
+from refsim.jobs import named
 from refsim.runtime import launch
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.device import Device
 from refsim.runtime.hazards import UseLog
-from refsim.runtime.pool import Zygote
+from refsim.runtime.pool import ForkServer
 
 FULL_LENGTH = make_case(
     "attention", "attention", Layout("t3k-1x8", "sp8"), AttentionShape(heads=38, n=4096, text=333), tag="1024px"
@@ -46,7 +46,7 @@ SMOKE = ("sd35_medium-t3k-cfg2_sp2_tp2-ring-fp32", "sd35_tiny-t3k-cfg2_sp2_tp2-r
 
 def cpu_s() -> float:
     """Seconds of CPU that the ranks have used so far."""
-    ranks = psutil.Process(Zygote.get()._process.pid).children()
+    ranks = psutil.Process(ForkServer.get()._process.pid).children()
     tasks = (task for rank in ranks for task in Path(f"/proc/{rank.pid}/task").iterdir())
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -61,7 +61,6 @@ def measure(runner: CpuRunner, case: Case, detect: bool) -> tuple[float, float]:
 
 def accounted(device: Device, *, program: str, arguments: dict) -> tuple[dict, dict]:
     """``program``, and what its uses of buffers cost this rank (runs on the ranks)."""
-    module, _, function = program.partition(":")
     looked_up = 0
     of = device.buffers.of
 
@@ -72,7 +71,7 @@ def accounted(device: Device, *, program: str, arguments: dict) -> tuple[dict, d
 
     device.buffers.of = counting
     began = time.process_time()
-    result, tensors = getattr(importlib.import_module(module), function)(device, **arguments)
+    result, tensors = named(program)(device, **arguments)
     spent = time.process_time() - began
     began = time.thread_time()
     device.uses.suspicious()

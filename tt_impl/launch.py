@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import select
-import signal
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from refsim import processes
 from refsim.errors import RankFailure, UserError
+from refsim.jobs import Job
 from refsim.options import RunOptions
 
 if TYPE_CHECKING:
@@ -89,15 +88,13 @@ class Worker:
         """
         with tempfile.TemporaryDirectory(dir=self._folder.name, ignore_cleanup_errors=True) as name:
             folder = Path(name)
-            job = {
-                "program": program,
-                "options": options.to_json(),
-                "arguments": arguments,
+            message = {
+                "job": Job(program, options, arguments).to_json(),
                 "kind": KINDS[options.backend],
                 "values": values,
                 "optable": optable,
             }
-            (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+            (folder / "job.json").write_text(json.dumps(message), encoding="utf-8")
             code = self._run(folder, options.timeout_s)
             return _read(folder, code, folder / "log" if (folder / "log").exists() else self._log)
 
@@ -127,26 +124,20 @@ class Worker:
 
     def _start(self) -> None:
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tt_impl.worker"],
+            self._process = processes.start(
+                "tt_impl.worker",
+                self._folder.name,
+                env={"TMPDIR": self._folder.name},  # what it leaves behind when it is killed goes with the folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # so that it can be killed together with what it forked
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-                    "TMPDIR": self._folder.name,  # what it leaves behind when it is killed goes with the folder
-                },
             )
 
     def _stop(self) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        processes.end(process)
         process.stdout.close()
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -163,8 +154,7 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
 
     path = folder / "answer.json"
     if not path.exists():
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        tail = log.read_text(errors="replace")[-2000:]
+        how, tail = processes.how_it_ended(code), log.read_text(errors="replace")[-2000:]
         raise RankFailure(f"the ttnn process {how} in {_last(folder)}.", rank=0, traceback=tail)
     answer = json.loads(path.read_text(encoding="utf-8"))
     if not answer["ok"]:

@@ -1,9 +1,9 @@
 """The process that runs one job: opens the mesh, runs the program, writes the answer next to the job.
 
-``python -m tt_impl.worker`` imports ttnn, reads folders with a ``job.json`` from stdin, line by line, forks a process
-for each and prints that process's exit code. ttnn can end a process (a segmentation fault in its dispatch code, an
-abort), so nothing but a job lives in there; the launcher (``tt_impl.launch``) reads what is left: ``answer.json`` and
-``out.safetensors``, or ``last_op``.
+The worker imports ttnn, reads folders with a ``job.json`` from stdin, line by line, forks a process for each and prints
+that process's exit code; when the launcher is gone it kills that process and removes the folders. ttnn can end a
+process (a segmentation fault in its dispatch code, an abort), so nothing but a job lives in there; the launcher
+(``tt_impl.launch``) reads what is left: ``answer.json`` and ``out.safetensors``, or ``last_op``.
 
 A program is a function of (device, options, arguments by name) that returns tensors by name, or a pair of a
 report (JSON values) and such tensors.
@@ -12,10 +12,10 @@ report (JSON values) and such tensors.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import re
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -23,56 +23,48 @@ from typing import Any
 
 import safetensors.torch
 
+from refsim import processes
 from refsim.checkpoint import Checkpoint
-from refsim.errors import UserError
-from refsim.options import RunOptions
+from refsim.jobs import Job, failure, named
 from tt_impl.mock import environment
 
 _BACKTRACE = re.compile(r"\s*backtrace:")  # of C++, at the end of ttnn's messages; it stays in the traceback
 
 
-def main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+def run_job(folder: Path) -> None:
+    """Run the job in a folder and write ``answer.json`` there."""
     try:
-        answer = {"ok": True, **_run(job, folder)}
-    except UserError as e:
-        answer = {"ok": False, "kind": "user", "message": str(e)}
+        answer = {"ok": True, **_run(json.loads((folder / "job.json").read_text(encoding="utf-8")), folder)}
     except Exception as e:
-        answer = {
-            "ok": False,
-            "kind": "error",
-            "message": f"{type(e).__name__}: {_BACKTRACE.split(str(e))[0]}",
-            "traceback": traceback.format_exc(),
-        }
+        answer = failure(e)
+        answer["message"] = _BACKTRACE.split(answer["message"])[0]
     (folder / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
 
 
-def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
     from tt_impl.mesh import open_mesh
 
-    options = RunOptions.from_json(job["options"])
-    arguments = dict(job["arguments"])
+    job = Job.from_json(message["job"])
+    options, arguments = job.options, dict(job.arguments)
     if "checkpoint" in arguments:
         arguments["checkpoint"] = Checkpoint(arguments["checkpoint"])
     if "inputs" in arguments:
         arguments["inputs"] = safetensors.torch.load_file(arguments["inputs"])
     if options.fault:
-        module, _, function = options.fault.partition(":")
-        getattr(importlib.import_module(module), function)()
-    module, _, function = job["program"].partition(":")
-    program = getattr(importlib.import_module(module), function)
-    with open_mesh(options.mesh, job["kind"]) as mesh:
+        named(options.fault)()
+    program = named(job.program)
+    with open_mesh(options.mesh, message["kind"]) as mesh:
         from tt_impl.mock.intercept import intercepted
         from tt_impl.record import Recorder
 
         recorder = Recorder(folder / "last_op")
         with contextlib.ExitStack() as stack:
-            if job["kind"] == "mock" and job["values"]:
+            if message["kind"] == "mock" and message["values"]:
                 from tt_impl.mock.shadow import shadow_values
 
                 stack.enter_context(shadow_values())
             stack.enter_context(intercepted(recorder))
-            if job["optable"]:
+            if message["optable"]:
                 from tt_impl.optable import OpTable
 
                 table = OpTable()
@@ -86,37 +78,54 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
             "collectives": recorder.collectives(),
             "report": report,
         }
-        if job["optable"]:
+        if message["optable"]:
             answer |= {"optable": table.rows, "resources": table.summary()}
         return answer
 
 
-def serve() -> None:
-    """Fork a process per line of stdin; ttnn is imported before, meshes are opened after."""
+def main(run_dir: str) -> None:
+    """Fork a process per line of stdin; ttnn is imported before, meshes are opened after.
+
+    When the launcher hangs up, the running process is killed and ``run_dir`` removed.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what ttnn prints is no answer
-    import tt_impl.mock.shadow  # noqa: F401 - and with it ttnn
+    children: list[int] = []
 
-    environment.share_runtime_root()
-    for line in sys.stdin:
-        folder = Path(line.rstrip("\n"))
-        child = os.fork()
-        if child == 0:
-            log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
-                os.dup2(fd, target)
-            code = 1
-            try:
-                main(folder)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)  # ttnn's own farewell takes longer than a small program; the launcher removes the files
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+    def clean_up() -> None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it ended just now
+            processes.kill(children)
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+    with processes.ending_with(sys.stdin.fileno(), clean_up):
+        import tt_impl.mock.shadow  # noqa: F401 - and with it ttnn
+
+        environment.share_runtime_root()
+        for line in sys.stdin:
+            children.append(_fork(Path(line.rstrip("\n"))))
+            code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+            children.clear()
+            print(code, file=answers, flush=True)
 
 
-if __name__ == "__main__":
-    serve()
+def _fork(folder: Path) -> int:
+    """The id of a process that runs the job in ``folder`` and ends."""
+    worker = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    processes.die_with(worker)
+    processes.be_first_to_go()
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+        os.dup2(fd, target)
+    code = 1
+    try:
+        run_job(folder)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # ttnn's own farewell takes longer than a small program; the launcher removes the files

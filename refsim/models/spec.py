@@ -9,13 +9,13 @@ Classes are named as ``"module:Name"`` and imported when they are first used, so
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from refsim.errors import UserError
+from refsim.jobs import named
 from refsim.mesh import Topology
 from refsim.models.inputs import BATCH, Dims
 
@@ -257,8 +257,7 @@ def class_name_of(config: Config) -> str:
 
 def resolve(reference: str) -> Any:
     """What ``"module:Name"`` stands for; ``UserError`` if it cannot be imported."""
-    module, _, name = reference.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        return named(reference)
     except (ImportError, AttributeError) as error:
         raise UserError(f"'{reference}' cannot be imported ({error}); correct the model's spec.") from error

@@ -6,12 +6,11 @@ reports only point at the culprit, through the peer each of them was waiting for
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.errors import RankFailure, RefsimError, UserError
+from refsim.processes import how_it_ended
 from refsim.runtime.activity import Activity, Kind
 
 Events = dict[int, list[tuple[float, Activity]]]
@@ -37,10 +36,10 @@ class Findings:
     too_big: tuple[int, int, str] | None = None
 
 
-def diagnose(found: Findings, statuses: list[int]) -> RefsimError:
+def diagnose(found: Findings, exit_codes: list[int]) -> RefsimError:
     """The error to raise: a user's mistake, memory, a death, an exception, or the rank that all others wait for.
 
-    ``statuses`` are the wait statuses of all ranks; only those of ``found.died`` are read.
+    ``exit_codes`` are those of all ranks, negative for a signal; only those of ``found.died`` are read.
     """
     for failure in found.said.values():
         if failure["kind"] == "user":
@@ -50,7 +49,7 @@ def diagnose(found: Findings, statuses: list[int]) -> RefsimError:
         return _failure(found, rank, f"held {held / 1e9:.1f} GB {why}")
     if found.died:
         rank = min(found.died)
-        return _failure(found, rank, _how_it_ended(statuses[rank]))
+        return _failure(found, rank, how_it_ended(exit_codes[rank]))
     for rank, failure in found.said.items():
         if failure["kind"] == "error":
             return _failure(found, rank, "failed", said=failure["message"], traceback=failure["traceback"])
@@ -110,11 +109,3 @@ def _peer(found: Findings, rank: int) -> int | None:
 def _last(found: Findings, rank: int) -> Activity | None:
     events = found.events.get(rank)
     return events[-1][1] if events else None
-
-
-def _how_it_ended(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        known = number in set(signal.Signals)
-        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
-    return f"exited with code {os.WEXITSTATUS(status)}"

@@ -1,6 +1,6 @@
 """Run a program on every device of a mesh: ranks of our own, or the ranks torchrun started.
 
-Embedded: the first call warms up a zygote, ranks are forked from it and kept for the next call.
+Embedded: the first call warms up a fork server, ranks are forked from it and kept for the next call.
 Under torchrun (single or many hosts) each process is a rank already: it joins the group torchrun describes, runs the
 same program, and only rank 0 gets the answer.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim.errors import UserError
+from refsim.jobs import Job
 from refsim.mesh import MeshSpec
 from refsim.options import RunOptions
 
@@ -61,20 +62,20 @@ def under_torchrun() -> bool:
 
 
 def warm_up() -> None:
-    """Start importing torch in the zygote now, while this process does something else."""
+    """Start importing torch in the fork server now, while this process does something else."""
     if not under_torchrun():
-        from refsim.runtime.pool import Zygote
+        from refsim.runtime.pool import ForkServer
 
-        Zygote.get()
+        ForkServer.get()
 
 
 def shut_down() -> None:
     """End the ranks and the process they are forked from, which otherwise happens when this process ends."""
     if "refsim.runtime.pool" in sys.modules:
-        from refsim.runtime.pool import Zygote
+        from refsim.runtime.pool import ForkServer
 
-        if Zygote._current is not None:
-            Zygote._current.close()
+        if ForkServer._current is not None:
+            ForkServer._current.close()
 
 
 def end_ranks() -> None:
@@ -89,9 +90,9 @@ def scratch_dir() -> Path | None:
     """A folder that goes away with this process, however it ends; None (the system's) under torchrun."""
     if under_torchrun():
         return None
-    from refsim.runtime.pool import Zygote
+    from refsim.runtime.pool import ForkServer
 
-    return Zygote.get().run_dir
+    return ForkServer.get().run_dir
 
 
 def is_main() -> bool:
@@ -115,9 +116,8 @@ def execute(
             under torchrun.
     """
     from refsim.runtime.hazards import Hazard
-    from refsim.runtime.worker import make_job
 
-    job = make_job(program, options, arguments)
+    job = Job(program, options, arguments)
     started = time.monotonic()
     if under_torchrun():
         header, tensors = _as_torchrun_rank(job, options.mesh)
@@ -143,7 +143,7 @@ def execute(
     )
 
 
-def _as_torchrun_rank(job: dict[str, Any], mesh: MeshSpec) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _as_torchrun_rank(job: Job, mesh: MeshSpec) -> tuple[dict[str, Any], dict[str, Tensor]]:
     import torch
     import torch.distributed as dist
 

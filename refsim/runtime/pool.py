@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from refsim import processes
 from refsim.errors import RankFailure
-from refsim.runtime import memory, wire
+from refsim.jobs import Job
+from refsim.runtime import memory, messages
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.diagnosis import Findings, diagnose, is_decided
 from refsim.runtime.status import StatusBoard
@@ -27,10 +29,10 @@ _GRACE_S = 0.5  # after the first failure: how long to listen for the one that c
 _LOOK_S = 0.1  # between two looks at who has died, hung or grown
 
 
-class Zygote:
+class ForkServer:
     """Handle on the process that forks ranks; one per launching process."""
 
-    _current: Zygote | None = None
+    _current: ForkServer | None = None
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -38,51 +40,48 @@ class Zygote:
         self.run_dir = Path(self._folder.name)
         self._control, theirs = socket.socketpair()
         self._control.settimeout(READY_TIMEOUT_S)
-        env = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "refsim.runtime.zygote", str(theirs.fileno()), str(self.run_dir)],
+        env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        if "GLOO_SOCKET_IFNAME" not in os.environ:
+            env["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+        self._process = processes.start(
+            "refsim.runtime.forkserver",
+            str(theirs.fileno()),
+            str(self.run_dir),
+            env=env,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=env,
         )
         theirs.close()
         self._pools = 0
 
     @classmethod
-    def get(cls) -> Zygote:
-        """The zygote of this process, started (warming up in the background) on first use."""
+    def get(cls) -> ForkServer:
+        """The fork server of this process, started (warming up in the background) on first use."""
         if cls._current is None or cls._current.pid != os.getpid():
-            cls._current = Zygote()
+            cls._current = ForkServer()
             atexit.register(cls._current.close)
         return cls._current
 
     def start(self, message: dict[str, Any], fds: list[int]) -> tuple[int, list[int]]:
         """Fork the ranks of a new pool; its number and the ranks' process ids."""
         self._pools += 1
-        first, *rest = wire.fd_batches(fds)
+        first, *rest = messages.fd_batches(fds)
         with self._asked():
-            wire.send(self._control, {"command": "start", "pool": self._pools, **message}, fds=first)
+            messages.send(self._control, {"command": "start", "pool": self._pools, **message}, fds=first)
             for batch in rest:
-                wire.send(self._control, {"command": "fds"}, fds=batch)
-            answer = wire.receive(self._control)[0]
+                messages.send(self._control, {"command": "fds"}, fds=batch)
+            answer = messages.receive(self._control)[0]
         return self._pools, answer["pids"]
 
     def kill(self, pool: int) -> list[int]:
-        """Kill the ranks of a pool; the wait status of each."""
+        """Kill the ranks of a pool; the exit code of each, see :func:`refsim.processes.kill`."""
         with self._asked():
-            wire.send(self._control, {"command": "kill", "pool": pool})
-            return wire.receive(self._control)[0]["statuses"]
+            messages.send(self._control, {"command": "kill", "pool": pool})
+            return messages.receive(self._control)[0]["exit_codes"]
 
     @contextlib.contextmanager
     def _asked(self):
-        """A question and its answer; if they do not come to an end, this zygote is not asked again."""
+        """A question and its answer; if they do not come to an end, this server is not asked again."""
         try:
             yield
         except BaseException as e:
@@ -97,16 +96,10 @@ class Zygote:
     def _end(self) -> None:
         """Hang up, whereupon it kills its ranks, and wait until it is gone; without ranks there is nothing to do."""
         self._control.close()
-        if self._pools == 0:
-            self._process.kill()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        processes.end(self._process, patience_s=10.0 if self._pools else 0.0)
         self._folder.cleanup()
-        if Zygote._current is self:
-            Zygote._current = None
+        if ForkServer._current is self:
+            ForkServer._current = None
 
     def close(self) -> None:
         if self.pid != os.getpid():
@@ -135,17 +128,17 @@ class Pool:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self.zygote = Zygote.get()
+        self.server = ForkServer.get()
         self._board_fd = _shared_memory(StatusBoard.size(world_size))
         self.board = StatusBoard(self._board_fd, world_size)
         for rank in range(world_size):
             self.board.set(rank, Activity(Kind.FORKED))  # a sign of life to count from, until the rank gives its own
         pairs = [socket.socketpair() for _ in range(world_size)]
         self._socks = [ours for ours, _ in pairs]
-        fd, store = tempfile.mkstemp(prefix="store-", dir=self.zygote.run_dir)
+        fd, store = tempfile.mkstemp(prefix="store-", dir=self.server.run_dir)
         os.close(fd)
         started = time.monotonic()
-        self._id, self._pids = self.zygote.start(
+        self._id, self._pids = self.server.start(
             {"world_size": world_size, "store": store, "threads": _threads(world_size)},
             [self._board_fd] + [theirs.fileno() for _, theirs in pairs],
         )
@@ -155,11 +148,11 @@ class Pool:
         self._limit: int | None = None
         self._collect(READY_TIMEOUT_S)
         self.ready_s = time.monotonic() - started
-        """Seconds from asking a warm zygote for the ranks to all of them joined."""
+        """Seconds from asking a warm fork server for the ranks to all of them joined."""
         with contextlib.suppress(OSError):
             os.unlink(store)
 
-    def run(self, job: dict[str, Any], progress: Progress | None = None) -> Answer:
+    def run(self, job: Job, progress: Progress | None = None) -> Answer:
         """Run one job on all ranks; ``progress`` is told, now and then, how far rank 0 is.
 
         Raises:
@@ -170,13 +163,13 @@ class Pool:
             raise RankFailure("this pool of ranks was ended by an earlier failure", rank=-1)
         self._limit = memory.rank_limit_bytes()
         started = time.monotonic()
-        message = {**job, "sys_path": sys.path}
+        message = {"job": job.to_json(), "sys_path": sys.path}
         try:
             for rank, sock in enumerate(self._socks):
                 self.board.set(rank, Activity(Kind.TAKING, "the job"))
                 self.board.advance(rank, 0, 0)
-                sock.settimeout(job["options"]["timeout_s"])
-                wire.send(sock, message)
+                sock.settimeout(job.options.timeout_s)
+                messages.send(sock, message)
         except TimeoutError:
             self._fail(hung=rank)
         except OSError:
@@ -184,7 +177,7 @@ class Pool:
         except BaseException:
             self.close()
             raise
-        header, payload = self._collect(job["options"]["timeout_s"], progress)
+        header, payload = self._collect(job.options.timeout_s, progress)
         return Answer(header["answer"], payload, time.monotonic() - started)
 
     def close(self) -> None:
@@ -196,7 +189,7 @@ class Pool:
             sock.close()
         try:
             with contextlib.suppress(RankFailure):
-                self.zygote.kill(self._id)
+                self.server.kill(self._id)
         finally:
             os.close(self._board_fd)
             self.board.close()
@@ -218,7 +211,7 @@ class Pool:
                     for key, _ in selector.select(timeout=_LOOK_S):
                         rank = key.data
                         try:
-                            header, payload, _ = wire.receive(key.fileobj)
+                            header, payload, _ = messages.receive(key.fileobj)
                         except TimeoutError:
                             hung = rank
                         except (EOFError, ConnectionError):
@@ -285,11 +278,11 @@ class Pool:
         for sock in self._socks:
             sock.close()
         try:
-            statuses = self.zygote.kill(self._id)
+            exit_codes = self.server.kill(self._id)
         finally:
             os.close(self._board_fd)
             self.board.close()
-        raise diagnose(found, statuses)
+        raise diagnose(found, exit_codes)
 
     def _findings(
         self,
@@ -329,7 +322,7 @@ _POOLS: dict[int, Pool] = {}
 def pool(world_size: int) -> Pool:
     """The pool of that size, kept for the next job; a pool that failed is replaced."""
     current = _POOLS.get(world_size)
-    if current is None or not current.alive or current.zygote is not Zygote._current:
+    if current is None or not current.alive or current.server is not ForkServer._current:
         current = _POOLS[world_size] = Pool(world_size)
     return current
 

@@ -8,11 +8,9 @@ here and those torchrun started.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import socket
 import sys
-import traceback
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -22,41 +20,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from refsim.errors import CommError, RefsimError, UserError
-from refsim.options import RunOptions
-from refsim.runtime import hazards, wire
+from refsim.jobs import Job, failure, named
+from refsim.runtime import hazards, messages
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.transport import GlooTransport, Transport
 
-Job = dict[str, Any]
-
-
-def make_job(program: str, options: RunOptions, arguments: dict[str, Any]) -> Job:
-    """A job as plain JSON values."""
-    return {"program": program, "options": options.to_json(), "arguments": arguments}
-
 
 def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run a job on this rank; rank 0 returns the answer, with trace and byte counts of all ranks added."""
-    options = RunOptions.from_json(job["options"])
-    with _named(options.fault)() if options.fault else contextlib.nullcontext():
-        return _run_job(job, options, board)
+    with named(job.options.fault)() if job.options.fault else contextlib.nullcontext():
+        return _run_job(job, board)
 
 
-def _named(name: str) -> Any:
-    """The function that ``module:function`` names."""
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
-
-
-def _run_job(job: Job, options: RunOptions, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    transport: Transport = GlooTransport(options.timeout_s)
-    device = Device(options, transport.rank, transport, board=board)
+def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    transport: Transport = GlooTransport(job.options.timeout_s)
+    device = Device(job.options, transport.rank, transport, board=board)
     device.activity(Kind.STARTING, "the program")
     with torch.inference_mode():
-        result, tensors = _named(job["program"])(device, **job["arguments"])
+        result, tensors = named(job.program)(device, **job.arguments)
     device.finish()
     device.activity(Kind.HANDING_IN, "its trace")
     mine = {
@@ -123,37 +106,25 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
                 timeout=timedelta(seconds=60),
             )
         except Exception as e:
-            wire.send(sock, _failure(e))
+            messages.send(sock, failure(e))
             return
-        wire.send(sock, {"ok": True})
+        messages.send(sock, {"ok": True})
         board.set(rank, Activity(Kind.IDLE))
         while True:
             _answer_job(sock, board, rank)
 
 
 def _answer_job(sock: socket.socket, board: StatusBoard, rank: int) -> None:
-    job, _, _ = wire.receive(sock)
-    sys.path[:] = job["sys_path"]
+    message, _, _ = messages.receive(sock)
+    sys.path[:] = message["sys_path"]
     try:
-        answer, tensors = run_job(job, board)
+        answer, tensors = run_job(Job.from_json(message["job"]), board)
     except BaseException as e:
-        wire.send(sock, _failure(e))
+        messages.send(sock, failure(e))
         return
     board.set(rank, Activity(Kind.HANDING_IN, "its answer"))
-    wire.send(
+    messages.send(
         sock,
         {"ok": True, "answer": answer if rank == 0 else {}},
         safetensors.torch.save(tensors) if rank == 0 and tensors else b"",
     )
-
-
-def _failure(e: BaseException) -> dict[str, Any]:
-    kind = "comm" if isinstance(e, CommError) else "user" if isinstance(e, UserError) else "error"
-    said = str(e) if isinstance(e, RefsimError) else f"{type(e).__name__}: {e}"
-    return {
-        "ok": False,
-        "kind": kind,
-        "message": said,
-        "peer": getattr(e, "peer", None),
-        "traceback": "".join(traceback.format_exception(e)),
-    }

@@ -59,7 +59,7 @@ class Watch:
             gone = self._world_size + 2  # the ranks' sockets, the board and its mapping's own descriptor
             more = len(_descriptors()) - len(self._descriptors) + gone
             found += [f"{more} file descriptors"] if more > 0 else []
-        found += [f"file {path}" for path in self._pool.zygote.run_dir.rglob("*")]
+        found += [f"file {path}" for path in self._pool.server.run_dir.rglob("*")]
         shm = set(os.listdir(SHM)) - self._shm if SHM.is_dir() else set()
         found += [f"segment {name}" for name in sorted(shm) if not _somebody_elses(SHM / name)]
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refsim.jobs import named
 from refsim.runtime.activity import Activity
 from refsim.runtime.device import Device
 
@@ -48,8 +48,7 @@ def disturbed(
             _disturb(kind, number)
 
     device.report = disturbing
-    module, _, function = program.partition(":")
-    result, tensors = getattr(importlib.import_module(module), function)(device, **arguments)
+    result, tensors = named(program)(device, **arguments)
     return {"result": result, "events": count}, tensors
 
 

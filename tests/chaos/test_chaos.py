@@ -91,7 +91,7 @@ def test_what_is_left_behind_is_a_miss(files, tmp_path, monkeypatch):
     from refsim.runtime import pool
 
     case = dataclasses.replace(KILLED, kind="exception", workload=1)
-    run_dir = pool.pool(4).zygote.run_dir
+    run_dir = pool.pool(4).server.run_dir
     (run_dir / "forgotten").write_text("x")
     try:
         outcome = run_case(case, files, tmp_path / "file")
@@ -99,11 +99,11 @@ def test_what_is_left_behind_is_a_miss(files, tmp_path, monkeypatch):
         (run_dir / "forgotten").unlink()
     assert any("forgotten" in leak for leak in outcome.leaks)
 
-    real = pool.Zygote.kill
+    real = pool.ForkServer.kill
     pending = []
-    monkeypatch.setattr(pool.Zygote, "kill", lambda self, number: pending.append((self, number)) or [9 << 8] * 4)
+    monkeypatch.setattr(pool.ForkServer, "kill", lambda self, number: pending.append((self, number)) or [9] * 4)
     outcome = run_case(case, files, tmp_path / "process")
     monkeypatch.undo()
-    for zygote, number in pending:
-        real(zygote, number)
+    for server, number in pending:
+        real(server, number)
     assert any(leak.startswith("process ") for leak in outcome.leaks)

@@ -172,7 +172,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _grandchildren(pid: int) -> list[int]:
-    """Both ranks, once the zygote has forked them."""
+    """Both ranks, once the fork server has forked them."""
     ranks = [rank for child in _children(pid) for rank in _children(child)]
     return ranks if len(ranks) == 2 else []
 

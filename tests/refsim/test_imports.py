@@ -4,6 +4,8 @@ The modules are taken from the tree, so a new file falls under the rules without
 
 refsim.runtime < ccl < ... < timing   a lower layer never imports a higher one
 refsim.errors, mesh, config, ...      the foundations import none of the layers
+                                      (jobs and processes are among them, because both device backends start
+                                      processes and hand them jobs)
 refsim.*                              what else lies at refsim's root is the front; no layer or foundation imports it
 refsim.cli                            alone imports what lies beside refsim (tt_impl, parity, ...), inside functions;
                                       nothing but ``__main__`` imports it
@@ -24,7 +26,7 @@ import pytest
 from tests.tree import PRODUCT, ROOT, files, imports, module_name
 
 LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
-BASE = ("errors", "mesh", "config", "options", "checkpoint", "output", "extensions")
+BASE = ("errors", "mesh", "config", "options", "checkpoint", "output", "extensions", "jobs", "processes")
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs))(\.|$)")
 MOCK_LENT = re.compile(r"(refsim\.(mesh|errors)|tt_impl\.mock)(\.|$)")

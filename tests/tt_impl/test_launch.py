@@ -1,5 +1,9 @@
 """A warm worker: every program in a process of its own; one that crashes, fails or hangs costs nobody else's."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +78,36 @@ def test_nothing_is_left() -> None:
         assert process.poll() is None and any(folder.glob("tt-impl-mock-*"))
     assert process.poll() is not None and not folder.exists()
     assert not {path.name for path in set(Path("/dev/shm").glob("*")) - before if path.name.startswith(("tt_", "sm_"))}
+
+
+HANGS = """
+from tests.tt_impl.test_launch import run
+from tt_impl.launch import Worker
+
+with Worker() as worker:
+    run(worker, fault="tests.tt_impl.test_launch:hang")
+"""
+
+
+def hang() -> None:
+    (Path(os.environ["TMPDIR"]) / "hangs").write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def test_a_killed_launcher_takes_the_program_along(tmp_path: Path) -> None:
+    """Neither worker nor program go on, and their folder is gone."""
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(tmp_path)}
+    launcher = subprocess.Popen([sys.executable, "-c", HANGS], cwd=root, env=environment)
+    deadline = time.monotonic() + 60
+    while not (notes := [path for path in tmp_path.glob("*/hangs") if path.read_text()]):
+        assert launcher.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    program = int(notes[0].read_text())
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 10
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(f"/proc/{program}").exists()

@@ -56,7 +56,7 @@ BUSY = Activity(Kind.COMPUTING, "sdpa", "ring_attention", 2)
     ids=["death", "waiter", "raised", "chain", "silent_chain", "hung_says_it_waits", "circle", "hung", "memory"],
 )
 def test_the_first_to_fail_is_named(found, rank, says):
-    error = diagnose(found, [signal.SIGKILL] * len(found.events))
+    error = diagnose(found, [-signal.SIGKILL] * len(found.events))
     assert isinstance(error, RankFailure)
     assert error.rank == rank
     assert says in str(error)

@@ -165,7 +165,7 @@ def hears_interrupts() -> None:
     ],
 )
 def test_nothing_outlives_the_launcher(state, sent, tmp_path):
-    """Zygote and ranks inherit the script's stdout, so it is closed only when the last one of them is gone."""
+    """Fork server and ranks inherit the script's stdout, so it is closed only when the last one of them is gone."""
     launcher = subprocess.Popen(
         [sys.executable, "-c", PREAMBLE + SCRIPTS[state]],
         stdin=subprocess.PIPE,
@@ -181,10 +181,23 @@ def test_nothing_outlives_the_launcher(state, sent, tmp_path):
         assert list(tmp_path.glob("refsim-*"))
         if sent != "end":
             launcher.send_signal(signal.Signals[sent])
-            # (a warming zygote still has to finish its imports)
+            # (a warming fork server still has to finish its imports)
         _, stderr = launcher.communicate(timeout=5 if state != "warming" else 20)
         assert list(tmp_path.iterdir()) == []
-        assert "zygote" not in stderr
+        assert "forkserver" not in stderr
+
+
+def test_nothing_is_imported_from_the_folder_one_stands_in(tmp_path):
+    """A checkpoint's folder may hold a torch.py."""
+    folder, script = tmp_path / "checkpoint", tmp_path / "script" / "run.py"
+    folder.mkdir()
+    script.parent.mkdir()
+    (folder / "torch.py").write_text("raise RuntimeError('imported from the current folder')")
+    script.write_text(PREAMBLE + 'print(len(job("pids").values))')
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("2", "")
 
 
 ATTENTION = """

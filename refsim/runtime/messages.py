@@ -1,4 +1,4 @@
-"""Messages between the launching process, the zygote and the ranks: length, JSON header, optional raw bytes.
+"""Messages between the launching process, the fork server and the ranks: length, JSON header, optional raw bytes.
 
 No pickle: a header is JSON, tensors travel as safetensors bytes.
 """

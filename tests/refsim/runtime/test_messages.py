@@ -1,4 +1,4 @@
-"""Messages between launcher, zygote and ranks: JSON, raw bytes and file descriptors, or a clean end."""
+"""Messages between launcher, fork server and ranks: JSON, raw bytes and file descriptors, or a clean end."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from refsim.runtime import wire
+from refsim.runtime import messages
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.status import StatusBoard
 
@@ -23,29 +23,29 @@ def pair():
 @pytest.mark.parametrize("size", [0, 1, 3_000_000], ids=["no_payload", "a_byte", "more_than_a_socket_holds"])
 def test_round_trip(pair, size):
     header, payload = {"text": "é", "list": [1, None, 2.5]}, os.urandom(size)
-    sender = threading.Thread(target=wire.send, args=(pair[0], header, payload))
+    sender = threading.Thread(target=messages.send, args=(pair[0], header, payload))
     sender.start()
-    assert wire.receive(pair[1]) == (header, payload, [])
+    assert messages.receive(pair[1]) == (header, payload, [])
     sender.join()
 
 
 def test_messages_do_not_run_into_each_other(pair):
     for i in range(3):
-        wire.send(pair[0], {"i": i}, bytes([i] * i))
-    assert [wire.receive(pair[1])[:2] for _ in range(3)] == [({"i": i}, bytes([i] * i)) for i in range(3)]
+        messages.send(pair[0], {"i": i}, bytes([i] * i))
+    assert [messages.receive(pair[1])[:2] for _ in range(3)] == [({"i": i}, bytes([i] * i)) for i in range(3)]
 
 
 def test_file_descriptors_travel_in_batches(pair, tmp_path):
     files = [(tmp_path / str(i)).open("w+") for i in range(3)]
-    wire.send(pair[0], {}, fds=[f.fileno() for f in files])
-    arrived = wire.receive(pair[1])[2]
+    messages.send(pair[0], {}, fds=[f.fileno() for f in files])
+    arrived = messages.receive(pair[1])[2]
     for i, fd in enumerate(arrived):
         os.write(fd, str(i).encode())
         os.close(fd)
     assert [(tmp_path / str(i)).read_text() for i in range(3)] == ["0", "1", "2"]
     for file in files:
         file.close()
-    batches = wire.fd_batches(list(range(500)))
+    batches = messages.fd_batches(list(range(500)))
     assert [fd for batch in batches for fd in batch] == list(range(500))
     assert max(map(len, batches)) <= 253  # SCM_MAX_FD of Linux
 
@@ -54,11 +54,11 @@ def test_file_descriptors_travel_in_batches(pair, tmp_path):
 def test_a_closed_connection_is_the_end(pair, cut):
     whole, read_back = socket.socketpair()
     with whole, read_back:
-        wire.send(whole, {"some": "header"}, b"payload")
+        messages.send(whole, {"some": "header"}, b"payload")
         pair[0].sendall(read_back.recv(1000)[:cut])
     pair[0].close()
     with pytest.raises(EOFError):
-        wire.receive(pair[1])
+        messages.receive(pair[1])
 
 
 def test_status_board_is_shared_and_keeps_ranks_apart(tmp_path):

@@ -1,0 +1,65 @@
+"""A job, as every device backend is handed it: a program, the options of its run and its own arguments, all in JSON.
+
+refsim's ranks get it over sockets, a process of ttnn finds it in its folder; both read it, find the program and tell of
+a failure with what stands here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from refsim.errors import CommError, RefsimError, UserError
+from refsim.options import RunOptions
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        program: ``module:function``.
+        options: how it is run, and where.
+        arguments: JSON values by name, the program's own.
+    """
+
+    program: str
+    options: RunOptions
+    arguments: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"program": self.program, "options": self.options.to_json(), "arguments": self.arguments}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Job:
+        return cls(value["program"], RunOptions.from_json(value["options"]), value["arguments"])
+
+
+def named(reference: str) -> Any:
+    """What ``module:name`` stands for.
+
+    Raises:
+        ImportError: the module cannot be imported.
+        AttributeError: it has nothing of that name.
+    """
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """The answer of a job that raised.
+
+    ``kind`` is ``user`` for a mistake of the user's, ``comm`` for a transfer that failed (``peer`` is the other rank)
+    and ``error`` for anything else.
+    """
+    kind = "comm" if isinstance(error, CommError) else "user" if isinstance(error, UserError) else "error"
+    message = str(error) if isinstance(error, RefsimError) else f"{type(error).__name__}: {error}"
+    return {
+        "ok": False,
+        "kind": kind,
+        "message": message,
+        "peer": getattr(error, "peer", None),
+        "traceback": "".join(traceback.format_exception(error)),
+    }

@@ -1,0 +1,123 @@
+"""Processes that fork others and end together: what the fork servers of both device backends have in common.
+
+A fork server is a warm process with one thread: it has imported what is slow to import, forks a process when the
+launcher asks for one, and is gone with everything it forked as soon as the launcher is gone.
+
+    launcher ==control==> fork server --fork--> process
+        hangs up              '----- kills ------'
+
+What they do with the processes differs and stays apart. refsim's ranks (``refsim.runtime.forkserver``) join a process
+group, take many jobs over a socket each, and are watched together, since one rank's failure is told from the others'.
+ttnn gets a process for every job (``tt_impl.worker``): it may end its process in any operation and keeps state of the
+mesh it opened, so nothing is reused, and the answer is what the process left in a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+_MAIN = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main(*sys.argv[1:])"
+_PR_SET_PDEATHSIG = 1
+
+
+def start(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> subprocess.Popen[bytes]:
+    """Run ``main(*arguments)`` of a module in a Python of its own, the leader of a session of its own.
+
+    It imports from where this process does. Unlike with ``python -m``, the current folder is not among these places
+    by itself: a checkpoint's folder may hold a ``torch.py``.
+
+    Args:
+        env: environment variables besides this process's.
+        more: of :class:`subprocess.Popen`.
+    """
+    home = str(Path(__file__).resolve().parents[1])
+    path = [*(p for p in sys.path if p), *([] if home in sys.path else [home])]
+    return subprocess.Popen(
+        [sys.executable, "-c", _MAIN.format(module=module), *arguments],
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **env},
+        **more,
+    )
+
+
+def end(process: subprocess.Popen[bytes], *, patience_s: float = 0.0) -> None:
+    """Wait until a started process has ended, and from ``patience_s`` on kill it with all that it forked."""
+    if patience_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=patience_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextlib.contextmanager
+def ending_with(control: int, clean_up: Callable[[], None]) -> Iterator[None]:
+    """While this lasts, ``clean_up`` and end at once when the other side of ``control``, a socket or pipe, hangs up.
+
+    The kernel sends SIGIO when something happens there; a thread to watch it would make forking unsafe.
+    """
+    if not hasattr(fcntl, "F_SETOWN"):
+        yield
+        return
+    hung_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+    poll = select.poll()
+    poll.register(control, hung_up)
+    owner = os.getpid()
+
+    def look(*_: object) -> None:
+        if os.getpid() == owner and any(events & hung_up for _, events in poll.poll(0)):
+            clean_up()
+            os._exit(0)
+
+    signal.signal(signal.SIGIO, look)
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETOWN, owner)
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    look()
+    try:
+        yield
+    finally:
+        fcntl.fcntl(control, fcntl.F_SETFL, flags)
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the closed socket ends it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def be_first_to_go() -> None:
+    """Have the kernel, should memory run out, end this process rather than the launcher or somebody else's."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as f:
+        f.write("1000")
+
+
+def kill(pids: list[int]) -> list[int]:
+    """Kill and reap children; the exit code of each, the signal's number with a minus where one ended it.
+
+    A child that had ended before keeps the code it ended with.
+    """
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code in words: ``was killed by SIGKILL`` or ``exited with code 3``."""
+    if code >= 0:
+        return f"exited with code {code}"
+    known = -code in {s.value for s in signal.Signals}
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
