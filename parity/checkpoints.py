@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.inputs import generator
 from parity.oracles import oracle_of
+from refsim.models.registry import get_published
 
 if TYPE_CHECKING:
     import torch
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """Configuration of a diffusers transformer and how its folder is written.
+class RandomModel:
+    """The configuration of a random model, and how its folder is written.
 
     Attributes:
         class_name: of the model in diffusers or transformers.
@@ -41,42 +42,16 @@ class ModelSpec:
     rounded: bool = False
 
 
+def _published(name: str, **changes: Any) -> dict[str, Any]:
+    """A published configuration as the class in diffusers takes it, with ``changes``."""
+    config = get_published(name)[1].config
+    return {key: value for key, value in config.items() if key not in ("_class_name", "architectures")} | changes
+
+
 def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
-    return {
-        "sample_size": 128,
-        "patch_size": 2,
-        "in_channels": 16,
-        "out_channels": 16,
-        "num_layers": layers,
-        "attention_head_dim": head_dim,
-        "num_attention_heads": heads,
-        "caption_projection_dim": heads * head_dim,
-        "dual_attention_layers": dual,
-        "qk_norm": "rms_norm",
-        "joint_attention_dim": 4096,
-        "pooled_projection_dim": 2048,
-        "pos_embed_max_size": 96,
-        **more,
-    }
-
-
-def _wan(heads: int, head_dim: int, layers: int, **more: Any) -> dict[str, Any]:
-    return {
-        "patch_size": (1, 2, 2),
-        "num_attention_heads": heads,
-        "attention_head_dim": head_dim,
-        "in_channels": 16,
-        "out_channels": 16,
-        "text_dim": 4096,
-        "freq_dim": 256,
-        "ffn_dim": 13824,
-        "num_layers": layers,
-        "cross_attn_norm": True,
-        "qk_norm": "rms_norm_across_heads",
-        "eps": 1e-6,
-        "rope_max_seq_len": 1024,
-        **more,
-    }
+    sizes = {"num_attention_heads": heads, "attention_head_dim": head_dim, "num_layers": layers}
+    sizes |= {"caption_projection_dim": heads * head_dim, "dual_attention_layers": dual, "pos_embed_max_size": 96}
+    return _published("sd35-medium", **sizes | more)
 
 
 _COGVIDEOX = "CogVideoXTransformer3DModel"
@@ -183,59 +158,63 @@ def _sd35_vae(widths: tuple[int, ...], groups: int, **more: Any) -> dict[str, An
     }
 
 
+_MEDIUM = _published("sd35-medium", num_layers=2, dual_attention_layers=(0,), pos_embed_max_size=96)
+_LARGE = _published("sd35-large", num_layers=2, pos_embed_max_size=96)
+_IMAGE_BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+_VIDEO_BLOCKS = {"down_block_types": ("CogVideoXDownBlock3D",) * 4, "up_block_types": ("CogVideoXUpBlock3D",) * 4}
+_WAN_TINY = {"num_attention_heads": 3, "attention_head_dim": 20, "num_layers": 3, "ffn_dim": 112, "text_dim": 24}
+_WAN_TINY |= {"freq_dim": 32}
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
 
-MODELS: dict[str, ModelSpec] = {
+MODELS: dict[str, RandomModel] = {
     # Three heads divide by nothing, dual attention in blocks 0 and 1, ordinary block 2, context_pre_only block 3;
     # written in several files, so that the index is read as well.
-    "sd35_tiny": ModelSpec(_sd35(3, 16, 4, (0, 1), **_TINY), max_shard_size="400KB", float64_noise=True),
+    "sd35_tiny": RandomModel(_sd35(3, 16, 4, (0, 1), **_TINY), max_shard_size="400KB", float64_noise=True),
     # The same with whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
-    "sd35_tiny64": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY)),
+    "sd35_tiny64": RandomModel(_sd35(3, 64, 3, (0,), **_TINY)),
     # Real widths, two blocks: the first one as in the real model, the last one as the real model's last.
     # A smaller positional table than the real 384 and 192, cropped by the same rule.
-    "sd35_medium": ModelSpec(_sd35(24, 64, 2, (0,)), max_shard_size="400MB"),
-    "sd35_large": ModelSpec(_sd35(38, 64, 2, ())),
+    "sd35_medium": RandomModel(_MEDIUM, max_shard_size="400MB"),
+    "sd35_large": RandomModel(_LARGE),
     # One block: the first of medium (dual attention) and of large; the second of the tiny one is an ordinary one.
-    "sd35_medium_block": ModelSpec(_sd35(24, 64, 2, (0,)), block=0),
-    "sd35_large_block": ModelSpec(_sd35(38, 64, 2, ()), block=0),
-    "sd35_tiny64_block": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY), block=1),
-    "sd35_tiny64_dual_block": ModelSpec(_sd35(3, 64, 3, (0,), **_TINY), block=0),
+    "sd35_medium_block": RandomModel(_MEDIUM, block=0),
+    "sd35_large_block": RandomModel(_LARGE, block=0),
+    "sd35_tiny64_block": RandomModel(_sd35(3, 64, 3, (0,), **_TINY), block=1),
+    "sd35_tiny64_dual_block": RandomModel(_sd35(3, 64, 3, (0,), **_TINY), block=0),
     # Three heads whose 20 features are turned 8 by time, 6 by height, 6 by width.
-    "wan22_tiny": ModelSpec(
-        _wan(3, 20, 3, ffn_dim=112, text_dim=24, freq_dim=32), max_shard_size="200KB", class_name=_WAN
-    ),
+    "wan22_tiny": RandomModel(_published("wan22-t2v-a14b", **_WAN_TINY), max_shard_size="200KB", class_name=_WAN),
     # Real widths of one expert, two of its 40 blocks, which are all alike.
-    "wan_vae_tiny": ModelSpec(
+    "wan_vae_tiny": RandomModel(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
     ),
-    "cogvideox_2b_tiny": ModelSpec(_cogvideox(rotary=False), class_name=_COGVIDEOX),
-    "cogvideox_5b_tiny": ModelSpec(_cogvideox(rotary=True), class_name=_COGVIDEOX),
-    "sd35_vae_tiny": ModelSpec(
+    "cogvideox_2b_tiny": RandomModel(_cogvideox(rotary=False), class_name=_COGVIDEOX),
+    "cogvideox_5b_tiny": RandomModel(_cogvideox(rotary=True), class_name=_COGVIDEOX),
+    "sd35_vae_tiny": RandomModel(
         _sd35_vae((16, 24, 32), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
     ),
     # The published decoders, 128 to 512 channels, three times doubled.
-    "sd35_vae": ModelSpec(_sd35_vae((128, 256, 512, 512), 32, layers_per_block=2), class_name="AutoencoderKL"),
-    "cogvideox_vae": ModelSpec(_cogvideox_vae((128, 256, 256, 512), 32, 3), class_name="AutoencoderKLCogVideoX"),
+    "sd35_vae": RandomModel(_published("sd35-vae", **_IMAGE_BLOCKS), class_name="AutoencoderKL"),
+    "cogvideox_vae": RandomModel(_published("cogvideox-vae", **_VIDEO_BLOCKS), class_name="AutoencoderKLCogVideoX"),
     # Parts of pipelines: text encoders as wide as the transformers beside them ask for.
-    "clip_l_tiny": ModelSpec(_CLIP, class_name="CLIPTextModelWithProjection"),
-    "clip_g_tiny": ModelSpec(_CLIP | {"hidden_act": "gelu"}, class_name="CLIPTextModelWithProjection"),
-    "t5_64_tiny": ModelSpec(_T5 | {"d_model": 64}, class_name="T5EncoderModel"),
-    "t5_32_tiny": ModelSpec(_T5 | {"d_model": 32}, class_name="T5EncoderModel"),
-    "cogvideox_vae_tiny": ModelSpec(_cogvideox_vae((8, 8, 8, 8), 4, 1), class_name="AutoencoderKLCogVideoX"),
-    "t5_tiny": ModelSpec(_T5, class_name="T5EncoderModel"),
-    "umt5_tiny": ModelSpec(_T5, class_name="UMT5EncoderModel"),
+    "clip_l_tiny": RandomModel(_CLIP, class_name="CLIPTextModelWithProjection"),
+    "clip_g_tiny": RandomModel(_CLIP | {"hidden_act": "gelu"}, class_name="CLIPTextModelWithProjection"),
+    "t5_64_tiny": RandomModel(_T5 | {"d_model": 64}, class_name="T5EncoderModel"),
+    "t5_32_tiny": RandomModel(_T5 | {"d_model": 32}, class_name="T5EncoderModel"),
+    "cogvideox_vae_tiny": RandomModel(_cogvideox_vae((8, 8, 8, 8), 4, 1), class_name="AutoencoderKLCogVideoX"),
+    "t5_tiny": RandomModel(_T5, class_name="T5EncoderModel"),
+    "umt5_tiny": RandomModel(_T5, class_name="UMT5EncoderModel"),
     # 40 words over two devices are 32 and 8, over four the last two hold padding only.
-    "qwen3_moe_tiny": ModelSpec(_QWEN3_MOE, class_name="Qwen3MoeForCausalLM"),
-    "dflash_tiny": ModelSpec(_DFLASH, class_name=DRAFTER, target="qwen3_moe_tiny"),
+    "qwen3_moe_tiny": RandomModel(_QWEN3_MOE, class_name="Qwen3MoeForCausalLM"),
+    "dflash_tiny": RandomModel(_DFLASH, class_name=DRAFTER, target="qwen3_moe_tiny"),
     # Six words, whose logits now and then are all below that of padding, which is 0.
-    "qwen3_moe_six_tiny": ModelSpec(_QWEN3_MOE | {"vocab_size": 6}, class_name="Qwen3MoeForCausalLM"),
-    "dflash_six_tiny": ModelSpec(
+    "qwen3_moe_six_tiny": RandomModel(_QWEN3_MOE | {"vocab_size": 6}, class_name="Qwen3MoeForCausalLM"),
+    "dflash_six_tiny": RandomModel(
         _DFLASH | {"vocab_size": 6, "mask_token_id": 5}, class_name=DRAFTER, target="qwen3_moe_six_tiny"
     ),
     # Whole tiles per head and whole tiles of features per device, as TTNN wants them.
-    "qwen3_moe_tiny32": ModelSpec(_QWEN3_MOE | _TILED, class_name="Qwen3MoeForCausalLM", rounded=True),
-    "dflash_tiny32": ModelSpec(_DFLASH | _TILED, class_name=DRAFTER, target="qwen3_moe_tiny32", rounded=True),
-    "wan22_a14b": ModelSpec(_wan(40, 128, 2), max_shard_size="1GB", class_name=_WAN),
+    "qwen3_moe_tiny32": RandomModel(_QWEN3_MOE | _TILED, class_name="Qwen3MoeForCausalLM", rounded=True),
+    "dflash_tiny32": RandomModel(_DFLASH | _TILED, class_name=DRAFTER, target="qwen3_moe_tiny32", rounded=True),
+    "wan22_a14b": RandomModel(_published("wan22-t2v-a14b", num_layers=2), max_shard_size="1GB", class_name=_WAN),
 }
 
 _SHARP = 1.5
@@ -244,7 +223,7 @@ in every row. With spread 1 attention averages 100 keys to a tenth of the feed-f
 would hardly show it."""
 
 
-def build(spec: ModelSpec, seed: int, folder: Path) -> None:
+def build(spec: RandomModel, seed: int, folder: Path) -> None:
     """Write a checkpoint folder through ``save_pretrained``; the same seed gives the same bits."""
     import diffusers
     import torch
@@ -264,7 +243,7 @@ def build(spec: ModelSpec, seed: int, folder: Path) -> None:
     diffusers_model(spec, g).save_pretrained(folder, max_shard_size=spec.max_shard_size)
 
 
-def diffusers_model(spec: ModelSpec, g: torch.Generator) -> Any:
+def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
     """The model of a spec in diffusers, random; tables that are no part of a checkpoint are left on meta."""
     import diffusers
     import torch
@@ -278,7 +257,7 @@ def diffusers_model(spec: ModelSpec, g: torch.Generator) -> Any:
     return model
 
 
-def transformers_model(spec: ModelSpec, g: torch.Generator) -> Any:
+def transformers_model(spec: RandomModel, g: torch.Generator) -> Any:
     """The model of a spec in transformers, random."""
     import transformers
 

@@ -86,5 +86,5 @@ def _load(entry: metadata.EntryPoint, kind: type) -> tuple[Any, str]:
     except Exception as error:  # whatever a stranger's module raises must not end a command that needs none of it
         return None, f"{entry.value}: {type(error).__name__}: {' '.join(str(error).split())}"
     if not isinstance(value, kind):
-        return None, f"{entry.value} is a {type(value).__name__}, not a {kind.__name__}"
+        return None, f"{entry.value} is an object of {type(value).__name__}, not of {kind.__name__}"
     return value, ""

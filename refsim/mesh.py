@@ -9,10 +9,13 @@ Blackhole LoudBox wraps its axis of four; TG is the older Galaxy host that is us
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from refsim.errors import UserError
+from refsim.extensions import Catalog, catalog
 
 
 class Topology(str, Enum):
@@ -97,10 +100,22 @@ MESHES: dict[str, MeshSpec] = {
 }
 
 
+def meshes() -> Catalog[MeshSpec]:
+    """The named meshes, and those that packages register (entry points ``refsim.meshes``)."""
+    return _meshes(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)
+def _meshes(path: tuple[str, ...]) -> Catalog[MeshSpec]:
+    return catalog(MESHES.values(), "refsim.meshes", MeshSpec, lambda mesh: (mesh.name,))
+
+
 def get_mesh(name: str | MeshSpec) -> MeshSpec:
     """Return the mesh of that name; ``UserError`` that lists the names if there is none."""
     if isinstance(name, MeshSpec):
         return name
-    if name not in MESHES:
-        raise UserError(f"mesh '{name}' does not exist; choose one of {', '.join(MESHES)}.")
-    return MESHES[name]
+    found = meshes().find(name)
+    if found is None:
+        known = ", ".join(mesh.name for mesh in meshes().all)
+        raise UserError(f"mesh '{name}' does not exist; choose one of {known}{meshes().notes}.")
+    return found

@@ -70,7 +70,7 @@ def _mib(size: int) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tt_impl.memory", description=__doc__)
-    parser.add_argument("--model", default="large", help="large or medium")
+    parser.add_argument("--model", default="large", help="a published model, its family left out or not")
     parser.add_argument("--mesh", default="t3k")
     parser.add_argument("--parallel", default="cfg2_sp2_tp2")
     parser.add_argument("--pixels", type=int, default=1024, help="side of the square image")

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
     """The named meshes: architecture, shape, links, wrap-around and topology per axis."""
     from refsim import output
-    from refsim.mesh import MESHES
+    from refsim.mesh import meshes as find_meshes
 
+    known = find_meshes()
+    for problem in known.problems:
+        typer.echo(f"note: {problem}.", err=True)
     rows: list[dict[str, Any]] = [
         {
             "name": m.name,
@@ -27,7 +30,7 @@ def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
             "wrap_around": [topology == "Ring" for topology in _topologies(m)],
             "topology": _topologies(m),
         }
-        for m in MESHES.values()
+        for m in known.all
     ]
     if as_json:
         typer.echo(output.document({"meshes": rows}))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +26,8 @@ from refsim.ccl import all_gather
 from refsim.config import parse_parallel
 from refsim.errors import InvariantError, UserError
 from refsim.mesh import MeshSpec, get_mesh
+from refsim.models.registry import by_class_name, models
+from refsim.models.spec import DiffusersParts
 from refsim.options import DEFAULT_TIMEOUT_S, RingOrder, RunOptions
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.usp import joint_attention
@@ -35,30 +36,6 @@ from refsim.runtime.launch import under_torchrun
 from refsim.runtime.transport import GlooTransport
 
 _TRANSFORMERS = ("transformer", "transformer_2")
-
-
-@dataclass(frozen=True)
-class _Family:
-    """How a transformer class is taken apart.
-
-    Attributes:
-        blocks: name of the list of blocks.
-        attentions: of a block, those that attend over all tokens.
-        prompt_first: the processor puts the prompt before the image; None where there is no prompt in it.
-        rotary: keyword of the rotary tables and the dim of their tokens, if there are any.
-    """
-
-    blocks: str
-    attentions: tuple[str, ...]
-    prompt_first: bool | None
-    rotary: tuple[str, int] | None = None
-
-
-_FAMILIES = {
-    "SD3Transformer2DModel": _Family("transformer_blocks", ("attn", "attn2"), False),
-    "CogVideoXTransformer3DModel": _Family("transformer_blocks", ("attn1",), True, ("image_rotary_emb", 0)),
-    "WanTransformer3DModel": _Family("blocks", ("attn1",), None, ("rotary_emb", 1)),
-}
 
 
 def parallelize(
@@ -72,7 +49,8 @@ def parallelize(
     """Run the transformer of a diffusers pipeline sequence-parallel; the object itself is changed and handed back.
 
     Args:
-        pipe_or_transformer: a pipeline with an SD3, CogVideoX or Wan transformer (both experts), or such a transformer.
+        pipe_or_transformer: a pipeline, with all its experts, or a transformer; its model's spec says how
+            it is taken apart (``diffusers``).
         parallel: ``ring4``, ``ulysses4`` or ``ulysses2_ring2``; the ring over all ranks if empty.
         mesh: whose axes and topology the ranks stand for; by default one row of as many devices as ranks.
         ring_order: see ``refsim.parallel.ring``.
@@ -97,13 +75,21 @@ def parallelize(
     return pipe_or_transformer
 
 
-def _check(transformer: Any) -> None:
+def _parts(transformer: Any) -> DiffusersParts:
+    """How the transformer is taken apart, from its model's spec."""
     name = type(transformer).__name__
-    if name not in _FAMILIES:
-        raise UserError(f"refsim.parallelize knows {', '.join(_FAMILIES)}, not {name}.")
-    blocks = getattr(transformer, _FAMILIES[name].blocks)
-    if isinstance(getattr(blocks[0], _FAMILIES[name].attentions[0]).processor, _Processor):
-        raise UserError(f"this {name} is parallelized already; call refsim.parallelize once.")
+    spec = by_class_name(name)
+    if spec is None or spec.diffusers is None:
+        known = ", ".join(name for spec in models().all if spec.diffusers for name in spec.class_names)
+        raise UserError(f"refsim.parallelize knows {known}, not {name}{models().notes}.")
+    return spec.diffusers
+
+
+def _check(transformer: Any) -> None:
+    parts = _parts(transformer)
+    blocks = getattr(transformer, parts.blocks)
+    if isinstance(getattr(blocks[0], parts.attentions[0]).processor, _Processor):
+        raise UserError(f"this {type(transformer).__name__} is parallelized already; call refsim.parallelize once.")
 
 
 def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, timeout_s: float) -> Device:
@@ -131,12 +117,12 @@ class _Sharded:
     """The hooks of one transformer."""
 
     def __init__(self, transformer: Any, device: Device) -> None:
-        self._device, self._family = device, _FAMILIES[type(transformer).__name__]
+        self._device, self._parts = device, _parts(transformer)
         self._cut: TokenShards | None = None
-        blocks = getattr(transformer, self._family.blocks)
+        blocks = getattr(transformer, self._parts.blocks)
         blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
         for block in blocks:
-            for attribute in self._family.attentions:
+            for attribute in self._parts.attentions:
                 attention = getattr(block, attribute, None)
                 if attention is not None:
                     attention.set_processor(_Processor(attention.processor, self))
@@ -170,14 +156,14 @@ class _Sharded:
 
     def cut_rotary(self, tables: Any) -> Any:
         """(cos, sin) of all tokens -> those of this rank's; padded rows are zero and no keys."""
-        if tables is None or self._family.rotary is None:
+        if tables is None or self._parts.rotary is None:
             return tables
-        index, dim = self._device.groups["sp"].index, self._family.rotary[1]
+        index, dim = self._device.groups["sp"].index, self._parts.rotary[1]
         return tuple(self._tokens.cut(table, index, dim=dim) for table in tables)
 
     @property
     def rotary_name(self) -> str | None:
-        return self._family.rotary and self._family.rotary[0]
+        return self._parts.rotary and self._parts.rotary[0]
 
     def _compare(self, x: Tensor) -> None:
         """``UserError`` if the ranks hold different tokens; 64 values of each are compared, bf16's noise allowed."""
@@ -210,7 +196,7 @@ class _Sharded:
         ):
             raise UserError("refsim.parallelize runs attention without mask, dropout or a scale of its own.")
         n, rows = self._tokens.local_n, query.shape[2]
-        text, first = rows - n, self._family.prompt_first
+        text, first = rows - n, self._parts.prompt_first
         at = (slice(text, None), slice(0, text)) if first else (slice(0, n), slice(n, None))
         image, prompt = (tuple(x[:, :, span] for x in (query, key, value)) for span in at)
         out, prompt_out, _ = joint_attention(self._device, image, prompt if text else None, tokens=self._tokens)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from refsim.checkpoint import Range, Weights
+from refsim.errors import UserError
 from refsim.models.inputs import Dims, is_exact, is_per_sample
 from refsim.models.registry import find_model, spec_of
 from refsim.models.spec import Published, class_name_of
@@ -141,13 +142,18 @@ def read_published(model: Published, size: Shape, options: RunOptions, *, batch:
     blocks: dict[int, list[Op]] = {}
     for op in short.ops:
         blocks.setdefault(op.block, []).append(op)
+    if set(blocks) - {-1} != set(range(sum(few.values()))):
+        raise UserError(
+            f"model '{spec.name}' ran {len(set(blocks) - {-1})} blocks where its spec counts {sum(few.values())}; its "
+            "forward calls device.stage(block=number) before every block, and block_counts counts them."
+        )
     copies, weights, done = [], short.weights_bytes, 0
     for (_, count), (_, kept) in zip(kinds.items(), few.items(), strict=True):
         weights += (count - kept) * short.bytes_of_block[done + kept - 1]
         copies += [blocks[done + min(i, kept - 1)] for i in range(count)]
         done += kept
     first = copies[0][0].id
-    around = blocks[-1]
+    around = blocks.get(-1, [])
     before, after = [op for op in around if op.id < first], [op for op in around if op.id > first]
     return replace(short, ops=_joined(before, copies, after), weights_bytes=weights)
 

@@ -56,5 +56,5 @@ def test_four_blocks_on_t3k(worker: Worker) -> None:
 
 
 def test_no_such_model(worker: Worker) -> None:
-    with pytest.raises(UserError, match=r"model 'huge' does not exist; choose one of medium, large\."):
+    with pytest.raises(UserError, match=r"model 'huge' does not exist; choose one of sd35-medium, sd35-large\."):
         memory.plan("huge", "n150", "sp1", run=worker.execute)

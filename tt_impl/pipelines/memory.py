@@ -16,44 +16,16 @@ import ttnn
 
 from refsim.errors import UserError
 from refsim.models.sd35.config import SD35Config
+from refsim.models.sd35.spec import SPEC
+from refsim.models.spec import Published
 from refsim.options import RunOptions
 from tt_impl.models.sd35.transformer import SD35Transformer
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
 
-_SD35 = {
-    "patch_size": 2,
-    "in_channels": 16,
-    "out_channels": 16,
-    "attention_head_dim": 64,
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 2048,
-    "qk_norm": "rms_norm",
-}
-MODELS: dict[str, dict[str, Any]] = {
-    "medium": _SD35
-    | {
-        "num_layers": 24,
-        "num_attention_heads": 24,
-        "caption_projection_dim": 1536,
-        "pos_embed_max_size": 384,
-        "dual_attention_layers": list(range(13)),
-    },
-    "large": _SD35
-    | {
-        "num_layers": 38,
-        "num_attention_heads": 38,
-        "caption_projection_dim": 2432,
-        "pos_embed_max_size": 192,
-        "dual_attention_layers": [],
-    },
-}
-"""The released models' config.json, as far as it decides shapes."""
-
 LATENT_PER_PIXEL = 8
+PROMPT_TOKENS = SPEC.published[0].text
 _SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
-PROMPT_TOKENS = 333
-"""77 of the CLIP encoders and 256 of T5."""
 
 
 class ShapeOnly:
@@ -98,6 +70,15 @@ class Level:
         return cls(*(view.num_banks * n for n in per_bank))
 
 
+def find_published(name: str) -> Published:
+    """A published model by its name, its family left out or not (``large``); ``UserError`` if there is none."""
+    known = {published.name: published for published in SPEC.published}
+    for found in (name, f"{SPEC.name}-{name}"):
+        if found in known:
+            return known[found]
+    raise UserError(f"model '{name}' does not exist; choose one of {', '.join(known)}.")
+
+
 def program(
     device: ttnn.MeshDevice,
     options: RunOptions,
@@ -106,16 +87,15 @@ def program(
     pixels: int = 1024,
     forward: bool = True,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Allocate ``model`` (a config.json, or a name in ``MODELS``) and run one forward of a ``pixels`` square image.
+    """Allocate ``model`` (config.json or a published name) and run one forward of a square image of ``pixels``.
 
     The batch is the negative and the positive prompt, cut over cfg. The report has an entry per cfg group; its sizes
     are bytes of one device's DRAM: ``total``; ``weights``; ``persistent``, which adds the collectives' buffers;
     ``peak``, the highest level of the forward, reached in ``peak_op``; ``headroom`` = total - peak; ``largest_free``,
     the largest contiguous block of a bank times the banks, after the forward.
     """
-    if isinstance(model, str) and model not in MODELS:
-        raise UserError(f"model '{model}' does not exist; choose one of {', '.join(MODELS)}.")
-    parsed = SD35Config.from_dict(MODELS[model] if isinstance(model, str) else model)
+    published = find_published(model) if isinstance(model, str) else SPEC.published[0].but(config=model)
+    parsed = SD35Config.from_dict(published.config)
     groups = []
     for submesh in submeshes(device, options):
         weights = ShapeOnly()

@@ -127,7 +127,7 @@ def test_command_line(tmp_path, sd35):
     with pytest.raises(UserError, match="1024"):
         CliRunner().invoke(app, [*words, "--size", "4k"], catch_exceptions=False)
     with pytest.raises(UserError, match="sd35-large"):
-        estimates.find("sd35-lage")
+        registry.find("sd35-lage")
 
 
 def test_plots_are_the_same_bytes_twice(tmp_path):

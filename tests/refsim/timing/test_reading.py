@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,7 @@ from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.layers.norm import LayerNorm
 from refsim.mesh import MeshSpec, get_mesh
-from refsim.models.registry import get_published, published, spec_of
+from refsim.models.registry import get, get_published, published, spec_of
 from refsim.models.vae_wan.layers import ChannelNorm
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
@@ -43,6 +44,16 @@ def test_repeated_blocks_are_the_blocks(name):
     assert short.ops == whole.ops
     assert short.weights_bytes == whole.weights_bytes
     assert short.buffer_bytes == whole.buffer_bytes
+
+
+def test_a_spec_that_counts_other_blocks_than_run(monkeypatch):
+    (model, size), spec = small("sd35-medium"), get("sd35")
+    wrong = replace(spec, block_counts=lambda config: {"block": 5, "last": 1})
+    monkeypatch.setattr(
+        readings, "spec_of", lambda model: replace(wrong, with_block_counts=lambda config, counts: config)
+    )
+    with pytest.raises(UserError, match="ran 6 blocks where its spec counts 3"):
+        read_published(model, size, RunOptions.of(mesh="n150", dtype="bf16"))
 
 
 @pytest.fixture(scope="module")
