@@ -19,6 +19,7 @@ from refsim.models.registry import get, get_published, published, spec_of
 from refsim.models.vae_wan.layers import ChannelNorm
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
+from refsim.timing import reading as readings
 from refsim.timing.reading import FakeWeights, Reading, read, read_published
 from refsim.timing.recorder import ReadingDevice, Recorder
 
