@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from parity.faults.ref_tools import GATHERED, LINE, RING, SPLIT, ULYSSES, USP, around, fault, instead
 from refsim.parallel import sdpa, ulysses, usp
 from refsim.parallel.kv_ring import KVGathered, KVRing
 from refsim.parallel.sequence import TokenShards
+from refsim.parallel.ulysses import Exchange
 
 MERGE, JOINT, PADDING, ORDER, PRECISION, AFFINE = "merge", "joint", "padding", "order", "precision", "affine"
 SEAM, RARE = "seam", "rare"
@@ -109,8 +109,15 @@ def keys_in_bf16() -> Iterator[None]:
 
 
 def _rear(change: Any) -> Any:
-    def attention(original: Any, *args: Any, rear: Any = None, **more: Any) -> Any:
-        return original(*args, rear=rear and change(*rear, more["group"]), **more)
+    """A patch of the prompt's keys and values: ``change(k, v, members)``, or None for no prompt at all."""
+
+    def attention(original: Any, device: Any, qkv: Any, rear: Any = None, **more: Any) -> Any:
+        query, key, value = rear
+        changed = change(key.local, value.local, device.groups["ring"].size)
+        if changed is None:
+            changed = key.local[:, :, :0], value.local[:, :, :0]
+        rear = (query, key.with_local(changed[0]), value.with_local(changed[1]))
+        return original(device, qkv, rear, **more)
 
     return around(usp, "ring_attention", attention)
 
@@ -119,37 +126,36 @@ def _rear(change: Any) -> Any:
     JOINT, RING, "The prompt is attended twice.", "joint K, V appended to the shard and attended at the rear as well"
 )
 def joint_counted_twice() -> Iterator[None]:
-    with _rear(lambda k, v, group: (torch.cat([k, k], 2), torch.cat([v, v], 2))):
+    with _rear(lambda k, v, members: (torch.cat([k, k], 2), torch.cat([v, v], 2))):
         yield
 
 
 @fault(JOINT, RING, "The prompt is attended on every step of the ring.", "joint K, V attended inside the loop")
 def joint_on_every_step() -> Iterator[None]:
-    with _rear(lambda k, v, group: (torch.cat([k] * group.size, 2), torch.cat([v] * group.size, 2))):
+    with _rear(lambda k, v, members: (torch.cat([k] * members, 2), torch.cat([v] * members, 2))):
         yield
 
 
 @fault(JOINT, RING, "The prompt is attended by nobody.", "the last ring step, which alone reads joint K, V, is skipped")
 def joint_forgotten() -> Iterator[None]:
-    with _rear(lambda k, v, group: None):
+    with _rear(lambda k, v, members: None):
         yield
 
 
 @fault(JOINT, RING, "The prompt's last row is not attended.", "joint length rounded down")
 def joint_one_row_short() -> Iterator[None]:
-    with _rear(lambda k, v, group: (k[:, :, :-1], v[:, :, :-1])):
+    with _rear(lambda k, v, members: (k[:, :, :-1], v[:, :, :-1])):
         yield
 
 
 @fault(JOINT, ULYSSES, "Each member takes the first heads of the prompt.", "replicated joint tensors not cut by head")
 def joint_heads_of_member_0() -> Iterator[None]:
-    def attention(original: Any, device: Any, q: Tensor, k: Tensor, v: Tensor, joint: Any, **more: Any) -> Any:
-        group, heads = more["group"], -(-q.shape[1] // more["group"].size)
-        if joint is not None:
-            joint = tuple(x[:, :heads].repeat(1, group.size, 1, 1)[:, : q.shape[1]] for x in joint)
-        return original(device, q, k, v, joint, **more)
+    def take(original: Any, self: Exchange, prompt: Any) -> Any:
+        members, mine = self.group.size, -(-self.heads // self.group.size)
+        first = (x.local[:, :mine].repeat(1, members, 1, 1)[:, : self.heads] for x in prompt)
+        return original(self, tuple(x.with_local(local) for x, local in zip(prompt, first, strict=True)))
 
-    with around(usp, "ulysses_attention", attention):
+    with around(Exchange, "take_heads", take):
         yield
 
 
@@ -284,27 +290,25 @@ def ulysses_heads_interleaved() -> Iterator[None]:
 
 @fault(ORDER, ULYSSES, "Padded heads are dropped at the front.", "heads[-n:] for heads[:n]")
 def ulysses_padded_heads_in_front() -> Iterator[None]:
-    with around(
-        ulysses, "_back", lambda original, device, out, group, n: original(device, out, group, n).roll(-1, dims=1)
-    ):
+    with around(Exchange, "drop_padding", lambda original, self, x: original(self, x.roll(-1, dims=1))):
         yield
 
 
 @fault(ORDER, USP, "USP takes the masks of sub-shards in ring order.", "shard u * ring + r for r * ulysses + u")
 def usp_sub_shards_swapped() -> Iterator[None]:
-    def attention(original: Any, *args: Any, valid: Any, **more: Any) -> Any:
-        return original(*args, valid=lambda shard: valid([0, 2, 1, 3][shard]), **more)
+    def valid(original: Any, self: Exchange, of_shard: Any, rows: int) -> Any:
+        return original(self, lambda shard: of_shard([0, 2, 1, 3][shard]), rows)
 
-    with around(usp, "ulysses_attention", attention):
+    with around(Exchange, "valid", valid):
         yield
 
 
 def _answer(change: Any) -> Any:
-    """A patch of attention's answer: ``change(device, out)``."""
+    """A patch of attention's answer to the image: ``change(device, out)``."""
 
     def attention(original: Any, device: Any, *args: Any, **more: Any) -> Any:
-        out, lse = original(device, *args, **more)
-        return change(device, out.clone()), lse
+        (out, rear_out), lses = original(device, *args, **more)
+        return (out.with_local(change(device, out.local.clone())), rear_out), lses
 
     return around(usp, "ring_attention", attention)
 
@@ -397,10 +401,11 @@ def last_step_only() -> Iterator[None]:
 
 @fault(RARE, RING, "Two heads of the queries are swapped on one rank.", "worker slice mapping of one link")
 def two_heads_swapped() -> Iterator[None]:
-    def attention(original: Any, device: Any, q: Tensor, *args: Any, **more: Any) -> Any:
+    def attention(original: Any, device: Any, qkv: Any, *args: Any, **more: Any) -> Any:
+        q, k, v = qkv
         if device.rank == 0:
-            q = q[:, [1, 0, *range(2, q.shape[1])]]
-        return original(device, q, *args, **more)
+            q = q.with_local(q.local[:, [1, 0, *range(2, q.shape[1])]])
+        return original(device, (q, k, v), *args, **more)
 
     with around(usp, "ring_attention", attention):
         yield
@@ -408,23 +413,8 @@ def two_heads_swapped() -> Iterator[None]:
 
 @fault(PADDING, ULYSSES, "Padded heads hold ones and come back instead of the last real head.", "head padding in front")
 def padded_heads_shift() -> Iterator[None]:
-    def pad(original: Any, x: Tensor, widths: Any, *rest: Any) -> Tensor:
-        if len(widths) == 6 and widths[-1]:
-            return original(x, (*widths[:4], widths[5], 0), *rest)
-        return original(x, widths, *rest)
+    def pad(original: Any, self: Exchange, x: Tensor) -> Tensor:
+        return original(self, x).roll(-self.heads, dims=1)
 
-    with instead(ulysses, "F", _Functional(pad)):
+    with around(Exchange, "pad", pad):
         yield
-
-
-class _Functional:
-    """torch.nn.functional with another ``pad``."""
-
-    def __init__(self, pad: Any) -> None:
-        self._pad = pad
-
-    def pad(self, x: Tensor, widths: Any, *rest: Any) -> Tensor:
-        return self._pad(F.pad, x, widths, *rest)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(F, name)

@@ -134,8 +134,8 @@ def low_fidelity() -> Iterator[None]:
 
 
 def _qkv(change: Any) -> Any:
-    def init(original: Any, self: Any, weights: Any, device: Any, names: Any, **sizes: Any) -> None:
-        original(self, weights, device, names, **sizes)
+    def init(original: Any, self: Any, weights: Any, device: Any, names: Any, sizes: Any, **more: Any) -> None:
+        original(self, weights, device, names, sizes, **more)
         change(self, weights, device, names, sizes)
 
     return around(linear.ColParallelQKV, "__init__", init)
@@ -152,14 +152,14 @@ def qkv_order() -> Iterator[None]:
 
 @fault(ORDER, TP2, "The fused QKV is cut without giving each device its own q, k and v.", "QKV reshuffle left out")
 def qkv_reshuffle_omitted() -> Iterator[None]:
-    def change(self: Any, weights: Any, device: Any, names: Any, sizes: dict[str, int]) -> None:
+    def change(self: Any, weights: Any, device: Any, names: Any, sizes: Any) -> None:
         tp = device.groups["tp"]
-        heads, rows = self.weights[0].shape[0] // sizes["head_dim"], self.weights[0].shape[0] * tp.size
-        inner, width = sizes["num_heads"] * sizes["head_dim"], self.weights[0].shape[1]
-        shape, lanes = (inner, sizes["in_features"]), (0, width)
+        heads, rows = self.weights[0].shape[0] // sizes.head_dim, self.weights[0].shape[0] * tp.size
+        width = self.weights[0].shape[1]
+        shape, lanes = (sizes.inner, sizes.features), (0, width)
         whole = torch.cat([weights.take(f"{n}.weight", shape, (0, rows), lanes) for n in names])
         bias = torch.cat([weights.take(f"{n}.bias", shape[:1], (0, rows)) for n in names])
-        assert whole.shape[0] == 3 * heads * tp.size * sizes["head_dim"]
+        assert whole.shape[0] == 3 * heads * tp.size * sizes.head_dim
         self.weights = list(whole.chunk(tp.size)[tp.index].chunk(3))
         self.biases = list(bias.chunk(tp.size)[tp.index].chunk(3))
 

@@ -136,7 +136,10 @@ def chunks_in_one_place() -> Iterator[None]:
 
 @fault(SCHEDULE, RING, "All shards are gathered before anything is computed.", "overlap of gather and SDPA lost")
 def overlap_lost() -> Iterator[None]:
-    with instead(ring, "shards", KVGathered):
+    def gathered(device: Any, *shard: Any) -> KVGathered:
+        return KVGathered(device, device.groups["ring"], *shard)
+
+    with instead(ring, "kv_source", gathered):
         yield
 
 

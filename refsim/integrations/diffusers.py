@@ -33,6 +33,7 @@ from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.launch import under_torchrun
+from refsim.runtime.tensor import MeshTensor, shards
 from refsim.runtime.transport import GlooTransport
 
 _TRANSFORMERS = ("transformer", "transformer_2")
@@ -152,7 +153,8 @@ class _Sharded:
 
     def _leave(self, module: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
         """After the last linear: all tokens again."""
-        return gather_tokens(self._device, out, self._device.groups["sp"], self._tokens, dim=1)
+        local = MeshTensor(out, shards(self._device.groups, sp=1))
+        return gather_tokens(self._device, local, self._tokens, dim=1).local
 
     def cut_rotary(self, tables: Any) -> Any:
         """(cos, sin) of all tokens -> those of this rank's; padded rows are zero and no keys."""
@@ -198,11 +200,15 @@ class _Sharded:
         n, rows = self._tokens.local_n, query.shape[2]
         text, first = rows - n, self._parts.prompt_first
         at = (slice(text, None), slice(0, text)) if first else (slice(0, n), slice(n, None))
-        image, prompt = (tuple(x[:, :, span] for x in (query, key, value)) for span in at)
+        cut = shards(self._device.groups, sp=2), {}  # the image's tokens are, the prompt is whole on every rank
+        image, prompt = (
+            tuple(MeshTensor(x[:, :, span], placements) for x in (query, key, value))
+            for span, placements in zip(at, cut, strict=True)
+        )
         out, prompt_out, _ = joint_attention(self._device, image, prompt if text else None, tokens=self._tokens)
-        if not text:
-            return out
-        return torch.cat([prompt_out, out] if first else [out, prompt_out], 2)
+        if prompt_out is None:
+            return out.local
+        return torch.cat([prompt_out.local, out.local] if first else [out.local, prompt_out.local], 2)
 
 
 class _MeshAttention(TorchFunctionMode):

@@ -6,19 +6,20 @@ prompt --fused QKV--> q k v --RMSNorm per head--+--> joint attention over sp ---
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import Any
+
+import torch.nn.functional as F
 
 from refsim.checkpoint import Weights
-from refsim.layers.linear import ColParallelQKV, RowParallelLinear
+from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from refsim.layers.norm import RMSNorm
-from refsim.parallel.padding import padded_heads
+from refsim.parallel.ring import QKV, require
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
 _EPS = 1e-6
-QKV = tuple[Tensor, Tensor, Tensor]
 
 
 class _Projection:
@@ -29,23 +30,19 @@ class _Projection:
         weights: Weights,
         device: Device,
         prefix: str,
+        sizes: AttentionSizes,
+        *,
         names: tuple[str, str, str],
         norms: tuple[str, str] | None,
-        *,
-        features: int,
-        num_heads: int,
-        head_dim: int,
     ) -> None:
-        q, k, v = (f"{prefix}.{n}" for n in names)
-        self._qkv = ColParallelQKV(
-            weights, device, (q, k, v), in_features=features, num_heads=num_heads, head_dim=head_dim
-        )
-        self._norms = [RMSNorm(weights, device, f"{prefix}.{n}", features=head_dim, eps=_EPS) for n in norms or ()]
+        self._qkv = ColParallelQKV(weights, device, tuple(f"{prefix}.{n}" for n in names), sizes)
+        norm = {"features": sizes.head_dim, "eps": _EPS}
+        self._norms = [RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in norms or ()]
 
     def __call__(self, x: MeshTensor) -> QKV:
         q, k, v = self._qkv(x)
         if self._norms:
-            q, k = self._norms[0](q), self._norms[1](k)
+            q, k = q.map("rms_norm", self._norms[0]), k.map("rms_norm", self._norms[1])
         return q, k, v
 
 
@@ -64,49 +61,23 @@ class JointAttention:
         weights: Weights,
         device: Device,
         prefix: str,
+        sizes: AttentionSizes,
         *,
-        features: int,
-        num_heads: int,
-        head_dim: int,
         prompt: bool,
         prompt_out: bool,
         qk_norm: bool,
     ) -> None:
         self._device = device
-        sizes = {"features": features, "num_heads": num_heads, "head_dim": head_dim}
-        self._spatial = _Projection(
-            weights,
-            device,
-            prefix,
-            ("to_q", "to_k", "to_v"),
-            ("norm_q", "norm_k") if qk_norm else None,
-            **sizes,
-        )
+        at = (weights, device, prefix, sizes)
+        norms = (("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")) if qk_norm else (None, None)
+        self._spatial = _Projection(*at, names=("to_q", "to_k", "to_v"), norms=norms[0])
         self._prompt = self._prompt_out = None
         if prompt:
-            self._prompt = _Projection(
-                weights,
-                device,
-                prefix,
-                ("add_q_proj", "add_k_proj", "add_v_proj"),
-                ("norm_added_q", "norm_added_k") if qk_norm else None,
-                **sizes,
-            )
-
-        def out(name: str) -> RowParallelLinear:
-            padded = padded_heads(num_heads, device.groups["tp"].size) * head_dim
-            return RowParallelLinear(
-                weights,
-                device,
-                f"{prefix}.{name}",
-                in_features=num_heads * head_dim,
-                out_features=features,
-                in_padded=padded,
-            )
-
-        self._out = out("to_out.0")
+            names = ("add_q_proj", "add_k_proj", "add_v_proj")
+            self._prompt = _Projection(*at, names=names, norms=norms[1])
+        self._out = RowParallelHeads(weights, device, f"{prefix}.to_out.0", sizes)
         if prompt_out:
-            self._prompt_out = out("to_add_out")
+            self._prompt_out = RowParallelHeads(weights, device, f"{prefix}.to_add_out", sizes)
 
     def __call__(
         self,
@@ -121,11 +92,10 @@ class JointAttention:
         Args:
             prompt_tokens: how the prompt is cut over sp, None if it is replicated.
         """
-        qkv = self._spatial(spatial)
-        prompt_qkv = None
-        if self._prompt is not None:
+        qkv, prompt_qkv = self._spatial(spatial), None
+        if self._prompt is not None and prompt is not None:
             q, k, v = self._prompt(prompt)
-            prompt_qkv = (q if self._prompt_out is not None else q[:, :, :0], k, v)
+            prompt_qkv = (q if self._prompt_out is not None else q.with_local(q.local[:, :, :0]), k, v)
         out, prompt_out, _ = joint_attention(
             self._device,
             qkv,
@@ -133,11 +103,19 @@ class JointAttention:
             tokens=tokens,
             prompt_tokens=prompt_tokens,
         )
-        spatial = self._out(self._concat_heads(spatial, out))
-        if self._prompt_out is None:
-            return spatial, None
-        return spatial, self._prompt_out(self._concat_heads(prompt, prompt_out))
+        if self._prompt_out is None or prompt_out is None:
+            return self._out(out), None
+        return self._out(out), self._prompt_out(prompt_out)
 
-    def _concat_heads(self, like: MeshTensor, x_BHNE: Tensor) -> MeshTensor:
-        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
-        return like.with_local(x_BHNE.transpose(1, 2).flatten(2), **cut)
+
+def local_attention(device: Device, qkv: QKV, **options: Any) -> MeshTensor:
+    """Attention in one piece of the local heads over rows that every member has, for encoders of short prompts.
+
+    Args:
+        qkv: each (B, H, L, E), tp=Shard(1), sp=Replicate.
+        options: of ``torch.nn.functional.scaled_dot_product_attention``.
+    """
+    require("local_attention's", qkv, **shards(device.groups, tp=1), sp=Replicate())
+    q, k, v = (x.local for x in qkv)
+    with device.compute("sdpa", q, k, v):
+        return qkv[0].with_local(F.scaled_dot_product_attention(q, k, v, **options))

@@ -12,10 +12,10 @@ from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.parallel.padding import padded_features
-from refsim.parallel.sequence import TokenShards
+from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Shard
+from refsim.runtime.tensor import MeshTensor
 
 
 def timestep_embedding(timestep_B: Tensor, features: int) -> Tensor:
@@ -103,10 +103,9 @@ class PatchEmbed:
 
     def __call__(self, latent_BCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
         """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
-        patches = tokens.cut(self.patchify(latent_BCHW), shard, dim=1)
+        patches = cut_tokens(self._device, MeshTensor(self.patchify(latent_BCHW)), tokens, dim=1)
         rows, columns = self.grid(*latent_BCHW.shape[2:])
-        placements = {"sp": Shard(1)} if self._device.groups["sp"].size > 1 else {}
-        x = self._proj(MeshTensor(patches, placements))
+        x = self._proj(patches)
         table = self._position(rows, columns, tokens.tokens(shard))
         return x.map("positional table", F.pad(table, (0, 0, 0, x.local.shape[1] - table.shape[0])).add)
 

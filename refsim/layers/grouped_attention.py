@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from refsim.errors import UserError
+from refsim.parallel.ring import require
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
+from refsim.runtime.tensor import MeshTensor, Replicate
 
 Range = tuple[int, int]
 
@@ -38,12 +39,21 @@ def head_ranges(heads: int, kv_heads: int, tp: Group) -> tuple[Range, Range]:
     return (start, start + mine), (start // group, (start + mine - 1) // group + 1)
 
 
-def grouped_attention(device: Device, q_BHNE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, *, causal: bool) -> Tensor:
-    """Local heads' attention (B, H, N, E) of the last N of S rows to all rows, or to the rows up to their own."""
+def grouped_attention(
+    device: Device, query_BHNE: MeshTensor, key_BGSE: MeshTensor, value_BGSE: MeshTensor, *, causal: bool
+) -> MeshTensor:
+    """Local heads' attention (B, H, N, E) of the last N of S rows to all rows, or to the rows up to their own.
+
+    Heads are cut over tp, all three tensors alike (Shard(1), shared key-value heads repeated), or whole in all three.
+    """
+    require("grouped_attention's", (query_BHNE, key_BGSE, value_BGSE), sp=Replicate(), tp=query_BHNE.placement("tp"))
+    query_BHNE.require_no_partial("grouped_attention")
+    q_BHNE, k_BGSE, v_BGSE = query_BHNE.local, key_BGSE.local, value_BGSE.local
     rows, keys = q_BHNE.shape[2], k_BGSE.shape[2]
     mask = None
     if causal and rows > 1:
         mask = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
     with device.compute("sdpa", q_BHNE, k_BGSE, v_BGSE):
         # torch's CPU kernel needs the features of a head side by side in memory
-        return F.scaled_dot_product_attention(q_BHNE.contiguous(), k_BGSE, v_BGSE, attn_mask=mask, enable_gqa=True)
+        out = F.scaled_dot_product_attention(q_BHNE.contiguous(), k_BGSE, v_BGSE, attn_mask=mask, enable_gqa=True)
+    return query_BHNE.with_local(out)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from refsim.runtime.tensor import MeshTensor
+
 Rows = tuple[Tensor, Tensor]
 
 
@@ -22,8 +24,9 @@ class KVCache:
         self.length = 0
         self._memory: Rows | None = None
 
-    def append(self, k_BHNE: Tensor, v_BHNE: Tensor) -> Rows:
-        """Add rows; returns all of them, old ones first, as views of the cache."""
+    def append(self, key_BHNE: MeshTensor, value_BHNE: MeshTensor) -> tuple[MeshTensor, MeshTensor]:
+        """Add rows; returns all of them, old ones first, as views of the cache, laid out as the new ones."""
+        k_BHNE, v_BHNE = key_BHNE.local, value_BHNE.local
         stop = self.length + k_BHNE.shape[2]
         if self._memory is None or stop > self._memory[0].shape[2]:
             self._memory = tuple(
@@ -32,7 +35,8 @@ class KVCache:
         for memory, x in zip(self._memory, (k_BHNE, v_BHNE), strict=True):
             memory[:, :, self.length : stop] = x
         self.length = stop
-        return self.rows()
+        k, v = self.rows()
+        return key_BHNE.with_local(k), value_BHNE.with_local(v)
 
     def crop(self, length: int) -> None:
         """Keep rows 0 .. length-1.

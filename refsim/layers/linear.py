@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
-from refsim.parallel.tensor import column_linear, fused_column_linear, row_linear, shard_range
+from refsim.parallel.tensor import (
+    column_linear,
+    concat_heads,
+    fused_column_linear,
+    row_linear,
+    shard_range,
+    split_heads,
+)
 from refsim.runtime.device import Device
+from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor
 
 
@@ -89,33 +99,59 @@ class RowParallelLinear:
         return row_linear(self._device, x, self.weight, self.bias)
 
 
+@dataclass(frozen=True)
+class AttentionSizes:
+    """Features of the stream, number of heads, and features of a head."""
+
+    features: int
+    num_heads: int
+    head_dim: int
+
+    @property
+    def inner(self) -> int:
+        """Features of all heads."""
+        return self.num_heads * self.head_dim
+
+    def padded(self, tp: Group) -> int:
+        """The same, heads padded to a multiple of the group."""
+        return padded_heads(self.num_heads, tp.size) * self.head_dim
+
+
 class ColParallelQKV:
     """q, k, v (or only some of them) as one column-parallel linear, out features in the order of ``shuffle_qkv``.
 
-    Input tp=Replicate, output per name (B, local heads, rows, E) with tp=Shard(1); heads beyond the real ones have
-    zero weights.
+    Input (B, rows, D) tp=Replicate, output per name (B, local heads, rows, E) with tp=Shard(1) and the tokens cut as
+    they came in; heads beyond the real ones have zero weights.
     """
 
     def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        names: tuple[str, ...],
-        *,
-        in_features: int,
-        num_heads: int,
-        head_dim: int,
-        bias: bool = True,
+        self, weights: Weights, device: Device, names: tuple[str, ...], sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
-        self._device, self._head_dim = device, head_dim
+        self._device, self._head_dim = device, sizes.head_dim
         tp = device.groups["tp"]
-        inner = num_heads * head_dim
-        rows = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
-        lanes = (0, padded_features(in_features, tp.size))
-        self.weights = [weights.take(f"{n}.weight", (inner, in_features), rows, lanes) for n in names]
-        self.biases = [weights.take(f"{n}.bias", (inner,), rows) if bias else None for n in names]
+        rows = shard_range(sizes.padded(tp), tp)
+        lanes = (0, padded_features(sizes.features, tp.size))
+        self.weights = [weights.take(f"{n}.weight", (sizes.inner, sizes.features), rows, lanes) for n in names]
+        self.biases = [weights.take(f"{n}.bias", (sizes.inner,), rows) if bias else None for n in names]
 
-    def __call__(self, x: MeshTensor) -> tuple[Tensor, ...]:
-        qkv = fused_column_linear(self._device, x, self.weights, self.biases).local
-        parts = qkv.chunk(len(self.weights), -1)
-        return tuple(t.unflatten(-1, (-1, self._head_dim)).transpose(1, 2) for t in parts)
+    def __call__(self, x: MeshTensor) -> tuple[MeshTensor, ...]:
+        qkv = fused_column_linear(self._device, x, self.weights, self.biases)
+        return tuple(split_heads(qkv.with_local(t), self._head_dim) for t in qkv.local.chunk(len(self.weights), -1))
+
+
+class RowParallelHeads:
+    """The linear after attention: heads cut over tp side by side, then row-parallel.
+
+    Input (B, local heads, rows, E) tp=Shard(1), output (B, rows, local D) tp=Shard(-1), tokens cut as they came in.
+    """
+
+    def __init__(
+        self, weights: Weights, device: Device, name: str, sizes: AttentionSizes, *, bias: bool = True
+    ) -> None:
+        padded = sizes.padded(device.groups["tp"])
+        self._linear = RowParallelLinear(
+            weights, device, name, in_features=sizes.inner, out_features=sizes.features, in_padded=padded, bias=bias
+        )
+
+    def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
+        return self._linear(concat_heads(x_BHNE))

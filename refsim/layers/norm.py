@@ -14,7 +14,7 @@ from refsim.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Shard
+from refsim.runtime.tensor import MeshTensor, Shard, shards
 
 
 class RMSNorm:
@@ -50,13 +50,14 @@ class DistributedRMSNorm:
         lanes = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
         self.weight_H1E = weights.take(f"{name}.weight", (self._features,), lanes).view(-1, 1, head_dim)
 
-    def __call__(self, x_BHNE: Tensor) -> Tensor:
-        with self._device.compute("rms_norm", x_BHNE):
-            y = x_BHNE.float()
+    def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
+        x_BHNE.require("distributed_rms_norm", **shards(self._device.groups, tp=1))
+        with self._device.compute("rms_norm", x_BHNE.local):
+            y = x_BHNE.local.float()
             squares = y.square().sum((1, 3)).unsqueeze(-1)
             total = all_gather(self._device, squares, self._device.groups["tp"], dim=-1).sum(-1)
             scale = torch.rsqrt(total / self._features + self._eps)
-            return (y * scale[:, None, :, None] * self.weight_H1E).to(x_BHNE.dtype)
+            return x_BHNE.with_local((y * scale[:, None, :, None] * self.weight_H1E).to(x_BHNE.local.dtype))
 
 
 class LayerNorm:

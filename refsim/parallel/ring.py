@@ -26,49 +26,70 @@ Source: tt-metal's ring_joint_scaled_dot_product_attention; Ring Attention (arXi
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from refsim.parallel.kv_ring import KeyRanges, KVGathered, KVRing, KVShards
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.runtime.device import Device
-from refsim.runtime.group import Group
+from refsim.runtime.tensor import MeshTensor, Placement, Replicate, shards
+
+QKV = tuple[MeshTensor, MeshTensor, MeshTensor]
 
 
-def ring_attention(
-    device: Device,
-    q_BHNE: Tensor,
-    k_BHNE: Tensor,
-    v_BHNE: Tensor,
-    *,
-    group: Group,
-    valid: KeyRanges,
-    rear: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Attention of the local queries over the keys of all members, then over ``rear``.
+Answers = tuple[MeshTensor, "MeshTensor | None"]
+"""What two streams of queries got: those of the shards, and those of ``rear`` if there is one."""
+
+
+def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: KeyRanges) -> tuple[Answers, Answers]:
+    """Attention of the local queries, and those of ``rear``, over the keys of all members, then over those of ``rear``.
 
     Args:
-        q_BHNE: local queries, any number of rows (spatial rows, prompt rows behind them).
-        k_BHNE, v_BHNE: this member's shard; the same shape on every member.
+        qkv: this member's shard, each (B, H, N, E): ring=Shard(2), heads cut over tp and ulysses (Shard(1)); k and v
+            have the same shape on every member.
+        rear: what every member holds, each (B, H, L, E): ring=Replicate, heads cut the same way (the replicated
+            prompt). Its keys are attended on the last step; its q may have no rows.
         valid: row ranges of a member's shard that are keys, by shard index.
-        rear: (k_BHLE, v_BHLE) that every member holds (the replicated prompt), attended on the last step.
 
     Returns:
-        (out_BHNE in q's dtype, lse_BHN in fp32, natural logarithm, scale included).
+        (outs, lses): outs as the queries were, lses (B, H, rows, 1) in fp32 (natural logarithm, scale included).
+
+    Raises:
+        PlacementError: a tensor is laid out differently.
     """
-    state = OnlineSoftmax(device, q_BHNE)
-    with device.collective("ring_attention", group, *((k_BHNE, v_BHNE) if group.size > 1 else ())):
-        with shards(device, group, k_BHNE, v_BHNE, valid) as kv:
+    require("ring_attention's", qkv, **shards(device.groups, tp=1, ulysses=1, ring=2))
+    q, k, v = (x.local for x in qkv)
+    if rear is not None:
+        require("ring_attention's rear", rear, **shards(device.groups, tp=1, ulysses=1), ring=Replicate())
+        q = torch.cat([q, rear[0].local], 2)
+    group, state = device.groups["ring"], OnlineSoftmax(device, q)
+    with device.collective("ring_attention", group, *((k, v) if group.size > 1 else ())):
+        with kv_source(device, k, v, valid) as kv:
             for step in kv.steps():
                 kv.prefetch(step + 1)
                 for shard, block in kv.blocks(step):
                     # any order of shards will do: a merge weighs by log-sum-exp, whatever has been attended before
                     state.attend(*kv.view(shard, block), step=step)
         if rear is not None:
-            state.attend_in_blocks(*rear, step=step, buffer="joint")
-    return state.result()
+            state.attend_in_blocks(rear[1].local, rear[2].local, step=step, buffer="joint")
+    out, lse = state.result()
+    return _apart(out, qkv, rear), _apart(lse.unsqueeze(-1), qkv, rear)
 
 
-def shards(device: Device, group: Group, k_BHNE: Tensor, v_BHNE: Tensor, valid: KeyRanges) -> KVShards:
-    """Where the keys and values come from, as ``ring_order`` says."""
+def kv_source(device: Device, k_BHNE: Tensor, v_BHNE: Tensor, valid: KeyRanges) -> KVShards:
+    """Where the keys and values of the ring's members come from, as ``ring_order`` says."""
+    group = device.groups["ring"]
     gathered = device.options.ring_order == "gather" and group.size > 1
     return (KVGathered if gathered else KVRing)(device, group, k_BHNE, v_BHNE, valid)
+
+
+def require(op: str, qkv: QKV, **wanted: Placement) -> None:
+    """``PlacementError`` with the tensor's name unless q, k and v are laid out as ``op`` needs them."""
+    for name, x in zip("qkv", qkv, strict=True):
+        x.require(f"{op} {name}", **wanted)
+
+
+def _apart(rows: Tensor, qkv: QKV, rear: QKV | None) -> Answers:
+    """The rows of an answer, each to the stream whose queries they answer."""
+    n = qkv[0].shape[2]
+    return qkv[0].with_local(rows[:, :, :n]), None if rear is None else rear[0].with_local(rows[:, :, n:])

@@ -7,7 +7,7 @@ The prompt is either replicated (every member holds all of it) or split the same
 (linears, norms, modulation, feed-forward) needs no communication; tables that depend on the position (positional
 embedding, RoPE) are cut to the member's tokens. Only attention communicates.
 
-Bytes: cutting none; ``gather_tokens`` one all_gather of the local tokens.
+Bytes: ``cut_tokens`` none; ``gather_tokens`` one all_gather of the local tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from refsim.ccl import all_gather
 from refsim.parallel.padding import padded_tokens
 from refsim.runtime.device import Device
-from refsim.runtime.group import Group
+from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
 Range = tuple[int, int]
 
@@ -60,6 +60,14 @@ class TokenShards:
         return F.pad(local, (0, 0) * (x.ndim - 1 - dim) + (0, missing)) if missing else local
 
 
-def gather_tokens(device: Device, x: Tensor, group: Group, shards: TokenShards, *, dim: int) -> Tensor:
-    """All real tokens of all members, the padding dropped."""
-    return all_gather(device, x.contiguous(), group, dim=dim).narrow(dim, 0, shards.logical_n)
+def cut_tokens(device: Device, x: MeshTensor, tokens: TokenShards, *, dim: int) -> MeshTensor:
+    """sp=Replicate, all real tokens in ``dim`` -> sp=Shard(dim), this member's, zero-padded."""
+    x.require("cut_tokens", sp=Replicate())
+    return x.with_local(tokens.cut(x.local, device.groups["sp"].index, dim=dim), **shards(device.groups, sp=dim))
+
+
+def gather_tokens(device: Device, x: MeshTensor, tokens: TokenShards, *, dim: int) -> MeshTensor:
+    """sp=Shard(dim) -> sp=Replicate: the real tokens of all members, the padding dropped."""
+    x.require("gather_tokens", **shards(device.groups, sp=dim))
+    whole = all_gather(device, x.local.contiguous(), device.groups["sp"], dim=dim)
+    return x.with_local(whole.narrow(dim, 0, tokens.logical_n), sp=Replicate())

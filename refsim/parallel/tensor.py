@@ -90,6 +90,16 @@ def gather_features(device: Device, x: MeshTensor) -> MeshTensor:
     return x.with_local(all_gather(device, x.local, device.groups["tp"], dim=dim), tp=Replicate())
 
 
+def split_heads(x: MeshTensor, head_dim: int) -> MeshTensor:
+    """(B, N, H * E) -> (B, H, N, E): where whole heads are cut over a group, dim 2 becomes dim 1, and tokens dim 2."""
+    return x.moved("split_heads", x.local.unflatten(-1, (-1, head_dim)).transpose(1, 2), {0: 0, 1: 2, 2: 1})
+
+
+def concat_heads(x_BHNE: MeshTensor) -> MeshTensor:
+    """(B, H, N, E) -> (B, N, H * E), ``split_heads`` backwards."""
+    return x_BHNE.moved("concat_heads", x_BHNE.local.transpose(1, 2).flatten(2), {0: 0, 1: 2, 2: 1})
+
+
 def shuffle_qkv(qkv: Tensor, devices: int) -> Tensor:
     """Reshuffle out features (3 * H * E, ...) so that equal cuts give each device its own q, k and v heads."""
     rest = qkv.shape[1:]

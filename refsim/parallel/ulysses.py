@@ -1,8 +1,10 @@
 """Ulysses: all-to-all turns a sequence shard of all heads into all tokens of a head shard, and back.
 
     q, k, v   member u: rows of u, heads 0..h     --all_to_all-->  member u: rows of all, heads of u
-                                                  attention over the heads of u (here: ``inner``)
+                                                  attention over the heads of u
     out       member u: rows of all, heads of u   --all_to_all-->  member u: rows of u, heads 0..h
+
+    placement over ulysses   Shard(2), tokens     ------------->   Shard(1), heads (of those that tp has left)
 
 The replicated prompt is not exchanged: every member takes the heads of u from its copy, and the prompt's output is
 gathered over heads. (Exchanging a replicated prompt would multiply it by n.)
@@ -17,9 +19,9 @@ Source: DeepSpeed-Ulysses (arXiv 2309.14509).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,76 +29,105 @@ from refsim.ccl import all_gather, all_to_all
 from refsim.errors import UserError
 from refsim.parallel.kv_ring import KeyRanges
 from refsim.parallel.padding import padded_heads
+from refsim.parallel.ring import QKV, Answers
+from refsim.parallel.sequence import Range
 from refsim.runtime.device import Device
-from refsim.runtime.group import Group
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
-Joint = tuple[Tensor, Tensor, Tensor]
-"""Replicated prompt (q_BHLE, k_BHLE, v_BHLE); q may have no rows where the prompt asks nothing."""
-
-Inner = Callable[[Tensor, Tensor, Tensor, "Joint | None", KeyRanges], tuple[Tensor, Tensor]]
-"""Attention of (q, k, v, joint, valid) -> (out, lse) with the rows of joint q behind those of q."""
+_HEADS, _ROWS = 1, 2
 
 
-def ulysses_attention(
-    device: Device,
-    q_BHNE: Tensor,
-    k_BHNE: Tensor,
-    v_BHNE: Tensor,
-    joint: Joint | None,
-    *,
-    group: Group,
-    valid: KeyRanges,
-    inner: Inner,
-    pad_heads: bool,
-    with_lse: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention with the heads spread over ``group`` while ``inner`` runs.
-
-    Returns:
-        (out_BHNE with joint rows behind, lse_BHN in fp32 or None), rows and heads as they came in. Moving the
-        log-sum-exp costs another 1/E of out's bytes (in fp32), so it is left where it is unless asked for.
+@contextmanager
+def ulysses(device: Device, heads: int) -> Iterator[Exchange]:
+    """A block inside of which attention is over all tokens and a share of the ``heads`` that this device has.
 
     Raises:
-        UserError: the heads do not divide by the group size and ``pad_heads`` is off.
+        UserError: the heads do not divide by the group size and ``device.options.pad_heads`` is off.
     """
-    u, heads, rows = group.size, q_BHNE.shape[1], q_BHNE.shape[2]
-    if u == 1:
-        return inner(q_BHNE, k_BHNE, v_BHNE, joint, valid)
-    extra = padded_heads(heads, u) - heads
-    if extra and not pad_heads:
-        raise UserError(cannot_split_heads(heads, u))
+    group, exchange = device.groups["ulysses"], Exchange(device, heads)
+    if group.size == 1:
+        yield exchange
+    else:
+        with device.collective("ulysses", group):
+            yield exchange
 
-    def pad(x: Tensor) -> Tensor:
+
+class Exchange:
+    """Tokens for heads and back, over the ulysses group; in a group of one everything stays as it is.
+
+    Tensors are (B, heads, rows, features); a log-sum-exp is a tensor of one feature.
+    """
+
+    def __init__(self, device: Device, heads: int) -> None:
+        self.device, self.group, self.heads = device, device.groups["ulysses"], heads
+        if padded_heads(heads, self.group.size) != heads and not device.options.pad_heads:
+            raise UserError(cannot_split_heads(heads, self.group.size))
+
+    def to_heads(self, qkv: QKV) -> QKV:
+        """ulysses=Shard(2), tokens -> ulysses=Shard(1), padded heads."""
+        if self.group.size == 1:
+            return qkv
+        whole = dict(zip("qkv", qkv, strict=True))
+        for name, x in whole.items():
+            x.require(f"ulysses' {name}", ulysses=Shard(_ROWS))
+        for name in self.device.delays.agreed(whole, self.group):
+            x = self.pad(whole[name].local)
+            x = all_to_all(self.device, x, self.group, split_dim=_HEADS, concat_dim=_ROWS)
+            whole[name] = whole[name].with_local(x, ulysses=Shard(_HEADS))
+        return whole["q"], whole["k"], whole["v"]
+
+    def to_tokens(self, x: MeshTensor) -> MeshTensor:
+        """ulysses=Shard(1), padded heads -> ulysses=Shard(2), tokens, the padding dropped."""
+        if self.group.size == 1:
+            return x
+        x.require("ulysses' answer", ulysses=Shard(_HEADS))
+        local = all_to_all(self.device, x.local, self.group, split_dim=_ROWS, concat_dim=_HEADS)
+        return x.with_local(self.drop_padding(local), ulysses=Shard(_ROWS))
+
+    def take_heads(self, prompt: QKV) -> QKV:
+        """What every member has whole -> ulysses=Shard(1), this member's heads of it."""
+        if self.group.size == 1:
+            return prompt
+        for name, x in zip("qkv", prompt, strict=True):
+            x.require(f"ulysses' prompt {name}", ulysses=Replicate())
+        mine = (self.pad(x.local).chunk(self.group.size, _HEADS)[self.group.index].contiguous() for x in prompt)
+        q, k, v = (x.with_local(local, ulysses=Shard(_HEADS)) for x, local in zip(prompt, mine, strict=True))
+        return q, k, v
+
+    def gather_heads(self, x: MeshTensor) -> MeshTensor:
+        """ulysses=Shard(1), padded heads -> the same rows on every member, all heads, the padding dropped."""
+        if self.group.size == 1:
+            return x
+        x.require("ulysses' answer for the prompt", ulysses=Shard(_HEADS))
+        if x.shape[_ROWS]:
+            local = all_gather(self.device, x.local.contiguous(), self.group, dim=_HEADS)
+        else:
+            local = x.local.new_empty(x.shape[0], self.heads, *x.shape[_ROWS:])  # a prompt that asks nothing
+        return x.with_local(self.drop_padding(local), ulysses=Replicate())
+
+    def to_streams(self, answers: Answers) -> Answers:
+        """Both answers as their queries were laid out before the exchange."""
+        rows, rear = answers
+        return self.to_tokens(rows), None if rear is None else self.gather_heads(rear)
+
+    def valid(self, of_shard: KeyRanges, rows: int) -> KeyRanges:
+        """The keys of what a member of the ring holds: shards of ``rows`` rows, one per member, behind each other."""
+        u = self.group.size
+
+        def merged(shard: int) -> list[Range]:
+            # shard r * u + j is member j's of the row that is number r of the ring
+            return [(j * rows + a, j * rows + b) for j in range(u) for a, b in of_shard(shard * u + j)]
+
+        return merged
+
+    def pad(self, x: Tensor) -> Tensor:
+        """Heads of zeros behind the real ones, so that every member gets as many."""
+        extra = padded_heads(self.heads, self.group.size) - self.heads
         return F.pad(x, (0, 0, 0, 0, 0, extra)) if extra else x
 
-    def mine(x: Tensor) -> Tensor:
-        return pad(x).chunk(u, 1)[group.index].contiguous()
-
-    with device.collective("ulysses", group):
-        whole = {"q": q_BHNE, "k": k_BHNE, "v": v_BHNE}
-        for name in device.delays.agreed(whole, group):
-            whole[name] = all_to_all(device, pad(whole[name]), group, split_dim=1, concat_dim=2)
-        q, k, v = whole.values()
-        local_joint = tuple(mine(x) for x in joint) if joint is not None else None
-
-        def merged_valid(shard: int) -> list[tuple[int, int]]:
-            """Rows of the u sub-shards that now lie behind each other."""
-            return [(j * rows + a, j * rows + b) for j in range(u) for a, b in valid(shard * u + j)]
-
-        out, lse = inner(q, k, v, local_joint, merged_valid)
-        out = _back(device, out, group, q.shape[2])[:, :heads]
-        if not with_lse:
-            return out, None
-        return out, _back(device, lse.unsqueeze(-1), group, q.shape[2])[:, :heads, :, 0]
-
-
-def _back(device: Device, out: Tensor, group: Group, n: int) -> Tensor:
-    """The first ``n`` rows to their members, the prompt rows behind them to everybody; all heads."""
-    spatial = all_to_all(device, out[:, :, :n], group, split_dim=2, concat_dim=1)
-    if out.shape[2] == n:
-        return spatial
-    prompt = all_gather(device, out[:, :, n:].contiguous(), group, dim=1)
-    return torch.cat([spatial, prompt], 2)
+    def drop_padding(self, x: Tensor) -> Tensor:
+        """The real heads."""
+        return x[:, : self.heads]
 
 
 def cannot_split_heads(heads: int, factor: int) -> str:

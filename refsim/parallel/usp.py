@@ -22,75 +22,78 @@ Source: USP (arXiv 2405.07719).
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from refsim.parallel.kv_ring import KeyRanges
-from refsim.parallel.ring import ring_attention
+from refsim.parallel.ring import QKV, Answers, require, ring_attention
 from refsim.parallel.sequence import Range, TokenShards
-from refsim.parallel.ulysses import Joint, ulysses_attention
+from refsim.parallel.ulysses import ulysses
 from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
 
 def joint_attention(
     device: Device,
-    spatial: tuple[Tensor, Tensor, Tensor],
-    prompt: tuple[Tensor, Tensor, Tensor] | None,
+    spatial: QKV,
+    prompt: QKV | None,
     *,
     tokens: TokenShards,
     prompt_tokens: TokenShards | None = None,
     with_lse: bool = False,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> tuple[MeshTensor, MeshTensor | None, Answers | None]:
     """Attention of image and prompt queries over image and prompt keys, over the device's sp group.
 
     Args:
-        spatial: (q, k, v), each (B, H, local N, E): ``sp=Shard(2)``, heads local to the tp member.
-        prompt: (q, k, v), each (B, H, L, E): ``sp=Replicate()``, or ``sp=Shard(2)`` where ``prompt_tokens`` is given.
-            Its q may have no rows (a last block that drops the prompt).
+        spatial: (q, k, v), each (B, H, local N, E): tp=Shard(1), sp=Shard(2).
+        prompt: (q, k, v), each (B, H, L, E): tp=Shard(1), sp=Replicate, or sp=Shard(2) where ``prompt_tokens`` is
+            given. Its q may have no rows (a last block that drops the prompt).
         tokens: how the image tokens are cut; keys beyond ``tokens.logical_n`` are masked.
         prompt_tokens: how the prompt is cut, None if it is replicated.
 
     Returns:
-        (out, prompt_out, lse): as the queries were laid out; lse (B, H, N + L) in fp32 if ``with_lse``.
+        (out, prompt_out, lses): as the queries were laid out; with ``with_lse`` the log-sum-exp of both streams, each
+        (B, H, rows, 1) in fp32. Moving it costs another 1/E of out's bytes (in fp32), so it is left where it is
+        unless asked for.
+
+    Raises:
+        PlacementError: a tensor is laid out differently.
+        UserError: Ulysses cannot split the heads.
     """
-    q, k, v = spatial
-    n = q.shape[2]
-    valid: KeyRanges = tokens.valid
-    joint: Joint | None = None
+    heads, rows = shards(device.groups, tp=1), shards(device.groups, sp=2)
+    require("joint_attention's", spatial, **heads, **rows)
+    if prompt is not None:
+        require("joint_attention's prompt", prompt, **heads, **(rows if prompt_tokens else {"sp": Replicate()}))
+    qkv, valid, rear = spatial, tokens.valid, prompt
     if prompt is not None and prompt_tokens is not None:
-        q, k, v = (torch.cat(pair, 2) for pair in zip(spatial, prompt, strict=True))
-        valid = _both(tokens, prompt_tokens)
-        if prompt[0].shape[2] == 0:
-            # all rows must be equal over members for the exchange, so a silent prompt still brings its (zero) rows
-            q = torch.cat([spatial[0], torch.zeros_like(prompt[1])], 2)
-    elif prompt is not None:
-        joint = prompt
+        qkv, valid, rear = _one_stream(spatial, prompt), _both(tokens, prompt_tokens), None
 
-    def ring(q: Tensor, k: Tensor, v: Tensor, joint: Joint | None, valid: KeyRanges) -> tuple[Tensor, Tensor]:
-        return ring_attention(
+    with ulysses(device, qkv[0].shape[1]) as exchange:
+        outs, lses = ring_attention(
             device,
-            q if joint is None else torch.cat([q, joint[0]], 2),
-            k,
-            v,
-            group=device.groups["ring"],
-            valid=valid,
-            rear=joint[1:] if joint is not None else None,
+            exchange.to_heads(qkv),
+            None if rear is None else exchange.take_heads(rear),
+            valid=exchange.valid(valid, qkv[0].shape[2]),
         )
+        outs = exchange.to_streams(outs)
+        lses = exchange.to_streams(lses) if with_lse else None
+    if prompt is not None and prompt_tokens is not None:
+        outs, lses = _two_streams(outs, spatial, prompt), lses and _two_streams(lses, spatial, prompt)
+    return *outs, lses
 
-    out, lse = ulysses_attention(
-        device,
-        q,
-        k,
-        v,
-        joint,
-        group=device.groups["ulysses"],
-        valid=valid,
-        inner=ring,
-        pad_heads=device.options.pad_heads,
-        with_lse=with_lse,
-    )
-    prompt_rows = prompt[0].shape[2] if prompt is not None else 0
-    prompt_out = out[:, :, n : n + prompt_rows] if prompt is not None else None
-    return out[:, :, :n], prompt_out, lse
+
+def _one_stream(spatial: QKV, prompt: QKV) -> QKV:
+    """The rows of a split prompt behind the image rows of the same member."""
+    q, k, v = (x.with_local(torch.cat([x.local, y.local], 2)) for x, y in zip(spatial, prompt, strict=True))
+    if prompt[0].shape[2] == 0:
+        # all rows must be equal over members for the exchange, so a silent prompt still brings its (zero) rows
+        q = q.with_local(torch.cat([q.local, torch.zeros_like(prompt[1].local)], 2))
+    return q, k, v
+
+
+def _two_streams(answers: Answers, spatial: QKV, prompt: QKV) -> Answers:
+    """The answers to the two that ``_one_stream`` made one; a silent prompt gets no rows."""
+    (rows, _), n = answers, spatial[0].shape[2]
+    both = rows.local[:, :, : n + prompt[0].shape[2]]
+    return rows.with_local(both[:, :, :n]), rows.with_local(both[:, :, n:])
 
 
 def _both(tokens: TokenShards, prompt_tokens: TokenShards) -> KeyRanges:

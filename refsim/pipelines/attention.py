@@ -10,10 +10,11 @@ from torch import Tensor
 
 from refsim.ccl import all_gather
 from refsim.parallel.padding import padded_heads
-from refsim.parallel.sequence import TokenShards
+from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import shard_range
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, shards
 
 
 def program(
@@ -39,15 +40,16 @@ def program(
         prompt_rows = file.get_slice("joint_k").get_shape()[2] if joint else 0
         prompt_tokens = TokenShards.of(prompt_rows, sp.size) if joint and split_prompt else None
 
-        def local(name: str, cut: TokenShards | None) -> Tensor:
+        def local(name: str, cut: TokenShards | None) -> MeshTensor:
             x = file.get_slice(name)[:, lanes[0] : min(lanes[1], heads)].to(device.options.storage)
             missing = lanes[1] - lanes[0] - x.shape[1]
             x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
-            return (cut.cut(x, sp.index, dim=2) if cut else x).contiguous()
+            part = MeshTensor(x, shards(device.groups, tp=1))
+            return (cut_tokens(device, part, cut, dim=2) if cut else part).map("dense", Tensor.contiguous)
 
-        spatial = tuple(local(name, rows) for name in ("q", "k", "v"))
-        prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in ("q", "k", "v")) if joint else None
-    out, prompt_out, lse = joint_attention(
+        spatial = tuple(local(name, rows) for name in "qkv")
+        prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in "qkv") if joint else None
+    out, prompt_out, lses = joint_attention(
         device,
         spatial,
         prompt,
@@ -56,17 +58,16 @@ def program(
         with_lse=True,
     )
 
-    def whole(x: Tensor, cut: TokenShards | None) -> Tensor:
+    def whole(x: MeshTensor, cut: TokenShards | None) -> Tensor:
         if cut is not None:
-            x = all_gather(device, x.contiguous(), sp, dim=2)[:, :, : cut.logical_n]
-        return all_gather(device, x.contiguous(), tp, dim=1)[:, :heads].contiguous()
+            x = gather_tokens(device, x, cut, dim=2)
+        return all_gather(device, x.local.contiguous(), tp, dim=1)[:, :heads].contiguous()
 
     with device.collective("read_back", sp):
-        n_local = rows.local_n
-        lses = [whole(lse[:, :, :n_local].unsqueeze(-1), rows)]
+        whole_lses = [whole(lses[0], rows)]
         result = {"out": whole(out, rows)}
         if prompt_out is not None:
             result["joint_out"] = whole(prompt_out, prompt_tokens)
-            lses.append(whole(lse[:, :, n_local : n_local + prompt_out.shape[2]].unsqueeze(-1), prompt_tokens))
-    result["lse"] = torch.cat(lses, 2).squeeze(-1)
+            whole_lses.append(whole(lses[1], prompt_tokens))
+    result["lse"] = torch.cat(whole_lses, 2).squeeze(-1)
     return {}, result

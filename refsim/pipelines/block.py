@@ -14,10 +14,10 @@ from refsim.checkpoint import Checkpoint, Weights
 from refsim.models.registry import find_model
 from refsim.models.sd35.block import SD35Block
 from refsim.parallel.padding import padded_features
-from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features, shard_range
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor, shards
 
 
 def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -34,23 +34,23 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)
     start, stop = shard_range(padded_features(config.features, tp.size), tp)
 
-    def features(x: Tensor) -> Tensor:
-        lanes = x[..., start : min(stop, config.features)]
-        return torch.nn.functional.pad(lanes, (0, stop - start - lanes.shape[-1]))
+    def lanes(x: Tensor) -> MeshTensor:
+        """This member's features, tp=Shard(-1)."""
+        mine = x[..., start : min(stop, config.features)]
+        padding = stop - start - mine.shape[-1]
+        return MeshTensor(torch.nn.functional.pad(mine, (0, padding)), shards(device.groups, tp=2))
 
-    cut_tp = {"tp": Shard(2) if tp.size > 1 else Replicate()}
-    cut_sp = {"sp": Shard(1)} if sp.size > 1 else {}
     spatial, prompt = block(
-        MeshTensor(features(tokens.cut(streams["spatial"], sp.index, dim=1)), {**cut_tp, **cut_sp}),
-        MeshTensor(features(streams["prompt"]), cut_tp),
+        cut_tokens(device, lanes(streams["spatial"]), tokens, dim=1),
+        lanes(streams["prompt"]),
         streams["time"],
         tokens=tokens,
         prompt_tokens=None,
     )
     whole = {
-        name: gather_features(device, x).local[..., : config.features].contiguous()
+        name: gather_features(device, x).map("real features", lambda y: y[..., : config.features].contiguous())
         for name, x in (("spatial", spatial), ("prompt", prompt))
         if x is not None
     }
-    whole["spatial"] = gather_tokens(device, whole["spatial"], sp, tokens, dim=1).contiguous()
-    return {}, whole
+    whole["spatial"] = gather_tokens(device, whole["spatial"], tokens, dim=1)
+    return {}, {name: x.local.contiguous() for name, x in whole.items()}

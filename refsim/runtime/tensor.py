@@ -6,31 +6,89 @@ H heads, E head features, F hidden features of the feed-forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from refsim.errors import PlacementError
+from refsim.runtime.group import Group
 
-__all__ = ["MeshTensor", "Partial", "Placement", "Replicate", "Shard"]
+PARTS = {"sp": ("ring", "ulysses")}
+"""A group whose members are those of two others: cut over sp is cut over ring and ulysses."""
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Every member has the whole tensor."""
+
+    def __str__(self) -> str:
+        return "R"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every member has its share of dimension ``dim``, counted from the front."""
+
+    dim: int
+
+    def __str__(self) -> str:
+        return f"S({self.dim})"
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Every member has a term; nothing but a reducing collective may take it."""
+
+    reduce_op: str = "sum"
+
+    def __str__(self) -> str:
+        return f"P({self.reduce_op})"
+
+
+@dataclass(frozen=True)
+class ByPart:
+    """The two parts of a group lay the tensor out differently: after Ulysses, heads over one and tokens over the other.
+
+    This is the placement over the whole group, which nothing can ask for; it is for the sentence of an error.
+    """
+
+    parts: tuple[tuple[str, Placement], ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(f'{group}={placement}' for group, placement in self.parts)})"
+
+
+Placement = Replicate | Shard | Partial | ByPart
+
+
+def shards(groups: Mapping[str, Group], **dims: int) -> dict[str, Placement]:
+    """``Shard(dim)`` for each named group; a group of one cuts nothing and is left out."""
+    return {name: Shard(dim) for name, dim in dims.items() if groups[name].size > 1}
 
 
 @dataclass(frozen=True)
 class MeshTensor:
     """The local part of a tensor and its placement per group; a group that is not named is ``Replicate()``.
 
-    Placements are those of ``torch.distributed.tensor``. ``Partial("sum")`` holds a term of a sum that is still to
-    be reduced: nothing but a reducing collective may take it.
+    Placements mean what those of ``torch.distributed.tensor`` mean, whose import costs most of a second.
     """
 
     local: Tensor
     placements: dict[str, Placement] = field(default_factory=dict)
 
     def placement(self, group: str) -> Placement:
-        return self.placements.get(group, Replicate())
+        """The layout over ``group``: its own, or that of the group it is part of, or of its parts."""
+        if group in self.placements:
+            return self.placements[group]
+        for whole, parts in PARTS.items():
+            if group in parts:
+                return self.placements.get(whole, Replicate())
+            if group == whole:
+                found = tuple((part, self.placement(part)) for part in parts)
+                return found[0][1] if len({placement for _, placement in found}) == 1 else ByPart(found)
+        return Replicate()
 
     @property
     def shape(self) -> torch.Size:
@@ -51,7 +109,28 @@ class MeshTensor:
 
     def with_local(self, local: Tensor, **changed: Placement) -> MeshTensor:
         """Return a tensor of the same layout (but for ``changed``) around another local part."""
-        return MeshTensor(local, {**self.placements, **changed})
+        kept = dict(self.placements)
+        for whole, parts in PARTS.items():
+            if whole in changed:
+                kept = {group: placement for group, placement in kept.items() if group not in parts}
+            elif whole in kept and changed.keys() & set(parts):
+                kept |= dict.fromkeys(parts, kept.pop(whole))  # what is said of one part stays true of the other
+        return MeshTensor(local, {**kept, **changed})
+
+    def moved(self, op: str, local: Tensor, dims: dict[int, int]) -> MeshTensor:
+        """The same layout around a tensor whose dims have moved: dim ``d`` of this one is ``dims[d]`` of ``local``.
+
+        Raises:
+            PlacementError: a dim that is cut is not among them.
+        """
+        placements: dict[str, Placement] = {}
+        for group, placement in self.placements.items():
+            if isinstance(placement, Shard):
+                if placement.dim not in dims:
+                    raise PlacementError(f"{op} needs dim {placement.dim} whole but was given {group}={placement}")
+                placement = Shard(dims[placement.dim])
+            placements[group] = placement
+        return MeshTensor(local, placements)
 
     def map(self, op: str, fn: Callable[[Tensor], Tensor]) -> MeshTensor:
         """Apply an element-wise function to the local part."""

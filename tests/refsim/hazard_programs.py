@@ -16,6 +16,7 @@ from refsim.parallel.ring import ring_attention
 from refsim.runtime.buffers import BufferPool, DeviceBuffer, PingPong, Semaphore
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
+from refsim.runtime.tensor import MeshTensor, shards
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 ONES = torch.ones(4)
@@ -223,15 +224,10 @@ def ring(device: Device, *, planted: str) -> Answer:
     """Ring attention with a planted mistake. All shards of K and V are the same, so the answer is right anyhow."""
     q, k = (torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     with PLANTED[planted]():
-        out, lse = ring_attention(
-            device,
-            q,
-            k,
-            k,
-            group=device.groups["ring"],
-            valid=lambda shard: [(0, 8)],
-        )
-    return {"out": out.tolist(), "lse": lse.tolist()}, {}
+        cut = shards(device.groups, tp=1, ring=2)
+        qkv = tuple(MeshTensor(x, cut) for x in (q, k, k))
+        (out, _), (lse, _) = ring_attention(device, qkv, valid=lambda shard: [(0, 8)])
+    return {"out": out.local.tolist(), "lse": lse.local.tolist()}, {}
 
 
 MISTAKES: dict[str, Callable[[Device, Group, DeviceBuffer], None]] = {

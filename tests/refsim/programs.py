@@ -17,12 +17,12 @@ from torch import Tensor
 from refsim.ccl import all_gather, all_reduce, all_to_all, broadcast, neighbor_pad, reduce_scatter, shift
 from refsim.mesh import Topology
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import column_linear, gather_features, row_linear, shard_range
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
-from refsim.runtime.tensor import MeshTensor, Replicate
+from refsim.runtime.tensor import MeshTensor, Partial, Replicate, shards
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 
@@ -200,6 +200,12 @@ def one_collective(device: Device, *, collective: str, group: str, dtype: str, s
 # Schemes --------------------------------------------------------------------------------------------------------------
 
 
+def qkv(device: Device, seed: int, shape: list[int], kind: torch.dtype, *, cut: bool) -> tuple[MeshTensor, ...]:
+    """Three seeded tensors, heads over tp, tokens over sp if ``cut``."""
+    placements = shards(device.groups, tp=1, **({"sp": 2} if cut else {}))
+    return tuple(MeshTensor(seeded(seed + i, shape, kind), placements) for i in range(3))
+
+
 def attention_only(
     device: Device,
     *,
@@ -211,16 +217,15 @@ def attention_only(
     """joint_attention of local tensors (1, heads, rows, 8), without putting anything together afterwards."""
     sp = device.groups["sp"].size
     kind = device.options.storage
-    spatial = tuple(seeded(10 * device.rank + i, [1, heads, rows, 8], kind) for i in range(3))
-    prompt = tuple(seeded(5 + i, [1, heads, prompt_rows, 8], kind) for i in range(3)) if prompt_rows else None
+    split = device.options.prompt_layout == "split"
+    spatial = qkv(device, 10 * device.rank, [1, heads, rows, 8], kind, cut=True)
+    prompt = qkv(device, 5, [1, heads, prompt_rows, 8], kind, cut=split) if prompt_rows else None
     joint_attention(
         device,
         spatial,
         prompt,
         tokens=TokenShards(rows * sp, sp, rows),
-        prompt_tokens=TokenShards(prompt_rows * sp, sp, prompt_rows)
-        if device.options.prompt_layout == "split"
-        else None,
+        prompt_tokens=TokenShards(prompt_rows * sp, sp, prompt_rows) if split else None,
         with_lse=with_lse,
     )
     return {}, {}
@@ -229,15 +234,16 @@ def attention_only(
 def silent_prompt(device: Device, *, split: bool) -> Answer:
     """joint_attention of one image and prompt, with and without queries of the prompt."""
     sp = device.groups["sp"].size
-    q, k, v = (seeded(10 * device.rank + i, [1, 4, 6, 8], torch.float32) for i in range(3))
-    prompt = tuple(seeded(5 + i, [1, 4, 3, 8], torch.float32) for i in range(3))
+    image = qkv(device, 10 * device.rank, [1, 4, 6, 8], torch.float32, cut=True)
+    prompt = qkv(device, 5, [1, 4, 3, 8], torch.float32, cut=split)
+    silent = (prompt[0].with_local(prompt[0].local[:, :, :0]), *prompt[1:])
     options = {
         "tokens": TokenShards(6 * sp, sp, 6),
         "prompt_tokens": TokenShards(3 * sp, sp, 3) if split else None,
     }
-    asked = joint_attention(device, (q, k, v), prompt, **options)[0]
-    out, prompt_out, _ = joint_attention(device, (q, k, v), (prompt[0][:, :, :0], *prompt[1:]), **options)
-    return {"difference": float((out - asked).abs().max()), "prompt_rows": prompt_out.shape[2]}, {}
+    asked = joint_attention(device, image, prompt, **options)[0]
+    out, prompt_out, _ = joint_attention(device, image, silent, **options)
+    return {"difference": float((out.local - asked.local).abs().max()), "prompt_rows": prompt_out.shape[2]}, {}
 
 
 def megatron_pair(device: Device, *, features: int, hidden: int, padded: int, garbage: float) -> Answer:
@@ -264,7 +270,7 @@ def wrong_placement(device: Device) -> Answer:
     """A partial sum handed to an element-wise op on every rank."""
     tp = device.groups["tp"].size
     x = MeshTensor(torch.ones(2, 4))
-    partial = x.with_local(x.local, tp=torch.distributed.tensor.Partial("sum"))
+    partial = x.with_local(x.local, tp=Partial("sum"))
     column_linear(device, partial, torch.ones(4 // tp, 4), None)
     return {}, {}
 
@@ -275,11 +281,13 @@ def tokens_round_trip(device: Device, *, logical_n: int, dim: int) -> Answer:
     shape = [2, 3, 4]
     shape[dim] = logical_n
     full = seeded(0, shape, torch.float32)
-    shards = TokenShards.of(logical_n, sp.size)
-    local = shards.cut(full, sp.index, dim=dim)
+    tokens = TokenShards.of(logical_n, sp.size)
+    local = cut_tokens(device, MeshTensor(full), tokens, dim=dim)
+    again = gather_tokens(device, local, tokens, dim=dim)
     return {
         "local": list(local.shape),
-        "same": torch.equal(gather_tokens(device, local, sp, shards, dim=dim), full),
+        "placements": [str(x.placement("sp")) for x in (local, again)],
+        "same": torch.equal(again.local, full),
     }, {}
 
 

@@ -20,15 +20,16 @@ from torch import Tensor
 
 from refsim.checkpoint import Weights
 from refsim.errors import UserError
-from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
+from refsim.layers.attention import local_attention
+from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.clip.spec import PLAIN, PROJECTED
 from refsim.models.inputs import BATCH, Dims
-from refsim.parallel.padding import padded_features, padded_heads
+from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor
 
 _FINAL_NORM = "final_layer_norm"
 _LEGACY_EOS = 2
@@ -55,19 +56,11 @@ class CLIPBlock:
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, name: str) -> None:
         self._device, self._act = device, config.hidden_act
         d, tp = config.hidden_size, device.groups["tp"].size
-        heads = config.num_attention_heads
-        head_dim = d // heads
         self._norm1, self._norm2 = (_LayerNorm(weights, device, f"{name}.layer_norm{i}", config) for i in (1, 2))
+        sizes = AttentionSizes(d, config.num_attention_heads, d // config.num_attention_heads)
         names = tuple(f"{name}.self_attn.{n}_proj" for n in "qkv")
-        self._qkv = ColParallelQKV(weights, device, names, in_features=d, num_heads=heads, head_dim=head_dim)
-        self._out = RowParallelLinear(
-            weights,
-            device,
-            f"{name}.self_attn.out_proj",
-            in_features=d,
-            out_features=d,
-            in_padded=padded_heads(heads, tp) * head_dim,
-        )
+        self._qkv = ColParallelQKV(weights, device, names, sizes)
+        self._out = RowParallelHeads(weights, device, f"{name}.self_attn.out_proj", sizes)
         wide = config.intermediate_size
         self._fc1 = ColParallelLinear(
             weights, device, f"{name}.mlp.fc1", in_features=d, out_features=wide, gathered_input=True
@@ -82,11 +75,8 @@ class CLIPBlock:
         )
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
-        q, k, v = self._qkv(x.map("layer_norm", self._norm1))
-        with self._device.compute("sdpa", q, k, v):
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
-        x = x + gather_features(self._device, self._out(x.with_local(out.transpose(1, 2).flatten(2), **cut)))
+        qkv = self._qkv(x.map("layer_norm", self._norm1))
+        x = x + gather_features(self._device, self._out(local_attention(self._device, qkv, is_causal=True)))
         hidden = self._fc1(x.map("layer_norm", self._norm2)).map(self._act, self._activate)
         return x + gather_features(self._device, self._fc2(hidden))
 

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from refsim.checkpoint import Weights
 from refsim.layers.feedforward import ParallelFeedForward
-from refsim.layers.linear import ColParallelQKV, RowParallelLinear
+from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm
 from refsim.layers.rope import apply_rotary
 from refsim.models.cogvideox.config import CogVideoXConfig
-from refsim.parallel.padding import padded_heads
+from refsim.parallel.ring import QKV
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor
 
 _HEAD_EPS = 1e-6
 Rotary = tuple[Tensor, Tensor] | None
@@ -46,20 +46,12 @@ class _Attention:
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: CogVideoXConfig) -> None:
         self._device = device
-        d, heads, e = config.features, config.num_attention_heads, config.attention_head_dim
+        e = config.attention_head_dim
+        sizes = AttentionSizes(config.features, config.num_attention_heads, e)
         names = tuple(f"{prefix}.to_{n}" for n in "qkv")
-        self._qkv = ColParallelQKV(
-            weights, device, names, in_features=d, num_heads=heads, head_dim=e, bias=config.attention_bias
-        )
+        self._qkv = ColParallelQKV(weights, device, names, sizes, bias=config.attention_bias)
         self._norm_q, self._norm_k = (_HeadNorm(weights, f"{prefix}.norm_{n}", e) for n in "qk")
-        self._out = RowParallelLinear(
-            weights,
-            device,
-            f"{prefix}.to_out.0",
-            in_features=d,
-            out_features=d,
-            in_padded=padded_heads(heads, device.groups["tp"].size) * e,
-        )
+        self._out = RowParallelHeads(weights, device, f"{prefix}.to_out.0", sizes)
 
     def __call__(
         self,
@@ -76,18 +68,14 @@ class _Attention:
             tokens=tokens,
             prompt_tokens=text_tokens,
         )
-        return self._out(self._concat_heads(video, out)), self._out(self._concat_heads(text, text_out))
+        return self._out(out), self._out(text_out)
 
-    def _project(self, x: MeshTensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: MeshTensor, rotary: Rotary) -> QKV:
         q, k, v = self._qkv(x)
-        q, k = self._norm_q(q), self._norm_k(k)
+        q, k = q.map("layer_norm", self._norm_q), k.map("layer_norm", self._norm_k)
         if rotary is not None:
-            q, k = apply_rotary(self._device, q, *rotary), apply_rotary(self._device, k, *rotary)
+            q, k = (x.map("rope", lambda y: apply_rotary(self._device, y, *rotary)) for x in (q, k))
         return q, k, v
-
-    def _concat_heads(self, like: MeshTensor, x_BHNE: Tensor) -> MeshTensor:
-        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
-        return like.with_local(x_BHNE.transpose(1, 2).flatten(2), **cut)
 
 
 class CogVideoXBlock:

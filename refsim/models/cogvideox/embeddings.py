@@ -20,10 +20,10 @@ from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.parallel.padding import padded_features
-from refsim.parallel.sequence import TokenShards
+from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Shard
+from refsim.runtime.tensor import MeshTensor
 
 Grid = tuple[int, int, int]
 
@@ -61,8 +61,7 @@ class VideoPatches:
         (t, h, w), p = self.grid(latent_BFCHW.shape[1:]), self._config.patch_size
         x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p)).unflatten(1, (t, self._deep))
         patches_BNP = x.permute(0, 1, 4, 6, 3, 2, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C deep p p)
-        placements = {"sp": Shard(1)} if self._device.groups["sp"].size > 1 else {}
-        embedded = self._proj(MeshTensor(tokens.cut(patches_BNP, shard, dim=1), placements))
+        embedded = self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
         if self._config.use_rotary_positional_embeddings:
             return embedded
         table = self._table(self.grid(latent_BFCHW.shape[1:]), tokens, shard)

@@ -23,10 +23,10 @@ from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
 from refsim.models.cogvideox.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
-from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Shard
+from refsim.runtime.tensor import MeshTensor
 
 
 class CogVideoXTransformer:
@@ -82,17 +82,18 @@ class CogVideoXTransformer:
         rotary = rotary_tables(self._config, grid, tokens, sp.index)
         silu_time = F.silu(self._time(timestep, hidden_states.dtype))
         video = self._patches(hidden_states, tokens, sp.index)
-        if text_tokens is None:
-            text = MeshTensor(encoder_hidden_states)
-        else:
-            text = MeshTensor(text_tokens.cut(encoder_hidden_states, sp.index, dim=1), {"sp": Shard(1)})
+        text = MeshTensor(encoder_hidden_states)
+        if text_tokens is not None:
+            text = cut_tokens(self._device, text, text_tokens, dim=1)
         text = self._text(text)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             video, text = block(video, text, silu_time, rotary=rotary, tokens=tokens, text_tokens=text_tokens)
-        x = gather_features(self._device, video).local[..., : self._config.features]
+        gathered = gather_features(self._device, video)
         shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
+        x = gathered.local[..., : self._config.features]
         final, out = ((weight, bias) for weight, bias in self._norms)
         x = F.layer_norm(x, x.shape[-1:], *final, self._config.norm_eps)
         x = F.layer_norm(x, x.shape[-1:], *out, self._config.norm_eps) * (1 + scale) + shift
-        return self._patches.unpatchify(gather_tokens(self._device, self._proj_out(x), sp, tokens, dim=1), grid)
+        out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), tokens, dim=1).local
+        return self._patches.unpatchify(out_BNP, grid)

@@ -20,7 +20,9 @@ from refsim.layers.kv_cache import KVCache
 from refsim.layers.norm import RMSNorm
 from refsim.layers.rope import rotate_halves
 from refsim.models.dflash.config import DFlashConfig
+from refsim.parallel.tensor import concat_heads
 from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
 
 
 class DFlashAttention:
@@ -42,8 +44,9 @@ class DFlashAttention:
         q = self._q_norm(self._heads(noise_BND, self._q))
         k = self._k_norm(self._heads(rows, self._k))
         q = rotate_halves(self._device, q, *(table[-q.shape[2] :] for table in rotary))
-        k, v = cache.append(rotate_halves(self._device, k, *rotary), self._heads(rows, self._v))
-        out = grouped_attention(self._device, q, k, v, causal=False).transpose(1, 2).flatten(2)
+        k, v = rotate_halves(self._device, k, *rotary), self._heads(rows, self._v)
+        keys, values = cache.append(MeshTensor(k), MeshTensor(v))
+        out = concat_heads(grouped_attention(self._device, MeshTensor(q), keys, values, causal=False)).local
         with self._device.compute("linear", out, self._o):
             return F.linear(out, self._o)
 

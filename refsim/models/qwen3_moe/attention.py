@@ -12,14 +12,14 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.layers.grouped_attention import grouped_attention, head_ranges
 from refsim.layers.kv_cache import KVCache
-from refsim.layers.linear import RowParallelLinear
+from refsim.layers.linear import AttentionSizes, RowParallelHeads
 from refsim.layers.norm import RMSNorm
 from refsim.layers.rope import rotate_halves
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.parallel.padding import padded_features
-from refsim.parallel.tensor import fused_column_linear
+from refsim.parallel.tensor import fused_column_linear, split_heads
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor
 
 
 class Qwen3MoeAttention:
@@ -42,19 +42,13 @@ class Qwen3MoeAttention:
         ]
         norm = {"features": e, "eps": config.rms_norm_eps}
         self._q_norm, self._k_norm = (RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
-        inner = config.num_attention_heads * e
-        self._out = RowParallelLinear(
-            weights, device, f"{prefix}.o_proj", in_features=inner, out_features=d, in_padded=inner, bias=False
-        )
+        sizes = AttentionSizes(d, config.num_attention_heads, e)
+        self._out = RowParallelHeads(weights, device, f"{prefix}.o_proj", sizes, bias=False)
 
     def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> MeshTensor:
-        qkv = fused_column_linear(self._device, x, self._qkv, [None, None, None]).local
-        heads = qkv.unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
-        q, k, v = heads.split([self._heads, self._kv_heads, self._kv_heads], 1)
-        q, k = (
-            rotate_halves(self._device, self._q_norm(q), *rotary),
-            rotate_halves(self._device, self._k_norm(k), *rotary),
-        )
-        out = grouped_attention(self._device, q, *cache.append(k, v), causal=True)
-        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
-        return self._out(x.with_local(out.transpose(1, 2).flatten(2), **cut))
+        heads = split_heads(fused_column_linear(self._device, x, self._qkv, [None, None, None]), self._head_dim)
+        mine = heads.local.split([self._heads, self._kv_heads, self._kv_heads], 1)
+        q, k, v = (heads.with_local(part) for part in mine)
+        q = q.map("rms_norm", self._q_norm).map("rope", lambda y: rotate_halves(self._device, y, *rotary))
+        k = k.map("rms_norm", self._k_norm).map("rope", lambda y: rotate_halves(self._device, y, *rotary))
+        return self._out(grouped_attention(self._device, q, *cache.append(k, v), causal=True))

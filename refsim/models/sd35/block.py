@@ -14,6 +14,7 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.layers.attention import JointAttention
 from refsim.layers.feedforward import ParallelFeedForward
+from refsim.layers.linear import AttentionSizes
 from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm
 from refsim.models.sd35.config import SD35Config
@@ -33,12 +34,8 @@ class SD35Block:
         d, prefix = config.features, f"transformer_blocks.{index}"
         self._dual = index in config.dual_attention_layers
         self._context_pre_only = index == config.num_layers - 1
-        attention = {
-            "features": d,
-            "num_heads": config.num_attention_heads,
-            "head_dim": config.attention_head_dim,
-            "qk_norm": config.qk_norm is not None,
-        }
+        sizes = AttentionSizes(d, config.num_attention_heads, config.attention_head_dim)
+        qk_norm = config.qk_norm is not None
         self._norm = DistributedLayerNorm(device, features=d, eps=_EPS)
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
         self._mod_prompt = Modulation(
@@ -49,12 +46,18 @@ class SD35Block:
             chunks=2 if self._context_pre_only else 6,
         )
         self._attn = JointAttention(
-            weights, device, f"{prefix}.attn", prompt=True, prompt_out=not self._context_pre_only, **attention
+            weights,
+            device,
+            f"{prefix}.attn",
+            sizes,
+            prompt=True,
+            prompt_out=not self._context_pre_only,
+            qk_norm=qk_norm,
         )
         self._ff = ParallelFeedForward(weights, device, f"{prefix}.ff", features=d, hidden=4 * d)
         if self._dual:
             self._attn2 = JointAttention(
-                weights, device, f"{prefix}.attn2", prompt=False, prompt_out=False, **attention
+                weights, device, f"{prefix}.attn2", sizes, prompt=False, prompt_out=False, qk_norm=qk_norm
             )
         if not self._context_pre_only:
             self._ff_prompt = ParallelFeedForward(weights, device, f"{prefix}.ff_context", features=d, hidden=4 * d)

@@ -19,10 +19,10 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.models.sd35.block import SD35Block
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
-from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Shard
+from refsim.runtime.tensor import MeshTensor
 
 _EPS = 1e-6
 
@@ -87,10 +87,9 @@ class SD35Transformer:
         time = self._time_text(timestep, pooled_projections)
         silu_time = F.silu(time)
         spatial = self._patch_embed(hidden_states, tokens, sp.index)
-        if prompt_tokens is None:
-            prompt = MeshTensor(encoder_hidden_states)
-        else:
-            prompt = MeshTensor(prompt_tokens.cut(encoder_hidden_states, sp.index, dim=1), {"sp": Shard(1)})
+        prompt = MeshTensor(encoder_hidden_states)
+        if prompt_tokens is not None:
+            prompt = cut_tokens(self._device, prompt, prompt_tokens, dim=1)
         prompt = self._context_embedder(prompt)
 
         for index, block in enumerate(self._blocks):
@@ -98,9 +97,9 @@ class SD35Transformer:
             spatial, prompt = block(spatial, prompt, silu_time, tokens=tokens, prompt_tokens=prompt_tokens)
 
         scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
-        gathered = gather_features(self._device, spatial).local
-        out_BNP = self._proj_out(self._norm_out(gathered) * (1 + scale) + shift)
-        return self._unpatchify(gather_tokens(self._device, out_BNP, sp, tokens, dim=1), rows, columns)
+        gathered = gather_features(self._device, spatial)
+        out_BNP = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))
+        return self._unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, rows, columns)
 
     def _unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
         """(B, N, p * p * C) with the channel innermost -> (B, C, H, W)."""

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
+from refsim.layers.attention import local_attention
 from refsim.layers.embeddings import TokenEmbedding
-from refsim.layers.linear import ColParallelLinear, ColParallelQKV, RowParallelLinear
+from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
 from refsim.layers.norm import RMSNorm
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.t5.config import T5Config
@@ -32,7 +33,7 @@ from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features, shard_range
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor
 
 _TABLES = ("shared.weight", "encoder.embed_tokens.weight")
 """Two names of one tensor; a folder holds either or both."""
@@ -74,23 +75,15 @@ class T5Block:
     def __init__(self, weights: Weights, device: Device, config: T5Config, index: int) -> None:
         self._device = device
         d, tp, prefix = config.d_model, device.groups["tp"].size, f"encoder.block.{index}.layer"
-        inner = {"num_heads": config.num_heads, "head_dim": config.d_kv}
+        sizes = AttentionSizes(d, config.num_heads, config.d_kv)
         attention, ff = f"{prefix}.0.SelfAttention", f"{prefix}.1.DenseReluDense"
         norm = {"features": d, "eps": config.layer_norm_epsilon}
         self._norm1 = RMSNorm(weights, device, f"{prefix}.0.layer_norm", **norm)
         self._norm2 = RMSNorm(weights, device, f"{prefix}.1.layer_norm", **norm)
         self._features = d
         names = tuple(f"{attention}.{n}" for n in "qkv")
-        self._qkv = ColParallelQKV(weights, device, names, in_features=d, bias=False, **inner)
-        self._out = RowParallelLinear(
-            weights,
-            device,
-            f"{attention}.o",
-            in_features=config.num_heads * config.d_kv,
-            out_features=d,
-            in_padded=padded_heads(config.num_heads, tp) * config.d_kv,
-            bias=False,
-        )
+        self._qkv = ColParallelQKV(weights, device, names, sizes, bias=False)
+        self._out = RowParallelHeads(weights, device, f"{attention}.o", sizes, bias=False)
         self.bias = None
         if index == 0 or config.model_type == "umt5":
             self.bias = RelativeBias(weights, device, f"{attention}.relative_attention_bias", config)
@@ -109,11 +102,9 @@ class T5Block:
 
     def __call__(self, x: MeshTensor, bias_1HLL: Tensor) -> MeshTensor:
         """(B, L, D), tp=Replicate with padded lanes, in and out; the mask is part of the bias."""
-        q, k, v = self._qkv(self._norm(self._norm1, x))
-        with self._device.compute("sdpa", q, k, v):
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias_1HLL.to(q.dtype), scale=1.0)
-        cut = {"tp": Shard(2) if self._device.groups["tp"].size > 1 else Replicate()}
-        x = x + gather_features(self._device, self._out(x.with_local(out.transpose(1, 2).flatten(2), **cut)))
+        qkv = self._qkv(self._norm(self._norm1, x))
+        out = local_attention(self._device, qkv, attn_mask=bias_1HLL.to(x.local.dtype), scale=1.0)
+        x = x + gather_features(self._device, self._out(out))
         normed = self._norm(self._norm2, x)
         gate = self._gate(normed).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
         return x + gather_features(self._device, self._down(gate * self._up(normed)))

@@ -14,10 +14,10 @@ from refsim.layers.modulation import Modulation
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.wan22.config import WanConfig
 from refsim.parallel.padding import padded_features
-from refsim.parallel.sequence import TokenShards
+from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Shard
+from refsim.runtime.tensor import MeshTensor
 
 Grid = tuple[int, int, int]
 
@@ -59,8 +59,7 @@ class VideoPatches:
         (t, h, w), (pt, ph, pw) = self.grid(latent_BCTHW.shape[2:]), self._config.patch_size
         x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
         patches_BNP = x.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
-        placements = {"sp": Shard(1)} if self._device.groups["sp"].size > 1 else {}
-        return self._proj(MeshTensor(tokens.cut(patches_BNP, shard, dim=1), placements))
+        return self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
 
     def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
         """(B, N, pt * ph * pw * C) with the channel innermost -> (B, C, T, H, W)."""

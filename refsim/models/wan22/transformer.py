@@ -74,11 +74,11 @@ class WanTransformer:
             self._device.stage(block=index)
             spatial = block(spatial, prompt, time, rotary=rotary, tokens=tokens)
         out_BNP = self._project_out(spatial, temb)
-        return self._patches.unpatchify(gather_tokens(self._device, out_BNP, sp, tokens, dim=1), grid)
+        return self._patches.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, grid)
 
-    def _project_out(self, spatial: MeshTensor, temb_BD: Tensor) -> Tensor:
+    def _project_out(self, spatial: MeshTensor, temb_BD: Tensor) -> MeshTensor:
         """(B, local N, local D) -> (B, local N, pt * ph * pw * C), modulated by the time step before its silu."""
         shift, scale = (self._table_12D + temb_BD.unsqueeze(1)).chunk(2, 1)
-        gathered = gather_features(self._device, spatial).local
-        normed = self._norm_out(gathered.float()) * (1 + scale) + shift
-        return self._proj_out(normed.to(gathered.dtype))
+        gathered = gather_features(self._device, spatial)
+        normed = self._norm_out(gathered.local.float()) * (1 + scale) + shift
+        return gathered.with_local(self._proj_out(normed.to(gathered.local.dtype)))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.layers.attention import _Projection
-from refsim.layers.linear import ColParallelLinear, ColParallelQKV
+from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV
 from refsim.layers.modulation import Modulation
 from refsim.layers.norm import DistributedLayerNorm
 from refsim.models.registry import load_model
@@ -60,15 +60,13 @@ def padded_lanes(device, *, checkpoint: str):
         weights,
         device,
         "transformer_blocks.0.attn",
-        ("to_q", "to_k", "to_v"),
-        ("norm_q", "norm_k"),
-        features=d,
-        num_heads=3,
-        head_dim=16,
+        AttentionSizes(d, 3, 16),
+        names=("to_q", "to_k", "to_v"),
+        norms=("norm_q", "norm_k"),
     )
     heads = padded_heads(3, tp.size) // tp.size
     real_heads = max(0, min(3 - tp.index * heads, heads))
-    answer["padded_values"] = float(projection(MeshTensor(clean))[2][:, real_heads:].abs().sum())
+    answer["padded_values"] = float(projection(MeshTensor(clean))[2].local[:, real_heads:].abs().sum())
 
     # the residual stream keeps them zero through a whole block
     block = SD35Block(weights, device, config, 0)
@@ -91,7 +89,7 @@ def fused_qkv(device, *, checkpoint: str):
     names = tuple(f"transformer_blocks.0.attn.to_{n}" for n in "qkv")
     weights = Weights(folder, torch.float32)
     heads = d // 16
-    qkv = ColParallelQKV(weights, device, names, in_features=d, num_heads=heads, head_dim=16)
+    qkv = ColParallelQKV(weights, device, names, AttentionSizes(d, heads, 16))
     whole = torch.cat([weights.take(f"{n}.weight", (d, d)) for n in names])
     mine = shuffle_qkv(whole, tp.size).chunk(tp.size)[tp.index]
     weight = torch.cat(qkv.weights)
