@@ -14,8 +14,8 @@ from statistics import mean, median
 
 from benchmarks.alias import run_as
 from refsim.timing import measured
-from refsim.timing.calibration import get_params
 from refsim.timing.chips import get_chip
+from refsim.timing.fitted import get_params
 
 
 def errors(samples: list[measured.Sample]) -> list[tuple[measured.Sample, float]]:

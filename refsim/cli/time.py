@@ -86,8 +86,8 @@ def time(
 def _critical(found: Estimate, reading: Reading, topology: Topology | None) -> dict[str, Any]:
     """Of the denoising loop, in seconds; without the gathering of weights."""
     from refsim.timing import schedule
-    from refsim.timing.calibration import get_params
     from refsim.timing.critical import critical_path
+    from refsim.timing.fitted import get_params
     from refsim.timing.program import programs
 
     machine = schedule.machine(found.mesh, get_params(found.mesh.arch), topology=topology)

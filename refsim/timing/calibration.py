@@ -14,14 +14,14 @@ import json
 import math
 import sys
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from statistics import median
 
-from refsim.timing import measured, ops, published
+from refsim.mesh import get_mesh
+from refsim.timing import measured, ops, published, schedule, stages
 from refsim.timing.chips import CYCLES_PER_TILE, get_chip
+from refsim.timing.fitted import FITTED
 
-FITTED = Path(__file__).with_name("calibrated.json")
 SDPA_UTILISATION = {"wormhole_b0": 0.48, "blackhole": 0.68}
 UNPACK_CYCLES = {"wormhole_b0": 46.0}
 STEP_CYCLES = {"wormhole_b0": 24.0}
@@ -51,23 +51,10 @@ def softmax_cycles(utilisation: float, width: int = 128) -> float:
     return busy * (1 / utilisation - 1)
 
 
-@cache
-def get_params(arch: str) -> ops.Params:
-    return ops.Params(**json.loads(FITTED.read_text())["params"][arch])
-
-
-@cache
-def get_host_seconds() -> float:
-    return json.loads(FITTED.read_text())["host_seconds"]
-
-
 def host_seconds(params: ops.Params) -> float:
     """Return the host's share of one picture: Flux.1's published seconds at no steps, less its encoders and decoder
     as predicted.
     """
-    from refsim.mesh import get_mesh
-    from refsim.timing import schedule, stages
-
     missing = [
         published.seconds_without_steps(by_steps) - stages.flux(schedule.machine(get_mesh(mesh), params))
         for mesh, by_steps in published.FLUX.items()

@@ -29,8 +29,8 @@ from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.draft import DFlashDraftModel
 from refsim.options import RunOptions
 from refsim.timing import ops
-from refsim.timing.calibration import get_params
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
+from refsim.timing.fitted import get_params
 from refsim.timing.matmul import matmul
 from refsim.timing.ops import Cost, bounded, tiles
 from refsim.timing.reading import FakeWeights

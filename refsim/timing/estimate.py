@@ -11,7 +11,7 @@ from refsim.models.registry import find
 from refsim.models.spec import Published
 from refsim.options import RunOptions
 from refsim.timing import schedule, stages
-from refsim.timing.calibration import get_params
+from refsim.timing.fitted import get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
 from refsim.timing.reading import Reading, read_published

@@ -16,11 +16,11 @@ from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import ops, plots, schedule
 from refsim.timing import plan as plans
-from refsim.timing.calibration import get_params
 from refsim.timing.chips import get_chip
 from refsim.timing.critical import critical_path
 from refsim.timing.estimate import Estimate
 from refsim.timing.fabric import Fabric
+from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
 from refsim.timing.program import programs
 from refsim.timing.reading import read_published

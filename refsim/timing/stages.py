@@ -20,8 +20,8 @@ from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import get_published
 from refsim.models.spec import Companion, Published
 from refsim.timing import schedule
-from refsim.timing.calibration import get_host_seconds
 from refsim.timing.decoders import decoder_seconds
+from refsim.timing.fitted import get_host_seconds
 from refsim.timing.reading import Op, Shape
 
 
@@ -171,4 +171,5 @@ def around(model: Published, size: Shape, machine: schedule.Machine) -> dict[str
     spec, decoder = get_published(model.decoder)
     if spec.latent == "video":
         return found | {"vae": decoder_seconds(decoder, size, eager)}
-    return found | {"vae": seconds(image_decoder(mesh, *size[-2:], decoder.config)), "host": get_host_seconds()}
+    vae = image_decoder(mesh, size[-2], size[-1], decoder.config)
+    return found | {"vae": seconds(vae), "host": get_host_seconds()}

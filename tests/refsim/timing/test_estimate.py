@@ -17,7 +17,7 @@ from refsim.models import registry
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import published, schedule, stages
-from refsim.timing.calibration import get_host_seconds, get_params
+from refsim.timing.fitted import get_host_seconds, get_params
 from refsim.timing.program import programs
 from refsim.timing.reading import read_published
 

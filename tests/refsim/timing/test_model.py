@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import accuracy
 from refsim.mesh import Topology
-from refsim.timing import calibration, measured, ops
+from refsim.timing import calibration, fitted, measured, ops
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import (
@@ -40,7 +40,7 @@ def test_peaks_are_the_published_ones():
 @pytest.mark.parametrize("arch", ["wormhole_b0", "blackhole"])
 @pytest.mark.parametrize("m,k,n", [(32, 64, 32), (2048, 2432, 3648), (4096, 4096, 4096), (1, 2432, 14592)])
 def test_no_matmul_beats_its_roofline_and_more_work_takes_longer(arch, m, k, n):
-    chip, params = get_chip(arch), calibration.get_params(arch)
+    chip, params = get_chip(arch), fitted.get_params(arch)
     cost = matmul(chip, params, m, k, n)
     assert cost.ns > cost.ideal_ns
     assert matmul(chip, params, m, 2 * k, n).ns > cost.ns
@@ -48,14 +48,14 @@ def test_no_matmul_beats_its_roofline_and_more_work_takes_longer(arch, m, k, n):
 
 
 def test_a_large_matmul_is_bound_by_compute_and_one_row_by_what_its_readers_draw():
-    params = calibration.get_params("wormhole_b0")
+    params = fitted.get_params("wormhole_b0")
     assert matmul(WH, params, 4096, 4096, 4096, MatmulConfig("HiFi4")).bound == "compute"
     assert matmul(WH, params, 1, 2432, 14592).bound == "noc"
 
 
 @pytest.mark.parametrize("arch,cores", [("wormhole_b0", 63), ("blackhole", 110)])
 def test_sdpa_reaches_the_utilisation_it_was_calibrated_on(arch, cores):
-    chip, params = get_chip(arch), calibration.get_params(arch)
+    chip, params = get_chip(arch), fitted.get_params(arch)
     heads = {63: 7, 110: 10}[cores]
     cost = ops.sdpa(
         chip, params, 1, heads, 256 * cores // heads, 16384, 128, ops.SDPAConfig(cores=cores)
@@ -112,7 +112,7 @@ def test_two_axes_at_once_share_dram():
 @pytest.mark.parametrize("fidelity,cycles", [("HiFi2", 209), ("HiFi4", 281), ("LoFi", 200)])
 def test_a_step_of_four_tiles_takes_the_cycles_measured_on_wormhole(fidelity, cycles):
     """minimax_h3_wormhole/ff1.md, experiment 17, unmodified kernel; LoFi and HiFi2 wait for the unpacker alike."""
-    params = calibration.get_params("wormhole_b0")
+    params = fitted.get_params("wormhole_b0")
     assert 4 * tile_cycles(params, (2, 2), fidelity) == pytest.approx(cycles, rel=0.05)
 
 
@@ -128,7 +128,7 @@ def test_fusing_hides_all_but_one_shard():
 
 @needs_traces
 def test_the_stored_parameters_are_what_calibration_finds():
-    stored = json.loads(calibration.FITTED.read_text())["params"]
+    stored = json.loads(fitted.FITTED.read_text())["params"]
     for arch in stored:
         found = calibration.fit(arch, [s for s in measured.calibration(TRACES) if s.arch == arch])
         assert vars(found) == pytest.approx(stored[arch], rel=1e-3)
@@ -146,7 +146,7 @@ def test_validation_files_are_never_fitted_on(monkeypatch):
 @needs_traces
 @pytest.mark.parametrize("arch,most", [("wormhole_b0", 0.20), ("blackhole", 0.20)])
 def test_matmuls_of_the_calibration_set(arch, most):
-    params, chip = calibration.get_params(arch), get_chip(arch)
+    params, chip = fitted.get_params(arch), get_chip(arch)
     samples = [s for s in measured.calibration(TRACES) if s.arch == arch and s.kind == "matmul"]
 
     def mape(p: ops.Params) -> float:
@@ -173,7 +173,7 @@ def test_parts_of_the_model_matter_on_validation_data(monkeypatch):
         found = [s for s in measured.validation(TRACES) if s.arch == arch and s.kind == kind]
         return accuracy.summary(accuracy.errors(found))["mape"]
 
-    whole = calibration.get_params
+    whole = fitted.get_params
     stated = errors("wormhole_b0", "matmul")
     monkeypatch.setattr(accuracy, "get_params", lambda arch: replace(whole(arch), unpack_cycles=0.0, step_cycles=0.0))
     assert errors("wormhole_b0", "matmul") > stated
@@ -189,7 +189,7 @@ def test_ttnn_matmul_takes_its_blocks_of_k_as_its_source_does():
 
 
 def test_partial_sums_that_leave_the_engine_cost_time():
-    params, size = calibration.get_params("blackhole"), (2048, 1024, 2048)
+    params, size = fitted.get_params("blackhole"), (2048, 1024, 2048)
     kept = multicast_matmul(BH, params, *size, MulticastConfig((10, 11), "LoFi", kb=1))
     spilled = multicast_matmul(BH, params, *size, MulticastConfig((10, 11), "LoFi", kb=1, spills=True))
     once = multicast_matmul(BH, params, *size, MulticastConfig((10, 11), "LoFi", kb=32, spills=True))
@@ -197,7 +197,7 @@ def test_partial_sums_that_leave_the_engine_cost_time():
 
 
 def test_several_operands_are_read_together_and_local_ops_wait_for_nothing():
-    params = calibration.get_params("blackhole")
+    params = fitted.get_params("blackhole")
     one = ops.by_tiles(BH, params, 2**20, 2 * 2**20)
     two = ops.by_tiles(BH, params, 2**20, 3 * 2**20)
     assert one.ns <= two.ns < 1.6 * one.ns
@@ -231,7 +231,7 @@ def op(kind: str, name: str, inputs: tuple, output: tuple, **more) -> Op:
 
 
 def test_a_convolution_costs_more_in_more_slices_and_at_more_fidelity():
-    params = calibration.get_params("wormhole_b0")
+    params = fitted.get_params("wormhole_b0")
 
     def conv(slices: int, fidelity: str) -> float:
         return sliced_conv2d(WH, params, 512 * 512, 256, 128, 3, slices=slices, fidelity=fidelity).ns

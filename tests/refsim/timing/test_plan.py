@@ -15,8 +15,8 @@ from refsim.models.registry import figures, get, published
 from refsim.options import RunOptions
 from refsim.timing import plan as plans
 from refsim.timing import schedule, tt_dit
-from refsim.timing.calibration import get_params
 from refsim.timing.critical import critical_path
+from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
 from refsim.timing.program import programs
 from refsim.timing.reading import Op, read_published

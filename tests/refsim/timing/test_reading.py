@@ -163,7 +163,7 @@ def test_the_image_decoder_is_counted_as_refsim_runs_it():
 )
 def test_chunks_of_a_decoder_behind_the_first_are_alike(name, frames):
     from refsim.timing import decoders, schedule
-    from refsim.timing.calibration import get_params
+    from refsim.timing.fitted import get_params
     from refsim.timing.program import programs
 
     machine = schedule.machine(T3K, get_params(T3K.arch))
