@@ -143,12 +143,12 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
     try:
         measured = runner.run(case, seed)
     except Exception as e:
-        ended = isinstance(e, RankFailure)
+        ended = e if isinstance(e, RankFailure) else None
         record = replace(
             record,
             reason=str(e) if isinstance(e, RefsimError) else f"{type(e).__name__}: {e}",
-            error=(ended and e.traceback) or traceback.format_exc(),
-            last_events=e.last_events if ended else {},
+            error=(ended.traceback if ended else "") or traceback.format_exc(),
+            last_events=ended.last_events if ended else {},
         )
     else:
         failures = judge(measured.metrics, thresholds) + measured.hazards

@@ -126,7 +126,7 @@ class TTNNRunner:
         """All metrics of the ttnn program's answer against the reference's, and what ttnn built for it."""
         reference = self.reference(case, seed)
         found, extra = self._kind(case).measure(case, seed, outcome, reference)
-        built = {"ran": outcome.ran, "ops": _summary(outcome.ops)}
+        built: dict[str, Any] = {"ran": outcome.ran, "ops": _summary(outcome.ops)}
         built |= {"optable": outcome.optable, "resources": outcome.resources}
         return Measured(
             found,

@@ -9,7 +9,7 @@ Clean cases run first: a gate that fails a clean program catches everything and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from parity.cases import Case
 from parity.faults import (  # noqa: F401 - they register
@@ -42,6 +42,7 @@ def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> l
         UserError: ttnn is not installed.
     """
     from parity.gate import check_environment, make_runner
+    from parity.ttnn_runner import TTNNRunner
 
     known = ttnn_faults()
     chosen = list(known.values()) if ids is None else [known[name] for name in ids]
@@ -49,7 +50,7 @@ def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> l
     jobs: list[tuple[Case, Fault | None]] = [*((case, None) for case in cases), *((f.case, f) for f in chosen)]
     check_environment(cases)
     records = []
-    with make_runner(BACKEND) as runner:
+    with cast(TTNNRunner, make_runner(BACKEND)) as runner:
         started = [(case, fault, runner.start(case, SEED, fault=_named(fault))) for case, fault in jobs]
         for case, fault, future in started:
             record = _record(runner, case, fault, future)

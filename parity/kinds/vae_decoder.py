@@ -62,8 +62,9 @@ def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], cuts: tupl
         bounds = [min(i * local, latent[dim]) * scale for i in range(factor + 1)]
         shards = list(itertools.pairwise(bounds))
         # (B, [T,] lines, across, C) -> (B [T], lines, everything of a line)
-        lines = [x.movedim(1, -1).movedim(dim - 1, -3).flatten(0, -4).flatten(-2) for x in (out, ref)]
-        for name, value in (m.compare(*lines, shards) | {"seam_ratio": m.seam_ratio(*lines, shards)}).items():
+        ours, theirs = (x.movedim(1, -1).movedim(dim - 1, -3).flatten(0, -4).flatten(-2) for x in (out, ref))
+        seam = {"seam_ratio": m.seam_ratio(ours, theirs, shards)}
+        for name, value in (m.compare(ours, theirs, shards) | seam).items():
             values = [v for v in (found.get(name), value) if v is not None]
             found[name] = m.worst(values) if values else None
     return found
