@@ -190,9 +190,14 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
 
 @dataclass
 class Registry:
-    """Cases in the order they run, those of both families of backends; an id is unique among those of one family."""
+    """Cases in the order they run, those of both families of backends; an id is unique among those of one family.
+
+    Attributes:
+        problems: a clause about every package whose cases could not be added.
+    """
 
     cases: list[Case] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     _ids: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, case: Case) -> None:

@@ -18,7 +18,7 @@ from parity.kinds import entry, thresholds_for
 from parity.machine import machine, missing_memory, versions
 from parity.records import Record, SuiteRun
 from parity.selection import compile_expression
-from parity.suites import suite_cases
+from parity.suites import registry, suite_cases
 from parity.thresholds import judge
 from refsim.errors import RankFailure, RefsimError, UserError
 from refsim.options import BACKENDS
@@ -67,7 +67,8 @@ def select(suite: str, expr: str | None, backend: str = "cpu") -> list[Case]:
     match = compile_expression(expr)
     cases = [case for case in suite_cases(suite, backend) if match(case.id)]
     if not cases:
-        raise UserError(f"no case of suite '{suite}' matches -k '{expr}'; `refsim parity list` prints the ids.")
+        notes = "".join(f"; {problem}" for problem in registry().problems)
+        raise UserError(f"no case of suite '{suite}' matches -k '{expr}'; `refsim parity list` prints the ids{notes}.")
     return cases
 
 

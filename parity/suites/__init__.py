@@ -2,7 +2,8 @@
 
 Every module in this folder has a function ``add(found)`` that adds its cases to a :class:`parity.cases.Registry`, those
 for the ttnn backends too; a new file needs no line elsewhere. A package of your own brings cases the same way: an
-entry point of the group ``refsim.parity`` names such a function.
+entry point of the group ``refsim.parity`` names such a function. It may put the checkpoints they need into
+``parity.checkpoints.MODELS`` first, and a kind of its own into ``parity.kinds.KINDS``.
 
 Cases that share a checkpoint stand together, and within a module the heavy ones come last.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 import pkgutil
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from types import FunctionType
 
 from parity.cases import Case, Registry
 from refsim.errors import UserError
+from refsim.extensions import catalog
 
 SUITES = ("smoke", "full")
 ENTRY_POINTS = "refsim.parity"
@@ -27,9 +29,18 @@ def registry() -> Registry:
     found = Registry()
     for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
         import_module(f"{__name__}.{module}").add(found)
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        point.load()(found)
+    packages = catalog((), ENTRY_POINTS, FunctionType, lambda add: [_name(add)])
+    found.problems += packages.problems
+    for add in packages.all:
+        try:
+            add(found)
+        except Exception as e:  # a package that cannot add its cases must not end a run of others
+            found.problems.append(f"{_name(add)} cannot add its cases ({type(e).__name__}: {e})")
     return found
+
+
+def _name(add: FunctionType) -> str:
+    return f"{add.__module__}:{add.__qualname__}"
 
 
 def suite_cases(suite: str, backend: str = "cpu") -> list[Case]:

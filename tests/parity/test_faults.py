@@ -103,3 +103,12 @@ def test_buffer_faults_leave_a_hazard_or_are_refused():
 def test_an_expression_that_matches_nothing_is_one_sentence():
     result = CliRunner().invoke(app, ["run", "-k", "no_such_fault"])
     assert "no fault matches" in str(result.exception)
+
+
+def test_the_old_name_of_the_option_works_with_a_note():
+    listed = CliRunner().invoke(app, ["list", "--wing", "tt_impl", "-k", "kqv"])
+    assert listed.exit_code == 0, listed.output
+    assert "ttnn-qkv-order-kqv" in listed.stdout and "--wing is called --backend now" in listed.stderr
+    assert CliRunner().invoke(app, ["list", "--backend", "ttnn-mock", "-k", "kqv"]).stdout == listed.stdout
+    refused = CliRunner().invoke(app, ["list", "--backend", "tpu"])
+    assert "choose one of cpu, ttnn-mock, both" in str(refused.exception)
