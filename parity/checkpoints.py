@@ -296,9 +296,9 @@ def _positional_table(config: dict[str, Any]) -> Tensor:
 def _write_block(model: Any, index: int, g: torch.Generator, folder: Path) -> None:
     from safetensors.torch import save_file
 
-    state = {}
+    state, prefix = {}, oracle_of(type(model).__name__).block_prefix(model.config, index)
     for name, p in model.named_parameters():
-        if name.startswith(f"transformer_blocks.{index}."):
+        if name.startswith(prefix):
             x = _random(name, p.shape, g)
             state[name] = (x * _SHARP if ".norm_" in name and ".attn" in name else x).bfloat16()
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""One SD3.5 block in TTNN against refsim: a whole transformer hides a wrong block behind its residual stream and its
+"""One block in TTNN against refsim: a whole transformer hides a wrong block behind its residual stream and its
 output projection, so here a block is judged by what it adds, output minus input.
 
 Metrics of a stream after the block are named as everywhere; those of what the block added to it begin with ``added_``.
@@ -21,7 +21,9 @@ from parity.checkpoints import MODELS
 from parity.inputs import generator, rounded
 from parity.kinds.base import Metrics, TTNNKind, token_shards
 from parity.kinds.ttnn_transformer import WHOLE, compare_communication
+from parity.oracles import oracle_of
 from parity.thresholds import Threshold, pcc
+from refsim.models.registry import get
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
@@ -49,7 +51,10 @@ class TTNNBlock(TTNNKind):
     }
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        return block_inputs(case.shape, MODELS[case.model].config["caption_projection_dim"], seed)
+        model = MODELS[case.model]
+        features = get(model.class_name).config_class.from_dict(model.config).features
+        further = oracle_of(model.class_name).further_block_inputs(model.config, case.shape)
+        return block_inputs(case.shape, features, seed) | further
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         return super().arguments(case, seed) | {"index": MODELS[case.model].block}

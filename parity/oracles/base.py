@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from parity.cases import ModelShape
+from parity.cases import BlockShape, ModelShape
 from parity.inputs import encoder_inputs, model_inputs
 
 _PROMPT_FEATURES = ("joint_attention_dim", "text_dim", "text_embed_dim")
@@ -35,6 +35,14 @@ class Oracle:
 
     def further_inputs(self, model: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """What a pipeline hands diffusers' ``forward`` beyond ``tensors`` and refsim computes itself."""
+        return {}
+
+    def block_prefix(self, config: dict[str, Any], index: int) -> str:
+        """What the names of a block's weights begin with."""
+        return f"transformer_blocks.{index}."
+
+    def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
+        """What a block is run on besides its two streams and the time step."""
         return {}
 
     def tokens(self, sample: Tensor) -> Tensor:

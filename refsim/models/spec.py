@@ -167,7 +167,11 @@ class ModelSpec:
         kind: what it is, one of ``KINDS``.
         model: its class, ``Model(weights, device, config)`` with ``input_shapes(config)`` and ``check_inputs``.
         config: the class of its configuration, ``from_dict(config)``.
-        ttnn: its counterpart in TTNN, ``Model(context, weights, config)``, if there is one.
+        ttnn: its counterpart in TTNN, ``Model(weights, context, config)``, if there is one.
+        block: of a transformer, what makes one of its blocks for cases that judge a block by itself:
+            ``bind_block(weights, device, config, index, inputs)`` gives a function of both streams and the time step,
+            for as many tokens as the case's ``inputs`` have.
+        ttnn_block: the same in TTNN, with a context in place of the device.
         pipeline: of a transformer, the class that runs whole pipeline folders, see :mod:`refsim.pipelines.pipeline`.
         pipeline_classes: what ``model_index.json`` of these folders says.
         published: the published configurations, of which the first stands for the model.
@@ -190,6 +194,8 @@ class ModelSpec:
     model: str
     config: str
     ttnn: str | None = None
+    block: str | None = None
+    ttnn_block: str | None = None
     pipeline: str | None = None
     pipeline_classes: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
@@ -209,7 +215,7 @@ class ModelSpec:
             raise UserError(f"model '{self.name}' is a '{self.kind}'; choose one of {', '.join(KINDS)}.")
         if not self.class_names:
             raise UserError(f"model '{self.name}' has no class_names; give what its config.json says.")
-        for reference in (self.model, self.config, self.ttnn, self.pipeline):
+        for reference in (self.model, self.config, self.ttnn, self.block, self.ttnn_block, self.pipeline):
             if reference is not None and not _REFERENCE.fullmatch(reference):
                 raise UserError(f"model '{self.name}' names '{reference}'; write module:Name.")
         for published in self.published:

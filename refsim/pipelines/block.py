@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.models.registry import find_model
-from refsim.models.sd35.block import SD35Block
+from refsim.errors import UserError
+from refsim.models.registry import spec_of_checkpoint
+from refsim.models.spec import resolve
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features, shard_range
@@ -21,15 +22,18 @@ from refsim.runtime.tensor import MeshTensor, shards
 
 
 def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """``inputs``: ``spatial`` (B, N, D), ``prompt`` (B, L, D) and ``time`` (B, D) with silu applied.
+    """Run block ``index`` of the model that the checkpoint's class names, its prompt whole on every device.
 
-    Returns ``spatial`` and, unless it is the last block, ``prompt`` after the block, whole.
+    ``inputs`` is a file of ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied, and what the
+    model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
     """
     folder = Checkpoint(checkpoint)
-    config = find_model(folder)[1]
-    storage = device.options.storage
-    block = SD35Block(Weights(folder, storage), device, config, index)
-    streams = {name: x.to(storage) for name, x in load_file(inputs).items()}
+    spec, storage, given = spec_of_checkpoint(folder), device.options.storage, load_file(inputs)
+    if spec.block is None:
+        raise UserError(f"{folder.class_name} has no blocks that run by themselves; run the whole model.")
+    config = spec.config_class.from_dict(folder.config)
+    block = resolve(spec.block)(Weights(folder, storage), device, config, index, given)
+    streams = {name: given[name].to(storage) for name in ("spatial", "prompt", "time")}
     tp, sp = device.groups["tp"], device.groups["sp"]
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)
     start, stop = shard_range(padded_features(config.features, tp.size), tp)
@@ -44,8 +48,6 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
         cut_tokens(device, lanes(streams["spatial"]), tokens, dim=1),
         lanes(streams["prompt"]),
         streams["time"],
-        tokens=tokens,
-        prompt_tokens=None,
     )
     whole = {
         name: gather_features(device, x).map("real features", lambda y: y[..., : config.features].contiguous())

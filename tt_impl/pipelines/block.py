@@ -6,10 +6,11 @@ import torch
 import ttnn
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.models.sd35.config import SD35Config
+from refsim.errors import UserError
+from refsim.models.registry import spec_of_checkpoint
+from refsim.models.spec import resolve
 from refsim.options import RunOptions
 from tt_impl.layers.linear import pad_to
-from tt_impl.models.sd35.block import SD35Block
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
 from tt_impl.parallel.tensor import gather_features
@@ -24,13 +25,19 @@ def program(
     inputs: dict[str, torch.Tensor],
     index: int,
 ) -> dict[str, torch.Tensor]:
-    """``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) -> ``spatial`` and ``prompt`` after the block.
+    """Run block ``index`` of the model that the checkpoint's class names.
+
+    ``inputs`` are ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied, and what the model's
+    blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
 
     With cfg parallelism every group computes the same block; the first one's answer is returned.
     """
-    model = SD35Config.from_dict(checkpoint.config)
+    spec = spec_of_checkpoint(checkpoint)
+    if spec.ttnn_block is None:
+        raise UserError(f"{checkpoint.class_name} has no blocks in TTNN; run them on refsim's own ranks.")
+    model = spec.config_class.from_dict(checkpoint.config)
     ctx = Context(submeshes(device, options)[0], options)
-    block = SD35Block(Weights(checkpoint, torch.bfloat16), ctx, model, index)
+    block = resolve(spec.ttnn_block)(Weights(checkpoint, torch.bfloat16), ctx, model, index, inputs)
     rows = inputs["spatial"].shape[1]
     features = padded_features(model.features, ctx.tp)
     padded = padded_tokens(rows, ctx.sp)
@@ -38,7 +45,6 @@ def program(
         ctx.put(pad_to(inputs["spatial"][:, None], padded, features), sp_dim=2, tp_dim=3),
         ctx.put(pad_to(inputs["prompt"][:, None], inputs["prompt"].shape[1], features), tp_dim=3),
         ctx.put(inputs["time"][:, None, None]),
-        logical_n=rows,
     )
     result = {"spatial": ctx.get(gather_features(ctx, spatial), sp_dim=2)[:, 0, :rows, : model.features]}
     if prompt is not None:

@@ -9,6 +9,10 @@ have a second attention of the image alone, on the same norm; the last block dro
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from torch import Tensor
 
 from refsim.checkpoint import Weights
@@ -99,3 +103,11 @@ class SD35Block:
 
     def _gather(self, x: MeshTensor) -> MeshTensor:
         return gather_features(self._device, x)
+
+
+def bind_block(
+    weights: Weights, device: Device, config: SD35Config, index: int, inputs: dict[str, Tensor]
+) -> Callable[..., Any]:
+    """Block ``index``, to be called with streams of as many tokens as ``inputs`` have; the prompt is replicated."""
+    tokens = TokenShards.of(inputs["spatial"].shape[1], device.groups["sp"].size)
+    return partial(SD35Block(weights, device, config, index), tokens=tokens, prompt_tokens=None)

@@ -6,6 +6,11 @@ prompt  --LN--mod--all_gather--'         (same, its own weights)            '
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
 import ttnn
 
 from refsim.checkpoint import Weights
@@ -78,3 +83,10 @@ class SD35Block:
 
     def _gather(self, x: ttnn.Tensor) -> ttnn.Tensor:
         return gather_features(self._ctx, x)
+
+
+def bind_block(
+    weights: Weights, ctx: Context, config: SD35Config, index: int, inputs: dict[str, torch.Tensor]
+) -> Callable[..., Any]:
+    """Block ``index``, to be called with streams of as many tokens as ``inputs`` have; the prompt is replicated."""
+    return partial(SD35Block(weights, ctx, config, index), logical_n=inputs["spatial"].shape[1])
