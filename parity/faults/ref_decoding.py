@@ -128,7 +128,7 @@ def rotary_pairs_are_neighbours() -> Iterator[None]:
 
 @fault(DECODING, TP2, "The best word is counted from the shard's first.", "argmax without the shard's offset")
 def argmax_without_offset() -> Iterator[None]:
-    with around(vocab, "_best_two", lambda original, logits, first: original(logits, 0)):
+    with around(vocab, "best_two", lambda original, logits, first: original(logits, 0)):
         yield
 
 

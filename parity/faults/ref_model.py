@@ -129,7 +129,7 @@ def low_fidelity() -> Iterator[None]:
     def low(x: Tensor) -> Tensor:
         return x.half().float()
 
-    with around(tensor, "_linear", lambda original, device, x, w, b: original(device, low(x), low(w), b)):
+    with around(tensor, "local_linear", lambda original, device, x, w, b: original(device, low(x), low(w), b)):
         yield
 
 
@@ -257,7 +257,7 @@ def nan_in_padded_lanes() -> Iterator[None]:
 
 
 def _position(change: Any) -> Any:
-    return around(embeddings.PatchEmbed, "_position", change)
+    return around(embeddings.PatchEmbed, "position", change)
 
 
 @fault(TABLES, SP2, "Every shard takes the positional rows of the first.", "table not cut to the shard")
@@ -269,9 +269,9 @@ def position_table_not_cut() -> Iterator[None]:
 @fault(TABLES, SERIAL, "The positional table is cropped from its corner.", "centre crop forgotten")
 def position_crop() -> Iterator[None]:
     def corner(original: Any, self: Any, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
-        s = self._table_size
+        s = self.table_size
         places = [t // columns * s + t % columns for t in range(*span)]
-        return torch.cat(self._table_rows([(p, p + 1) for p in places]))
+        return torch.cat(self.table_rows([(p, p + 1) for p in places]))
 
     with _position(corner):
         yield
@@ -280,10 +280,10 @@ def position_crop() -> Iterator[None]:
 @fault(TABLES, SERIAL, "Rows and columns of the positional table are swapped.", "x and y of a grid")
 def position_rows_and_columns() -> Iterator[None]:
     def swapped(original: Any, self: Any, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
-        s = self._table_size
+        s = self.table_size
         top, left = (s - rows) // 2, (s - columns) // 2
         places = [(left + t % columns) * s + top + t // columns for t in range(*span)]
-        return torch.cat(self._table_rows([(p, p + 1) for p in places]))
+        return torch.cat(self.table_rows([(p, p + 1) for p in places]))
 
     with _position(swapped):
         yield
@@ -347,7 +347,7 @@ def _like(x: MeshTensor, value: float) -> MeshTensor:
 
 @fault(AFFINE, SERIAL, "The velocity is 0.5 % too large.", "a scaling factor of the VAE applied to the wrong tensor")
 def sample_scaled() -> Iterator[None]:
-    with around(transformer.SD35Transformer, "_unpatchify", lambda original, *args: original(*args) * 1.005):
+    with around(transformer.SD35Transformer, "unpatchify", lambda original, *args: original(*args) * 1.005):
         yield
 
 

@@ -69,7 +69,7 @@ class PatchEmbed:
         table_size: int,
     ) -> None:
         self._device, self._weights, self._name = device, weights, name
-        self._patch, self._features, self._table_size = patch, features, table_size
+        self._patch, self._features, self.table_size = patch, features, table_size
         self._proj = ColParallelLinear(
             weights,
             device,
@@ -79,11 +79,11 @@ class PatchEmbed:
             gathered_input=False,
             unflatten=(in_channels, patch, patch),
         )
-        self._table_rows([(0, 0)])  # declares the table as used, reads nothing
+        self.table_rows([(0, 0)])  # declares the table as used, reads nothing
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Patches (rows, columns) of a latent; ``UserError`` if it does not fit the patch or the table."""
-        p, s = self._patch, self._table_size
+        p, s = self._patch, self.table_size
         if height % p or width % p:
             raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
         rows, columns = height // p, width // p
@@ -106,12 +106,12 @@ class PatchEmbed:
         patches = cut_tokens(self._device, MeshTensor(self.patchify(latent_BCHW)), tokens, dim=1)
         rows, columns = self.grid(*latent_BCHW.shape[2:])
         x = self._proj(patches)
-        table = self._position(rows, columns, tokens.tokens(shard))
+        table = self.position(rows, columns, tokens.tokens(shard))
         return x.map("positional table", F.pad(table, (0, 0, 0, x.local.shape[1] - table.shape[0])).add)
 
-    def _position(self, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
+    def position(self, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
         """Positional rows (tokens of ``span``, local D)."""
-        s = self._table_size
+        s = self.table_size
         top, left = (s - rows) // 2, (s - columns) // 2
         spans, (start, stop) = [], span
         while start < stop:
@@ -120,12 +120,12 @@ class PatchEmbed:
             first = (top + row) * s + left + column
             spans.append((first, first + length))
             start += length
-        return torch.cat(self._table_rows(spans or [(0, 0)]))
+        return torch.cat(self.table_rows(spans or [(0, 0)]))
 
-    def _table_rows(self, spans: list[tuple[int, int]]) -> list[Tensor]:
+    def table_rows(self, spans: list[tuple[int, int]]) -> list[Tensor]:
         tp = self._device.groups["tp"]
         lanes = shard_range(padded_features(self._features, tp.size), tp)
-        shape = (1, self._table_size**2, self._features)
+        shape = (1, self.table_size**2, self._features)
         return [self._weights.take(f"{self._name}.pos_embed", shape, None, span, lanes)[0] for span in spans]
 
 

@@ -49,7 +49,7 @@ def shard_range(padded: int, group: Group) -> tuple[int, int]:
 def column_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None) -> MeshTensor:
     """x tp=Replicate, weight (out/tp, in) -> tp=Shard(-1)."""
     x.require("column_linear", tp=Replicate())
-    return x.with_local(_linear(device, x.local, weight, bias), **_cut(device, x.local))
+    return x.with_local(local_linear(device, x.local, weight, bias), **_cut(device, x.local))
 
 
 def fused_column_linear(
@@ -69,7 +69,7 @@ def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | Non
     """x tp=Shard(-1), weight (out, in/tp), bias (out/tp,) -> tp=Shard(-1) through Partial("sum")."""
     if device.groups["tp"].size > 1:
         x.require("row_linear", tp=Shard(x.local.ndim - 1))
-    partial = x.with_local(_linear(device, x.local, weight, None), tp=Partial("sum"))
+    partial = x.with_local(local_linear(device, x.local, weight, None), tp=Partial("sum"))
     result = reduce_scatter_features(device, partial)
     return result if bias is None else result.map("bias", bias.add)
 
@@ -110,6 +110,7 @@ def _cut(device: Device, x: Tensor) -> dict:
     return {"tp": Shard(x.ndim - 1) if device.groups["tp"].size > 1 else Replicate()}
 
 
-def _linear(device: Device, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def local_linear(device: Device, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply the local lanes by the local part of the weight: what a device does between two collectives."""
     with device.compute("linear", x, weight):
         return F.linear(x, weight, bias)

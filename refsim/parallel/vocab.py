@@ -34,7 +34,7 @@ def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[T
     start, stop = shard_range(padded_features(vocab_size, tp.size), tp)
     real = logits.local[..., : max(0, min(stop, vocab_size) - start)].float()
     with device.compute("argmax", logits.local):
-        mine = _best_two(real, start)
+        mine = best_two(real, start)
     everyone = all_gather(device, mine, tp, dim=-1).unflatten(-1, (tp.size, 3))
     values, words, seconds = everyone.unbind(-1)
     best, owner = values.max(-1)
@@ -44,7 +44,7 @@ def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[T
     return word.long(), best - second
 
 
-def _best_two(logits: Tensor, first_word: int) -> Tensor:
+def best_two(logits: Tensor, first_word: int) -> Tensor:
     """(..., 3): the best value, its word, the second best value; minus infinity where there is none."""
     nothing = logits.new_full((*logits.shape[:-1], 2), float("-inf"))
     # two lanes of nothing behind, so that there always is a best and a second

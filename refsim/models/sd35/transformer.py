@@ -99,9 +99,9 @@ class SD35Transformer:
         scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
         gathered = gather_features(self._device, spatial)
         out_BNP = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))
-        return self._unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, rows, columns)
+        return self.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, rows, columns)
 
-    def _unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
+    def unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
         """(B, N, p * p * C) with the channel innermost -> (B, C, H, W)."""
         p, c = self._config.patch_size, self._config.out_channels
         x = out_BNP.unflatten(1, (rows, columns)).unflatten(3, (p, p, c))
