@@ -71,7 +71,8 @@ def time(
         from refsim.timing.perfetto import write
 
         write(found, trace)
-    row = found.row() | {"critical_path": _critical(found, reading, wired)}
+    row = found.row() | {"critical_path": _critical(found, reading, wired), "unclassified": reading.unclassified}
+    _warn_of_undeclared(reading)
     if allocated:
         row["memory_gb"]["ttnn"] = {
             "ran": allocated.ran, "weights": allocated.weights / 1e9, "buffers": allocated.buffers / 1e9,
@@ -81,6 +82,17 @@ def time(
         typer.echo(output.document(row))
     else:
         _print_time(found, row)
+
+
+def _warn_of_undeclared(reading: Reading) -> None:
+    """Say on stderr which norms and softmaxes of a model are not priced as the one op that they are on the device."""
+    if loose := reading.unclassified:
+        counts = ", ".join(f"{count} x {name}" for name, count in loose.items())
+        typer.echo(
+            f"Undeclared reductions, priced as loose ops: {counts}. A norm or a softmax is one op on the device once "
+            "its layer says so, as in device.compute('rms_norm', x).",
+            err=True,
+        )
 
 
 def _critical(found: Estimate, reading: Reading, topology: Topology | None) -> dict[str, Any]:

@@ -45,6 +45,11 @@ class Reading:
     bytes_of_block: Counter[int] = field(default_factory=Counter)
 
     @property
+    def unclassified(self) -> Counter[str]:
+        """Reductions that no layer declared, by name: norms or softmaxes priced as loose ops, one by one."""
+        return Counter(op.name for op in self.ops if not op.declared)
+
+    @property
     def blocks(self) -> int:
         return len({op.block for op in self.ops if op.block >= 0})
 

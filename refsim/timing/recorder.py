@@ -47,6 +47,7 @@ class Op:
         axis, size, topology, bytes: of a collective: mesh axis, members, Ring or Line, bytes this device brings.
         stride: of a collective: devices from one member to the next on its axis.
         ring, step: the ring attention an op belongs to (its sdpa steps overlap its transfer), -1 elsewhere.
+        declared: False for a reduction that no layer claims: part of a norm or a softmax that does not say so.
         id, reads: number of this op in the reading, and of those whose outputs it takes.
     """
 
@@ -66,6 +67,7 @@ class Op:
     id: int = -1
     reads: tuple[int, ...] = ()
     block: int = -1
+    declared: bool = True
 
 
 class Flow:
@@ -254,7 +256,12 @@ class ReadingDevice(Device):
 
 
 _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}
-_REDUCTIONS = {"mean", "sum", "var_mean", "native_layer_norm", "native_group_norm", "_softmax", "amax"}
+_REDUCTIONS = {
+    *("mean", "sum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "amax", "logsumexp"),
+    *("layer_norm", "group_norm", "rms_norm", "batch_norm", "instance_norm", "softmax", "log_softmax"),
+    *("native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm", "_softmax", "_log_softmax"),
+}
+"""aten calls that norms and softmax are made of; outside a declared op the device's own op for it is not known."""
 _LAYOUTS = {"cat", "clone", "copy_", "_to_copy", "constant_pad_nd", "stack", "index", "repeat", "flip"}
 _FREE = {
     "empty",
@@ -311,8 +318,9 @@ class Recorder(TorchDispatchMode):
             flow.writes(flow.writers(taken), [t for t in made if _key(t) not in before])
             return out
         op = device.owner
-        if op is None and not device.regions and isinstance(out, Tensor):
-            op = self._note(func, taken, out)
+        name = func.overloadpacket.__name__
+        if op is None and not device.regions and (isinstance(out, Tensor) or name in _REDUCTIONS):
+            op = self._note(name, taken, made[0])  # a norm also gives its statistics
         if op is None:
             flow.writes(flow.writers(taken), made)
         else:
@@ -320,9 +328,8 @@ class Recorder(TorchDispatchMode):
             flow.writes([op], made)
         return out
 
-    def _note(self, func: Any, tensors: list[Tensor], out: Tensor) -> int | None:
+    def _note(self, name: str, tensors: list[Tensor], out: Tensor) -> int | None:
         """The op's number, None if the device does nothing."""
-        name = func.overloadpacket.__name__
         if not tensors or name in _FREE:
             return None
         if name in ("pad", "constant_pad_nd", "_to_copy") and tensors[0].shape == out.shape:
@@ -337,10 +344,12 @@ class Recorder(TorchDispatchMode):
             k = math.prod(tensors[1].shape[1:])
             m = out.numel() // out.shape[1]
             return note("matmul", name, [(m, k), (out.shape[1], k)], (m, out.shape[1]), dtype)
+        if name == "scaled_dot_product_attention":
+            return note("sdpa", "sdpa", shapes[:2], shape, dtype)
         if name in _LAYOUTS:
             return note("layout", name, shapes, shape, dtype)
         if name in _REDUCTIONS:
-            return note("norm", name, shapes, shape, dtype)
+            return note("norm", name, shapes, shape, dtype, declared=False)
         return note("elementwise", name, shapes, shape, dtype) if out.numel() > 1 else None
 
 

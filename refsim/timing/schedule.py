@@ -134,7 +134,7 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
     if op.name == "statistics":
         return cost.by_tiles(m.chip, m.params, elements, elements * BYTES["bf16"], width=width)
     moved = (sum(read) + elements) * BYTES["bf16"]
-    return cost.by_tiles(m.chip, m.params, max(*read, elements), moved, width=width)
+    return cost.by_tiles(m.chip, m.params, max([*read, elements]), moved, width=width)
 
 
 def flops(op: Op) -> float:

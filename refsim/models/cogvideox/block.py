@@ -33,12 +33,13 @@ Rotary = tuple[Tensor, Tensor] | None
 class _HeadNorm:
     """Affine LayerNorm over the features of one head."""
 
-    def __init__(self, weights: Weights, name: str, features: int) -> None:
-        self._shape = (features,)
+    def __init__(self, weights: Weights, device: Device, name: str, *, features: int) -> None:
+        self._device, self._shape = device, (features,)
         self._weight, self._bias = (weights.take(f"{name}.{n}", self._shape) for n in ("weight", "bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self._shape, self._weight, self._bias, _HEAD_EPS)
+        with self._device.compute("layer_norm", x):
+            return F.layer_norm(x, self._shape, self._weight, self._bias, _HEAD_EPS)
 
 
 class _Attention:
@@ -50,7 +51,7 @@ class _Attention:
         sizes = AttentionSizes(config.features, config.num_attention_heads, e)
         names = tuple(f"{prefix}.to_{n}" for n in "qkv")
         self._qkv = ColParallelQKV(weights, device, names, sizes, bias=config.attention_bias)
-        self._norm_q, self._norm_k = (_HeadNorm(weights, f"{prefix}.norm_{n}", e) for n in "qk")
+        self._norm_q, self._norm_k = (_HeadNorm(weights, device, f"{prefix}.norm_{n}", features=e) for n in "qk")
         self._out = RowParallelHeads(weights, device, f"{prefix}.to_out.0", sizes)
 
     def __call__(

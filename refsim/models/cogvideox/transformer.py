@@ -93,7 +93,12 @@ class CogVideoXTransformer:
         shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
         x = gathered.local[..., : self._config.features]
         final, out = ((weight, bias) for weight, bias in self._norms)
-        x = F.layer_norm(x, x.shape[-1:], *final, self._config.norm_eps)
-        x = F.layer_norm(x, x.shape[-1:], *out, self._config.norm_eps) * (1 + scale) + shift
+        x = self._norm(x, *final)
+        x = self._norm(x, *out) * (1 + scale) + shift
         out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), tokens, dim=1).local
         return self._patches.unpatchify(out_BNP, grid)
+
+    def _norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """LayerNorm of whole rows."""
+        with self._device.compute("layer_norm", x):
+            return F.layer_norm(x, x.shape[-1:], weight, bias, self._config.norm_eps)

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as functional
 
 from refsim.config import parse_parallel
 from refsim.errors import UserError
@@ -198,7 +199,35 @@ def test_a_norm_of_ones_own_is_one_op_once_it_says_so():
     assert [(op.kind, op.name, op.output) for op in ops_of(lambda d: CubicNorm(d, declared=True), x)] == [
         ("norm", "rms_norm", (1, 32, 64))
     ]
-    assert len(ops_of(lambda d: CubicNorm(d, declared=False), x)) > 1
+    loose = ops_of(lambda d: CubicNorm(d, declared=False), x)
+    assert len(loose) > 1
+    assert Reading(loose).unclassified == {"mean": 1}, "which `refsim time` prints"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: functional.layer_norm(x, x.shape[-1:]),
+        lambda x: functional.group_norm(x, 4),
+        lambda x: functional.rms_norm(x, x.shape[-1:]),
+        lambda x: functional.normalize(x, dim=1),
+        lambda x: x.softmax(-1),
+        lambda x: (x - x.mean(-1, keepdim=True)) / x.var(-1, keepdim=True).sqrt(),
+    ],
+    ids=["layer_norm", "group_norm", "rms_norm", "normalize", "softmax", "by_hand"],
+)
+def test_a_reduction_that_nobody_declares_is_told(call):
+    assert Reading(ops_of(lambda _: call, torch.empty(1, 32, 64))).unclassified
+
+
+@pytest.mark.parametrize("name", published())
+def test_every_reduction_of_the_published_models_is_declared(name):
+    model = get_published(name)[1]
+    few = dict.fromkeys(spec_of(model).block_counts(model.config), 1)
+    size = next(iter(model.sizes.values()))
+    shapes = spec_of(model).input_shapes(model, size, 2)
+    config = spec_of(model).with_block_counts(model.config, few)
+    assert not read(config, shapes, RunOptions.of(mesh=T3K, parallel="sp4_tp2", dtype="bf16")).unclassified
 
 
 def test_a_norm_inside_a_norm_counts_once():
