@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from refsim.checkpoint import Range, Weights
+from refsim.checkpoint import ShapeWeights
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.draft import DFlashDraftModel
@@ -37,17 +37,10 @@ SMALL = DFlashConfig(hidden_size=256, intermediate_size=768, num_hidden_layers=2
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
-class RandomWeights(Weights):
+def random_weights(seed: int = 0) -> ShapeWeights:
     """Any tensor, seeded, small."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> torch.Tensor:
-        return torch.randn(shape, generator=self._generator) / shape[-1] ** 0.5
-
-    def finish(self, model: str) -> None:
-        """Nothing can be left over."""
+    generator = torch.Generator().manual_seed(seed)
+    return ShapeWeights(torch.float32, lambda size: torch.randn(size, generator=generator) / size[-1] ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ def measure(
 ) -> list[Measured]:
     """Steps of ``NEW`` accepted rows at each context length; both forms must propose the same."""
     mesh = get_mesh("n150")
-    model = DFlashDraftModel(RandomWeights(), Device(RunOptions.of(mesh=mesh)), config)
+    model = DFlashDraftModel(random_weights(), Device(RunOptions.of(mesh=mesh)), config)
     generator = torch.Generator().manual_seed(1)
     features = len(config.target_layer_ids) * config.hidden_size
     found = []

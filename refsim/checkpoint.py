@@ -7,7 +7,10 @@ file outside the folder is opened.
 
 from __future__ import annotations
 
+import copy
 import json
+import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,8 +155,7 @@ class Weights:
                 f"{', '.join(_DTYPES)}."
             )
         self._used.add(name)
-        whole = [(0, size) for size in shape]
-        wanted = [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
+        wanted = _wanted(shape, ranges)
         if self._meta:
             return torch.empty([b - a for a, b in wanted], dtype=self._dtype, device="meta")
         real = [(min(a, size), min(b, size)) for (a, b), size in zip(wanted, shape, strict=True)]
@@ -176,6 +178,62 @@ class Weights:
                 f"checkpoint '{self._checkpoint.folder}' holds '{unused[0]}'{more}, which {model} with this "
                 "config.json does not use."
             )
+
+
+class ShapeWeights(Weights):
+    """Weights without a checkpoint: whatever a model asks for is there, in the shape it asks for.
+
+    For predictions, for memory, for a benchmark of a model that was never saved. A folder that does exist is checked
+    with ``Weights(meta=True)``, which is strict about names and shapes.
+
+    Args:
+        make: makes a tensor of a size; by default it is a meta tensor, which holds nothing.
+
+    Attributes:
+        shapes: the whole shape of every tensor that was asked for, by name.
+        bytes_of: bytes handed out of each of them, all slices and dtypes together, in the order they were asked for.
+    """
+
+    def __init__(self, dtype: torch.dtype, make: Callable[[list[int]], Tensor] | None = None) -> None:
+        self._dtype = dtype
+        self._make = make or (lambda size: torch.empty(size, dtype=dtype, device="meta"))
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.bytes_of: Counter[str] = Counter()
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names that were asked for so far."""
+        return set(self.shapes)
+
+    @property
+    def parameters(self) -> int:
+        """Return how many numbers the tensors that were asked for have, whole."""
+        return sum(map(math.prod, self.shapes.values()))
+
+    def to(self, dtype: torch.dtype) -> ShapeWeights:
+        """Hand out tensors in another dtype; they are counted together."""
+        other = copy.copy(self)
+        other._dtype = dtype
+        return other
+
+    def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> Tensor:
+        """Return a tensor of the size of this slice; lanes beyond the shape are there as well (padding)."""
+        self.shapes[name] = tuple(shape)
+        tensor = self._make([stop - start for start, stop in _wanted(shape, ranges)]).to(self._dtype)
+        self.bytes_of[name] += tensor.numel() * tensor.element_size()
+        return tensor
+
+    def leave(self, *prefixes: str) -> None:
+        """Leave nothing, since nothing is there until it is asked for."""
+
+    def finish(self, model: str) -> None:
+        """Accept everything, since nothing can be left over."""
+
+
+def _wanted(shape: tuple[int, ...], ranges: tuple[Range | None, ...]) -> list[Range]:
+    """Return (start, stop) of every dim, from those given for the leading ones."""
+    whole = [(0, size) for size in shape]
+    return [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
 
 
 def _is(kind: Callable[[Path], bool], path: Path) -> bool:

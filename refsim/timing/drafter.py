@@ -23,6 +23,7 @@ from functools import lru_cache
 
 import torch
 
+from refsim.checkpoint import ShapeWeights
 from refsim.layers.kv_cache import KVCache
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
@@ -33,7 +34,6 @@ from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
 from refsim.timing.fitted import get_params
 from refsim.timing.matmul import matmul
 from refsim.timing.ops import Cost, bounded, tiles
-from refsim.timing.reading import FakeWeights
 from refsim.timing.recorder import Op, ReadingDevice, Recorder
 from refsim.timing.stages import EAGER_GAP_NS
 
@@ -92,7 +92,7 @@ def read_drafter(context: int, new: int, config: DFlashConfig = DFlashConfig()) 
     mesh = get_mesh("bh-p150")
     device = ReadingDevice(RunOptions.of(mesh=mesh))
     with torch.device("meta"), torch.inference_mode():
-        model = DFlashDraftModel(FakeWeights(torch.bfloat16), device, config)
+        model = DFlashDraftModel(ShapeWeights(torch.bfloat16), device, config)
         cache = model.new_cache()
         for layer in cache:
             _fill(layer, context - new, config)

@@ -1,6 +1,6 @@
 """A model read as the list of operations that one device runs: the model's own code on fake tensors, no arithmetic.
 
-    fake weights and inputs (shapes and dtypes only)
+    weights and inputs on meta (shapes and dtypes only)
         -> the refsim model, unchanged, as rank r of the mesh
             declared ops           one op each, as on the device: fused QKV, one sdpa per ring step, norms, rope
             any other aten call    elementwise, reduction or layout op; views cost nothing
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Range, Weights
+from refsim.checkpoint import ShapeWeights
 from refsim.errors import UserError
 from refsim.models.inputs import Dims, is_exact, is_per_sample
 from refsim.models.registry import find_model, spec_of
@@ -29,7 +29,7 @@ from refsim.options import RunOptions
 from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.timing.recorder import Op, ReadingDevice, Recorder, Shape
 
-__all__ = ["FakeWeights", "Op", "Reading", "Shape", "read", "read_published"]
+__all__ = ["Op", "Reading", "Shape", "read", "read_published"]
 
 _BLOCK = re.compile(r"\w*blocks\.[0-9]+\.")
 
@@ -66,36 +66,6 @@ class Architecture:
         return class_name_of(self.config)
 
 
-class FakeWeights(Weights):
-    """Any tensor in any shape, nothing read; counts bytes."""
-
-    def __init__(self, dtype: torch.dtype, whole: FakeWeights | None = None) -> None:
-        self._dtype, self.bytes, self._whole = dtype, 0, whole or self
-        self.bytes_of_block: Counter[int] = Counter()
-        self._blocks: dict[str, int] = {}  # numbered as they are built, whatever lists they stand in
-
-    def to(self, dtype: torch.dtype) -> FakeWeights:
-        """In another dtype; bytes count for the weights this was called on."""
-        return FakeWeights(dtype, self._whole)
-
-    def take(self, name: str, shape: Shape, *ranges: Range | None) -> Tensor:
-        whole = [(0, size) for size in shape]
-        cut = [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
-        found = torch.empty([b - a for a, b in cut], dtype=self._dtype)
-        taken = found.numel() * found.element_size()
-        self._whole.bytes += taken
-        if block := _BLOCK.search(name):
-            numbers = self._whole._blocks
-            self._whole.bytes_of_block[numbers.setdefault(block[0], len(numbers))] += taken
-        return found
-
-    def leave(self, *prefixes: str) -> None:
-        """Nothing to leave."""
-
-    def finish(self, model: str) -> None:
-        """Nothing can be left over."""
-
-
 def read(
     config: dict[str, Any],
     shapes: dict[str, Shape],
@@ -115,7 +85,7 @@ def read(
     device, storage = ReadingDevice(options, rank), options.storage
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
-    weights = FakeWeights(storage)
+    weights = ShapeWeights(storage)
     with torch.device("meta"), torch.inference_mode():
         model = model_class(weights, device, model_config)
         device.restart()
@@ -125,7 +95,17 @@ def read(
             gather_batch(device, model(**arguments))
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())
     ops = [replace(op, reads=tuple(sorted(found))) for op, found in zip(device.ops, device.flow.reads, strict=True)]
-    return Reading(ops, weights.bytes, buffers, recorder.peak_bytes, weights.bytes_of_block)
+    return Reading(ops, weights.bytes_of.total(), buffers, recorder.peak_bytes, _bytes_of_block(weights))
+
+
+def _bytes_of_block(weights: ShapeWeights) -> Counter[int]:
+    """Bytes of each block's weights; blocks are numbered as they were built, whatever lists they stand in."""
+    numbers: dict[str, int] = {}
+    found: Counter[int] = Counter()
+    for name, taken in weights.bytes_of.items():
+        if block := _BLOCK.search(name):
+            found[numbers.setdefault(block[0], len(numbers))] += taken
+    return found
 
 
 def _argument(device: ReadingDevice, shape: Shape, dims: Dims) -> Tensor:

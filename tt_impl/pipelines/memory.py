@@ -6,7 +6,6 @@ Counterpart of nothing in ``refsim``: only a device has an allocator. Every cfg 
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 import ttnn
 
+from refsim.checkpoint import ShapeWeights
 from refsim.errors import UserError
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import SPEC
@@ -26,29 +26,6 @@ from tt_impl.pipelines.transformer import submeshes
 LATENT_PER_PIXEL = 8
 PROMPT_TOKENS = SPEC.published[0].text
 _SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
-
-
-class ShapeOnly:
-    """Stands in for ``refsim.checkpoint.Weights``: whatever a model asks for exists, as a meta tensor.
-
-    ``shapes`` collects names and shapes.
-    """
-
-    def __init__(self, dtype: torch.dtype = torch.bfloat16) -> None:
-        self._dtype = dtype
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], *ranges: tuple[int, int] | None) -> torch.Tensor:
-        self.shapes[name] = tuple(shape)
-        cut = [r[1] - r[0] if r else size for r, size in zip(ranges, shape, strict=False)]
-        return torch.empty([*cut, *shape[len(cut) :]], dtype=self._dtype, device="meta")
-
-    def finish(self, model: str) -> None:
-        """Nothing is left over."""
-
-    @property
-    def parameters(self) -> int:
-        return sum(map(math.prod, self.shapes.values()))
 
 
 @dataclass(frozen=True)
@@ -98,7 +75,7 @@ def program(
     parsed = SD35Config.from_dict(published.config)
     groups = []
     for submesh in submeshes(device, options):
-        weights = ShapeOnly()
+        weights = ShapeWeights(torch.bfloat16)
         started = time.monotonic()
         transformer = SD35Transformer(weights, Context(submesh, options), parsed)
         built = time.monotonic()

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as functional
 
+from refsim.checkpoint import ShapeWeights
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.layers.norm import LayerNorm
@@ -21,7 +22,7 @@ from refsim.models.vae_wan.layers import ChannelNorm
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.timing import reading as readings
-from refsim.timing.reading import FakeWeights, Reading, read, read_published
+from refsim.timing.reading import Reading, read, read_published
 from refsim.timing.recorder import ReadingDevice, Recorder
 
 T3K = get_mesh("t3k")
@@ -245,7 +246,7 @@ def test_a_norm_inside_a_norm_counts_once():
 
 def test_a_norm_of_pictures_has_its_channels_last():
     def layer(device):
-        weights = FakeWeights(torch.float32)
+        weights = ShapeWeights(torch.float32)
         return ChannelNorm(weights, device, "norm", channels=16, dims=3)
 
     (op,) = ops_of(layer, torch.empty(1, 16, 3, 8, 4))
