@@ -97,12 +97,12 @@ def _warn_of_undeclared(reading: Reading) -> None:
 
 def _critical(found: Estimate, reading: Reading, topology: Topology | None) -> dict[str, Any]:
     """Of the denoising loop, in seconds; without the gathering of weights."""
-    from refsim.timing import schedule
+    from refsim.timing import replay
     from refsim.timing.critical import critical_path
     from refsim.timing.fitted import get_params
     from refsim.timing.program import programs
 
-    machine = schedule.machine(found.mesh, get_params(found.mesh.arch), topology=topology)
+    machine = replay.machine(found.mesh, get_params(found.mesh.arch), topology=topology)
     path = critical_path(programs(reading.ops), reading.ops, machine)
     forwards = found.forwards * found.steps / 1e9
     return {

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from refsim.mesh import get_mesh
-from refsim.timing import measured, ops, published, schedule, stages
+from refsim.timing import measured, ops, published, replay, stages
 from refsim.timing.chips import CYCLES_PER_TILE, get_chip
 from refsim.timing.fitted import FITTED
 
@@ -56,7 +56,7 @@ def host_seconds(params: ops.Params) -> float:
     as predicted.
     """
     missing = [
-        published.seconds_without_steps(by_steps) - stages.flux(schedule.machine(get_mesh(mesh), params))
+        published.seconds_without_steps(by_steps) - stages.flux(replay.machine(get_mesh(mesh), params))
         for mesh, by_steps in published.FLUX.items()
     ]
     print(f"host seconds by mesh {dict(zip(published.FLUX, missing, strict=True))}")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from refsim.timing.recorder import Op
-from refsim.timing.schedule import Machine, replay
+from refsim.timing.replay import Machine, replay
 
 
 @dataclass

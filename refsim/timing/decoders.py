@@ -17,25 +17,25 @@ from refsim.mesh import MeshSpec
 from refsim.models.registry import get_published, spec_of
 from refsim.models.spec import Published
 from refsim.options import RunOptions
-from refsim.timing import schedule
+from refsim.timing import replay
 from refsim.timing.program import programs
 from refsim.timing.reading import read
 from refsim.timing.recorder import Op, Shape
 
 
-def decoder_seconds(model: Published, size: Shape, machine: schedule.Machine) -> float:
+def decoder_seconds(model: Published, size: Shape, machine: replay.Machine) -> float:
     """Seconds for one video from a latent of (frames, height, width)."""
     return decoder_ns(model, size, machine) / 1e9
 
 
-def decoder_ns(model: Published, size: Shape, machine: schedule.Machine) -> float:
+def decoder_ns(model: Published, size: Shape, machine: replay.Machine) -> float:
     """The same in ns."""
     frames, height, width = size
     chunk = spec_of(model).frames_per_pass
 
     def taken(count: int) -> float:
         one_link = replace(machine.mesh, links=(1, 1))
-        return schedule.replay(_ops(model.name, (count, height, width), one_link), machine).ns
+        return replay.replay(_ops(model.name, (count, height, width), one_link), machine).ns
 
     first = 2 if chunk == 1 else chunk + frames % 2
     if frames <= first + chunk:

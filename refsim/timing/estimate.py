@@ -10,7 +10,7 @@ from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import find
 from refsim.models.spec import Published
 from refsim.options import RunOptions
-from refsim.timing import schedule, stages
+from refsim.timing import replay, stages
 from refsim.timing.fitted import get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
@@ -46,7 +46,7 @@ class Estimate:
     parallel: DiTParallelConfig
     steps: int
     forwards: int
-    timeline: schedule.Timeline
+    timeline: replay.Timeline
     memory: Memory
     flops: float
     peak_tflops: float
@@ -146,19 +146,19 @@ def estimate(
     if batch > model.branches:
         raise UserError(f"{name} predicts once a step, without a negative prompt; cfg{batch} has nothing to share out.")
     reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
-    machine = schedule.machine(
+    machine = replay.machine(
         mesh, get_params(mesh.arch), fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks
     )
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
     ops = programs(reading.ops)
-    timeline = schedule.replay(ops, machine)
+    timeline = replay.replay(ops, machine)
     if held.fsdp:
         axis = parallel.sequence_parallel.mesh_axis
         axis = axis if isinstance(axis, int) else 0
         whole = mesh.shape[axis] == parallel.sp
         topology = (mesh.topology(axis) if whole else None) or Topology.LINEAR
-        schedule.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
-    total = sum(schedule.flops(op) for op in ops)
+        replay.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
+    total = sum(replay.flops(op) for op in ops)
     steps = execution.steps or model.steps
     peak = machine.chip.peak_tflops("HiFi2")
     return Estimate(

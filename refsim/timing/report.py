@@ -14,7 +14,7 @@ from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.registry import figures, published
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
-from refsim.timing import ops, plots, schedule
+from refsim.timing import ops, plots, replay
 from refsim.timing import plan as plans
 from refsim.timing.chips import get_chip
 from refsim.timing.critical import critical_path
@@ -93,7 +93,7 @@ def _try(
         )
     except RefsimError as error:
         return str(error)
-    machine = schedule.machine(mesh, get_params(mesh.arch), topology=topology)
+    machine = replay.machine(mesh, get_params(mesh.arch), topology=topology)
     path = critical_path(programs(reading.ops), reading.ops, machine)
     return found, path.ns / 1e9 * found.forwards * found.steps
 

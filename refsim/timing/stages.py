@@ -19,7 +19,7 @@ from typing import Any
 from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import get_published
 from refsim.models.spec import Companion, Published
-from refsim.timing import schedule
+from refsim.timing import replay
 from refsim.timing.decoders import decoder_seconds
 from refsim.timing.fitted import get_host_seconds
 from refsim.timing.reading import Op, Shape
@@ -148,22 +148,22 @@ def encoder_of(companion: Companion) -> TextEncoder:
     return TextEncoder(layers, width, heads, inner, -(-companion.tokens // _TILE) * _TILE, keys.gated)
 
 
-def flux(machine: schedule.Machine) -> float:
+def flux(machine: replay.Machine) -> float:
     """Seconds of Flux.1's encoders (one prompt of 512 tokens, no guidance) and decoder at 1024x1024."""
     eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
     encoders = (Companion("clip_l", "clip-l", 77, 1), Companion("t5", "t5-xxl", 512, 1))
     ops = [op for c in encoders for op in text_encoder(machine.mesh, encoder_of(c), c.stage)]
     decoder = get_published("sd35-vae")[1]
-    return schedule.replay([*ops, *image_decoder(machine.mesh, 128, 128, decoder.config)], eager).ns / 1e9
+    return replay.replay([*ops, *image_decoder(machine.mesh, 128, 128, decoder.config)], eager).ns / 1e9
 
 
-def around(model: Published, size: Shape, machine: schedule.Machine) -> dict[str, float]:
+def around(model: Published, size: Shape, machine: replay.Machine) -> dict[str, float]:
     """Seconds of the stages before and after denoising that are modelled; all prompts."""
     mesh = machine.mesh
     eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
 
     def seconds(ops: list[Op]) -> float:
-        return schedule.replay(ops, eager).ns / 1e9
+        return replay.replay(ops, eager).ns / 1e9
 
     found = {c.stage: c.prompts * seconds(text_encoder(mesh, encoder_of(c), c.stage)) for c in model.encoders}
     if not model.decoder:

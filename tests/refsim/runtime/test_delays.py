@@ -1,4 +1,4 @@
-"""A schedule reorders only what does not depend on each other, and the same seed gives the same schedule."""
+"""Delays reorder only what does not depend on each other, and the same seed gives the same order."""
 
 from refsim.runtime.delays import Delays
 from refsim.runtime.group import Group

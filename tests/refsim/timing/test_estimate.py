@@ -16,7 +16,7 @@ from refsim.mesh import Topology, get_mesh
 from refsim.models import registry
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
-from refsim.timing import published, schedule, stages
+from refsim.timing import published, replay, stages
 from refsim.timing.fitted import get_host_seconds, get_params
 from refsim.timing.program import programs
 from refsim.timing.reading import read_published
@@ -70,11 +70,11 @@ def test_ring_attention_hides_its_gather(sd35):
         RunOptions(mesh, parse_parallel("cfg2_sp4_tp4", mesh), dtype="bf16"),
         batch=2,
     )
-    machine = schedule.machine(mesh, estimates.get_params(mesh.arch))
+    machine = replay.machine(mesh, estimates.get_params(mesh.arch))
     ops = [
         o for o in programs(reading.ops) if o.ring >= 0 and o.stage == "block 0" and o.kind in ("sdpa", "collective")
     ]
-    line = schedule.replay(ops, machine)
+    line = replay.replay(ops, machine)
     gather = sum(s.end - s.start for s in line.spans if s.lane == "fabric")
     sdpa = sum(s.end - s.start for s in line.spans if s.kind == "sdpa")
     assert max(gather, sdpa) <= line.ns < gather + sdpa
@@ -105,7 +105,7 @@ def test_the_hosts_seconds_come_from_another_model_and_are_the_same_on_two_meshe
     assert {("quietbox", 12.2), ("galaxy", 5.6)} <= {(c[2], k.seconds) for c, k in registry.figures().items()}
     params = get_params("wormhole_b0")
     found = {
-        mesh: published.seconds_without_steps(by_steps) - stages.flux(schedule.machine(get_mesh(mesh), params))
+        mesh: published.seconds_without_steps(by_steps) - stages.flux(replay.machine(get_mesh(mesh), params))
         for mesh, by_steps in published.FLUX.items()
     }
     assert found["galaxy"] == pytest.approx(found["quietbox"], rel=0.1)

@@ -14,7 +14,7 @@ from refsim.mesh import Topology, get_mesh
 from refsim.models.registry import figures, get, published
 from refsim.options import RunOptions
 from refsim.timing import plan as plans
-from refsim.timing import schedule, tt_dit
+from refsim.timing import replay, tt_dit
 from refsim.timing.critical import critical_path
 from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
@@ -114,8 +114,8 @@ def op(number: int, kind: str, *reads: int, axis: int = 0) -> Op:
 
 
 def test_the_critical_path_waits_for_what_is_read_and_for_nothing_else():
-    machine = schedule.machine(T3K, get_params(T3K.arch))
-    took = {kind: schedule.replay([op(0, kind)], machine).ns for kind in ("matmul", "collective")}
+    machine = replay.machine(T3K, get_params(T3K.arch))
+    took = {kind: replay.replay([op(0, kind)], machine).ns for kind in ("matmul", "collective")}
     beside = [op(0, "matmul"), op(1, "collective", 0), op(2, "matmul", 0)]  # the second matmul does not read the gather
     waits = [op(0, "matmul"), op(1, "collective", 0), op(2, "matmul", 1)]
     longest = took["matmul"] + max(took.values())
@@ -131,8 +131,8 @@ def test_the_critical_path_waits_for_what_is_read_and_for_nothing_else():
 def test_the_critical_path_of_a_model_lies_between_its_chain_and_the_replay():
     parallel = parse_parallel("cfg2_sp2_tp2", T3K)
     reading = read_published(published()["sd35-large"], (128, 128), RunOptions(T3K, parallel, dtype="bf16"), batch=2)
-    machine, ops = schedule.machine(T3K, get_params(T3K.arch)), programs(reading.ops)
-    path, line = critical_path(ops, reading.ops, machine), schedule.replay(ops, machine)
+    machine, ops = replay.machine(T3K, get_params(T3K.arch)), programs(reading.ops)
+    path, line = critical_path(ops, reading.ops, machine), replay.replay(ops, machine)
     assert path.chain_ns < path.ns < line.ns
     assert sum(path.by_kind.values()) == pytest.approx(path.ns)
 
@@ -143,7 +143,7 @@ def test_the_account_of_memory_is_near_ttnns_own(name):
     t = read_ttnn(TTNN / f"{name}.json")
     options = RunOptions(t.mesh, t.parallel, dtype="bf16")
     reading = read_published(published()["sd35-large"], (128, 128), options, batch=2)
-    found = memory(reading, schedule.machine(t.mesh, get_params(t.mesh.arch)).chip, t.parallel)
+    found = memory(reading, replay.machine(t.mesh, get_params(t.mesh.arch)).chip, t.parallel)
     assert found.total == pytest.approx(t.total, rel=0.03)
     assert found.weights == pytest.approx(t.weights, rel=0.02)
     assert found.capacity == pytest.approx(t.capacity, rel=0.03)

@@ -119,7 +119,7 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
     """But for what CogVideoX's norms ask of the latent, which diffusers enlarges first and refsim last."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from refsim.timing.schedule import flops
+    from refsim.timing.replay import flops
 
     diffusers = pytest.importorskip("diffusers")
     blocks = {"down_block_types": ("CogVideoXDownBlock3D",) * 4, "up_block_types": ("CogVideoXUpBlock3D",) * 4}
@@ -143,7 +143,7 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
 
 def test_the_image_decoder_is_counted_as_refsim_runs_it():
     """Convolutions, and the bytes of channels gathered on a line of four."""
-    from refsim.timing.schedule import flops
+    from refsim.timing.replay import flops
     from refsim.timing.stages import image_decoder
 
     config = get_published("sd35-vae")[1].config
@@ -164,15 +164,15 @@ def test_the_image_decoder_is_counted_as_refsim_runs_it():
     [("wan21-vae", 5), ("cogvideox-vae", 7)],
 )
 def test_chunks_of_a_decoder_behind_the_first_are_alike(name, frames):
-    from refsim.timing import decoders, schedule
+    from refsim.timing import decoders, replay
     from refsim.timing.fitted import get_params
     from refsim.timing.program import programs
 
-    machine = schedule.machine(T3K, get_params(T3K.arch))
+    machine = replay.machine(T3K, get_params(T3K.arch))
     shape = (1, 16, frames, 16, 32)
     model = get_published(name)[1]
     ops = read(model.config, {"z": shape}, RunOptions.of(mesh=T3K, parallel="sp2@0_tp4@1", dtype="bf16")).ops
-    whole = schedule.replay(programs(ops), machine).ns
+    whole = replay.replay(programs(ops), machine).ns
     assert decoders.decoder_ns(model, shape[2:], machine) == pytest.approx(whole, rel=1e-3)
 
 
