@@ -1,4 +1,4 @@
-"""Open a mesh for the device wing: on a mock cluster (no hardware), in ttsim, or on silicon.
+"""Open a mesh for the device backend: on a mock cluster (no hardware), in ttsim, or on silicon.
 
 The three kinds never stand in for each other: what was asked for is opened, or a ``UserError`` says what is missing.
 
@@ -20,17 +20,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology, get_mesh
-from tt_impl.mock import environment
-from tt_impl.mock.descriptor import descriptor
-from tt_impl.mock.toolchain import installed_toolchain
+from tt_impl.installed import CLUSTER_DESCRIPTOR, SIMULATOR, installed_toolchain, ttnn_package
 
 KINDS = ("mock", "sim", "device")
-SIMULATOR = "TT_METAL_SIMULATOR"
-CLUSTER_DESCRIPTOR = "TT_METAL_MOCK_CLUSTER_DESC_PATH"
 L1_SMALL_BYTES = 32768
 DEVICE_NODES = Path(os.sep, "dev", "tenstorrent")
 
@@ -75,6 +72,13 @@ class _Process:
 _process = _Process()
 
 
+def stand_in() -> ModuleType:
+    """What stands in for hardware. It is imported here and nowhere else, and for kind ``mock`` only."""
+    from tt_impl.mock import hardware
+
+    return hardware
+
+
 def derive_fabric(spec: MeshSpec) -> str:
     """Name of the ``ttnn.FabricConfig`` for the topologies of a mesh: a ring anywhere asks for the ring fabric."""
     if spec.num_devices == 1:
@@ -100,12 +104,12 @@ def open_mesh(spec: MeshSpec | str, kind: str = "mock", fabric: str | None = Non
         raise UserError(f"kind '{kind}' does not exist; choose one of {', '.join(KINDS)}.")
     fabric = fabric or derive_fabric(spec)
     prepare = {"mock": _prepare_mock, "sim": _prepare_sim, "device": _prepare_device}[kind]
-    environment.ttnn_package()
+    ttnn_package()
     prepare(spec)
 
     import ttnn
 
-    from tt_impl.mock.checks import guard
+    from tt_impl.parallel.checks import guard
 
     fabric_config = getattr(ttnn.FabricConfig, fabric, None)
     if fabric_config is None:
@@ -115,11 +119,11 @@ def open_mesh(spec: MeshSpec | str, kind: str = "mock", fabric: str | None = Non
     device = None
     _process.is_open = True
     try:
-        with environment.temporary_files_in(_process.folder) if _process.folder else nullcontext():
+        with stand_in().temporary_files_in(_process.folder) if _process.folder else nullcontext():
             ttnn.set_fabric_config(fabric_config)
             device = ttnn.open_mesh_device(mesh_shape=ttnn.MeshShape(*spec.shape), l1_small_size=L1_SMALL_BYTES)
         mesh = Mesh(device, spec, kind, fabric)
-        with guard(spec, mesh.grid, kind):
+        with stand_in().refusals() if kind == "mock" else nullcontext(), guard(spec, mesh.grid):
             yield mesh
     finally:
         _process.is_open = False
@@ -148,16 +152,8 @@ def _claim(kind: str, spec: MeshSpec, cluster: str) -> bool:
 
 
 def _prepare_mock(spec: MeshSpec) -> None:
-    text = descriptor(spec)
-    if not _claim("mock", spec, text):
-        return
-    folder = _process.folder = environment.make_folder()
-    path = folder / "cluster.yaml"
-    path.write_text(text, encoding="utf-8")
-    os.environ.pop(SIMULATOR, None)
-    os.environ["TT_METAL_RUNTIME_ROOT"] = str(environment.make_runtime_root(folder))
-    os.environ[CLUSTER_DESCRIPTOR] = str(path)
-    os.environ.update(environment.quiet_environment(folder))
+    if _claim("mock", spec, stand_in().descriptor(spec)):
+        _process.folder = stand_in().install(spec)
 
 
 def _prepare_sim(spec: MeshSpec) -> None:
@@ -185,7 +181,7 @@ def _prepare_sim(spec: MeshSpec) -> None:
         raise UserError(
             f"a simulation of {chips} chips needs {CLUSTER_DESCRIPTOR}: set it to the product's cluster descriptor."
         )
-    if installed_toolchain(environment.ttnn_package()) is None:
+    if installed_toolchain(ttnn_package()) is None:
         raise UserError(
             "ttsim runs real kernels and no RISC-V toolchain (sfpi) is installed; install Tenstorrent's sfpi."
         )

@@ -16,7 +16,7 @@ from typing import Any
 import ttnn
 from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture  # ttnn.graph's own warn, and record arguments
 
-from tt_impl.mock.intercept import Invocation, on_device, tensors_in
+from tt_impl.intercept import Invocation, on_device, tensors_in
 
 _RANGE = re.compile(r"\[(\d+)-(\d+) - (\d+)-(\d+)\]")
 _FIDELITY = re.compile(r"math_fidelity=(\w+)")
@@ -57,7 +57,7 @@ class _Levels:
 
 
 class OpTable:
-    """A handler for :func:`tt_impl.mock.intercept.intercepted`; ``rows`` has what was seen.
+    """A handler for :func:`tt_impl.intercept.intercepted`; ``rows`` has what was seen.
 
     ``rows``: one per different device operation, in order of first use. ``op`` (as the program calls it),
     ``device_op``, ``inputs`` (shapes of the tensors given to ``op``), ``outputs`` (shape, dtype, and bytes on one

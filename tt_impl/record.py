@@ -8,7 +8,7 @@ from typing import Any
 
 import ttnn
 
-from tt_impl.mock.intercept import Invocation, on_device, tensors_in
+from tt_impl.intercept import Invocation, on_device, tensors_in
 
 _COLLECTIVES = {
     "ttnn.experimental.all_gather_async": "all_gather",
@@ -20,7 +20,7 @@ _BYTES = {ttnn.bfloat16: 2.0, ttnn.float32: 4.0, ttnn.bfloat8_b: 1088 / 1024, tt
 
 
 class Recorder:
-    """A handler for :func:`tt_impl.mock.intercept.intercepted` that keeps one entry per device operation.
+    """A handler for :func:`tt_impl.intercept.intercepted` that keeps one entry per device operation.
 
     ``last_op`` is a file that always names the operation under way, so that a crash of the process can be blamed.
     """

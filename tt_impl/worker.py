@@ -26,7 +26,7 @@ import safetensors.torch
 from refsim import processes
 from refsim.checkpoint import Checkpoint
 from refsim.jobs import Job, failure, named
-from tt_impl.mock import environment
+from tt_impl.mesh import open_mesh, stand_in
 
 _BACKTRACE = re.compile(r"\s*backtrace:")  # of C++, at the end of ttnn's messages; it stays in the traceback
 
@@ -42,8 +42,6 @@ def run_job(folder: Path) -> None:
 
 
 def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
-    from tt_impl.mesh import open_mesh
-
     job = Job.from_json(message["job"])
     options, arguments = job.options, dict(job.arguments)
     if "checkpoint" in arguments:
@@ -54,15 +52,13 @@ def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
         named(options.fault)()
     program = named(job.program)
     with open_mesh(options.mesh, message["kind"]) as mesh:
-        from tt_impl.mock.intercept import intercepted
+        from tt_impl.intercept import intercepted
         from tt_impl.record import Recorder
 
         recorder = Recorder(folder / "last_op")
         with contextlib.ExitStack() as stack:
             if message["kind"] == "mock" and message["values"]:
-                from tt_impl.mock.shadow import shadow_values
-
-                stack.enter_context(shadow_values())
+                stack.enter_context(stand_in().values())
             stack.enter_context(intercepted(recorder))
             if message["optable"]:
                 from tt_impl.optable import OpTable
@@ -98,14 +94,23 @@ def main(run_dir: str) -> None:
         shutil.rmtree(run_dir, ignore_errors=True)
 
     with processes.ending_with(sys.stdin.fileno(), clean_up):
-        import tt_impl.mock.shadow  # noqa: F401 - and with it ttnn
+        import ttnn  # noqa: F401 - so that no job waits for it
 
-        environment.share_runtime_root()
+        shared = False
         for line in sys.stdin:
-            children.append(_fork(Path(line.rstrip("\n"))))
+            folder = Path(line.rstrip("\n"))
+            if not shared and _is_mock(folder):
+                stand_in().share()
+                shared = True
+            children.append(_fork(folder))
             code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
             children.clear()
             print(code, file=answers, flush=True)
+
+
+def _is_mock(folder: Path) -> bool:
+    """Whether the job in ``folder`` asks for a mesh that is not there."""
+    return json.loads((folder / "job.json").read_text(encoding="utf-8"))["kind"] == "mock"
 
 
 def _fork(folder: Path) -> int:

@@ -10,7 +10,8 @@ refsim.*                              what else lies at refsim's root is the fro
 refsim.cli                            alone imports what lies beside refsim (tt_impl, parity, ...), inside functions;
                                       nothing but ``__main__`` imports it
 tt_impl                               takes from refsim: the foundations and what a model's folder says of itself
-tt_impl.mock                          takes from the project: meshes and errors
+tt_impl.mock                          takes from the project: meshes, errors, and what every kind of mesh needs
+                                      (tt_impl.installed, intercept); imported in ``tt_impl.mesh.stand_in`` only
 ttnn                                  is imported by tt_impl only, and in functions by the faults that are put into it
 """
 
@@ -29,7 +30,10 @@ LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing
 BASE = ("errors", "mesh", "config", "options", "checkpoint", "output", "extensions", "jobs", "processes")
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs))(\.|$)")
-MOCK_LENT = re.compile(r"(refsim\.(mesh|errors)|tt_impl\.mock)(\.|$)")
+LEAVES = ("installed", "intercept")
+MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
+LEAF_LENT = re.compile(r"refsim\.errors(\.|$)")
+MOCK_DOOR = "tt_impl.mesh"
 
 
 def front(root: Path = ROOT / "refsim") -> tuple[str, ...]:
@@ -72,6 +76,11 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
         broken.append("the device backend must not borrow from the reference")
     if within(module, ("mock",), "tt_impl") and within(name, PRODUCT) and not MOCK_LENT.match(name):
         broken.append("tt_impl.mock takes only meshes and errors from the project")
+    if within(module, LEAVES, "tt_impl") and within(name, PRODUCT) and not LEAF_LENT.match(name):
+        broken.append("what the mock may import takes only errors from the project")
+    mocked, mock = within(module, ("mock",), "tt_impl"), within(name, ("mock",), "tt_impl")
+    if top == "tt_impl" and mock and not mocked and not (module == MOCK_DOOR and lazy):
+        broken.append(f"what runs on silicon loads no mock; {MOCK_DOOR}.stand_in does, for kind mock")
     fault = module.startswith("parity.faults.") and lazy
     if top != "tt_impl" and within(name, ("ttnn",)) and not fault:
         broken.append("only tt_impl imports ttnn")
@@ -135,6 +144,10 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("refsim.api", "from refsim.cli import app", "nothing stands on the command line"),
         ("tt_impl.mock.checks", "from tt_impl.parallel.manager import CCLManager", "only meshes and errors"),
         ("tt_impl.mock.checks", "from refsim.config import parse_parallel", "only meshes and errors"),
+        ("tt_impl.intercept", "from refsim.mesh import MeshSpec", "takes only errors"),
+        ("tt_impl.parallel.manager", "from tt_impl.mock.checks import x", "loads no mock"),
+        ("tt_impl.worker", "def f():\n    import tt_impl.mock.shadow", "loads no mock"),
+        ("tt_impl.mesh", "from tt_impl.mock import hardware", "loads no mock"),
         ("tt_impl.layers.linear", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.parallel.ring", "def f():\n    import refsim.parallel.ring", "must not borrow"),
         ("tt_impl.mesh", "import refsim", "must not borrow"),
@@ -159,6 +172,8 @@ def test_a_planted_violation_is_caught(module, source, rule):
         ("refsim.api.model", "from refsim.runtime.pool import pool"),
         ("tt_impl.mesh", "import ttnn\nfrom refsim.mesh import MeshSpec\nimport refsim.errors"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35.config import C\nfrom refsim.models.sd35 import config"),
+        ("tt_impl.mesh", "def stand_in():\n    from tt_impl.mock import hardware"),
+        ("tt_impl.mock.checks", "from tt_impl.intercept import Invocation\nfrom tt_impl.mock import rules"),
         ("parity.gate", "from refsim.parallel import ring\nimport tt_impl.mesh"),
         ("refsim.models.sd35.block", "import ttnn_like\nfrom paritybit import x"),
     ],
@@ -177,7 +192,7 @@ def test_relative_imports_of_a_package_count_from_the_package():
 
 
 def test_names_configs_and_errors_come_without_torch():
-    """The device wing and ``refsim --help`` load these; neither waits for torch."""
+    """The device backend and ``refsim --help`` load these; neither waits for torch."""
     code = (
         "import sys, refsim, refsim.mesh, refsim.config, refsim.errors, refsim.options; print('torch' in sys.modules)"
     )

@@ -43,5 +43,26 @@ def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def no_mock() -> None:
+    """Everything but the mock is loaded and silicon is asked for, and nothing of the mock is loaded by that."""
+    import importlib
+    import pkgutil
+
+    import tt_impl
+    from tt_impl.mesh import open_mesh
+
+    for module in pkgutil.walk_packages(tt_impl.__path__, "tt_impl."):
+        if not module.name.startswith(("tt_impl.mock", "tt_impl.kernels")):
+            importlib.import_module(module.name)
+    try:
+        with open_mesh("n150", "device"):
+            print("opened silicon")
+    except UserError as error:
+        print(f"refused {error}")
+    print("loaded", [name for name in sys.modules if name.startswith("tt_impl.mock")])
+    with open_mesh("n150"):
+        print("mock", "tt_impl.mock.hardware" in sys.modules)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

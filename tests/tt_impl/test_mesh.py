@@ -10,6 +10,7 @@ import pytest
 from refsim.errors import UserError
 from refsim.mesh import MESHES
 from tests.tt_impl.worker import cases_of, launch, run_cases
+from tt_impl import installed
 from tt_impl import mesh as mesh_module
 from tt_impl.launch import Worker
 from tt_impl.mesh import derive_fabric, open_mesh
@@ -118,6 +119,16 @@ def test_simulator_setup_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert mesh_module._process.opened is None
 
 
+def test_only_a_mock_mesh_loads_the_mock(tmp_path: Path) -> None:
+    if mesh_module.DEVICE_NODES.is_dir():
+        pytest.skip("a Tenstorrent device is present")
+    done = launch("tests.tt_impl.programs", "no_mock", folder=tmp_path)
+    refused, loaded, mock = done.stdout.splitlines()[-3:]
+    assert refused == "refused no Tenstorrent device is present in this machine; use kind 'mock' or 'sim'."
+    assert loaded == "loaded []"
+    assert mock == "mock True"
+
+
 def test_stand_in_compiler(tmp_path: Path) -> None:
     """It answers like a compiler and replaces its output in one step."""
     import subprocess
@@ -125,7 +136,7 @@ def test_stand_in_compiler(tmp_path: Path) -> None:
     from tt_impl.mock import toolchain
 
     toolchain.write_stand_in(tmp_path / "sfpi")
-    compiler = tmp_path / "sfpi" / toolchain.COMPILER
+    compiler = tmp_path / "sfpi" / installed.COMPILER
     assert compiler.stat().st_mode & stat.S_IXUSR
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     assert "15.1.0" in version
@@ -137,10 +148,8 @@ def test_stand_in_compiler(tmp_path: Path) -> None:
 
 
 def test_real_toolchain_is_preferred(tmp_path: Path) -> None:
-    from tt_impl.mock import toolchain
-
-    real = tmp_path / "runtime" / "sfpi" / toolchain.COMPILER
-    assert toolchain.installed_toolchain(tmp_path) in (None, toolchain.SYSTEM_SFPI)
+    real = tmp_path / "runtime" / "sfpi" / installed.COMPILER
+    assert installed.installed_toolchain(tmp_path) in (None, installed.SYSTEM_SFPI)
     real.parent.mkdir(parents=True)
     real.touch()
-    assert toolchain.installed_toolchain(tmp_path) == tmp_path / "runtime" / "sfpi"
+    assert installed.installed_toolchain(tmp_path) == tmp_path / "runtime" / "sfpi"

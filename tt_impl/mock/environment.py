@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -18,23 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from refsim.errors import UserError
+from tt_impl.installed import installed_toolchain, ttnn_package
 from tt_impl.mock import toolchain
 
 PREFIX = "tt-impl-mock-"
 _LOCK = "in-use"
 _held: list[IO] = []
 _shared: Path | None = None
-
-
-def ttnn_package() -> Path:
-    """Folder of the installed ``ttnn``, found without importing it; ``UserError`` if there is none."""
-    found = importlib.util.find_spec("ttnn")
-    if found is None or found.origin is None:
-        raise UserError(
-            "ttnn is not installed in this Python; install it with 'pip install ttnn' (Python 3.10 or 3.12)."
-        )
-    return Path(found.origin).parent
 
 
 def make_folder() -> Path:
@@ -100,7 +89,7 @@ def make_runtime_root(folder: Path) -> Path:
             (root / entry.name).symlink_to(entry)
     for entry in (package / "runtime").iterdir():
         (runtime / entry.name).symlink_to(entry)
-    if toolchain.installed_toolchain(package) is None:
+    if installed_toolchain(package) is None:
         toolchain.write_stand_in(runtime / "sfpi")
     return root
 

@@ -17,7 +17,7 @@ import torch
 import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
-from tt_impl.mock.intercept import Invocation, intercepted, on_device, tensors_in
+from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call
 from tt_impl.mock.values import ShadowError, Shards, Store, host_shards, host_tensor
 

@@ -7,14 +7,10 @@ otherwise map half a file, and in one process, because a program has hundreds of
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
-SYSTEM_SFPI = Path(os.sep, "opt", "tenstorrent", "sfpi")
-"""Where Tenstorrent's packages install the toolchain, and the second place in which ttnn looks for it."""
-
-COMPILER = Path("compiler", "bin", "riscv-tt-elf-g++")
+from tt_impl.installed import COMPILER
 
 _SHIM = """#!/bin/sh
 # Stand-in for the kernel compiler of a mock mesh: what it writes is never run.
@@ -30,14 +26,6 @@ if [ -n "$out" ]; then exec ln -f "{elf}" "$out"; fi
 
 _BASE = 0x9040
 """Load address; any address in a Tensix core's L1 does."""
-
-
-def installed_toolchain(package: Path) -> Path | None:
-    """Root of a real toolchain, of the ``ttnn`` package itself or of the system, or None."""
-    for root in (package / "runtime" / "sfpi", SYSTEM_SFPI):
-        if (root / COMPILER).is_file():
-            return root
-    return None
 
 
 def write_stand_in(sfpi: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 import ttnn
 
 from refsim.errors import RefsimError
-from tt_impl.mock.intercept import uncaught
+from tt_impl.intercept import uncaught
 
 INTEGERS = (ttnn.uint8, ttnn.uint16, ttnn.int32, ttnn.uint32)
 BLOCK_FLOATS = (ttnn.bfloat8_b, ttnn.bfloat4_b)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import ttnn
 
 from refsim.mesh import MeshSpec, Topology
-from tt_impl.mock.checks import BufferLedger, Loan
+from tt_impl.parallel.buffers import BufferLedger, Loan
 
 _TOPOLOGY = {Topology.LINEAR: ttnn.Topology.Linear, Topology.RING: ttnn.Topology.Ring, None: ttnn.Topology.Linear}
 _AG_SEMAPHORES, _RS_SEMAPHORES = 2, 3

@@ -17,7 +17,7 @@ def unknown_operation(t: Env) -> None:
 
 def unseen_tensor(t: Env) -> None:
     """A tensor made behind the shadow's back has no value, and reading it says so."""
-    from tt_impl.mock.intercept import uncaught
+    from tt_impl.intercept import uncaught
     from tt_impl.mock.values import ShadowError
 
     with uncaught():
@@ -128,7 +128,7 @@ def crashes_on_a_mock(t: Env) -> None:
 
 
 def buffer_ledger(t: Env) -> None:
-    from tt_impl.mock.checks import BufferLedger
+    from tt_impl.parallel.buffers import BufferLedger
 
     ledger = BufferLedger()
     first = ledger.lend("K", 1, "block 0")

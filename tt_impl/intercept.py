@@ -1,4 +1,4 @@
-"""The one place where calls of ttnn are caught: handlers that see every operation before it runs.
+"""The one place where calls of ttnn are caught: handlers that see every operation before it runs, on any kind of mesh.
 
 Caught are all registered operations (``FastOperation.__call__``, C++ and Python alike), the methods of
 ``ttnn.Tensor`` that make or read tensors, and the few plain functions that do. A handler gets the call and decides
