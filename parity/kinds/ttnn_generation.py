@@ -88,7 +88,7 @@ class TTNNGeneration(TTNNKind):
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         return {
-            "checkpoint": str(self.store.folder(MODELS[case.model].target, seed)),
+            "target": str(self.store.folder(MODELS[case.model].target, seed)),
             "draft": str(self.store.folder(case.model, seed)),
             "max_new_tokens": case.shape.max_new_tokens,
             "cache": case.shape.cache,

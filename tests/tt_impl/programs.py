@@ -46,14 +46,13 @@ def die() -> None:
 def no_mock() -> None:
     """Everything but the mock is loaded and silicon is asked for, and nothing of the mock is loaded by that."""
     import importlib
-    import pkgutil
 
-    import tt_impl
+    from tests.tree import files, module_name
     from tt_impl.mesh import open_mesh
 
-    for module in pkgutil.walk_packages(tt_impl.__path__, "tt_impl."):
-        if not module.name.startswith(("tt_impl.mock", "tt_impl.kernels")):
-            importlib.import_module(module.name)
+    for name in (module_name(path)[0] for path in files("tt_impl")):
+        if not name.startswith(("tt_impl.mock", "tt_impl.kernels")):
+            importlib.import_module(name)
     try:
         with open_mesh("n150", "device"):
             print("opened silicon")

@@ -5,6 +5,8 @@
     device        0 0 1 1 2 2 3 3      devices 0 and 1 both hold kv head 0
 
 TTNN's attention takes bf16 only: queries are rounded to it here, keys and values by the cache.
+
+Legend: B batch, 1; H query heads and G key-value heads of a device; N new rows, S all rows; E features of a head.
 """
 
 from __future__ import annotations
@@ -83,7 +85,10 @@ def _columns(ctx: Context, heads: list[torch.Tensor], *, cut: bool) -> ttnn.Tens
 
 
 def causal_mask(ctx: Context, rows: int, keys: int) -> ttnn.Tensor | None:
-    """Additive (1, 1, rows, keys) in bf16 by which the last ``rows`` of ``keys`` rows see those up to their own."""
+    """A mask (1, 1, rows, keys) in bf16 that is added to scores, None for a single row, which attends to all.
+
+    The last ``rows`` of all ``keys`` rows attend to the rows up to their own.
+    """
     if rows == 1:
         return None
     ahead = torch.ones(rows, keys).triu(keys - rows + 1)
@@ -91,10 +96,15 @@ def causal_mask(ctx: Context, rows: int, keys: int) -> ttnn.Tensor | None:
 
 
 def grouped_attention(
-    ctx: Context, q: ttnn.Tensor, k: ttnn.Tensor, v: ttnn.Tensor, mask: ttnn.Tensor | None
+    ctx: Context, q_BHNE: ttnn.Tensor, k_BGSE: ttnn.Tensor, v_BGSE: ttnn.Tensor, *, mask: ttnn.Tensor | None
 ) -> ttnn.Tensor:
-    """q (1, H, N, E) to k, v (1, G, S, E) in bf16 -> (1, 1, N, H * E); without a mask every row sees every row."""
+    """Local heads' attention (1, 1, N, H * E); keys and values are bf16, without a mask every row sees all rows."""
     out = ttnn.transformer.scaled_dot_product_attention(
-        ttnn.typecast(q, ttnn.bfloat16), k, v, is_causal=False, attn_mask=mask, compute_kernel_config=ctx.sdpa_config
+        ttnn.typecast(q_BHNE, ttnn.bfloat16),
+        k_BGSE,
+        v_BGSE,
+        is_causal=False,
+        attn_mask=mask,
+        compute_kernel_config=ctx.sdpa_config,
     )
     return ttnn.typecast(ttnn.experimental.nlp_concat_heads(out), ctx.dtype)

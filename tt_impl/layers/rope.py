@@ -7,6 +7,8 @@ Pictures and video: neighbouring features turn together. TTNN multiplies every 3
 neighbours, with a sign:
 
     (x0, x1) * cos + ((x0, x1) @ turn) * sin        turn: (x0, x1) -> (-x1, x0)
+
+Legend: B batch, H heads, N tokens, E features of a head, P angles of a token.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ Tables = tuple[ttnn.Tensor, ttnn.Tensor]
 PairTables = tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]
 
 
-def text_rotary(ctx: Context, positions: torch.Tensor, features: int, theta: float) -> Tables:
+def text_rotary(ctx: Context, positions_N: torch.Tensor, features: int, theta: float) -> Tables:
     """(cos, sin), each (1, 1, N, features), both halves alike, of N whole positions in a text."""
     frequencies = 1.0 / theta ** (torch.arange(0, features, 2, dtype=torch.float32) / features)
-    angles = torch.outer(positions.float(), frequencies).repeat(1, 2)[None, None]
+    angles = torch.outer(positions_N.float(), frequencies).repeat(1, 2)[None, None]
     return ctx.put(angles.cos()), ctx.put(angles.sin())
 
 
-def rotate_halves(x: ttnn.Tensor, tables: Tables) -> ttnn.Tensor:
-    """Turn (1, H, N, E); the op gives whole tiles of rows, of which the first N are taken."""
-    rows = x.shape[2]
-    turned = ttnn.experimental.rotary_embedding(x, *tables)
+def rotate_halves(x_BHNE: ttnn.Tensor, cos_NP: ttnn.Tensor, sin_NP: ttnn.Tensor) -> ttnn.Tensor:
+    """Turn (1, H, N, E) by tables of :func:`text_rotary`; of the whole tiles that the op gives, N rows are taken."""
+    rows = x_BHNE.shape[2]
+    turned = ttnn.experimental.rotary_embedding(x_BHNE, cos_NP, sin_NP)
     return turned if turned.shape[2] == rows else turned[:, :, :rows]
 
 

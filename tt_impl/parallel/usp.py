@@ -17,7 +17,7 @@ from tt_impl.parallel.ulysses import ulysses_attention
 
 
 def joint_attention(
-    ctx: Context, qkv: QKV, prompt: QKV | None, *, logical_n: int, drop_prompt: bool = False
+    ctx: Context, spatial: QKV, prompt: QKV | None, *, logical_n: int, drop_prompt: bool = False
 ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
     """(B, local heads, rows, E) -> (out, prompt out or None).
 
@@ -29,7 +29,7 @@ def joint_attention(
             return ring_attention(ctx, qkv, prompt, logical_n=logical_n)
         return _local(ctx, qkv, prompt, logical_n=logical_n)
 
-    return ulysses_attention(ctx, qkv, prompt, inner, drop_prompt=drop_prompt)
+    return ulysses_attention(ctx, spatial, prompt, inner, drop_prompt=drop_prompt)
 
 
 def _local(ctx: Context, qkv: QKV, prompt: QKV | None, *, logical_n: int) -> tuple:

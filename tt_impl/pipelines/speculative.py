@@ -62,16 +62,16 @@ class DFlashDrafter:
 def speculate(
     target: Qwen3MoeForCausalLM,
     drafter: DFlashDrafter,
-    prompt: torch.Tensor,
+    prompt_1P: torch.Tensor,
     *,
     keep: tuple[int, ...],
     max_new_tokens: int,
 ) -> dict[str, Any]:
     """Greedy tokens of the target with a drafter's help: ``tokens`` and, per step, ``steps``."""
     cache = target.new_cache()
-    hidden = target.hidden(prompt[None], cache, keep)
+    hidden = target.hidden(prompt_1P, cache, keep)
     tokens, steps = [int(target.argmax(hidden.last)[-1])], []
-    start, kept = len(prompt), hidden.kept
+    start, kept = prompt_1P.shape[1], hidden.kept
     while len(tokens) < max_new_tokens:
         proposed = drafter.propose(start, tokens[-1], kept)
         hidden = target.hidden(torch.cat([torch.tensor(tokens[-1:]), proposed])[None], cache, keep)
@@ -94,12 +94,12 @@ def speculate(
     return {"tokens": tokens[:max_new_tokens], "steps": steps}
 
 
-def greedy(target: Qwen3MoeForCausalLM, prompt: torch.Tensor, *, max_new_tokens: int) -> dict[str, Any]:
+def greedy(target: Qwen3MoeForCausalLM, prompt_1P: torch.Tensor, *, max_new_tokens: int) -> dict[str, Any]:
     """Tokens of the target alone, one row per pass."""
-    cache, rows, tokens = target.new_cache(), prompt, []
+    cache, rows, tokens = target.new_cache(), prompt_1P, []
     while len(tokens) < max_new_tokens:
-        tokens.append(int(target.argmax(target.hidden(rows[None], cache).last)[-1]))
-        rows = torch.tensor(tokens[-1:])
+        tokens.append(int(target.argmax(target.hidden(rows, cache).last)[-1]))
+        rows = torch.tensor([tokens[-1:]])
     return {"tokens": tokens, "steps": []}
 
 
@@ -114,20 +114,32 @@ def crop(cache: list, rows: int) -> None:
         layer.crop(rows)
 
 
+def load(
+    ctx: Context, target: str, draft: str | None, dtype: torch.dtype
+) -> tuple[Qwen3MoeForCausalLM, DFlashDraftModel | None]:
+    """(target, drafter or None) of two checkpoint folders, their weights read in ``dtype``."""
+    folder = Checkpoint(target)
+    model = Qwen3MoeForCausalLM(Weights(folder, dtype), ctx, Qwen3MoeConfig.from_dict(folder.config))
+    if draft is None:
+        return model, None
+    other = Checkpoint(draft)
+    return model, DFlashDraftModel(Weights(other, dtype), ctx, DFlashConfig.from_dict(other.config))
+
+
 def program(
     device: ttnn.MeshDevice,
     options: RunOptions,
     *,
-    checkpoint: Checkpoint,
-    inputs: dict[str, torch.Tensor],
-    max_new_tokens: int,
+    target: str,
     draft: str | None = None,
+    inputs: dict[str, torch.Tensor],
     cache: str = "context",
+    max_new_tokens: int,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Tokens after every prompt, and what the layers gave for the first prompt.
 
     Args:
-        checkpoint: the target's folder.
+        target: the target's folder.
         draft: its drafter's folder; None decodes with the target alone.
         inputs: ``ids``, all prompts one after the other, and ``lengths``, tokens of each.
 
@@ -137,25 +149,21 @@ def program(
     """
     if cache not in CACHES:
         raise UserError(f"cache '{cache}' does not exist on the device; choose one of {', '.join(CACHES)}.")
-    ctx = Context(device, options)
-    host = options.storage
-    target = Qwen3MoeForCausalLM(Weights(checkpoint, host), ctx, Qwen3MoeConfig.from_dict(checkpoint.config))
-    model = None
-    if draft is not None:
-        folder = Checkpoint(draft)
-        model = DFlashDraftModel(Weights(folder, host), ctx, DFlashConfig.from_dict(folder.config))
+    model, draft_model = load(Context(device, options), target, draft, options.storage)
     prompts = inputs["ids"].split(inputs["lengths"].tolist())
     texts = []
     for prompt in prompts:
-        if model is None:
-            texts.append(greedy(target, prompt, max_new_tokens=max_new_tokens))
+        if draft_model is None:
+            texts.append(greedy(model, prompt[None], max_new_tokens=max_new_tokens))
             continue
-        drafter = DFlashDrafter(model, target, cache)
+        drafter = DFlashDrafter(draft_model, model, cache)
         texts.append(
-            speculate(target, drafter, prompt, keep=model.config.target_layer_ids, max_new_tokens=max_new_tokens)
+            speculate(
+                model, drafter, prompt[None], keep=draft_model.config.target_layer_ids, max_new_tokens=max_new_tokens
+            )
         )
     first = texts[0]["tokens"][0]
-    return {"texts": texts}, _looked_into(target, model, prompts[0], first)
+    return {"texts": texts}, _looked_into(model, draft_model, prompts[0], first)
 
 
 def _looked_into(

@@ -85,7 +85,7 @@ def shared_heads(t: Env) -> None:
         local_q, *new = qkv(ctx.put(rows))
         seen = cache.append(*new)
         mask = causal_mask(ctx, rows.shape[2], cache.length)
-        parts.append(t.whole(grouped_attention(ctx, local_q, *seen, mask), (0, 3)))
+        parts.append(t.whole(grouped_attention(ctx, local_q, *seen, mask=mask), (0, 3)))
     torch.testing.assert_close(torch.cat(parts, 2)[0, 0], wanted, rtol=2e-2, atol=2e-2)
 
 
@@ -119,7 +119,7 @@ def rotary_of_part_of_a_tile(t: Env) -> None:
     angles = torch.outer(torch.arange(3, 8).float(), 1e4 ** -(torch.arange(0, 32, 2) / 32))
     first, second = x.chunk(2, -1)
     turned = [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()]
-    t.check(rotate_halves(ctx.put(x), tables), torch.cat(turned, -1), ulps=2)
+    t.check(rotate_halves(ctx.put(x), *tables), torch.cat(turned, -1), ulps=2)
 
 
 CASES = collect(globals())

@@ -5,6 +5,8 @@
                        --q-----> norm, rotate ---------------------------'
 
 The noise never enters the cache. Counterpart of ``refsim.models.dflash.attention``, which crops it afterwards.
+
+Legend: B batch, 1; N rows of noise, C new rows of context; D features. A (B, N, D) is (1, 1, N, D) on the devices.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ class DFlashAttention:
         self._out = Linear(weights, ctx, f"{prefix}.o_proj", in_features=heads * e, out_features=d, bias=False)
 
     def __call__(
-        self, noise: ttnn.Tensor, context: ttnn.Tensor, rotary: tuple[Tables, Tables], cache: KVCache
+        self, noise_BND: ttnn.Tensor, context_BCD: ttnn.Tensor, rotary: tuple[Tables, Tables], cache: KVCache
     ) -> ttnn.Tensor:
         """Normed noise (1, 1, N, D) and context (1, 1, C, D); ``rotary`` is of the noise and of the context."""
-        q, k, v = self._qkv(noise)
+        q, k, v = self._qkv(noise_BND)
         of_noise, of_context = rotary
-        q, k = rotate_halves(self._q_norm(q), of_noise), rotate_halves(self._k_norm(k), of_noise)
-        k_context, v_context = self._qkv.keys_values(context)
-        rows = cache.append(rotate_halves(self._k_norm(k_context), of_context), v_context)
+        q, k = rotate_halves(self._q_norm(q), *of_noise), rotate_halves(self._k_norm(k), *of_noise)
+        k_context, v_context = self._qkv.keys_values(context_BCD)
+        rows = cache.append(rotate_halves(self._k_norm(k_context), *of_context), v_context)
         k, v = (
             ttnn.concat([old, ttnn.typecast(new, ttnn.bfloat16)], dim=2) for old, new in zip(rows, (k, v), strict=True)
         )
-        return self._out(grouped_attention(self._ctx, q, k, v, None))
+        return self._out(grouped_attention(self._ctx, q, k, v, mask=None))

@@ -8,6 +8,8 @@
 
 The context projection adds one matmul per layer instead of one over all of them side by side: bf16 sums over fewer
 products each. No communication.
+
+Legend: B batch, 1; N rows of noise, C new rows of context; D features. A (B, N, D) is (1, 1, N, D) on the devices.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ class DFlashDecoderLayer:
         self._down = Linear(weights, ctx, f"{prefix}.mlp.down_proj", in_features=wide, out_features=d, bias=False)
 
     def __call__(
-        self, x: ttnn.Tensor, context: ttnn.Tensor, rotary: tuple[Tables, Tables], cache: KVCache
+        self, x_BND: ttnn.Tensor, context_BCD: ttnn.Tensor, rotary: tuple[Tables, Tables], cache: KVCache
     ) -> ttnn.Tensor:
-        x = ttnn.add(x, self._attention(self._norm1(x), context, rotary, cache))
+        x = ttnn.add(x_BND, self._attention(self._norm1(x_BND), context_BCD, rotary, cache))
         normed = self._norm2(x)
         hidden = ttnn.multiply(self._gate(normed), self._up(normed), input_tensor_a_activations=[ttnn.UnaryOpType.SILU])
         return ttnn.add(x, self._down(hidden))
@@ -75,16 +77,18 @@ class DFlashDraftModel:
             total = part if total is None else ttnn.add(total, part)
         return self._context_norm(total)
 
-    def __call__(self, noise: ttnn.Tensor, kept: list[ttnn.Tensor], cache: list[KVCache], *, start: int) -> ttnn.Tensor:
+    def __call__(
+        self, noise_BND: ttnn.Tensor, kept: list[ttnn.Tensor], cache: list[KVCache], *, start: int
+    ) -> ttnn.Tensor:
         """Embedded block, whose first row is at ``start``, and hidden states of the C rows before it that are new."""
         rows = kept[0].shape[2]
         if cache[0].length + rows != start:
             raise ValueError(f"{cache[0].length} cached and {rows} new rows do not end at {start}")
-        spans = torch.arange(start, start + noise.shape[2]), torch.arange(start - rows, start)
+        spans = torch.arange(start, start + noise_BND.shape[2]), torch.arange(start - rows, start)
         of_noise, of_context = (
             text_rotary(self._ctx, span, self.config.head_dim, self.config.rope_theta) for span in spans
         )
-        context, x = self.context(kept), noise
+        context, x = self.context(kept), noise_BND
         for layer, own in zip(self._layers, cache, strict=True):
             x = layer(x, context, (of_noise, of_context), own)
         return self._norm(x)

@@ -31,7 +31,7 @@ class Qwen3MoeAttention:
             weights, ctx, f"{prefix}.o_proj", in_features=heads * e, out_features=d, in_padded=heads * e, bias=False
         )
 
-    def __call__(self, x: ttnn.Tensor, rotary: Tables, mask: ttnn.Tensor | None, cache: KVCache) -> ttnn.Tensor:
+    def __call__(self, x: ttnn.Tensor, rotary: Tables, cache: KVCache, *, mask: ttnn.Tensor | None) -> ttnn.Tensor:
         q, k, v = self._qkv(x)
-        q, k = rotate_halves(self._q_norm(q), rotary), rotate_halves(self._k_norm(k), rotary)
-        return self._out(grouped_attention(self._ctx, q, *cache.append(k, v), mask))
+        q, k = rotate_halves(self._q_norm(q), *rotary), rotate_halves(self._k_norm(k), *rotary)
+        return self._out(grouped_attention(self._ctx, q, *cache.append(k, v), mask=mask))

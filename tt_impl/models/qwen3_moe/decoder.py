@@ -6,6 +6,8 @@
     x --rms norm--> head, vocabulary cut over tp --> local logits --> argmax over all devices
 
 Counterpart of ``refsim.models.qwen3_moe.decoder``.
+
+Legend: B batch, 1; N rows; D features. A (B, N, D) is (1, 1, N, D) on the devices.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ class Qwen3MoeDecoderLayer:
         self._attention = Qwen3MoeAttention(weights, ctx, f"{prefix}.self_attn", config)
         self._experts = Qwen3MoeSparseMoeBlock(weights, ctx, f"{prefix}.mlp", config)
 
-    def __call__(self, x: ttnn.Tensor, rotary: Tables, mask: ttnn.Tensor | None, cache: KVCache) -> ttnn.Tensor:
-        x = ttnn.add(x, gather_features(self._ctx, self._attention(self._norm1(x), rotary, mask, cache)))
+    def __call__(self, x: ttnn.Tensor, rotary: Tables, cache: KVCache, *, mask: ttnn.Tensor | None) -> ttnn.Tensor:
+        x = ttnn.add(x, gather_features(self._ctx, self._attention(self._norm1(x), rotary, cache, mask=mask)))
         return ttnn.add(x, gather_features(self._ctx, self._experts(self._norm2(x))))
 
 
@@ -92,7 +94,7 @@ class Qwen3MoeForCausalLM:
         mask = causal_mask(self.ctx, rows, first + rows)
         x, kept = self.embed(ids_BN), {}
         for index, (layer, own) in enumerate(zip(self._layers, cache, strict=True)):
-            x = layer(x, rotary, mask, own)
+            x = layer(x, rotary, own, mask=mask)
             kept[index] = x
         return Hidden(self._norm(x), [kept[index] for index in keep])
 

@@ -55,9 +55,9 @@ class Qwen3MoeSparseMoeBlock:
         partial = ttnn.linear(ttnn.multiply(hidden, weight), self._down, **config)
         return reduce_scatter_features(self._ctx, partial)
 
-    def route(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        """Weights of all experts (1, 1, N, E), zero for those not chosen."""
-        logits = ttnn.linear(x, self._router, compute_kernel_config=self._ctx.norm_config)
+    def route(self, tokens_TD: ttnn.Tensor) -> ttnn.Tensor:
+        """Weights of all experts (1, 1, T, E) for tokens (1, 1, T, D), zero for those not chosen."""
+        logits = ttnn.linear(tokens_TD, self._router, compute_kernel_config=self._ctx.norm_config)
         every = ttnn.softmax(logits, dim=3, numeric_stable=True, compute_kernel_config=self._ctx.norm_config)
         weight, expert = ttnn.topk(every, self._config.num_experts_per_tok, dim=3)
         if self._config.norm_topk_prob:

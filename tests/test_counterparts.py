@@ -1,0 +1,215 @@
+"""``refsim`` and ``tt_impl`` are counterparts file by file; what both define takes the same arguments in one order.
+
+A file without a counterpart has its reason in ``ALONE``, a signature that differs has it in ``DIFFERENT``. Everything
+is read from syntax trees, so no ttnn is needed. What differs everywhere, on purpose:
+
+    device (refsim), ctx (tt_impl)     a rank's device; the submesh of one cfg group. Where only one side needs it, the
+                                       other leaves it out
+    tokens (refsim), logical_n         refsim cuts tokens itself (``TokenShards``); ttnn's mesh mapper cuts them, and
+                                       its ops only ask how many are real
+    prompt_tokens, shard (refsim)      tt_impl replicates the prompt, and its mapper knows which device holds what
+    causal (refsim), mask (tt_impl)    tt_impl makes the mask once for all layers, refsim in each
+    options (tt_impl)                  a ``ttnn.MeshDevice`` does not carry a run's options, refsim's device does
+    stop, meta (refsim)                tt_impl decodes a given number of tokens; only refsim's programs are priced
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MIRRORED = ("layers", "parallel", "models", "pipelines")
+_NOT_YET = "tt_impl runs the transformers of SD3.5 and Flux.1 and the decoding of Qwen3 with DFlash so far"
+ALONE = {
+    "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
+    "(tt_impl/pipelines/transformer.py)",
+    "refsim/parallel/kv_ring.py": "the ring's transfers and buffers are inside one op of ttnn",
+    "refsim/parallel/sequence.py": "ttnn's mesh mapper cuts the tokens, and its ops mask from logical_n",
+    "refsim/models/registry.py": "the list of models is shared",
+    "refsim/models/spec.py": "what a model says of itself is shared",
+    "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
+    "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
+    "refsim/models/published.py": "configurations without weights, for predictions and full-size runs",
+    "refsim/pipelines/attention.py": "attention alone is judged through the block in tt_impl",
+    "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
+    "tt_impl/parallel/buffers.py": "who reads which persistent buffer, which refsim has in runtime/buffers.py",
+    "tt_impl/parallel/checks.py": "what ttnn's calls are checked for; refsim's collectives check themselves",
+    "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
+    "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
+}
+SHARED = ("config.py", "spec.py")
+"""Files of a model's folder that both sides use."""
+WITHOUT_TTNN = (
+    "refsim/layers/convolution.py",
+    "refsim/layers/group_norm.py",
+    "refsim/parallel/halo.py",
+    "refsim/pipelines/",
+    *(f"refsim/models/{name}/" for name in ("clip", "cogvideox", "t5", "vae", "vae_cogvideox", "vae_wan", "wan22")),
+)
+"""What only refsim runs so far: autoencoders, encoders, video models and whole pipelines."""
+
+RENAMED = {"device": "ctx", "tokens": "logical_n"}
+UNMATCHED = {"refsim": ("prompt_tokens", "shard", "causal", "stop", "meta"), "tt_impl": ("options", "mask")}
+_LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
+DIFFERENT = {
+    "layers/linear.py:Linear.__init__": "refsim's decoders keep their weights without bias themselves",
+    "layers/norm.py:DistributedLayerNorm.__init__": "no model of tt_impl has such a norm with weight and bias yet",
+    "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
+    "pipelines/speculative.py:DFlashDrafter.propose": _LIST,
+    "parallel/ring.py:ring_attention": "ttnn's ring is one op, which gets the prompt and the mask with q, k and v",
+    "parallel/ulysses.py:ulysses_attention": "ttnn pads no heads at a call, and keeps the log-sum-exp to itself",
+    "parallel/usp.py:joint_attention": "refsim's prompt may bring no queries, and simulate_attention asks for the lse",
+}
+"""A reason for every signature that differs all the same, by ``file:name``."""
+
+Signatures = dict[str, list[str]]
+
+
+def files(root: Path, side: str) -> set[str]:
+    """Files of one side that want a counterpart, relative to the side's folder."""
+    return {
+        path.relative_to(root / side).as_posix()
+        for folder in MIRRORED
+        for path in (root / side / folder).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+
+def is_excused(name: str) -> bool:
+    """Whether a file of refsim is one that tt_impl shares, or has no use for yet."""
+    shared = name.startswith("refsim/models/") and name.endswith(SHARED)
+    return shared or any(name.startswith(part) for part in WITHOUT_TTNN)
+
+
+def file_faults(root: Path, alone: dict[str, str]) -> list[str]:
+    """One line for every file without counterpart and reason, and for every reason that is not needed."""
+    refsim, device = files(root, "refsim"), files(root, "tt_impl")
+    single = {f"refsim/{name}" for name in refsim - device} | {f"tt_impl/{name}" for name in device - refsim}
+    faults = [f"{name}: no counterpart and no reason" for name in single if name not in alone and not is_excused(name)]
+    return sorted(faults + [f"{name}: a reason that is not needed" for name in alone if name not in single])
+
+
+def signatures(source: str) -> Signatures:
+    """Names of the parameters of every public function and method of a module, ``*`` where only keywords follow."""
+    found: Signatures = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            found[node.name] = _parameters(node)
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            found |= _methods(node)
+    return found
+
+
+def _methods(node: ast.ClassDef) -> Signatures:
+    functions = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+    public = [f for f in functions if f.name in ("__init__", "__call__") or not f.name.startswith("_")]
+    return {f"{node.name}.{f.name}": _parameters(f) for f in public}
+
+
+def _parameters(node: ast.FunctionDef) -> list[str]:
+    positional = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
+    keywords = [a.arg for a in node.args.kwonlyargs]
+    return [*positional, *(["*", *keywords] if keywords else [])]
+
+
+def agree(refsim: list[str], device: list[str]) -> bool:
+    """Whether two signatures say the same, but for what corresponds on purpose."""
+    renamed = (name if name in device else RENAMED.get(name, name) for name in refsim)
+    ours = [name for name in renamed if name not in UNMATCHED["refsim"]]
+    theirs = [name for name in device if name not in UNMATCHED["tt_impl"]]
+    for name in ("ctx", "logical_n"):
+        if (name in ours) != (name in theirs):
+            ours, theirs = ([n for n in side if n != name] for side in (ours, theirs))
+    return _without_empty_star(ours) == _without_empty_star(theirs)
+
+
+def _without_empty_star(names: list[str]) -> list[str]:
+    return names[:-1] if names[-1:] == ["*"] else names
+
+
+def signature_faults(root: Path, different: dict[str, str]) -> list[str]:
+    """One line for every signature that differs without a reason, and for every reason that is not needed."""
+    found = {}
+    for name in sorted(files(root, "refsim") & files(root, "tt_impl")):
+        ours, theirs = (signatures((root / side / name).read_text(encoding="utf-8")) for side in ("refsim", "tt_impl"))
+        for function in ours.keys() & theirs.keys():
+            if not agree(ours[function], theirs[function]):
+                found[f"{name}:{function}"] = f"refsim takes {ours[function]}, tt_impl {theirs[function]}"
+    faults = [f"{key}: {how}" for key, how in found.items() if key not in different]
+    return sorted(faults + [f"{key}: a reason that is not needed" for key in different if key not in found])
+
+
+def test_every_file_has_its_counterpart_or_a_reason():
+    assert file_faults(ROOT, ALONE) == []
+
+
+def test_counterparts_take_the_same_arguments_in_the_same_order():
+    assert signature_faults(ROOT, DIFFERENT) == []
+
+
+def test_enough_is_compared():
+    """The comparison would also pass if nothing were found to compare."""
+    both = files(ROOT, "refsim") & files(ROOT, "tt_impl")
+    compared = {
+        f"{name}:{function}"
+        for name in both
+        for function in signatures((ROOT / "refsim" / name).read_text(encoding="utf-8")).keys()
+        & signatures((ROOT / "tt_impl" / name).read_text(encoding="utf-8")).keys()
+    }
+    assert {
+        "layers/linear.py:ColParallelQKV.__init__",
+        "models/sd35/block.py:SD35Block.__call__",
+        "parallel/padding.py:padded_features",
+        "pipelines/transformer.py:program",
+    } <= compared
+    assert len(compared) >= 50
+
+
+def _tree(root: Path, **sources: str) -> Path:
+    """A tree of two sides with ``layers/norm.py`` in each, but for what ``sources`` (by side) replaces."""
+    for side in ("refsim", "tt_impl"):
+        path = root / side / "layers" / "norm.py"
+        path.parent.mkdir(parents=True)
+        device = "device" if side == "refsim" else "ctx"
+        plain = f"class Norm:\n    def __init__(self, weights, {device}, name, *, eps): ...\n"
+        path.write_text(sources.get(side, plain))
+    return root
+
+
+def test_a_missing_counterpart_is_noticed(tmp_path):
+    root = _tree(tmp_path)
+    assert file_faults(root, {}) == []
+    (root / "tt_impl" / "layers" / "norm.py").unlink()
+    assert file_faults(root, {}) == ["refsim/layers/norm.py: no counterpart and no reason"]
+    assert file_faults(root, {"refsim/layers/norm.py": "why"}) == []
+
+
+def test_a_reason_that_is_not_needed_is_noticed(tmp_path):
+    root, gone = _tree(tmp_path), {"refsim/layers/norm.py": "why", "tt_impl/layers/gone.py": "why"}
+    assert file_faults(root, gone) == [f"{name}: a reason that is not needed" for name in gone]
+    assert signature_faults(root, {"layers/norm.py:Norm.__init__": "why"}) == [
+        "layers/norm.py:Norm.__init__: a reason that is not needed"
+    ]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    ["ctx, weights, name, *, eps", "weights, ctx, prefix, *, eps", "weights, ctx, name, eps", "weights, ctx, name"],
+    ids=["order", "name", "keyword", "fewer"],
+)
+def test_a_planted_difference_is_noticed(tmp_path, parameters):
+    assert signature_faults(_tree(tmp_path / "same"), {}) == []
+    root = _tree(tmp_path / "other", tt_impl=f"class Norm:\n    def __init__(self, {parameters}): ...\n")
+    (fault,) = signature_faults(root, {})
+    assert fault.startswith("layers/norm.py:Norm.__init__: refsim takes ['weights', 'device', 'name', '*', 'eps']")
+    assert signature_faults(root, {"layers/norm.py:Norm.__init__": "why"}) == []
+
+
+def test_what_one_side_does_not_need_may_be_left_out():
+    assert agree(["weights", "name", "*", "eps"], ["weights", "ctx", "name", "*", "eps"])
+    assert agree(["x", "*", "tokens", "prompt_tokens"], ["x", "*", "logical_n"])
+    assert agree(["device", "*", "inputs"], ["device", "options", "*", "inputs"])
+    assert not agree(["device", "x"], ["x", "ctx"])
