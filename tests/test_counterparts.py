@@ -32,7 +32,6 @@ ALONE = {
     "refsim/models/spec.py": "what a model says of itself is shared",
     "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
     "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
-    "refsim/models/published.py": "configurations without weights, for predictions and full-size runs",
     "refsim/pipelines/attention.py": "attention alone is judged through the block in tt_impl",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
     "tt_impl/parallel/buffers.py": "who reads which persistent buffer, which refsim has in runtime/buffers.py",
