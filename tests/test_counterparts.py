@@ -5,7 +5,7 @@ is read from syntax trees, so no ttnn is needed. What differs everywhere, on pur
 
     device (refsim), ctx (tt_impl)     a rank's device; the submesh of one cfg group. Where only one side needs it, the
                                        other leaves it out
-    tokens (refsim), logical_n         refsim cuts tokens itself (``TokenShards``); ttnn's mesh mapper cuts them, and
+    tokens, valid (refsim), logical_n  refsim cuts tokens itself (``TokenShards``); ttnn's mesh mapper cuts them, and
                                        its ops only ask how many are real
     prompt_tokens, shard (refsim)      tt_impl replicates the prompt, and its mapper knows which device holds what
     causal (refsim), mask (tt_impl)    tt_impl makes the mask once for all layers, refsim in each
@@ -51,15 +51,14 @@ WITHOUT_TTNN = (
 """What only refsim runs so far: autoencoders, encoders, video models and whole pipelines."""
 
 RENAMED = {"device": "ctx", "tokens": "logical_n"}
-UNMATCHED = {"refsim": ("prompt_tokens", "shard", "causal", "stop", "meta"), "tt_impl": ("options", "mask")}
+UNMATCHED = {"refsim": ("prompt_tokens", "shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask")}
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
 DIFFERENT = {
+    "layers/linear.py:AttentionSizes.padded": "Ulysses on the device cuts padded heads, refsim pads them in the exchange",
     "layers/linear.py:Linear.__init__": "refsim's decoders keep their weights without bias themselves",
     "layers/norm.py:DistributedLayerNorm.__init__": "no model of tt_impl has such a norm with weight and bias yet",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "pipelines/speculative.py:DFlashDrafter.propose": _LIST,
-    "parallel/ring.py:ring_attention": "ttnn's ring is one op, which gets the prompt and the mask with q, k and v",
-    "parallel/ulysses.py:ulysses_attention": "ttnn pads no heads at a call, and keeps the log-sum-exp to itself",
     "parallel/usp.py:joint_attention": "refsim's prompt may bring no queries, and simulate_attention asks for the lse",
 }
 """A reason for every signature that differs all the same, by ``file:name``."""

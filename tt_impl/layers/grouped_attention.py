@@ -96,13 +96,13 @@ def causal_mask(ctx: Context, rows: int, keys: int) -> ttnn.Tensor | None:
 
 
 def grouped_attention(
-    ctx: Context, q_BHNE: ttnn.Tensor, k_BGSE: ttnn.Tensor, v_BGSE: ttnn.Tensor, *, mask: ttnn.Tensor | None
+    ctx: Context, query_BHNE: ttnn.Tensor, key_BGSE: ttnn.Tensor, value_BGSE: ttnn.Tensor, *, mask: ttnn.Tensor | None
 ) -> ttnn.Tensor:
     """Local heads' attention (1, 1, N, H * E); keys and values are bf16, without a mask every row sees all rows."""
     out = ttnn.transformer.scaled_dot_product_attention(
-        ttnn.typecast(q_BHNE, ttnn.bfloat16),
-        k_BGSE,
-        v_BGSE,
+        ttnn.typecast(query_BHNE, ttnn.bfloat16),
+        key_BGSE,
+        value_BGSE,
         is_causal=False,
         attn_mask=mask,
         compute_kernel_config=ctx.sdpa_config,

@@ -25,9 +25,9 @@ class KVCache:
     def length(self) -> int:
         return 0 if self._rows is None else self._rows[0].shape[2]
 
-    def append(self, k_BHNE: ttnn.Tensor, v_BHNE: ttnn.Tensor) -> Rows:
+    def append(self, key_BHNE: ttnn.Tensor, value_BHNE: ttnn.Tensor) -> Rows:
         """Add rows; returns all of them, old ones first."""
-        new = ttnn.typecast(k_BHNE, ttnn.bfloat16), ttnn.typecast(v_BHNE, ttnn.bfloat16)
+        new = ttnn.typecast(key_BHNE, ttnn.bfloat16), ttnn.typecast(value_BHNE, ttnn.bfloat16)
         old = self._rows
         self._rows = (
             new if old is None else tuple(ttnn.concat(list(pair), dim=2) for pair in zip(old, new, strict=True))

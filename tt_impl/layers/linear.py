@@ -1,6 +1,11 @@
-"""Linear layers: replicated, column-parallel, row-parallel, with or without bias, and the fused, reshuffled QKV."""
+"""Linear layers: replicated, column-parallel, row-parallel, with or without bias, and around attention.
+
+Legend: B batch, H local heads, N rows, E features of a head, D features of the stream.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -104,30 +109,40 @@ class RowParallelLinear:
         return out if self._bias is None else ttnn.add(out, self._bias)
 
 
+@dataclass(frozen=True)
+class AttentionSizes:
+    """Features of the stream, number of heads, and features of a head."""
+
+    features: int
+    num_heads: int
+    head_dim: int
+
+    @property
+    def inner(self) -> int:
+        """Features of all heads."""
+        return self.num_heads * self.head_dim
+
+    def padded(self, ctx: Context) -> int:
+        """The same, heads padded to a multiple of tp, and of what Ulysses cuts a tp member's heads into."""
+        return padded_heads(self.num_heads, ctx.tp * ctx.ulysses) * self.head_dim
+
+
 class ColParallelQKV:
     """q, k, v as one column-parallel linear; each device gets ``[its q heads | its k heads | its v heads]``."""
 
     def __init__(
-        self,
-        weights: Weights,
-        ctx: Context,
-        names: tuple[str, ...],
-        *,
-        in_features: int,
-        num_heads: int,
-        head_dim: int,
-        bias: bool = True,
+        self, weights: Weights, ctx: Context, names: tuple[str, ...], sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
         self._ctx, self._bias = ctx, None
-        if head_dim % TILE:
+        if sizes.head_dim % TILE:
             raise UserError(
-                f"TTNN splits heads by whole tiles, so a head size of {head_dim} must be a multiple of {TILE}."
+                f"TTNN splits heads by whole tiles, so a head size of {sizes.head_dim} must be a multiple of {TILE}."
             )
-        heads = padded_heads(num_heads, ctx.tp * ctx.ulysses)
-        self._local_heads, in_padded = heads // ctx.tp, padded_features(in_features, ctx.tp)
-        inner, padded = num_heads * head_dim, heads * head_dim
+        inner, padded = sizes.inner, sizes.padded(ctx)
+        self._local_heads = padded // sizes.head_dim // ctx.tp
+        lanes = padded_features(sizes.features, ctx.tp)
         weight = torch.stack(
-            [pad_to(weights.take(f"{n}.weight", (inner, in_features)), padded, in_padded) for n in names]
+            [pad_to(weights.take(f"{n}.weight", (inner, sizes.features)), padded, lanes) for n in names]
         )
         self._weight = ctx.put(self._per_device(weight).t()[None, None], tp_dim=3)
         if bias:
@@ -144,3 +159,17 @@ class ColParallelQKV:
         return ttnn.experimental.nlp_create_qkv_heads(
             qkv, num_heads=self._local_heads, num_kv_heads=self._local_heads, transpose_k_heads=False
         )
+
+
+class RowParallelHeads:
+    """The linear after attention: the device's heads side by side, then row-parallel."""
+
+    def __init__(self, weights: Weights, ctx: Context, name: str, sizes: AttentionSizes, *, bias: bool = True) -> None:
+        padded = sizes.padded(ctx)
+        self._linear = RowParallelLinear(
+            weights, ctx, name, in_features=sizes.inner, out_features=sizes.features, in_padded=padded, bias=bias
+        )
+
+    def __call__(self, x_BHNE: ttnn.Tensor) -> ttnn.Tensor:
+        """(B, local heads, rows, E) -> (B, 1, rows, local D)."""
+        return self._linear(ttnn.experimental.nlp_concat_heads(x_BHNE))

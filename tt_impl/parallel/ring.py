@@ -17,7 +17,7 @@ QKV = tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]
 
 
 def ring_attention(
-    ctx: Context, qkv: QKV, prompt: QKV | None, *, logical_n: int
+    ctx: Context, qkv: QKV, rear: QKV | None = None, *, logical_n: int
 ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
     """(B, local heads, local N, E) over the ring axis -> (out, prompt out or None)."""
     q, k, v = qkv
@@ -28,7 +28,7 @@ def ring_attention(
             q,
             k,
             v,
-            *(prompt or ()),
+            *(rear or ()),
             persistent_output_buffer_k=ccl.gather_buffer(k, dim=2, axis=axis, name="ring.k"),
             persistent_output_buffer_v=ccl.gather_buffer(v, dim=2, axis=axis, name="ring.v"),
             joint_strategy="rear",
@@ -44,4 +44,4 @@ def ring_attention(
             subdevice_id=ttnn.SubDeviceId(0),
             ccl_core_grid_offset=ttnn.CoreCoord(0, grid.y - 1),
         )
-    return out, prompt_out if prompt else None
+    return out, prompt_out if rear else None

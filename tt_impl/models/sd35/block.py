@@ -17,6 +17,7 @@ from refsim.checkpoint import Weights
 from refsim.models.sd35.config import SD35Config
 from tt_impl.layers.attention import JointAttention
 from tt_impl.layers.feedforward import ParallelFeedForward
+from tt_impl.layers.linear import AttentionSizes
 from tt_impl.layers.modulation import Modulation, modulate
 from tt_impl.layers.norm import DistributedLayerNorm
 from tt_impl.parallel.context import Context
@@ -33,23 +34,27 @@ class SD35Block:
         d, prefix = config.features, f"transformer_blocks.{index}"
         self._dual = index in config.dual_attention_layers
         self._context_pre_only = index == config.num_layers - 1
-        attention = {
-            "features": d,
-            "num_heads": config.num_attention_heads,
-            "head_dim": config.attention_head_dim,
-            "qk_norm": config.qk_norm is not None,
-        }
+        sizes = AttentionSizes(d, config.num_attention_heads, config.attention_head_dim)
+        qk_norm = config.qk_norm is not None
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
         self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
         self._mod_prompt = Modulation(
             weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=2 if self._context_pre_only else 6
         )
         self._attn = JointAttention(
-            weights, ctx, f"{prefix}.attn", prompt=True, prompt_out=not self._context_pre_only, **attention
+            weights,
+            ctx,
+            f"{prefix}.attn",
+            sizes,
+            prompt=True,
+            prompt_out=not self._context_pre_only,
+            qk_norm=qk_norm,
         )
         self._ff = ParallelFeedForward(weights, ctx, f"{prefix}.ff", features=d, hidden=4 * d)
         if self._dual:
-            self._attn2 = JointAttention(weights, ctx, f"{prefix}.attn2", prompt=False, prompt_out=False, **attention)
+            self._attn2 = JointAttention(
+                weights, ctx, f"{prefix}.attn2", sizes, prompt=False, prompt_out=False, qk_norm=qk_norm
+            )
         if not self._context_pre_only:
             self._ff_prompt = ParallelFeedForward(weights, ctx, f"{prefix}.ff_context", features=d, hidden=4 * d)
 
