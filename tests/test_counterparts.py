@@ -54,7 +54,7 @@ RENAMED = {"device": "ctx", "tokens": "logical_n"}
 UNMATCHED = {"refsim": ("prompt_tokens", "shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask")}
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
 DIFFERENT = {
-    "layers/linear.py:AttentionSizes.padded": "Ulysses on the device cuts padded heads, refsim pads them in the exchange",
+    "layers/linear.py:AttentionSizes.padded": "in refsim Ulysses pads for itself, in the exchange",
     "layers/linear.py:Linear.__init__": "refsim's decoders keep their weights without bias themselves",
     "layers/norm.py:DistributedLayerNorm.__init__": "no model of tt_impl has such a norm with weight and bias yet",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
