@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from parity.cases import Case
+from parity.digests import tensor_digests
 from parity.kinds import load
 from parity.kinds.base import CpuKind, Measured
 from parity.store import CheckpointStore
 from refsim.errors import UserError
+from refsim.runtime.launch import Result
 
 
 class CpuRunner:
@@ -41,7 +43,7 @@ class CpuRunner:
             kind.measure(case, seed, result),
             noise=kind.noise(case, seed),
             bytes_by_collective=result.bytes_by_collective,
-            digests=kind.digests(result),
+            digests=tensor_digests(kind.answers(result)),
             sim_s=result.wall_s,
             hazards=list(map(str, result.hazards)),
             trace=getattr(result, "trace", []),
@@ -49,15 +51,27 @@ class CpuRunner:
         if case.other_layout is not None:
             other = kind.run(case, case.other_layout, seed)
             measured.metrics |= kind.measure_other_layout(case, result, other)
-            measured.digests |= {f"other_layout.{name}": value for name, value in kind.digests(other).items()}
+            digests = tensor_digests(kind.answers(other))
+            measured.digests |= {f"other_layout.{name}": digest for name, digest in digests.items()}
             measured.hazards += map(str, other.hazards)
             measured.sim_s += other.wall_s
         measured.oracle_s = time.monotonic() - started - measured.sim_s
         return measured
 
-    def simulate(self, case: Case, seed: int, **more: Any) -> Any:
-        """The simulator's part of a case alone; ``more`` are further options of the run."""
-        return self._kind(case).run(case, case.layout, seed, **more)
+    def simulate(self, case: Case, seed: int, **more: Any) -> Result:
+        """The simulator's part of a case alone, its tensors those whose bits count; ``more`` as in :meth:`run`."""
+        kind = self._kind(case)
+        result = kind.run(case, case.layout, seed, **more)
+        if isinstance(result, Result):
+            return result
+        return Result(
+            values=[{"replicas_equal": result.replicas_equal}],
+            tensors=kind.answers(result),
+            bytes_by_collective=result.bytes_by_collective,
+            bytes_per_rank=[],
+            hazards=result.hazards,
+            wall_s=result.wall_s,
+        )
 
     def drop(self, case: Case, seed: int) -> None:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""

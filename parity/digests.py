@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +23,3 @@ def tensor_digest(x: Tensor) -> str:
 def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """The digest of every tensor, by name, names ascending."""
     return {name: tensor_digest(tensors[name]) for name in sorted(tensors)}
-
-
-def json_digest(value: Any) -> str:
-    """blake2b of JSON values, in hex."""
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=BYTES).hexdigest()

@@ -8,7 +8,6 @@ depends on it.
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from parity.cases import Case
+from parity.digests import tensor_digest
 from parity.machine import missing_memory
 from refsim.errors import RefsimError
 from refsim.runtime.launch import Result
@@ -108,19 +108,15 @@ def _attempt(
 
 def differences(plain: Result, found: Result) -> list[str]:
     """In what two results differ, to the bit, on any rank."""
-    said = []
+    differing = []
     for name in sorted(plain.tensors.keys() | found.tensors.keys()):
         a, b = plain.tensors.get(name), found.tensors.get(name)
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-            said.append(f"{name} has another shape or dtype than undisturbed")
-        elif digest(a) != digest(b):
+            differing.append(f"{name} has another shape or dtype than undisturbed")
+        elif tensor_digest(a) != tensor_digest(b):
             count = int((a.contiguous().view(torch.uint8) != b.contiguous().view(torch.uint8)).sum())
-            said.append(f"{name} differs from the undisturbed run in {count} bytes")
+            differing.append(f"{name} differs from the undisturbed run in {count} bytes")
     if plain.values != found.values:
         ranks = [r for r, (a, b) in enumerate(zip(plain.values, found.values, strict=True)) if a != b]
-        said.append(f"what ranks {', '.join(map(str, ranks))} report differs from the undisturbed run")
-    return said
-
-
-def digest(x: torch.Tensor) -> str:
-    return hashlib.blake2b(x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        differing.append(f"what ranks {', '.join(map(str, ranks))} report differs from the undisturbed run")
+    return differing

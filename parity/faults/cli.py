@@ -76,11 +76,11 @@ def run_faults(
 
 @app.command("list")
 def list_faults(backend: Backend = "both", expr: Expr = None, wing: Wing = None) -> None:
-    """Name every fault, what is wrong and what mistake of a person it stands for."""
+    """Name every fault, what is wrong and what mistake of a person leads to it."""
     from parity.faults.registry import FAULTS
 
     for ids in _chosen(_backend(wing, backend), expr).values():
         for name in ids:
             fault = FAULTS[name]
-            stands = f" ({fault.stands_for})" if fault.stands_for else ""
+            stands = f" ({fault.mistake})" if fault.mistake else ""
             typer.echo(f"{fault.backend:9} {fault.family:14} {name}: {fault.sentence}{stands}")

@@ -14,7 +14,7 @@ SEED = 7
 """Of weights and inputs of every case."""
 
 Record = dict[str, Any]
-"""``id``, ``kind`` (``clean`` or ``fault``), ``backend``, ``family``, ``sentence``, ``stands_for``, ``case``,
+"""``id``, ``kind`` (``clean`` or ``fault``), ``backend``, ``family``, ``sentence``, ``mistake``, ``case``,
 ``verdict`` (``passed`` or ``false alarm``; ``caught`` or ``survived``), ``caught_by`` (``metric``, ``value``,
 ``threshold`` of every bound exceeded, the furthest first), ``error`` (what refused it), ``metrics``, ``thresholds`` and
 ``seconds`` (None if refused)."""
@@ -29,7 +29,7 @@ def new_record(case: Case, fault: Fault | None, backend: str, bounds: Iterable[T
         "id": fault.id if fault else case.id,
         "kind": "fault" if fault else "clean",
         "backend": backend,
-        **{key: getattr(fault, key, "") for key in ("family", "sentence", "stands_for")},
+        **{key: getattr(fault, key, "") for key in ("family", "sentence", "mistake")},
         "case": case.id,
         "caught_by": [],
         "error": "",

@@ -39,12 +39,12 @@ SP2_TP2 = _model("bh-qb", "sp2_tp2")  # two axes of equal size: a wrong axis fit
 CFG2 = _model("n300", "cfg2", batch=2)
 
 
-def fault(family: str, case: Case, sentence: str, stands_for: str = "", *, says: str | None = None) -> Callable:
+def fault(family: str, case: Case, sentence: str, mistake: str = "", *, says: str | None = None) -> Callable:
     """Register the decorated generator function (one ``yield``) as a fault named after it."""
 
     def decorate(function: Callable[[], Iterator[None]]) -> Callable:
         inject = contextmanager(function)
-        register(Fault(function.__name__.replace("_", "-"), family, "cpu", sentence, stands_for, case, inject, says))
+        register(Fault(function.__name__.replace("_", "-"), family, "cpu", sentence, mistake, case, inject, says))
         return inject
 
     return decorate

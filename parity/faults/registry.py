@@ -16,7 +16,7 @@ class Fault:
         family: what kind of mistake it is.
         backend: ``cpu`` (it is put into ``refsim``) or ``ttnn-mock`` (into ``tt_impl``).
         sentence: what is wrong in the program.
-        stands_for: the mistake of a person that it stands for.
+        mistake: what a person gets wrong so that this comes out; empty if that is plain.
         case: the ``parity.cases.Case`` that must fail.
         inject: puts it in, called in the process that runs the program.
         says: regular expression in the error that refuses it; None where only a metric may catch it.
@@ -26,7 +26,7 @@ class Fault:
     family: str
     backend: str
     sentence: str
-    stands_for: str
+    mistake: str
     case: Any
     inject: Callable[..., Any]
     says: str | None = None

@@ -1,4 +1,4 @@
-"""What the faults' records tell: counts, which metric alone would have missed what, the matrix fault x metric."""
+"""Reports on faults: counts, which metric alone would have missed what, the matrix of faults and metrics."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def as_json(records: list[Record]) -> str:
 
 def markdown(records: list[Record]) -> str:
     """What caught each fault, and the matrix fault x metric."""
-    told = summary(records)
+    counts = summary(records)
     faults = [r for r in records if r["kind"] == "fault"]
     lines = [
         "# Faults",
         "",
-        f"**Measured.** {told['caught']} of {told['faults']} deliberate faults caught, "
-        f"{len(told['false_alarms'])} false alarms on {told['clean_cases']} clean cases. "
-        f"A gate of whole-tensor PCC >= 0.999 alone would have let {len(told['missed_by_pcc_0.999'])} of them pass.",
+        f"**Measured.** {counts['caught']} of {counts['faults']} deliberate faults caught, "
+        f"{len(counts['false_alarms'])} false alarms on {counts['clean_cases']} clean cases. "
+        f"A gate of whole-tensor PCC >= 0.999 alone would have let {len(counts['missed_by_pcc_0.999'])} of them pass.",
         "",
     ]
     for family in dict.fromkeys(r["family"] for r in faults):
         lines += [
             f"## {family}",
             "",
-            "| fault | backend | what is wrong | stands for | caught by |",
+            "| fault | backend | what is wrong | mistake | caught by |",
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {r['id']} | {r['backend']} | {_cell(r['sentence'])} | {_cell(r['stands_for'])} | {_cell(_caught(r))} |"
+            f"| {r['id']} | {r['backend']} | {_cell(r['sentence'])} | {_cell(r['mistake'])} | {_cell(_caught(r))} |"
             for r in faults
             if r["family"] == family
         ]

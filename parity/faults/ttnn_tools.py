@@ -37,7 +37,7 @@ WHOLE_SP2 = _whole("n300", "sp2", (12, 24), 1)
 
 
 def fault(
-    family: str, case: Case, sentence: str, stands_for: str, *, says: str | None = None
+    family: str, case: Case, sentence: str, mistake: str, *, says: str | None = None
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register the decorated function as a fault of the device backend.
 
@@ -46,7 +46,7 @@ def fault(
 
     def decorate(inject: Callable[[], None]) -> Callable[[], None]:
         name = f"ttnn-{inject.__name__.replace('_', '-')}"
-        register(Fault(name, family, "ttnn-mock", sentence, stands_for, case, inject, says))
+        register(Fault(name, family, "ttnn-mock", sentence, mistake, case, inject, says))
         return inject
 
     return decorate

@@ -15,7 +15,6 @@ from torch import Tensor
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, load_oracle
-from parity.digests import tensor_digests
 from parity.oracles import oracle_of
 from parity.oracles.base import Oracle
 from parity.store import CheckpointStore
@@ -103,9 +102,9 @@ class CpuKind(Kind):
         """All metrics of the oracle in the storage dtype against itself in a wider one; empty where that is costly."""
         return {}
 
-    def digests(self, result: Any) -> dict[str, str]:
-        """Digests of the answer, by name."""
-        return tensor_digests(result.tensors)
+    def answers(self, result: Any) -> dict[str, Tensor]:
+        """The tensors of a result whose bits count, by name."""
+        return result.tensors
 
 
 class ModelKind(CpuKind):

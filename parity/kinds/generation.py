@@ -22,7 +22,6 @@ from torch import Tensor
 
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, load_oracle, transformers_model
-from parity.digests import json_digest
 from parity.inputs import generator
 from parity.kinds.base import CpuKind, Metrics
 from parity.store import CheckpointStore
@@ -96,11 +95,16 @@ class Generation(CpuKind):
         share = undecided / len(prompts)
         return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
 
-    def digests(self, result: TextResult) -> dict[str, str]:
-        texts = [asdict(text) for text in result.texts]
-        for step in (step for text in texts for step in text["steps"]):
-            del step["seconds"]
-        return {"texts": json_digest(texts)}
+    def answers(self, result: TextResult) -> dict[str, Tensor]:
+        """Everything about all prompts, one after the other: tokens, and of every step what made it."""
+        steps = [step for text in result.texts for step in text.steps]
+        return {
+            "tokens": torch.tensor([token for text in result.texts for token in text.tokens]),
+            "proposed": torch.tensor([token for step in steps for token in step.proposed]),
+            "accepted": torch.tensor([step.accepted for step in steps]),
+            "rows": torch.tensor([[step.target_rows, step.draft_rows] for step in steps]),
+            "margins": torch.tensor([step.margin for step in steps], dtype=torch.float64),
+        }
 
     def drop(self, case: Case, seed: int) -> None:
         super().drop(case, seed)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from parity import metrics as m
 from parity.cases import Case, Layout
-from parity.digests import tensor_digests
 from parity.kinds.base import CpuKind, Metrics
 from parity.pipelines import PIPELINES
 from parity.store import CheckpointStore
@@ -58,8 +57,8 @@ class Pipeline(CpuKind):
             "non_finite": m.non_finite(result.steps),
         }
 
-    def digests(self, result: Generated) -> dict[str, str]:
-        return tensor_digests({"pixels": result.pixels, "steps": result.steps})
+    def answers(self, result: Generated) -> dict[str, Tensor]:
+        return {"pixels": result.pixels, "steps": result.steps}
 
     def drop(self, case: Case, seed: int) -> None:
         super().drop(case, seed)

@@ -22,8 +22,10 @@ from parity.pipelines import PIPELINES
 from parity.suites import suite_cases
 from parity.thresholds import Threshold
 from parity.ttnn_runner import TTNNRunner
+from refsim.api.text import TextResult
 from refsim.errors import UserError
 from refsim.models.registry import by_class_name
+from refsim.pipelines.speculative import Decoded, Step
 from refsim.runtime.launch import Result
 from tests.tree import ROOT
 
@@ -107,6 +109,20 @@ def test_the_runner_and_the_gate_know_no_kind_by_name(doubling, monkeypatch):
     monkeypatch.setattr(Doubling, "wrong", 1.0)
     (record,) = gate.run_cases([doubling], CpuRunner()).records
     assert (record.verdict, record.reason) == ("failed", "error 1 is above 0")
+
+
+def text_result(seconds=0.5, margin=0.25):
+    step = Step(proposed=[4, 5], accepted=2, margin=margin, target_rows=7, draft_rows=5, seconds=seconds)
+    return TextResult([Decoded([3, 4, 6], [step], 0.5)], {}, True, [], {}, 1.0)
+
+
+def test_bits_of_a_generation_are_its_choices_and_no_times():
+    answers = load("generation").answers
+    first = tensor_digests(answers(None, text_result()))
+    assert first.keys() == {"tokens", "proposed", "accepted", "rows", "margins"}
+    assert tensor_digests(answers(None, text_result(seconds=9.0))) == first
+    other = tensor_digests(answers(None, text_result(margin=0.25000001)))
+    assert [name for name in first if first[name] != other[name]] == ["margins"]
 
 
 def test_an_id_is_taken_once_per_family_of_backends():

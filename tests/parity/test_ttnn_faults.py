@@ -64,7 +64,7 @@ def test_there_are_enough_and_those_that_are_asked_for():
     faults = ttnn.ttnn_faults()
     assert len(faults) >= 20 and set(faults) >= NAMED
     assert len({f.sentence for f in faults.values()}) == len(faults)
-    assert all(f.stands_for and f.family and f.sentence.endswith(".") for f in faults.values())
+    assert all(f.mistake and f.family and f.sentence.endswith(".") for f in faults.values())
     assert len(Counter(f.family for f in faults.values())) >= 8
 
 
@@ -73,7 +73,7 @@ def test_caught_by_a_metric_the_furthest_first(monkeypatch):
     found, judged = verdicts(monkeypatch, "ttnn-bias-forgotten", GOOD, bad)
     assert found == ["passed", "caught"]
     assert [b["metric"] for b in judged[1]["caught_by"]] == ["added_rel_rmse", "one_minus_pcc"]
-    assert judged[1]["stands_for"] and judged[1]["seconds"] == 0.5
+    assert judged[1]["mistake"] and judged[1]["seconds"] == 0.5
 
 
 def test_a_fault_that_changes_nothing_survives(monkeypatch):
