@@ -49,7 +49,7 @@ def _published(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
-    sizes = {"num_attention_heads": heads, "attention_head_dim": head_dim, "num_layers": layers}
+    sizes: dict[str, Any] = {"num_attention_heads": heads, "attention_head_dim": head_dim, "num_layers": layers}
     sizes |= {"caption_projection_dim": heads * head_dim, "dual_attention_layers": dual, "pos_embed_max_size": 96}
     return _published("sd35-medium", **sizes | more)
 

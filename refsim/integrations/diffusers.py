@@ -29,11 +29,12 @@ from refsim.mesh import MeshSpec, get_mesh
 from refsim.models.registry import by_class_name, models
 from refsim.models.spec import DiffusersParts
 from refsim.options import DEFAULT_TIMEOUT_S, RingOrder, RunOptions
+from refsim.parallel.ring import QKV
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.launch import under_torchrun
-from refsim.runtime.tensor import MeshTensor, shards
+from refsim.runtime.tensor import MeshTensor, Placement, shards
 from refsim.runtime.transport import GlooTransport
 
 _TRANSFORMERS = ("transformer", "transformer_2")
@@ -200,11 +201,12 @@ class _Sharded:
         n, rows = self._tokens.local_n, query.shape[2]
         text, first = rows - n, self._parts.prompt_first
         at = (slice(text, None), slice(0, text)) if first else (slice(0, n), slice(n, None))
-        cut = shards(self._device.groups, sp=2), {}  # the image's tokens are, the prompt is whole on every rank
-        image, prompt = (
-            tuple(MeshTensor(x[:, :, span], placements) for x in (query, key, value))
-            for span, placements in zip(at, cut, strict=True)
-        )
+
+        def part(span: slice, placements: dict[str, Placement]) -> QKV:
+            return tuple(MeshTensor(x[:, :, span], placements) for x in (query, key, value))  # type: ignore[return-value]
+
+        # the image's tokens are cut, the prompt is whole on every rank
+        image, prompt = part(at[0], shards(self._device.groups, sp=2)), part(at[1], {})
         out, prompt_out, _ = joint_attention(self._device, image, prompt if text else None, tokens=self._tokens)
         if prompt_out is None:
             return out.local

@@ -148,8 +148,12 @@ class MeshTensor:
             side.require_no_partial(op)
         for group in self.placements.keys() | other.placements.keys():
             mine, theirs = self.placement(group), other.placement(group)
-            broadcast = isinstance(mine, Shard) and isinstance(theirs, Replicate)
-            broadcast = broadcast and other.local.ndim == self.local.ndim and other.local.shape[mine.dim] == 1
+            broadcast = (  # one row or lane of ``other``, which every member has, for all of a cut dim
+                isinstance(mine, Shard)
+                and isinstance(theirs, Replicate)
+                and other.local.ndim == self.local.ndim
+                and other.local.shape[mine.dim] == 1
+            )
             if mine != theirs and not broadcast:
                 raise PlacementError(f"{op} needs equal placements but was given {group}={mine} and {theirs}")
         return self.with_local(fn(other.local))
