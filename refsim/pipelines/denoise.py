@@ -64,7 +64,10 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
     scales = dict(zip((name for name, _ in experts), run.request.guidance_scales, strict=False))
     batch = conditions["encoder_hidden_states"].shape[0]
     scheduler = pipeline.schedule(run)
-    latents, kept, used, transformer = run.tensors["latents"], [], [], None
+    latents = run.tensors["latents"]
+    transformer: Any = None
+    kept: list[Tensor] = []
+    used: list[str] = []
     for index, t in enumerate(scheduler.timesteps):
         device.progress(index, len(scheduler.timesteps))
         expert = next(name for name, until in experts if float(t) >= until * scheduler.num_train_timesteps)

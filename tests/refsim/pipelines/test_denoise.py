@@ -1,0 +1,91 @@
+"""The denoising loop by itself: a toy pipeline of two experts on one device, with numbers one can follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from refsim.options import RunOptions
+from refsim.pipelines.denoise import denoise
+from refsim.pipelines.pipeline import Pipeline, Run
+from refsim.pipelines.request import PipelineRequest
+from refsim.runtime.device import Device
+
+HIGH, LOW = 10.0, 1.0
+
+
+class Constant:
+    """A transformer that predicts one number for the positive prompt and 0 for a negative one."""
+
+    def __init__(self, number):
+        self.number, self.calls = number, []
+
+    def __call__(self, *, hidden_states, timestep, encoder_hidden_states):
+        self.calls.append((tuple(hidden_states.shape), timestep.tolist(), timestep.dtype))
+        return self.number * encoder_hidden_states.sum((1, 2)).view(-1, 1, 1).expand(hidden_states.shape)
+
+
+class Subtract:
+    """A scheduler of four steps."""
+
+    timesteps = torch.tensor([999, 700, 500, 2], dtype=torch.float64)
+    num_train_timesteps = 1000
+
+    def step(self, sample, index, latents):
+        return latents - sample
+
+
+class Toy(Pipeline):
+    transformer = Constant
+
+    def experts(self, root):
+        return (("high", 0.7), ("low", 0.0))
+
+    def schedule(self, run):
+        return Subtract()
+
+
+class Embedded(Toy):
+    classifier_free = False
+
+
+@dataclass(frozen=True)
+class ToyRun(Run):
+    loaded: list = field(default_factory=list)
+
+    def load(self, name, kind):
+        self.loaded.append((name, kind(HIGH if name == "high" else LOW)))
+        return self.loaded[-1][1], None
+
+
+def run_of(pipeline, **more):
+    request = PipelineRequest("a cat", guidance=3.0, **more)
+    device = Device(RunOptions.of(mesh="n150", parallel="sp1"))
+    samples = slice(0, pipeline.batch(request))
+    return ToyRun(device, Path("nowhere"), request, {"latents": torch.zeros(1, 5, 4)}, samples)
+
+
+def test_a_pipeline_without_a_negative_prompt_runs_one_sample():
+    pipeline = Embedded()
+    run = run_of(pipeline)
+    kept, used = denoise(pipeline, run, {"encoder_hidden_states": torch.ones(1, 1, 1)})
+    assert used == ["high", "high", "low", "low"]  # 700 of 1000 is the high expert's still
+    assert [name for name, _ in run.loaded] == ["high", "low"]
+    assert [step.unique().tolist() for step in kept] == [[-10.0], [-20.0], [-21.0], [-22.0]]
+    assert run.loaded[0][1].calls == [((1, 5, 4), [999.0], torch.float32), ((1, 5, 4), [700.0], torch.float32)]
+    assert pipeline.texts(run.request) == ["a cat"]
+
+
+@pytest.mark.parametrize(("guidance_2", "last"), [(None, -66.0), (2.0, -64.0)])
+def test_guidance_of_two_experts(guidance_2, last):
+    pipeline = Toy()
+    run = run_of(pipeline, guidance_2=guidance_2)
+    conditions = torch.tensor([0.0, 1.0]).view(2, 1, 1)  # negative first
+    kept, _ = denoise(pipeline, run, {"encoder_hidden_states": conditions})
+    assert kept[1].unique().tolist() == [-60.0]  # twice 0 + 3 (10 - 0)
+    assert kept[-1].unique().tolist() == [last]
+    assert run.loaded[1][1].calls[0][:2] == ((2, 5, 4), [500.0, 500.0])
+    assert pipeline.texts(run.request) == ["", "a cat"]
