@@ -11,6 +11,7 @@ from typing import Any
 
 from parity.checkpoints import MODELS, diffusers_model, transformers_model
 from parity.inputs import generator
+from refsim.errors import UserError
 from refsim.pipelines.request import PipelineRequest
 
 _WORDS = "a the cat dog runs over green hills under snow slow fast".split()
@@ -80,6 +81,17 @@ PIPELINES = {
     "cogvideox_2b_pipeline_tiny": _cogvideox("cogvideox_2b_tiny", "CogVideoXDDIMScheduler"),
     "cogvideox_5b_pipeline_tiny": _cogvideox("cogvideox_5b_tiny", "CogVideoXDPMScheduler"),
 }
+
+
+def register_pipeline(name: str, spec: PipelineSpec) -> None:
+    """Add a pipeline, to be used by the cases of a suite.
+
+    Raises:
+        UserError: the name is taken.
+    """
+    if PIPELINES.get(name, spec) != spec:
+        raise UserError(f"two pipelines of parity are called '{name}'; rename one of them.")
+    PIPELINES[name] = spec
 
 
 def build(name: str, seed: int, folder: Path) -> None:

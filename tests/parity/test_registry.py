@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from parity import pipelines
 from parity.cases import FAMILIES, Layout
 from parity.kinds import thresholds_for
 from parity.suites import suite_cases
@@ -89,3 +90,13 @@ def test_case_fits_its_mesh_and_has_thresholds(case):
 def test_unknown_suite():
     with pytest.raises(UserError, match="smoke, full"):
         suite_cases("nightly")
+
+
+def test_a_pipeline_is_registered_once_by_a_name(monkeypatch):
+    monkeypatch.setattr(pipelines, "PIPELINES", dict(pipelines.PIPELINES))
+    spec = pipelines.PIPELINES["sd3_pipeline_tiny"]
+    pipelines.register_pipeline("another", spec)
+    pipelines.register_pipeline("another", spec)  # the same again is no other
+    assert pipelines.PIPELINES["another"] is spec
+    with pytest.raises(UserError, match="two pipelines of parity are called 'another'"):
+        pipelines.register_pipeline("another", pipelines.PIPELINES["wan_pipeline_tiny"])
