@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.inputs import generator
 from parity.oracles import oracle_of
+from refsim.errors import UserError
 from refsim.models.registry import get_published
 
 if TYPE_CHECKING:
@@ -223,21 +224,36 @@ in every row. With spread 1 attention averages 100 keys to a tenth of the feed-f
 would hardly show it."""
 
 
+def register(name: str, model: RandomModel) -> None:
+    """Add a model of a package of your own, to be used by its cases.
+
+    Raises:
+        UserError: the name is taken.
+    """
+    if MODELS.get(name, model) != model:
+        raise UserError(f"two models of parity are called '{name}'; rename one of them.")
+    MODELS[name] = model
+
+
+def diffusers_class(class_name: str) -> Any:
+    """The class of that name in diffusers, or the one that an oracle brings; None if there is none."""
+    return oracle_of(class_name).model_class(class_name)
+
+
 def build(spec: RandomModel, seed: int, folder: Path) -> None:
     """Write a checkpoint folder through ``save_pretrained``; the same seed gives the same bits."""
-    import diffusers
     import torch
 
     if spec.class_name == DRAFTER:
         _write_drafter(transformers_model(spec, generator(seed, "weights")), folder)
         return
-    if not hasattr(diffusers, spec.class_name):
+    if diffusers_class(spec.class_name) is None:
         transformers_model(spec, generator(seed, "weights")).save_pretrained(folder)
         return
     g = generator(seed, "weights")
     if spec.block is not None:
         with torch.device("meta"):
-            model = getattr(diffusers, spec.class_name)(**spec.config)
+            model = diffusers_class(spec.class_name)(**spec.config)
         _write_block(model, spec.block, g, folder)
         return
     diffusers_model(spec, g).save_pretrained(folder, max_shard_size=spec.max_shard_size)
@@ -245,11 +261,10 @@ def build(spec: RandomModel, seed: int, folder: Path) -> None:
 
 def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
     """The model of a spec in diffusers, random; tables that are no part of a checkpoint are left on meta."""
-    import diffusers
     import torch
 
     with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
-        model = getattr(diffusers, spec.class_name)(**spec.config)
+        model = diffusers_class(spec.class_name)(**spec.config)
     state = {name: _random(name, p.shape, g) for name, p in model.named_parameters()}
     if "pos_embed_max_size" in spec.config:
         state["pos_embed.pos_embed"] = _positional_table(spec.config)
@@ -311,7 +326,6 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
 
     What diffusers keeps in fp32 when it loads a model in bf16 is neither rounded nor stored lower here.
     """
-    import diffusers
     import torch
     from safetensors.torch import load_file
 
@@ -320,7 +334,7 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
         import transformers
 
         return getattr(transformers, config["architectures"][0]).from_pretrained(folder, dtype=dtype).eval()
-    model_class = getattr(diffusers, config["_class_name"])
+    model_class = diffusers_class(config["_class_name"])
     with torch.device("meta"):
         model = model_class.from_config(model_class.load_config(folder))
     oracle_of(config["_class_name"]).restore(model, config, dtype)

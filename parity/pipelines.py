@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parity.checkpoints import MODELS, diffusers_model, transformers_model
+from parity.checkpoints import MODELS, diffusers_class, diffusers_model, transformers_model
 from parity.inputs import generator
 from refsim.errors import UserError
 from refsim.pipelines.request import PipelineRequest
@@ -101,7 +101,7 @@ def build(name: str, seed: int, folder: Path) -> None:
     spec = PIPELINES[name]
     parts: dict[str, Any] = {}
     for part, model in spec.parts.items():
-        make = diffusers_model if hasattr(diffusers, MODELS[model].class_name) else transformers_model
+        make = transformers_model if diffusers_class(MODELS[model].class_name) is None else diffusers_model
         parts[part] = make(MODELS[model], generator(seed, "weights", part))
     parts |= {part: _tokenizer(length) for part, length in spec.tokenizers.items()}
     scheduler, arguments = spec.scheduler

@@ -24,6 +24,16 @@ class Oracle:
     class_names: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[tuple[str, ...]] = ()
 
+    def model_class(self, class_name: str) -> Any:
+        """The class in diffusers, None where diffusers has none; of a model of your own, your class.
+
+        Beyond ``forward`` it needs what ``diffusers.ModelMixin`` and ``ConfigMixin`` give it: ``save_pretrained``,
+        ``load_config`` and ``from_config``.
+        """
+        import diffusers
+
+        return getattr(diffusers, class_name, None)
+
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
         """What a transformer's checkpoint is run on in fp32, by the names that ``refsim run`` takes."""
         features = next(config[name] for name in _PROMPT_FEATURES if name in config)
