@@ -12,11 +12,10 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import mean, median
 
-from refsim.timing.fitted import get_params
-
 from benchmarks.alias import run_as
 from refsim.timing import measured
 from refsim.timing.chips import get_chip
+from refsim.timing.fitted import get_params
 
 
 def errors(samples: list[measured.Sample]) -> list[tuple[measured.Sample, float]]:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from refsim.timing.fitted import get_params
 from typer.testing import CliRunner
 
 from refsim.config import parse_parallel
@@ -17,6 +16,7 @@ from refsim.options import RunOptions
 from refsim.timing import plan as plans
 from refsim.timing import replay, tt_dit
 from refsim.timing.critical import critical_path
+from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
 from refsim.timing.program import programs
 from refsim.timing.reading import Op, read_published
