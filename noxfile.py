@@ -86,7 +86,15 @@ def ttnn(session: nox.Session) -> None:
     """The device backend: real ttnn on meshes without hardware, judged against refsim."""
     session.install("-e", ".[ttnn,dev]")
     session.run(
-        "pytest", "-n", "2", "--dist", "loadfile", "tests/tt_impl", "tests/parity/test_ttnn_faults.py", *session.posargs
+        "pytest",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "tests/tt_impl",
+        "tests/parity/test_ttnn_faults.py",
+        "tests/docs",
+        *session.posargs,
     )
     for mesh, parallel in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):  # all 38 blocks, from shapes alone
         session.run("python", "-m", "tt_impl.memory", "--model", "large", "--mesh", mesh, "--parallel", parallel)
