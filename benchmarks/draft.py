@@ -25,10 +25,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from refsim.checkpoint import ShapeWeights
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
-from refsim.models.dflash.draft import DFlashDraftModel
+from refsim.models.dflash.spec import DOCUMENT, DOCUMENT_OPS, SPEC
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
-from refsim.timing.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
+from refsim.timing.drafter import Kernel, forward, split_ms
 
 NEW = 3
 """Rows accepted since the last step, as in the document's benchmark."""
@@ -63,7 +63,7 @@ def measure(
 ) -> list[Measured]:
     """Steps of ``NEW`` accepted rows at each context length; both forms must propose the same."""
     mesh = get_mesh("n150")
-    model = DFlashDraftModel(random_weights(), Device(RunOptions.of(mesh=mesh)), config)
+    model = SPEC.model_class(random_weights(), Device(RunOptions.of(mesh=mesh)), config)
     generator = torch.Generator().manual_seed(1)
     features = len(config.target_layer_ids) * config.hidden_size
     found = []

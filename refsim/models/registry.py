@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
-from refsim.models.spec import Figure, Kind, ModelSpec, Published, class_name_of
+from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, class_name_of
 
 if TYPE_CHECKING:
     from refsim.checkpoint import Checkpoint, Weights
@@ -119,17 +119,26 @@ def _of_checkpoint(path: Path) -> Published:
     raise UserError(f"{path} is a {class_name}; choose one of {names}{models().notes}.")
 
 
-def find_model(checkpoint: Checkpoint) -> tuple[Any, Any]:
-    """(model class, its configuration) for the class that the folder's ``config.json`` names."""
-    spec = spec_of_checkpoint(checkpoint)
+def find_model(checkpoint: Checkpoint, *kinds: Kind) -> tuple[Any, Any]:
+    """(model class, its configuration) for the class that the folder's ``config.json`` names.
+
+    Args:
+        kinds: what it may be, see :func:`spec_of_checkpoint`.
+    """
+    spec = spec_of_checkpoint(checkpoint, *kinds)
     return spec.model_class, spec.config_class.from_dict(checkpoint.config)
 
 
-def spec_of_checkpoint(checkpoint: Checkpoint) -> ModelSpec:
-    """The spec of a folder's model; ``UserError`` if there is none, or a drafter, which runs beside its target only."""
+def spec_of_checkpoint(checkpoint: Checkpoint, *kinds: Kind) -> ModelSpec:
+    """The spec of a folder's model; ``UserError`` if there is none.
+
+    Args:
+        kinds: what it may be; without any, all but a drafter, which runs beside its target only.
+    """
+    wanted = kinds or tuple(kind for kind in KINDS if kind != "drafter")
     spec = by_class_name(checkpoint.class_name)
-    if spec is None or spec.kind == "drafter":
-        known = ", ".join(name for spec in models().all if spec.kind != "drafter" for name in spec.class_names)
+    if spec is None or spec.kind not in wanted:
+        known = ", ".join(name for spec in models().all if spec.kind in wanted for name in spec.class_names)
         raise UserError(
             f"checkpoint '{checkpoint.folder}' is a {checkpoint.class_name}; supported: {known}{models().notes}."
         )

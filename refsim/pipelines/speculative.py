@@ -28,10 +28,9 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import InvariantError
 from refsim.layers.kv_cache import KVCache
-from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.draft import DFlashDraftModel, check_pair
-from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
+from refsim.models.registry import find_model
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
@@ -183,14 +182,14 @@ def expect(true: bool, broken: str) -> None:
 def load(device: Device, target: str, draft: str | None, dtype: torch.dtype, *, meta: bool = False):
     """(target, drafter model or None) of two checkpoint folders; ``UserError`` if they do not belong together."""
     folder = Checkpoint(target)
-    config = Qwen3MoeConfig.from_dict(folder.config)
-    model = Qwen3MoeForCausalLM(Weights(folder, dtype, meta=meta), device, config)
+    model_class, config = find_model(folder, "causal_lm")
+    model = model_class(Weights(folder, dtype, meta=meta), device, config)
     if draft is None:
         return model, None
     other = Checkpoint(draft)
-    draft_config = DFlashConfig.from_dict(other.config)
+    draft_class, draft_config = find_model(other, "drafter")
     check_pair(config, draft_config)
-    return model, DFlashDraftModel(Weights(other, dtype, meta=meta), device, draft_config)
+    return model, draft_class(Weights(other, dtype, meta=meta), device, draft_config)
 
 
 def program(

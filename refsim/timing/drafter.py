@@ -27,7 +27,7 @@ from refsim.checkpoint import ShapeWeights
 from refsim.layers.kv_cache import KVCache
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
-from refsim.models.dflash.draft import DFlashDraftModel
+from refsim.models.dflash.spec import SPEC
 from refsim.options import RunOptions
 from refsim.timing import ops
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
@@ -41,16 +41,6 @@ PAGE = TILE * TILE * 2
 ROW_TILES = 10
 """Rows of tiles a TT-Lang kernel works on; from the writes it counts."""
 CHIP, PARAMS = get_chip("blackhole"), get_params("blackhole")
-DOCUMENT = {  # context: wall, TT-Lang, TTNN in ms; context-only cache, 3 new rows, 5 timed runs, no trace
-    2000: (48.2, 40.7, 7.5), 4000: (48.1, 40.7, 7.4), 8000: (51.0, 40.5, 10.6), 16000: (57.4, 40.4, 17.0),
-    32000: (70.6, 40.9, 29.7), 64000: (95.9, 40.6, 55.3), 120000: (143.1, 43.0, 100.1),
-}  # fmt: skip
-DOCUMENT_OPS = {  # at 120,000: average ms, runs per forward, the document's verdict where it gives one
-    "gate_up+silu": (1.640, 8, "96% compute bound"), "down+resadd": (0.837, 8, "2% memory bound"),
-    "o_proj+resadd": (0.700, 8, ""), "q_proj": (0.664, 8, ""), "k_proj": (0.275, 8, ""), "pa_rmsnorm": (0.273, 8, ""),
-    "qk_rmsnorm": (0.127, 16, ""), "v_proj": (0.244, 8, ""), "in_rmsnorm": (0.228, 8, ""), "q_rope": (0.136, 8, ""),
-    "k_rope": (0.090, 8, ""), "fn_rmsnorm": (0.217, 1, ""),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,7 @@ def read_drafter(context: int, new: int, config: DFlashConfig = DFlashConfig()) 
     mesh = get_mesh("bh-p150")
     device = ReadingDevice(RunOptions.of(mesh=mesh))
     with torch.device("meta"), torch.inference_mode():
-        model = DFlashDraftModel(ShapeWeights(torch.bfloat16), device, config)
+        model = SPEC.model_class(ShapeWeights(torch.bfloat16), device, config)
         cache = model.new_cache()
         for layer in cache:
             _fill(layer, context - new, config)

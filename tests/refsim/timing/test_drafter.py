@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.draft import measure, predicted_report
-from refsim.timing.drafter import DOCUMENT_OPS, forward, split_ms
+from refsim.models.dflash.spec import DOCUMENT_OPS
+from refsim.timing.drafter import forward, split_ms
 
 
 def test_the_programs_are_those_the_document_counts():
