@@ -29,6 +29,7 @@ from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import SPEC
 from refsim.options import RunOptions
+from refsim.runtime.tensor import MeshTensor
 from refsim.timing import ops
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
 from refsim.timing.fitted import get_params
@@ -97,7 +98,8 @@ def read_drafter(context: int, new: int, config: DFlashConfig = DFlashConfig()) 
 def _fill(cache: KVCache, rows: int, config: DFlashConfig) -> None:
     if rows:
         shape = (1, config.num_key_value_heads, rows, config.head_dim)
-        cache.append(torch.empty(shape, dtype=torch.bfloat16), torch.empty(shape, dtype=torch.bfloat16))
+        keys, values = (MeshTensor(torch.empty(shape, dtype=torch.bfloat16)) for _ in range(2))
+        cache.append(keys, values)
 
 
 def forward(context: int, *, new: int = 3, cached: bool = True) -> list[Kernel]:
