@@ -69,7 +69,7 @@ def kernels(session: nox.Session) -> None:
 def kernels_full(session: nox.Session) -> None:
     """The same at the drafter's own shapes, which takes minutes; writes reports/kernels.md."""
     session.install("torch==2.13.0", "-e", ".[kernels]")
-    session.run("python", "-m", "tt_impl.kernels.check", "--real", *(session.posargs or ["--out", "reports"]))
+    session.run("refsim", "kernels", "--real", *(session.posargs or ["--out", "reports"]))
 
 
 @nox.session
@@ -97,6 +97,6 @@ def ttnn(session: nox.Session) -> None:
         *session.posargs,
     )
     for mesh, parallel in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):  # all 38 blocks, from shapes alone
-        session.run("python", "-m", "tt_impl.memory", "--model", "large", "--mesh", mesh, "--parallel", parallel)
+        session.run("refsim", "memory", "--model", "large", "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
     session.run("refsim", "faults", "run", "--backend", "ttnn-mock", "--out", "out/faults-ttnn")

@@ -1,11 +1,11 @@
-"""A checkpoint through the device wing, with the contract of ``refsim.run``: same inputs, same outputs."""
+"""A checkpoint on a ttnn backend, with the contract of ``refsim.run``: same arguments, same inputs, same outputs."""
 
 from __future__ import annotations
 
 import importlib.util
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from refsim import output
 from refsim.errors import UserError
@@ -20,25 +20,35 @@ def run(
     checkpoint: str | Path,
     *,
     inputs: str | Path | dict[str, Tensor],
-    options: RunOptions,
+    options: RunOptions | None = None,
     guidance: float | None = None,
     out: str | Path | None = None,
+    **given: Any,
 ) -> Outcome:
     """One forward of a diffusers checkpoint folder in bf16 on a ttnn backend.
 
     Args:
+        checkpoint: folder with config.json and safetensors; its ``_class_name`` picks the model.
         inputs: safetensors file, or dict, with the names of the diffusers ``forward`` arguments.
         options: where and how it runs; the backend is ``ttnn-mock`` (no hardware, golden values), ``ttnn-sim`` (ttsim)
             or ``ttnn-device`` (silicon).
+        guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         out: safetensors file to write ``sample`` (and ``guided``) to.
+        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+            :meth:`refsim.options.RunOptions.of`; without a backend it is ``ttnn-mock``, without a dtype bf16.
 
     Raises:
-        UserError: ttnn is not installed, or the backend is not there.
+        UserError: an option that a ttnn backend does not have, a file that is not there, ttnn is not installed, or
+            the backend is not there.
         RankFailure: ttnn refused the program, crashed or hung.
     """
     import safetensors.torch
 
+    options = _as_options(options, given)
     check_options(options)
+    for path, name in ((checkpoint, "checkpoint"), (inputs, "inputs")):
+        if isinstance(path, str | Path) and not Path(path).exists():
+            raise UserError(f"{name} '{path}' does not exist; give the path of one that does.")
     if importlib.util.find_spec("ttnn") is None:
         raise UserError(
             f"backend {options.backend} needs ttnn, which is not installed in this Python; "
@@ -61,6 +71,19 @@ def run(
     if out is not None:
         output.write(out, safetensors.torch.save(outcome.tensors))
     return outcome
+
+
+def _as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
+    """The one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`."""
+    if options is not None:
+        if given:
+            raise UserError(
+                f"give options or {', '.join(given)}, not both; options.but({next(iter(given))}=...) works."
+            )
+        return options
+    if "mesh" not in given:
+        raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")
+    return RunOptions.of(**{"backend": "ttnn-mock", "dtype": "bf16"} | given)
 
 
 _HELD = {"prompt_layout": "replicated", "ring_order": "step", "vae_parallel": "spatial"}

@@ -1,4 +1,4 @@
-"""Run programs of the device wing, each in a process of its own; whatever happens to that process is one answer."""
+"""Run programs of the device backend, each in a process of its own; whatever happens to that process is one answer."""
 
 from __future__ import annotations
 

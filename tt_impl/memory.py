@@ -1,16 +1,14 @@
-"""``python -m tt_impl.memory``: does a whole SD3.5 transformer fit a mesh? Asked of ttnn's allocator, no hardware."""
+"""Whether a whole SD3.5 transformer fits a mesh, asked of ttnn's allocator without hardware: ``refsim memory``."""
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-from refsim.errors import RefsimError
 from refsim.options import RunOptions
+from tt_impl.installed import ttnn_package
 from tt_impl.launch import Outcome, execute
 
 MIB = 1024 * 1024
@@ -19,8 +17,7 @@ PROGRAM = "tt_impl.pipelines.memory:program"
 
 def plan(
     model: dict[str, Any] | str,
-    mesh: str,
-    parallel: str,
+    options: RunOptions,
     *,
     pixels: int = 1024,
     optable: bool = False,
@@ -29,15 +26,17 @@ def plan(
     """The report of ``tt_impl.pipelines.memory`` for a named model or a config.json, as ``Outcome.report``.
 
     Args:
+        options: the mesh, the factors and a ttnn backend.
         run: ``tt_impl.launch.execute``, or that of a warm ``Worker``.
 
     Raises:
-        UserError: no such mesh, model or configuration.
+        UserError: ttnn is not installed; no such mesh, model or configuration.
         RankFailure: ttnn refused; where the model does not fit, its message has the byte counts.
     """
+    ttnn_package()
     return run(
         PROGRAM,
-        RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock"),
+        options,
         {"model": model, "pixels": pixels},
         values=False,
         optable=optable,
@@ -68,33 +67,11 @@ def _mib(size: int) -> str:
     return f"{size / MIB:9.1f}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tt_impl.memory", description=__doc__)
-    parser.add_argument("--model", default="large", help="a published model, its family left out or not")
-    parser.add_argument("--mesh", default="t3k")
-    parser.add_argument("--parallel", default="cfg2_sp2_tp2")
-    parser.add_argument("--pixels", type=int, default=1024, help="side of the square image")
-    parser.add_argument("--optable", action="store_true", help="also the operations' circular buffers and peak L1")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    started = time.monotonic()
-    try:
-        outcome = plan(given.model, given.mesh, given.parallel, pixels=given.pixels, optable=given.optable)
-    except RefsimError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    if given.json:
-        asked = {"mesh": given.mesh, "parallel": given.parallel}
-        found: dict[str, Any] = (
-            asked | {"ran": outcome.ran, "wall_s": round(time.monotonic() - started, 1)} | outcome.report
-        )
-        if given.optable:
-            found |= {"resources": outcome.resources, "optable": outcome.optable}
-        print(json.dumps(found, indent=2))
-    else:
-        print(text(outcome, f"SD3.5-{given.model} {given.parallel}, {given.pixels} px"))
-    return 0
+def main() -> None:
+    """Become ``refsim memory`` with this process's arguments."""
+    sys.stderr.write("refsim: this is called `refsim memory` now; the module works for one version more.\n")
+    os.execv(sys.executable, [sys.executable, "-m", "refsim", "memory", *sys.argv[1:]])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

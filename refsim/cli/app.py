@@ -9,6 +9,8 @@ import typer
 
 from refsim.cli.bench import bench
 from refsim.cli.generate import generate
+from refsim.cli.kernels import kernels
+from refsim.cli.memory import memory
 from refsim.cli.meshes import meshes
 from refsim.cli.plan import plan
 from refsim.cli.report import report
@@ -27,6 +29,8 @@ app.command()(run)
 app.command()(generate)
 app.command()(time)
 app.command()(plan)
+app.command()(memory)
+app.command()(kernels)
 app.add_typer(bench, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
 app.add_typer(report, name="report", help="Tables and plots of predicted performance.")
 

@@ -1,7 +1,7 @@
 """Count what one device's DRAM holds: weights, activations at their peak, persistent buffers of the collectives.
 
 Two accounts stand beside each other: :func:`memory` from the ops read off the model, for any mesh, and
-:func:`read_ttnn` from the allocator of ttnn itself, which ``python -m tt_impl.memory --json`` asks without hardware.
+:func:`read_ttnn` from the allocator of ttnn itself, which ``refsim memory --json`` asks without hardware.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_ttnn(path: Path) -> TtnnMemory:
         return TtnnMemory(found["ran"], found["model"], mesh, parallel, g["weights"], buffers, transient, g["total"])
     except (OSError, ValueError, KeyError, TypeError, RefsimError) as error:
         raise UserError(
-            f"{path} is no report of ttnn's memory; write one with `python -m tt_impl.memory --json > FILE`."
+            f"{path} is no report of ttnn's memory; write one with `refsim memory --json > FILE`."
         ) from error
 
 
@@ -104,9 +104,9 @@ def check_ttnn(found: TtnnMemory, config: dict[str, Any], mesh: MeshSpec, parall
     """Raise ``UserError`` unless the report is of this model on this mesh."""
     sizes = ("num_layers", "num_attention_heads", "attention_head_dim", "caption_projection_dim")
     if any(config.get(name) != found.model.get(name) for name in sizes):
-        raise UserError("the report of ttnn's memory is of another model; run `python -m tt_impl.memory` for this one.")
+        raise UserError("the report of ttnn's memory is of another model; run `refsim memory` for this one.")
     if (found.mesh.name, found.parallel) != (mesh.name, parallel):
         raise UserError(
             f"the report of ttnn's memory is of another mesh or configuration ({found.ran}); "
-            f"run `python -m tt_impl.memory --mesh {mesh.name}` with this configuration."
+            f"run `refsim memory --mesh {mesh.name}` with this configuration."
         )

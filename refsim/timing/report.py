@@ -53,7 +53,7 @@ def reported() -> list[tuple[str, str]]:
 
 
 def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) -> None:
-    """Writes ``*.md`` and ``*.svg`` into ``out``; ``ttnn_memory`` holds what ``python -m tt_impl.memory`` printed."""
+    """Writes ``*.md`` and ``*.svg`` into ``out``; ``ttnn_memory`` holds what ``refsim memory`` printed."""
     out.mkdir(parents=True, exist_ok=True)
     bars: dict[str, list[tuple[str, float, float, float | None]]] = {}
     for model, size in reported():
@@ -182,7 +182,7 @@ def _memory(folder: Path, progress: Progress) -> str:
     text = [
         "# Memory: the account and ttnn's own allocation\n",
         "GB (1e9 bytes) of the fullest device, one forward. *ttnn*: what its allocator gave out on a mock mesh, "
-        "measured by `python -m tt_impl.memory --json`; *account*: from the ops read off the model.\n",
+        "measured by `refsim memory --json`; *account*: from the ops read off the model.\n",
         *_head(
             "model",
             "mesh",

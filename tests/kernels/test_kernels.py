@@ -13,7 +13,7 @@ if importlib.util.find_spec("ttl") is None:
     pytest.skip("tt-lang-sim is not installed: the TT-Lang kernels did not run", allow_module_level=True)
 
 from tt_impl.kernels.cases import KernelCase, cases
-from tt_impl.kernels.check import judge, main
+from tt_impl.kernels.check import judge, run_checks, write
 from tt_impl.kernels.simulator import KERNELS, KernelError, run
 
 REDUCED = list(cases(real=False))
@@ -80,8 +80,12 @@ def test_torch_keeps_its_bfloat16():
     assert torch.zeros(1, dtype=torch.bfloat16).element_size() == 2
 
 
-def test_the_report(tmp_path, monkeypatch, capsys):
+def test_the_report(tmp_path, monkeypatch):
     monkeypatch.setattr("tt_impl.kernels.check.cases", lambda real: iter(REDUCED[:2]))
-    assert main(["--out", str(tmp_path), "--json"]) == 0
+    lines = []
+    found = run_checks(progress=lines.append)
+    assert (found["cases"], found["failed"]) == (2, 0)
+    assert [line.split()[0] for line in lines] == ["passed"] * 2
+    write(found, tmp_path)
     assert "| residual_add | 70x300 | bf16 |" in (tmp_path / "kernels.md").read_text()
-    assert '"failed": 0' in capsys.readouterr().out
+    assert '"failed": 0' in (tmp_path / "kernels.json").read_text()

@@ -1,4 +1,4 @@
-"""Tests of the device wing need ttnn; without it they are skipped, and say so."""
+"""Tests of the device backend need ttnn; without it they are skipped, and say so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tt_impl.launch import Worker
 
 HAS_TTNN = importlib.util.find_spec("ttnn") is not None
 WITHOUT_TTNN = {"test_descriptor.py"}
-REASON = "THE DEVICE WING IS NOT TESTED HERE: ttnn is not installed in this Python (it has wheels for 3.10 and 3.12)"
+REASON = "THE DEVICE BACKEND IS NOT TESTED HERE: ttnn is not installed in this Python (it has wheels for 3.10 and 3.12)"
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Faults that make a program ask for more than a device has; each is called before the program (``fault=``).
 
-What ttnn has to refuse is the wing's own SD3.5 forward, so that the refusal comes from where it would come in earnest.
+What ttnn has to refuse is tt_impl's own SD3.5 forward, so that the refusal comes from where it would come in earnest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A whole model is allocated from shapes alone, and the allocator's figures add up.
 
-SD3.5-Large itself, with all its 38 blocks, is allocated by ``nox -s ttnn`` (``python -m tt_impl.memory``).
+SD3.5-Large itself, with all its 38 blocks, is allocated by ``nox -s ttnn`` (``refsim memory``).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from refsim.errors import UserError
+from refsim.options import RunOptions
 from tt_impl import memory
 from tt_impl.launch import Worker
 
@@ -31,9 +32,13 @@ BLOCK = 36 * 2432**2 + 30 * 2432 + 4 * 64
 """Parameters of a block of SD3.5-Large that does not drop the prompt."""
 
 
+def options(mesh: str, parallel: str) -> RunOptions:
+    return RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
+
+
 def test_four_blocks_on_t3k(worker: Worker) -> None:
     """Both cfg groups hold the same."""
-    outcome = memory.plan(BLOCKS, "t3k", "cfg2_sp2_tp2", optable=True, run=worker.execute)
+    outcome = memory.plan(BLOCKS, options("t3k", "cfg2_sp2_tp2"), optable=True, run=worker.execute)
     first, second = outcome.report["groups"]
     sizes = ("shape", "parameters", "total", "weights", "persistent", "peak", "headroom", "largest_free")
     assert {k: first[k] for k in sizes} == {k: second[k] for k in sizes}
@@ -57,4 +62,4 @@ def test_four_blocks_on_t3k(worker: Worker) -> None:
 
 def test_no_such_model(worker: Worker) -> None:
     with pytest.raises(UserError, match=r"model 'huge' does not exist; choose one of sd35-medium, sd35-large\."):
-        memory.plan("huge", "n150", "sp1", run=worker.execute)
+        memory.plan("huge", options("n150", "sp1"), run=worker.execute)

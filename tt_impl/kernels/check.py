@@ -1,20 +1,17 @@
-"""Run the kernels' cases and judge them; ``python -m tt_impl.kernels.check [--real] [--out FOLDER] [--json]``.
-
-``--real`` takes the drafter's own shapes and, with ``--out``, writes kernels.json and kernels.md. Exit code 1 if a case
-fails or a kernel is refused.
-"""
+"""The kernels' cases, run on the functional simulator and judged: ``refsim kernels``."""
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from refsim import output
 from tt_impl.kernels.cases import LIMITS, KernelCase, cases, operands
 from tt_impl.kernels.simulator import KernelError, run
 
@@ -48,7 +45,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
     """Write the records as a table."""
     head = (
         "# TT-Lang kernels at the drafter's shapes\n\n"
-        "**Measured** by `python -m tt_impl.kernels.check --real` on the functional simulator, against torch in "
+        "**Measured** by `refsim kernels --real` on the functional simulator, against torch in "
         "float64.\nSeconds are of the simulation on this machine and say nothing about a device.\n\n"
         "| kernel | shape | dtype | grid | 1 - PCC | relative RMSE | L1 bytes of a node | buffers | simulated s |\n"
         "|---|---|---|---|---|---|---|---|---|\n"
@@ -64,27 +61,39 @@ def markdown(records: list[dict[str, Any]]) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tt_impl.kernels.check", description=__doc__.splitlines()[0])
-    parser.add_argument("--real", action="store_true", help="the drafter's own shapes")
-    parser.add_argument("--out", type=Path, help="folder for kernels.json and kernels.md")
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else on stdout")
-    options = parser.parse_args(argv)
+def run_checks(*, real: bool = False, progress: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Run every case and judge it.
+
+    Args:
+        real: take the drafter's own shapes.
+        progress: is called with a line after every case.
+
+    Returns:
+        ``machine``, ``cases``, ``failed`` and ``records``, one of :func:`judge` for each case.
+    """
     records = []
-    for case in cases(real=options.real):
-        records.append(judge(case))
-        r = records[-1]
-        said = r["error"] or f"1 - PCC {r['one_minus_pcc']:.1e}, {r['seconds']:.1f} s"
-        print(f"{'passed' if r['passed'] else 'FAILED'}  {r['id']}  {said}", file=sys.stderr, flush=True)
-    wrong = sum(not r["passed"] for r in records)
-    result = {"machine": platform.machine(), "cases": len(records), "failed": wrong, "records": records}
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "kernels.json").write_text(json.dumps(result, indent=1) + "\n")
-        (options.out / "kernels.md").write_text(markdown(records))
-    print(json.dumps(result) if options.json else f"{len(records) - wrong} passed, {wrong} failed")
-    return int(wrong > 0)
+    for case in cases(real=real):
+        record = judge(case)
+        records.append(record)
+        if progress:
+            how = record["error"] or f"1 - PCC {record['one_minus_pcc']:.1e}, {record['seconds']:.1f} s"
+            progress(f"{'passed' if record['passed'] else 'FAILED'}  {record['id']}  {how}")
+    failed = sum(not record["passed"] for record in records)
+    return {"machine": platform.machine(), "cases": len(records), "failed": failed, "records": records}
+
+
+def write(found: dict[str, Any], out: Path) -> None:
+    """Write what :func:`run_checks` returned to kernels.json and kernels.md in the folder ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    output.write(out / "kernels.json", f"{output.document(found)}\n".encode())
+    output.write(out / "kernels.md", markdown(found["records"]).encode())
+
+
+def main() -> None:
+    """Become ``refsim kernels`` with this process's arguments."""
+    sys.stderr.write("refsim: this is called `refsim kernels` now; the module works for one version more.\n")
+    os.execv(sys.executable, [sys.executable, "-m", "refsim", "kernels", *sys.argv[1:]])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

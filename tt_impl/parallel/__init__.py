@@ -1,1 +1,1 @@
-"""Parallel schemes of the device wing; the files are named as their counterparts in ``refsim.parallel``."""
+"""Parallel schemes of the device backend; the files are named as their counterparts in ``refsim.parallel``."""

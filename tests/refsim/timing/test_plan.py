@@ -139,7 +139,7 @@ def test_the_critical_path_of_a_model_lies_between_its_chain_and_the_replay():
 
 @pytest.mark.parametrize("name", ["t3k-cfg2_sp2_tp2", "galaxy-cfg2_sp4_tp4"])
 def test_the_account_of_memory_is_near_ttnns_own(name):
-    """ttnn's figures: its allocator on mock meshes, a whole SD3.5-Large (``python -m tt_impl.memory``)."""
+    """ttnn's figures: its allocator on mock meshes, a whole SD3.5-Large (``refsim memory``)."""
     t = read_ttnn(TTNN / f"{name}.json")
     options = RunOptions(t.mesh, t.parallel, dtype="bf16")
     reading = read_published(published()["sd35-large"], (128, 128), options, batch=2)
@@ -168,7 +168,7 @@ def test_command_lines(tmp_path):
     with pytest.raises(UserError, match="another model"):
         run("time", "sd35-medium", *time[2:], "--ttnn-memory", str(report))
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(UserError, match="python -m tt_impl"):
+    with pytest.raises(UserError, match="refsim memory"):
         run(*time, "--ttnn-memory", str(tmp_path / "x.json"))
     plan = json.loads(run("plan", "sd35-large", "--mesh", "n300", "--attention", "ring", "--json"))
     assert plan["plans"][0]["rank"] == 1 and plan["plans"][0]["would_save"]
