@@ -47,3 +47,38 @@ def test_names_in_the_walk_are_in_their_files():
     rows = re.findall(r"^\| \d+ \| `([\w./]+)` `(\w+)` \|", text, re.MULTILINE)
     assert len(rows) > 20
     assert [row for row in rows if row[1] not in names(ROOT / row[0])] == []
+
+
+def test_shapes_of_the_walk_are_those_of_the_model():
+    """The published model, read on meta tensors as rank 0 runs it; the device's tile and chunk sizes are options."""
+    from refsim.models.registry import get_published
+    from refsim.options import RunOptions
+    from refsim.timing.reading import read_published
+
+    _, model = get_published("sd35-large")
+    options = RunOptions.of(mesh="t3k", parallel="cfg2_sp2_tp2", dtype="bf16")
+    ops = read_published(model, model.sizes["1024"], options).ops
+    block = [op for op in ops if op.stage == "block 0"]
+    norm = next(op for op in block if op.name == "layer_norm")
+    fused = next(op for op in block if op.name == "linear" and op.output[1:2] != (1,) and len(op.output) == 3)
+    heads = [op.output for op in block if op.name == "rms_norm"]
+    attention = next(op for op in block if op.kind == "sdpa")
+    shards = next(op for op in block if op.name == "ring_attention").inputs
+    walk = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## The same q in TTNN")[0]
+    q_chunk = (*attention.inputs[0][:2], options.q_chunk_size, attention.inputs[0][3])
+    k_block = (*shards[0][:2], options.k_chunk_size, shards[0][3])
+    wanted = {
+        7: [norm.inputs[0], fused.inputs[0]],
+        8: [fused.output, heads[0]],
+        9: [heads[0], heads[2]],
+        11: [attention.inputs[0], shards[0]],
+        12: [k_block],
+        13: [q_chunk, q_chunk[:3]],
+        14: [heads[0], heads[2]],
+        15: [norm.inputs[0]],
+    }
+    rows = dict(re.findall(r"^\| (\d+) \| (.*)$", walk, re.MULTILINE))
+    said = {number: rows[str(number)] + (rows["6"] if number == 7 else "") for number in wanted}
+    assert {number: [s for s in shapes if str(tuple(s)) not in said[number]] for number, shapes in wanted.items()} == {
+        number: [] for number in wanted
+    }

@@ -90,5 +90,5 @@ def test_factors_that_do_not_fit(monkeypatch, parallel, mesh, word):
 def test_another_class(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UserError, match="WanTransformer3DModel, not Linear"):
+    with pytest.raises(UserError, match=r"WanTransformer3DModel.*, not Linear"):
         refsim.parallelize(torch.nn.Linear(1, 1))
