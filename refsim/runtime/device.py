@@ -105,8 +105,11 @@ class Device:
         activity = Activity(Kind.COMPUTING, op, self._path(), step)
         self.report(activity)
         event = self.trace.begin(activity, *tensors, buffer=buffer)
-        with self.reading(op, *tensors, step=step):
+        uses = self._begin_uses(op, tensors, step, writes=False)
+        try:
             yield
+        finally:
+            self._end_uses(uses)
         self.trace.end(event)
 
     def reading(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
@@ -119,18 +122,26 @@ class Device:
 
     @contextmanager
     def _using(self, op: str, tensors: tuple[Tensor, ...], step: int, *, writes: bool) -> Iterator[None]:
-        uses: list[Use] = []
-        if self.uses.on:
-            path = self._path()
-            for tensor in tensors:
-                buffer = self.buffers.of(tensor)
-                if buffer is not None:
-                    uses.append(self.uses.begin(tensor, buffer, writes=writes, op=op, step=step, path=path))
+        uses = self._begin_uses(op, tensors, step, writes=writes)
         try:
             yield
         finally:
-            for use in uses:
-                self.uses.end(use)
+            self._end_uses(uses)
+
+    def _begin_uses(self, op: str, tensors: tuple[Tensor, ...], step: int, *, writes: bool) -> list[Use]:
+        """Log that ``op`` uses those of ``tensors`` that lie in device buffers."""
+        uses: list[Use] = []
+        if self.uses.on:
+            for tensor in tensors:
+                buffer = self.buffers.of(tensor)
+                if buffer is not None:
+                    path = self._path()
+                    uses.append(self.uses.begin(tensor, buffer, writes=writes, op=op, step=step, path=path))
+        return uses
+
+    def _end_uses(self, uses: list[Use]) -> None:
+        for use in uses:
+            self.uses.end(use)
 
     def isend(self, tensor: Tensor, group: Group, to: int, *, step: int, channel: int = 0) -> Transfer:
         """Post a send to member ``to`` of ``group``; ``tensor`` is read until the transfer is waited for.
