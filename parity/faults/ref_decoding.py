@@ -17,6 +17,7 @@ from refsim.models.qwen3_moe import attention as target_attention
 from refsim.models.qwen3_moe import decoder, experts
 from refsim.parallel import vocab
 from refsim.pipelines import speculative
+from refsim.runtime.tensor import MeshTensor
 
 DECODING = "decoding"
 TP2 = make_case("generation", "dflash_tiny", Layout("n300", "tp2"), GenerationShape(prompts=6))
@@ -112,9 +113,11 @@ def draft_causal() -> Iterator[None]:
 
 @fault(DECODING, TP2, "A verified row sees the one after it.", "mask of the last N of S rows off by one")
 def verified_rows_see_ahead() -> Iterator[None]:
-    def ahead(device: Any, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    def ahead(device: Any, *qkv: MeshTensor, causal: bool) -> MeshTensor:
+        q, k, v = (x.local for x in qkv)
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2] + 1)
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        return qkv[0].with_local(out)
 
     with instead(target_attention, "grouped_attention", ahead):
         yield
@@ -172,8 +175,8 @@ def one_expert_only() -> Iterator[None]:
 def wrong_key_value_head() -> Iterator[None]:
     original = grouped_attention.grouped_attention
 
-    def shifted(device: Any, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
-        return original(device, q, k.roll(1, 1), v.roll(1, 1), causal=causal)
+    def shifted(device: Any, q: MeshTensor, *kv: MeshTensor, causal: bool) -> MeshTensor:
+        return original(device, q, *(x.map("roll", lambda y: y.roll(1, 1)) for x in kv), causal=causal)
 
     with instead(target_attention, "grouped_attention", shifted):
         yield
