@@ -162,7 +162,7 @@ def test_requests_that_do_not_fit(pair, changed, said):
 
 
 def test_drafter_as_a_target(pair):
-    with pytest.raises(UserError, match="lacks"):
+    with pytest.raises(UserError, match="is a DFlashDraftModel; supported: "):
         generate_text(pair.draft, [[1]], TextRequest(), mesh="n150")
 
 
