@@ -303,11 +303,13 @@ def usp_sub_shards_swapped() -> Iterator[None]:
         yield
 
 
-def _answer(change: Any) -> Any:
-    """A patch of attention's answer to the image: ``change(device, out)``."""
+def _answer(change: Any, *, prompt: bool = False) -> Any:
+    """A patch of the answer to the image, and with ``prompt`` of that to the prompt: ``change(device, out)``."""
 
     def attention(original: Any, device: Any, *args: Any, **more: Any) -> Any:
         (out, rear_out), lses = original(device, *args, **more)
+        if prompt and rear_out is not None:
+            rear_out = rear_out.with_local(change(device, rear_out.local.clone()))
         return (out.with_local(change(device, out.local.clone())), rear_out), lses
 
     return around(usp, "ring_attention", attention)
@@ -315,13 +317,13 @@ def _answer(change: Any) -> Any:
 
 @fault(AFFINE, RING, "Every answer is 1 % too large.", "a scale of 1 / sqrt(E) rounded before use")
 def answer_scaled() -> Iterator[None]:
-    with _answer(lambda device, out: out * 1.01):
+    with _answer(lambda device, out: out * 1.01, prompt=True):
         yield
 
 
 @fault(AFFINE, RING, "Every answer is shifted by 0.01.", "a rounding bias")
 def answer_shifted() -> Iterator[None]:
-    with _answer(lambda device, out: out + 0.01):
+    with _answer(lambda device, out: out + 0.01, prompt=True):
         yield
 
 
