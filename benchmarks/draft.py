@@ -176,12 +176,12 @@ def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str
     for name, same in sorted(kernels.items(), key=lambda item: -sum(k.ns for k in item[1])):
         known = DOCUMENT_OPS.get(name)
         ms = sum(k.ns for k in same) / len(same) / 1e6
-        told = (f"{known[0]:.3f}", f"{ms / known[0] - 1:+.0%}", known[2]) if known else ("", "", "")
+        reported = (f"{known[0]:.3f}", f"{ms / known[0] - 1:+.0%}", known[2]) if known else ("", "", "")
         first = same[0]
         text.append(
-            f"| {name} ({first.lane}) | {len(same)} | {ms:.3f} | {told[0]} | {told[1]} | {first.cost.bound} | "
+            f"| {name} ({first.lane}) | {len(same)} | {ms:.3f} | {reported[0]} | {reported[1]} | {first.cost.bound} | "
             f"{first.verdict} | {first.roofline_ns / 1e6:.3f} | {first.moved / 1e6:.1f} | {first.nbytes / 1e6:.1f} | "
-            f"{told[2]} |"
+            f"{reported[2]} |"
         )
     text.append(
         "\nThe document calls gate_up+silu 96 % compute bound from counters of threads that wait for each other; its "

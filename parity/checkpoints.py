@@ -204,10 +204,10 @@ MODELS: dict[str, RandomModel] = {
     "cogvideox_vae_tiny": RandomModel(_cogvideox_vae((8, 8, 8, 8), 4, 1), class_name="AutoencoderKLCogVideoX"),
     "t5_tiny": RandomModel(_T5, class_name="T5EncoderModel"),
     "umt5_tiny": RandomModel(_T5, class_name="UMT5EncoderModel"),
-    # 40 words over two devices are 32 and 8, over four the last two hold padding only.
+    # 40 tokens over two devices are 32 and 8, over four the last two hold padding only.
     "qwen3_moe_tiny": RandomModel(_QWEN3_MOE, class_name="Qwen3MoeForCausalLM"),
     "dflash_tiny": RandomModel(_DFLASH, class_name=DRAFTER, target="qwen3_moe_tiny"),
-    # Six words, whose logits now and then are all below that of padding, which is 0.
+    # Six tokens, whose logits now and then are all below that of padding, which is 0.
     "qwen3_moe_six_tiny": RandomModel(_QWEN3_MOE | {"vocab_size": 6}, class_name="Qwen3MoeForCausalLM"),
     "dflash_six_tiny": RandomModel(
         _DFLASH | {"vocab_size": 6, "mask_token_id": 5}, class_name=DRAFTER, target="qwen3_moe_six_tiny"

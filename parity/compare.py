@@ -30,9 +30,9 @@ class Difference:
     digests: tuple[str, ...]
 
     def __str__(self) -> str:
-        said = [] if self.verdicts is None else [f"{self.verdicts[0]} before, {self.verdicts[1]} after"]
-        said += [f"other bits in {', '.join(self.digests)}"] if self.digests else []
-        return f"{self.id}: {'; '.join(said)}"
+        changes = [] if self.verdicts is None else [f"{self.verdicts[0]} before, {self.verdicts[1]} after"]
+        changes += [f"other bits in {', '.join(self.digests)}"] if self.digests else []
+        return f"{self.id}: {'; '.join(changes)}"
 
 
 @dataclass(frozen=True)

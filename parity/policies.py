@@ -228,8 +228,8 @@ class _States:
         for rank in self.ranks:
             flying = self._sends[rank - 1][delivered[rank - 1] : self._begun[rank - 1][at[rank - 1]]]
             sender = f"rank {(rank - 1) % len(self.ranks)}'s"
-            if said := self._wrong_read(state, rank, flying, sender):
-                return said
+            if wrong := self._wrong_read(state, rank, flying, sender):
+                return wrong
             for out in self._sends[rank][delivered[rank] : self._begun[rank][at[rank]]]:
                 for send in flying:
                     if out.source is not None and send.place == out.source:
@@ -282,8 +282,8 @@ def explore(programs: Program, limit: int = 2_000_000) -> Explored:
     queue = deque([start])
     while queue:
         state = queue.popleft()
-        if said := states.wrong(state):
-            return Explored(len(came), said, _path(came, state))
+        if wrong := states.wrong(state):
+            return Explored(len(came), wrong, _path(came, state))
         following = list(states.following(state))
         if not following and not states.ended(state):
             return Explored(len(came), "all ranks wait for each other", _path(came, state))

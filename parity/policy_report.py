@@ -43,8 +43,8 @@ class Verdict:
         lines.append(f"  happens-before: {len(self.hazards)} pairs of uses that nothing orders")
         lines += [f"    for example {self.hazards[0]}"] if self.hazards else []
         ranks, _, tensors = _small(self.ranks)
-        said = self.explored or "none goes wrong"
-        lines.append(f"  all interleavings of {ranks} ranks ({' and '.join(tensors)}): {self.states} states; {said}")
+        outcome = self.explored or "none goes wrong"
+        lines.append(f"  all interleavings of {ranks} ranks ({' and '.join(tensors)}): {self.states} states; {outcome}")
         lines.append(f"  {self.seeds} seeded schedules: {len(self.wrong_seeds)} give a read the wrong bytes")
         if self.wrong_seeds:
             lines.append(f"    {self.first_wrong}")

@@ -40,16 +40,16 @@ def run_schedules(
             why = outcome.skipped or f"{len(outcome.schedules)} schedules"
             typer.echo(f"[{index}/{len(cases)}] {outcome.verdict} {case.id} ({why})", err=True)
             for failing, reasons in outcome.failures.items():
-                said = "undisturbed" if failing is None else f"seed {failing}"
-                typer.echo(f"  {said}: {'; '.join(reasons[:3])}", err=True)
+                which = "undisturbed" if failing is None else f"seed {failing}"
+                typer.echo(f"  {which}: {'; '.join(reasons[:3])}", err=True)
             for command in outcome.replays(suite, longest / 1e3):
                 typer.echo(f"  replay: {command}", err=True)
     count = Counter(outcome.verdict for outcome in outcomes)
     if as_json:
         typer.echo(json.dumps([outcome.as_json(suite, longest / 1e3) for outcome in outcomes], indent=2))
     else:
-        said = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
-        typer.echo(f"{said}; a case passes if it keeps its bits under {schedules} schedules, without a hazard")
+        counts = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
+        typer.echo(f"{counts}; a case passes if it keeps its bits under {schedules} schedules, without a hazard")
     if count["failed"] or not count["passed"]:
         raise typer.Exit(1)
 

@@ -160,8 +160,8 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
     if not answer["ok"]:
         if answer["kind"] == "user":
             raise UserError(answer["message"])
-        said = " ".join(answer["message"].partition("backtrace:")[0].split())
-        raise RankFailure(f"ttnn failed in {_last(folder)}: {said}", rank=0, traceback=answer["traceback"])
+        message = " ".join(answer["message"].partition("backtrace:")[0].split())
+        raise RankFailure(f"ttnn failed in {_last(folder)}: {message}", rank=0, traceback=answer["traceback"])
     tensors = safetensors.torch.load_file(folder / "out.safetensors")
     keys = ("ran", "ops", "collectives", "report", "optable", "resources")
     return Outcome(tensors, **{key: answer[key] for key in keys if key in answer})

@@ -26,8 +26,8 @@ SIX = make_case("generation", "dflash_six_tiny", Layout("n300", "tp2"), Generati
 
 @fault(DECODING, TP2, "One proposal too many is accepted.", "acceptance loop that stops one late")
 def accept_one_too_many() -> Iterator[None]:
-    def matching(original: Any, proposed: Tensor, words: Tensor) -> int:
-        return min(original(proposed, words) + 1, len(proposed))
+    def matching(original: Any, proposed: Tensor, best: Tensor) -> int:
+        return min(original(proposed, best) + 1, len(proposed))
 
     with around(speculative, "matching_prefix", matching):
         yield
@@ -35,13 +35,13 @@ def accept_one_too_many() -> Iterator[None]:
 
 @fault(DECODING, TP2, "Every proposal that matches counts, also behind one that does not.", "sum without cumprod")
 def accept_behind_a_mismatch() -> Iterator[None]:
-    with instead(speculative, "matching_prefix", lambda proposed, words: int((proposed == words[:-1]).sum())):
+    with instead(speculative, "matching_prefix", lambda proposed, best: int((proposed == best[:-1]).sum())):
         yield
 
 
 @fault(DECODING, TP2, "Right proposals are thrown away: tokens stay right, speed is lost.", "a = 0 always")
 def accept_nothing() -> Iterator[None]:
-    with instead(speculative, "matching_prefix", lambda proposed, words: 0):
+    with instead(speculative, "matching_prefix", lambda proposed, best: 0):
         yield
 
 
@@ -129,7 +129,7 @@ def rotary_pairs_are_neighbours() -> Iterator[None]:
         yield
 
 
-@fault(DECODING, TP2, "The best word is counted from the shard's first.", "argmax without the shard's offset")
+@fault(DECODING, TP2, "The best token is counted from the shard's first.", "argmax without the shard's offset")
 def argmax_without_offset() -> Iterator[None]:
     with around(vocab, "best_two", lambda original, logits, first: original(logits, 0)):
         yield
@@ -138,15 +138,15 @@ def argmax_without_offset() -> Iterator[None]:
 @fault(
     DECODING,
     SIX,
-    "Words that only pad the head may win.",
+    "Tokens that only pad the head may win.",
     "vocabulary padded to tiles, not masked",
     says="the text encoder knows 0 to 5",
 )
-def padded_words_compete() -> Iterator[None]:
-    def all_words(original: Any, device: Any, logits: Any, words: int) -> Any:
+def padded_tokens_compete() -> Iterator[None]:
+    def all_tokens(original: Any, device: Any, logits: Any, vocab_size: int) -> Any:
         return original(device, logits, logits.local.shape[-1] * device.groups["tp"].size)
 
-    with around(decoder, "vocab_argmax", all_words):
+    with around(decoder, "vocab_argmax", all_tokens):
         yield
 
 

@@ -56,11 +56,11 @@ def draft_position_off_by_one() -> None:
     around(draft, "text_rotary", late)
 
 
-@fault(DECODING, TP4, "The best word is counted from the shard's first.", "argmax without the shard's offset")
+@fault(DECODING, TP4, "The best token is counted from the shard's first.", "argmax without the shard's offset")
 def argmax_without_offset() -> None:
     from tt_impl.parallel.vocab import VocabArgmax
 
-    VocabArgmax.first_words = lambda self, local: torch.zeros(self._ctx.tp)
+    VocabArgmax.first_tokens = lambda self, local: torch.zeros(self._ctx.tp)
 
 
 @fault(DECODING, TP4, "The experts' partial sums are not reduced.", "all-reduce forgotten behind the down projection")

@@ -102,9 +102,9 @@ def _check_inputs(path: Path, wanted: dict[str, Dims]) -> dict[str, tuple[int, .
             names = set(file.keys())
             for name in [*wanted, *sorted(names - wanted.keys())]:
                 if name not in names or name not in wanted:
-                    said = "lacks" if name in wanted else "holds"
+                    verb = "lacks" if name in wanted else "holds"
                     raise UserError(
-                        f"inputs file '{path}' {said} '{name}'; the model takes exactly {', '.join(wanted)}."
+                        f"inputs file '{path}' {verb} '{name}'; the model takes exactly {', '.join(wanted)}."
                     )
                 tensor = file.get_tensor(name)
                 shapes[name] = _check_input(name, tensor, wanted[name])

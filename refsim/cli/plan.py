@@ -43,7 +43,9 @@ def plan(
 
     on = get_mesh(mesh)
     only = None if attention == "all" else attention
-    found = make(model, on, size=size, today=today, attention=only, topology=topology, links=links, progress=progress)
+    found = make(
+        model, on, size=size, tt_dit_only=today, attention=only, topology=topology, links=links, progress=progress
+    )
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
@@ -61,9 +63,9 @@ def _as_json(
 ) -> dict[str, list[dict[str, Any]]]:
     rows = [
         c.estimate.row()
-        | {"rank": c.rank, "best_of_rank": c.best, "would_save": c.helps}
+        | {"rank": c.rank, "best_of_rank": c.best, "would_save": c.savings}
         | {"topology": c.wiring.topology, "links": c.wiring.links}
-        | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.today or "runs"}
+        | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.tt_dit_refusal or "runs"}
         for c in runs
         if c.rank <= top
     ]
@@ -81,11 +83,11 @@ def _print_runs(runs: list[Candidate], top: int) -> None:
     for c in runs:
         if c.rank > top:
             break
-        e, (helps, saved) = c.estimate, next(iter(c.helps.items()))
+        e, (saving, share) = c.estimate, next(iter(c.savings.items()))
         rank, shown = c.rank if c.rank != shown else "", c.rank
         typer.echo(
             f"{rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
-            f"{e.seconds:8.2f} {e.memory.total / 1e9:5.1f} {e.bound:8} {helps} -{saved:.0%}"
+            f"{e.seconds:8.2f} {e.memory.total / 1e9:5.1f} {e.bound:8} {saving} -{share:.0%}"
         )
         if len(c.seconds) > 1:
             others = [f"{w} +{s / e.seconds - 1:.0%}" for w, s in sorted(c.seconds.items()) if w != c.wiring]

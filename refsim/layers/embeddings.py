@@ -1,4 +1,4 @@
-"""Embeddings: sinusoidal time step, pooled text, words, and image patches with the cropped positional table."""
+"""Embeddings: sinusoidal time step, pooled text, tokens, and image patches with the cropped positional table."""
 
 from __future__ import annotations
 
@@ -130,24 +130,24 @@ class PatchEmbed:
 
 
 class TokenEmbedding:
-    """Rows of a table of words, each read when it is first asked for: the table is larger than several layers.
+    """Rows of a table of tokens, each read when it is first asked for: the table is larger than several layers.
 
     Raises:
         UserError: the table is missing or has another shape; at a call, an id that is not in the vocabulary.
     """
 
-    def __init__(self, weights: Weights, name: str, *, words: int, features: int) -> None:
-        self._weights, self._name, self._shape = weights, f"{name}.weight", (words, features)
+    def __init__(self, weights: Weights, name: str, *, vocab_size: int, features: int) -> None:
+        self._weights, self._name, self._shape = weights, f"{name}.weight", (vocab_size, features)
         self._rows: dict[int, Tensor] = {0: self._read(0)}  # also declares the table as used
 
     def __call__(self, ids_BN: Tensor) -> Tensor:
         """Ids of any shape -> (..., features)."""
         known, where = ids_BN.unique(return_inverse=True)
-        words = self._shape[0]
+        vocab_size = self._shape[0]
         for index in (int(known[0]), int(known[-1])):
-            if not 0 <= index < words:
+            if not 0 <= index < vocab_size:
                 raise UserError(
-                    f"the tokenizer gave the id {index}, but the text encoder knows 0 to {words - 1}; use the "
+                    f"the tokenizer gave the id {index}, but the text encoder knows 0 to {vocab_size - 1}; use the "
                     "tokenizer that belongs to it."
                 )
         return torch.stack([self._row(index) for index in known.tolist()])[where]

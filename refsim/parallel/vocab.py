@@ -1,11 +1,11 @@
-"""The vocabulary cut over tp: every member has the logits of its own words, and all agree on the best one.
+"""The vocabulary cut over tp: every member has the logits of its own tokens, and all agree on the best one.
 
-    logits     words 0..V/n-1        words V/n..2V/n-1      ...        column-parallel head, no communication
-    best       (value, word)         (value, word)                     word = own index + the shard's first word
+    logits     tokens 0..V/n-1       tokens V/n..2V/n-1     ...        column-parallel head, no communication
+    best       (value, token)        (value, token)                    token = own index + the shard's first token
                      |_____ all_gather of three numbers per row _____|
-    argmax     the largest value; of equal ones the smallest word, as one device would say
+    argmax     the largest value; of equal ones the smallest token, as one device would say
 
-Words that only pad the last shard have zero weights and so the logit 0, which may be the largest: they are left out.
+Tokens that only pad the last shard have zero weights and so the logit 0, which may be the largest: they are left out.
 The third number is the second best value, for the margin by which the best one won.
 
 Bytes: one all_gather of three fp32 per row, whatever the size of the vocabulary.
@@ -22,12 +22,12 @@ from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Shard
 
-MOST_WORDS = 1 << 24
-"""Beyond it fp32 does not tell neighbouring words apart."""
+MAX_VOCAB = 1 << 24
+"""Beyond it fp32 does not tell neighbouring tokens apart."""
 
 
 def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Logits (..., V / tp), tp=Shard(-1) -> best word (...) in int64 and its margin over the second best in fp32."""
+    """Logits (..., V / tp), tp=Shard(-1) -> best token (...) in int64 and its margin over the second best in fp32."""
     tp = device.groups["tp"]
     if tp.size > 1:
         logits.require("vocab_argmax", tp=Shard(logits.local.ndim - 1))
@@ -36,18 +36,18 @@ def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[T
     with device.compute("argmax", logits.local):
         mine = best_two(real, start)
     everyone = all_gather(device, mine, tp, dim=-1).unflatten(-1, (tp.size, 3))
-    values, words, seconds = everyone.unbind(-1)
+    values, tokens, seconds = everyone.unbind(-1)
     best, owner = values.max(-1)
-    word = words.gather(-1, owner.unsqueeze(-1)).squeeze(-1)
+    token = tokens.gather(-1, owner.unsqueeze(-1)).squeeze(-1)
     rest = values.scatter(-1, owner.unsqueeze(-1), float("-inf"))
     second = torch.maximum(rest.amax(-1), seconds.gather(-1, owner.unsqueeze(-1)).squeeze(-1))
-    return word.long(), best - second
+    return token.long(), best - second
 
 
-def best_two(logits: Tensor, first_word: int) -> Tensor:
-    """(..., 3): the best value, its word, the second best value; minus infinity where there is none."""
+def best_two(logits: Tensor, first_token: int) -> Tensor:
+    """(..., 3): the best value, its token, the second best value; minus infinity where there is none."""
     nothing = logits.new_full((*logits.shape[:-1], 2), float("-inf"))
     # two lanes of nothing behind, so that there always is a best and a second
     value, index = torch.cat([logits, nothing], -1).max(-1, keepdim=True)
     rest = torch.cat([logits, nothing], -1).scatter(-1, index, float("-inf"))
-    return torch.cat([value, (index + first_word).float(), rest.amax(-1, keepdim=True)], -1)
+    return torch.cat([value, (index + first_token).float(), rest.amax(-1, keepdim=True)], -1)

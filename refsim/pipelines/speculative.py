@@ -8,7 +8,7 @@
         crop      the target's cache to start + a + 1; start += a + 1; hidden states of rows 0 .. a go to the drafter
 
 Whatever the drafter says, the tokens are those of the target alone: it can change the speed only. With equal numbers of
-rows per pass that holds to the bit; a pass of 16 rows rounds otherwise than a pass of one, so two words within rounding
+rows per pass that holds to the bit; a pass of 16 rows rounds otherwise than a pass of one: two tokens within rounding
 of each other may be swapped. The smallest margin that decided a token is reported for that.
 
 Counterparts: z-lab's ``spec_generate``, transformers' assisted generation. "accepted" counts the target's own token.
@@ -124,8 +124,8 @@ def speculate(
     """
     cache = target.new_cache()
     hidden = target.hidden(prompt_1P, cache, keep)
-    word, margin = target.argmax(hidden.last[:, -1:])
-    found = Decoded([int(word)], prefill_margin=float(margin))
+    token, margin = target.argmax(hidden.last[:, -1:])
+    found = Decoded([int(token)], prefill_margin=float(margin))
     start, kept = prompt_1P.shape[1], hidden.kept
     while len(found.tokens) < max_new_tokens and not _stopped(found.tokens, stop):
         target.device.progress(len(found.tokens), max_new_tokens)
@@ -133,9 +133,9 @@ def speculate(
         proposed = drafter.propose(start, found.tokens[-1], kept)
         block = torch.cat([torch.tensor(found.tokens[-1:]), proposed])
         hidden = target.hidden(block[None], cache, keep)
-        words, margins = target.argmax(hidden.last)
-        matched = matching_prefix(proposed, words[0])
-        given = [*proposed[:matched].tolist(), int(words[0, matched])]
+        best, margins = target.argmax(hidden.last)
+        matched = matching_prefix(proposed, best[0])
+        given = [*proposed[:matched].tolist(), int(best[0, matched])]
         found.tokens += given
         start += len(given)
         crop(cache, start)
@@ -155,16 +155,16 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, max_new_tokens: in
     while len(found.tokens) < max_new_tokens and not _stopped(found.tokens, stop):
         target.device.progress(len(found.tokens), max_new_tokens)
         begun = time.monotonic()
-        word, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
-        found.tokens.append(int(word))
-        rows = word
+        token, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
+        found.tokens.append(int(token))
+        rows = token
         found.steps.append(Step([], 1, float(margin), cache[0].length, 0, round(time.monotonic() - begun, 4)))
     return found
 
 
-def matching_prefix(proposed: Tensor, words: Tensor) -> int:
+def matching_prefix(proposed: Tensor, best: Tensor) -> int:
     """How many leading proposals are what the target says in their place."""
-    return int((proposed == words[: len(proposed)]).long().cumprod(0).sum())
+    return int((proposed == best[: len(proposed)]).long().cumprod(0).sum())
 
 
 def crop(cache: list[KVCache], rows: int) -> None:

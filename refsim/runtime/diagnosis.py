@@ -23,14 +23,14 @@ class Findings:
 
     Attributes:
         events: the last events of every rank.
-        said: failure messages of ranks, in the order they arrived.
+        failures: failure messages of ranks, in the order they arrived.
         died: ranks that ended by themselves.
         hung: a silent rank, when nobody has shown life within the bound.
         too_big: (rank, bytes, sentence part) of a rank that was about to use up the memory.
     """
 
     events: Events
-    said: dict[int, dict[str, Any]] = field(default_factory=dict)
+    failures: dict[int, dict[str, Any]] = field(default_factory=dict)
     died: set[int] = field(default_factory=set)
     hung: int | None = None
     too_big: tuple[int, int, str] | None = None
@@ -41,7 +41,7 @@ def diagnose(found: Findings, exit_codes: list[int]) -> RefsimError:
 
     ``exit_codes`` are those of all ranks, negative for a signal; only those of ``found.died`` are read.
     """
-    for failure in found.said.values():
+    for failure in found.failures.values():
         if failure["kind"] == "user":
             return UserError(failure["message"])
     if found.too_big is not None:
@@ -50,24 +50,24 @@ def diagnose(found: Findings, exit_codes: list[int]) -> RefsimError:
     if found.died:
         rank = min(found.died)
         return _failure(found, rank, how_it_ended(exit_codes[rank]))
-    for rank, failure in found.said.items():
+    for rank, failure in found.failures.items():
         if failure["kind"] == "error":
-            return _failure(found, rank, "failed", said=failure["message"], traceback=failure["traceback"])
+            return _failure(found, rank, "failed", reason=failure["message"], traceback=failure["traceback"])
     rank, circle = (found.hung, []) if found.hung is not None else _culprit(found)
     if circle:
-        failure = found.said.get(rank, {"message": "", "traceback": ""})
+        failure = found.failures.get(rank, {"message": "", "traceback": ""})
         how = f"waits in a circle (ranks {' -> '.join(map(str, circle))}) and made no progress"
-        return _failure(found, rank, how, said=failure["message"], traceback=failure["traceback"])
+        return _failure(found, rank, how, reason=failure["message"], traceback=failure["traceback"])
     return _failure(found, rank, "made no progress")
 
 
 def is_decided(found: Findings) -> bool:
     """Whether listening longer would tell no more: not so while silent ranks say that they wait for each other,
     because those that really do will give up in time, and the one that hangs will not."""
-    if found.died or any(failure["kind"] != "comm" for failure in found.said.values()):
+    if found.died or any(failure["kind"] != "comm" for failure in found.failures.values()):
         return True
     _, circle = _culprit(found)
-    return all(rank in found.said for rank in circle)
+    return all(rank in found.failures for rank in circle)
 
 
 def _culprit(found: Findings) -> tuple[int, list[int]]:
@@ -76,26 +76,26 @@ def _culprit(found: Findings) -> tuple[int, list[int]]:
     Who gives up hangs up on everybody. So a silent rank that says it waits for one that gave up does not: it would
     have noticed, and is the one that hangs.
     """
-    chain = [next(iter(found.said))]
+    chain = [next(iter(found.failures))]
     while True:
         rank = chain[-1]
-        gave_up = rank in found.said
-        peer = found.said[rank]["peer"] if gave_up else _peer(found, rank)
-        if peer is None or (not gave_up and peer in found.said):
+        gave_up = rank in found.failures
+        peer = found.failures[rank]["peer"] if gave_up else _peer(found, rank)
+        if peer is None or (not gave_up and peer in found.failures):
             return rank, []
         if peer in chain:
             return peer, [*chain[chain.index(peer) :], peer]
         chain.append(peer)
 
 
-def _failure(found: Findings, rank: int, how: str, *, said: str = "", traceback: str = "") -> RankFailure:
+def _failure(found: Findings, rank: int, how: str, *, reason: str = "", traceback: str = "") -> RankFailure:
     doing = _last(found, rank)
     sentence = f"rank {rank} {how} while it was {doing.clause if doing else 'silent'}"
     waiting = [other for other in found.events if other != rank and _peer(found, other) == rank]
     if waiting:
         sentence += f"; rank {waiting[0]} was waiting for it in {_last(found, waiting[0]).transfer}"
-    if said:
-        sentence += f": {said.rstrip('.')}"
+    if reason:
+        sentence += f": {reason.rstrip('.')}"
     texts = {rank: [(age, str(activity)) for age, activity in events] for rank, events in found.events.items()}
     return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=texts)
 

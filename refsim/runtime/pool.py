@@ -111,7 +111,7 @@ class ForkServer:
 
 
 Progress = Callable[[int, int], None]
-"""Told the steps done and the steps in all; (0, 0) before the job has said so."""
+"""Told the steps done and the steps in all; (0, 0) before the job has failures so."""
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Pool:
             os.unlink(store)
 
     def run(self, job: Job, progress: Progress | None = None) -> Answer:
-        """Run one job on all ranks; ``progress`` is told, now and then, how far rank 0 is.
+        """Run one job on all ranks; ``progress`` is called now and then with how far rank 0 is.
 
         Raises:
             UserError: a rank found a mistake of the user.
@@ -197,7 +197,7 @@ class Pool:
     def _collect(self, timeout_s: float, progress: Progress | None = None) -> tuple[dict[str, Any], bytes]:
         """Wait for every rank's reply; returns rank 0's."""
         replies: dict[int, tuple[dict[str, Any], bytes]] = {}
-        said: dict[int, dict[str, Any]] = {}
+        failures: dict[int, dict[str, Any]] = {}
         died: set[int] = set()
         hung: int | None = None
         too_big = None
@@ -207,7 +207,7 @@ class Pool:
                 for rank, sock in enumerate(self._socks):
                     sock.settimeout(timeout_s)
                     selector.register(sock, selectors.EVENT_READ, rank)
-                while len(replies) + len(said) + len(died) < self.world_size:
+                while len(replies) + len(failures) + len(died) < self.world_size:
                     for key, _ in selector.select(timeout=_LOOK_S):
                         rank = key.data
                         try:
@@ -220,18 +220,18 @@ class Pool:
                             if header["ok"]:
                                 replies[rank] = header, payload
                             else:
-                                said[rank] = header
+                                failures[rank] = header
                         selector.unregister(key.fileobj)
                     if progress is not None:
                         progress(*self.board.progress(0))
                     now = time.monotonic()
-                    if (said or died) and stop_at is None:
+                    if (failures or died) and stop_at is None:
                         stop_at = now + _GRACE_S
                     if hung is not None or (stop_at is not None and now > stop_at + timeout_s):
                         break
-                    if stop_at is not None and now > stop_at and is_decided(self._findings(said, died)):
+                    if stop_at is not None and now > stop_at and is_decided(self._findings(failures, died)):
                         break
-                    silent = set(range(self.world_size)) - replies.keys() - said.keys() - died
+                    silent = set(range(self.world_size)) - replies.keys() - failures.keys() - died
                     hung = self._hung(silent, now, timeout_s)
                     too_big = self._too_big(silent)
                     if hung is not None or too_big is not None:
@@ -239,8 +239,8 @@ class Pool:
         except BaseException:
             self.close()
             raise
-        if said or died or hung is not None or too_big is not None:
-            self._fail(said, died, hung, too_big)
+        if failures or died or hung is not None or too_big is not None:
+            self._fail(failures, died, hung, too_big)
         return replies[0]
 
     def _hung(self, silent: set[int], now: float, timeout_s: float) -> int | None:
@@ -267,13 +267,13 @@ class Pool:
 
     def _fail(
         self,
-        said: dict[int, dict[str, Any]] | None = None,
+        failures: dict[int, dict[str, Any]] | None = None,
         died: set[int] | None = None,
         hung: int | None = None,
         too_big: tuple[int, int, str] | None = None,
     ) -> NoReturn:
         """End the pool and raise what went wrong first, with the last events of every rank."""
-        found = self._findings(said or {}, died or set(), hung, too_big)
+        found = self._findings(failures or {}, died or set(), hung, too_big)
         self.alive = False
         for sock in self._socks:
             sock.close()
@@ -286,7 +286,7 @@ class Pool:
 
     def _findings(
         self,
-        said: dict[int, dict[str, Any]],
+        failures: dict[int, dict[str, Any]],
         died: set[int],
         hung: int | None = None,
         too_big: tuple[int, int, str] | None = None,
@@ -294,7 +294,7 @@ class Pool:
         now = time.monotonic()
         ranks = range(self.world_size)
         events = {rank: [(now - at, activity) for at, activity in self.board.recent(rank)] for rank in ranks}
-        return Findings(events, said, died, hung, too_big)
+        return Findings(events, failures, died, hung, too_big)
 
 
 def _threads(world_size: int) -> int:

@@ -55,10 +55,10 @@ class Candidate:
     best: bool = False
     wiring: Wiring = Wiring(0, "Linear")
     seconds: dict[Wiring, float] = field(default_factory=dict)
-    today: str = ""
+    tt_dit_refusal: str = ""
 
     @property
-    def helps(self) -> dict[str, float]:
+    def savings(self) -> dict[str, float]:
         """Return the share of the denoising time that each improvement, alone, would save; largest first."""
         if self.estimate is None:
             return {}
@@ -125,7 +125,7 @@ def plan(
     mesh: MeshSpec,
     *,
     size: str | None = None,
-    today: bool = False,
+    tt_dit_only: bool = False,
     attention: str | None = None,
     topology: str | None = None,
     links: int | None = None,
@@ -134,7 +134,7 @@ def plan(
     """Return the candidates that run, by rank, then those that do not.
 
     Args:
-        today: only what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
+        tt_dit_only: only what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
         attention: only ``ring``, ``ulysses`` or ``usp``.
         topology, links: only wirings with this topology (``Ring`` or ``Linear``) and at most so many links.
     """
@@ -159,14 +159,14 @@ def plan(
             found.append(Candidate(text, parallel.attention, None, str(error)))
             continue
         config, fsdp = model.config, found[-1].estimate.memory.fsdp
-        found[-1].today = tt_dit.refusal(spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp)
-    return ranked(only_today(found) if today else found)
+        found[-1].tt_dit_refusal = tt_dit.refusal(spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp)
+    return ranked(only_tt_dit(found) if tt_dit_only else found)
 
 
-def only_today(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+def only_tt_dit(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """Return the candidates with tt_dit's refusal as the reason of those it does not run."""
     for c in candidates:
-        yield replace(c, reason=c.reason or c.today)
+        yield replace(c, reason=c.reason or c.tt_dit_refusal)
 
 
 def _candidate(

@@ -47,9 +47,9 @@ def systems(rows: dict[str, list[tuple[str, float, float, float | None]]], path:
         axis.hlines(places, [r[2] for r in found], [r[1] for r in found], color="grey", linewidth=1.5)
         axis.plot([r[2] for r in found], places, "s", color="C1", markersize=5, label="desired (roofline)")
         axis.plot([r[1] for r in found], places, "o", color="C0", markersize=6, label="expected")
-        told = [(r[3], i) for i, r in enumerate(found) if r[3] is not None]
-        if told:
-            axis.plot([t[0] for t in told], [t[1] for t in told], "kD", markersize=5, label="published")
+        published = [(r[3], i) for i, r in enumerate(found) if r[3] is not None]
+        if published:
+            axis.plot([t[0] for t in published], [t[1] for t in published], "kD", markersize=5, label="published")
         axis.set_yticks(places, [r[0] for r in found], fontsize=7)
         axis.set_ylim(most - 0.5, -0.7)
         axis.set(xscale="log", xlabel="s, whole pipeline (roofline: denoising)", title=name)

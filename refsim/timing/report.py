@@ -164,9 +164,9 @@ def _published(progress: Progress) -> str:
         assert not isinstance(found, str)
         e, config = found[0], parse_parallel(parallel, on)
         every = plans.plan(model, on, size=size, topology=known.topology.value)
-        today = plans.ranked(plans.only_today(every))
+        tt_dit_runs = plans.ranked(plans.only_tt_dit(every))
         ranks = []
-        for candidates in (today, every):
+        for candidates in (tt_dit_runs, every):
             rank = next(c.rank for c in candidates if c.text == estimates.describe(config))
             ranks.append(f"{rank} of {max(c.rank for c in candidates)}" if rank else "cannot run")
         wiring = f"{known.topology.value} x{max(on.links)}"
@@ -255,10 +255,10 @@ def _scaling(out: Path, progress: Progress) -> None:
             step, ideal = e.seconds / e.steps, e.desired_seconds / e.steps
             points.append((mesh.num_devices, step, ideal))
             efficiency = points[0][0] * points[0][1] / (mesh.num_devices * step)
-            helps, saved = next(iter(best.helps.items()))
+            saving, share = next(iter(best.savings.items()))
             text.append(
                 f"{label} | {best.text}{' fsdp' * e.memory.fsdp} | {best.wiring} | {step:.3f} | {ideal:.3f} | "
-                f"{efficiency:.0%} | {e.bound} | {e.timeline.exposed_ns / e.timeline.ns:.0%} | {helps} -{saved:.0%} |"
+                f"{efficiency:.0%} | {e.bound} | {e.timeline.exposed_ns / e.timeline.ns:.0%} | {saving} -{share:.0%} |"
             )
     (out / "scaling.md").write_text("\n".join([*text, "\n![scaling](scaling.svg)\n"]), encoding="utf-8")
     plots.scaling(lines, out / "scaling.svg")

@@ -66,7 +66,7 @@ def test_a_row_that_no_node_holds_is_refused():
         run("softmax", [x, torch.zeros(1, 4096)], (32, 4096))
     a = torch.zeros(512, 512)
     with pytest.raises(KernelError, match="smaller blocks"):
-        run("matmul", [a, a], (512, 512), most_m=16, most_n=16, most_k=16)
+        run("matmul", [a, a], (512, 512), max_m=16, max_n=16, max_k=16)
 
 
 def test_the_real_ttnn_is_kept_apart(monkeypatch):

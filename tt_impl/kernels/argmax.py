@@ -15,12 +15,12 @@ from tt_impl.kernels.blocks import tiles, width
 LOWEST = -3.0e38
 
 
-def make_argmax(grid, most=8):
+def make_argmax(grid, max_block=8):
     """Make the kernel: x (R, V); columns (32, V) in fp32, 0 .. V-1 in row 0; out (R, 32) in fp32, in column 0."""
 
     @ttl.operation(grid=grid)
     def argmax(x: ttnn.Tensor, columns: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        block = width(tiles(x.shape[1]), most)
+        block = width(tiles(x.shape[1]), max_block)
         steps, rows = tiles(x.shape[1]) // block, tiles(x.shape[0])
         per = -(-rows // ttl.grid_size(dims=1))
 

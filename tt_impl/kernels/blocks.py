@@ -8,6 +8,6 @@ def tiles(size: int) -> int:
     return size // TILE
 
 
-def width(count: int, most: int) -> int:
-    """Return the widest block of at most ``most`` tiles that divides ``count`` tiles."""
-    return max(n for n in range(1, min(count, most) + 1) if count % n == 0)
+def width(count: int, limit: int) -> int:
+    """Return the widest block of at most ``limit`` tiles that divides ``count`` tiles."""
+    return max(n for n in range(1, min(count, limit) + 1) if count % n == 0)

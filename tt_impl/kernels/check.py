@@ -53,11 +53,11 @@ def markdown(records: list[dict[str, Any]]) -> str:
     lines = []
     for r in records:
         shape, grid = ("x".join(map(str, r[name])) for name in ("shape", "grid"))
-        told = f"| refused: {r['error']} | | | | |"
+        cells = f"| refused: {r['error']} | | | | |"
         if not r["error"]:
-            told = f"| {r['one_minus_pcc']:.1e} | {r['rel_rmse']:.1e} | {r['l1_bytes']:,} | {r['buffers']} "
-            told += f"| {r['seconds']:.1f} |"
-        lines.append(f"| {r['kernel']} | {shape} | {r['dtype']} | {grid} {told}")
+            cells = f"| {r['one_minus_pcc']:.1e} | {r['rel_rmse']:.1e} | {r['l1_bytes']:,} | {r['buffers']} "
+            cells += f"| {r['seconds']:.1f} |"
+        lines.append(f"| {r['kernel']} | {shape} | {r['dtype']} | {grid} {cells}")
     return head + "\n".join(lines) + "\n"
 
 

@@ -14,15 +14,15 @@ import ttnn
 from tt_impl.kernels.blocks import tiles, width
 
 
-def make_matmul(grid, most_m=4, most_n=4, most_k=4):
+def make_matmul(grid, max_m=4, max_n=4, max_k=4):
     """Make the kernel: a (M, K), b (K, N), out (M, N), whole tiles."""
 
     @ttl.operation(grid=grid)
     def matmul(a: ttnn.Tensor, b: ttnn.Tensor, out: ttnn.Tensor) -> None:
         m, n, k = (
-            width(tiles(out.shape[0]), most_m),
-            width(tiles(out.shape[1]), most_n),
-            width(tiles(a.shape[1]), most_k),
+            width(tiles(out.shape[0]), max_m),
+            width(tiles(out.shape[1]), max_n),
+            width(tiles(a.shape[1]), max_k),
         )
         columns, steps = tiles(out.shape[1]) // n, tiles(a.shape[1]) // k
         blocks = tiles(out.shape[0]) // m * columns
@@ -70,15 +70,15 @@ def make_matmul(grid, most_m=4, most_n=4, most_k=4):
     return matmul
 
 
-def make_matmul_residual_add(grid, most_m=4, most_n=4, most_k=4):
+def make_matmul_residual_add(grid, max_m=4, max_n=4, max_k=4):
     """Make the kernel: a (M, K), b (K, N), residual and out (M, N), whole tiles."""
 
     @ttl.operation(grid=grid)
     def matmul_residual_add(a: ttnn.Tensor, b: ttnn.Tensor, residual: ttnn.Tensor, out: ttnn.Tensor) -> None:
         m, n, k = (
-            width(tiles(out.shape[0]), most_m),
-            width(tiles(out.shape[1]), most_n),
-            width(tiles(a.shape[1]), most_k),
+            width(tiles(out.shape[0]), max_m),
+            width(tiles(out.shape[1]), max_n),
+            width(tiles(a.shape[1]), max_k),
         )
         columns, steps = tiles(out.shape[1]) // n, tiles(a.shape[1]) // k
         blocks = tiles(out.shape[0]) // m * columns

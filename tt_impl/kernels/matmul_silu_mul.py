@@ -12,13 +12,13 @@ import ttnn
 from tt_impl.kernels.blocks import tiles, width
 
 
-def make_matmul_silu_mul(grid, most_m=4, most_n=4, most_k=4):
+def make_matmul_silu_mul(grid, max_m=4, max_n=4, max_k=4):
     """Make the kernel: x (M, K), gate and up (K, N), out (M, N), whole tiles."""
 
     @ttl.operation(grid=grid)
     def matmul_silu_mul(x: ttnn.Tensor, gate: ttnn.Tensor, up: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        sides = ((out.shape[0], most_m), (out.shape[1], most_n), (x.shape[1], most_k))
-        m, n, k = (width(tiles(side), most) for side, most in sides)
+        sides = ((out.shape[0], max_m), (out.shape[1], max_n), (x.shape[1], max_k))
+        m, n, k = (width(tiles(side), limit) for side, limit in sides)
         columns, steps = tiles(out.shape[1]) // n, tiles(x.shape[1]) // k
         blocks = tiles(out.shape[0]) // m * columns
         per = -(-blocks // ttl.grid_size(dims=1))

@@ -10,12 +10,12 @@ import ttnn
 from tt_impl.kernels.blocks import tiles, width
 
 
-def make_residual_add(grid, most=8):
+def make_residual_add(grid, max_block=8):
     """Make the kernel: x, y and out (R, D), whole tiles, one dtype."""
 
     @ttl.operation(grid=grid)
     def residual_add(x: ttnn.Tensor, y: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        block = width(tiles(out.shape[1]), most)
+        block = width(tiles(out.shape[1]), max_block)
         columns = tiles(out.shape[1]) // block
         blocks = tiles(out.shape[0]) * columns
         per = -(-blocks // ttl.grid_size(dims=1))

@@ -12,12 +12,12 @@ import ttnn
 from tt_impl.kernels.blocks import tiles, width
 
 
-def make_rmsnorm(grid, features, eps=1e-6, most=8):
+def make_rmsnorm(grid, features, eps=1e-6, max_block=8):
     """Make the kernel: x and out (R, D), weight (32, D) in row 0; whole tiles, ``features`` of the D lanes real."""
 
     @ttl.operation(grid=grid)
     def rmsnorm(x: ttnn.Tensor, weight: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        block = width(tiles(x.shape[1]), most)
+        block = width(tiles(x.shape[1]), max_block)
         columns, rows = tiles(x.shape[1]) // block, tiles(x.shape[0])
         per = -(-rows // ttl.grid_size(dims=1))
 

@@ -89,11 +89,11 @@ class PatchEmbed:
 
 
 class TokenEmbedding:
-    """Rows of a table of words, whole on every device; TTNN keeps such tables in bf16."""
+    """Rows of a table of tokens, whole on every device; TTNN keeps such tables in bf16."""
 
-    def __init__(self, weights: Weights, ctx: Context, name: str, *, words: int, features: int) -> None:
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, vocab_size: int, features: int) -> None:
         self._ctx = ctx
-        table = weights.take(f"{name}.weight", (words, features)).to(torch.bfloat16)
+        table = weights.take(f"{name}.weight", (vocab_size, features)).to(torch.bfloat16)
         self._table = ctx.put_rows(table, ttnn.bfloat16)
 
     def __call__(self, ids_BN: torch.Tensor) -> ttnn.Tensor:

@@ -1,12 +1,12 @@
-"""The vocabulary cut over tp: every device has the logits of its own words, and all agree on the best one.
+"""The vocabulary cut over tp: every device has the logits of its own tokens, and all agree on the best one.
 
-    logits     words 0..V/n-1        words V/n..2V/n-1      ...        column-parallel head, no communication
-    best       (value, word)         (value, word)                     word = own index + the shard's first word
+    logits     tokens 0..V/n-1       tokens V/n..2V/n-1     ...        column-parallel head, no communication
+    best       (value, token)        (value, token)                    token = own index + the shard's first token
                      |_____ all_gather of two numbers per row ______|
-    argmax     the largest value; of equal ones the smallest word
+    argmax     the largest value; of equal ones the smallest token
 
-Words that only pad the last shard have zero weights and so the logit 0, which may be the largest: they are pushed out
-of the race. Words are numbers in fp32, exact up to 2^24.
+Tokens that only pad the last shard have zero weights and so the logit 0, which may be the largest: they are pushed out
+of the race. Tokens are numbers in fp32, exact up to 2^24.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features
 
 _NEVER = -1e30
-_NO_WORD = float(1 << 24)
+_NO_TOKEN = float(1 << 24)
 
 
 class VocabArgmax:
@@ -27,12 +27,12 @@ class VocabArgmax:
     def __init__(self, ctx: Context, vocab_size: int) -> None:
         self._ctx = ctx
         local = padded_features(vocab_size, ctx.tp) // ctx.tp
-        word = torch.arange(local * ctx.tp)
-        self._padding = ctx.put(((word >= vocab_size) * _NEVER)[None, None, None], tp_dim=3)
-        self._first = ctx.put(self.first_words(local)[None, None, None], tp_dim=3, dtype=ttnn.float32)
+        token = torch.arange(local * ctx.tp)
+        self._padding = ctx.put(((token >= vocab_size) * _NEVER)[None, None, None], tp_dim=3)
+        self._first = ctx.put(self.first_tokens(local)[None, None, None], tp_dim=3, dtype=ttnn.float32)
 
-    def first_words(self, local: int) -> torch.Tensor:
-        """(tp,): the first word of every device's shard."""
+    def first_tokens(self, local: int) -> torch.Tensor:
+        """(tp,): the first token of every device's shard."""
         return torch.arange(self._ctx.tp).float() * local
 
     def __call__(self, logits: ttnn.Tensor) -> ttnn.Tensor:
@@ -40,10 +40,10 @@ class VocabArgmax:
         logits = ttnn.add(logits, self._padding)
         value = ttnn.typecast(ttnn.max(logits, dim=3, keepdim=True), ttnn.float32)
         index = ttnn.to_layout(ttnn.argmax(logits, dim=3, keepdim=True), ttnn.TILE_LAYOUT)
-        word = ttnn.add(ttnn.typecast(index, ttnn.float32), self._first)
+        token = ttnn.add(ttnn.typecast(index, ttnn.float32), self._first)
         if ctx.tp == 1:
-            return word
-        both = ctx.ccl.all_gather(ttnn.concat([value, word], dim=3), dim=1, axis=ctx.tp_axis)
-        value, word = both[:, :, :, 0:1], both[:, :, :, 1:2]
+            return token
+        both = ctx.ccl.all_gather(ttnn.concat([value, token], dim=3), dim=1, axis=ctx.tp_axis)
+        value, token = both[:, :, :, 0:1], both[:, :, :, 1:2]
         wins = ttnn.eq(value, ttnn.max(value, dim=1, keepdim=True))
-        return ttnn.min(ttnn.where(wins, word, _NO_WORD), dim=1, keepdim=True)
+        return ttnn.min(ttnn.where(wins, token, _NO_TOKEN), dim=1, keepdim=True)

@@ -3,11 +3,11 @@
     prompt --target--> first token, hidden states of the prompt's rows
     repeat, the last token being at position start, not yet in any cache:
         drafter   [last, MASK x 15] + hidden states of the rows since the last call --> 15 proposals
-        target    [last, 15 proposals], 16 rows in one pass --> the best word after each of them
-        accept    the longest prefix of proposals that are these words, then the target's own word
+        target    [last, 15 proposals], 16 rows in one pass --> the best token after each of them
+        accept    the longest prefix of proposals that are these tokens, then the target's own token
         crop      the target's cache to the accepted rows, whose hidden states go to the drafter
 
-Only ids cross between host and devices: the best words are chosen on the devices, the loop runs on the host.
+Only ids cross between host and devices: the best tokens are chosen on the devices, the loop runs on the host.
 Counterpart of ``refsim.pipelines.speculative``.
 """
 
@@ -75,9 +75,9 @@ def speculate(
     while len(tokens) < max_new_tokens:
         proposed = drafter.propose(start, tokens[-1], kept)
         hidden = target.hidden(torch.cat([torch.tensor(tokens[-1:]), proposed])[None], cache, keep)
-        words = target.argmax(hidden.last)
-        matched = matching_prefix(proposed, words)
-        tokens += [*proposed[:matched].tolist(), int(words[matched])]
+        best = target.argmax(hidden.last)
+        matched = matching_prefix(proposed, best)
+        tokens += [*proposed[:matched].tolist(), int(best[matched])]
         start += matched + 1
         crop(cache, start)
         if cache[0].length != start:
@@ -103,9 +103,9 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: torch.Tensor, *, max_new_toke
     return {"tokens": tokens, "steps": []}
 
 
-def matching_prefix(proposed: torch.Tensor, words: torch.Tensor) -> int:
+def matching_prefix(proposed: torch.Tensor, best: torch.Tensor) -> int:
     """How many leading proposals are what the target says in their place."""
-    return int((proposed == words[: len(proposed)]).long().cumprod(0).sum())
+    return int((proposed == best[: len(proposed)]).long().cumprod(0).sum())
 
 
 def crop(cache: list, rows: int) -> None:
@@ -145,7 +145,7 @@ def program(
 
     Returns:
         ``texts``, one per prompt, see :func:`speculate`; ``last`` (rows, D), ``layers`` (layers, rows, D), ``logits``
-        (rows, words) of the first prompt and, with a drafter, ``draft`` (block, D), its first answer.
+        (rows, vocabulary) of the first prompt and, with a drafter, ``draft`` (block, D), its first answer.
     """
     if cache not in CACHES:
         raise UserError(f"cache '{cache}' does not exist on the device; choose one of {', '.join(CACHES)}.")

@@ -1,4 +1,4 @@
-"""Qwen3 mixture-of-experts decoder: ids in, hidden states, logits or the best next words out.
+"""Qwen3 mixture-of-experts decoder: ids in, hidden states, logits or the best next tokens out.
 
     ids --> embeddings (rows read one by one) --> x, replicated
     layer:  x --rms norm--> attention over the cached and the new rows --reduce_scatter--all_gather--> + --> x
@@ -32,7 +32,7 @@ from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
 from refsim.models.qwen3_moe.spec import CLASS_NAME
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
-from refsim.parallel.vocab import MOST_WORDS, vocab_argmax
+from refsim.parallel.vocab import MAX_VOCAB, vocab_argmax
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
@@ -77,11 +77,11 @@ class Qwen3MoeForCausalLM:
     """Built from a transformers folder's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, device: Device, config: Qwen3MoeConfig) -> None:
-        if config.vocab_size > MOST_WORDS:
-            raise UserError(f"config.json has vocab_size {config.vocab_size}; at most {MOST_WORDS} are supported.")
+        if config.vocab_size > MAX_VOCAB:
+            raise UserError(f"config.json has vocab_size {config.vocab_size}; at most {MAX_VOCAB} are supported.")
         self.device, self.config = device, config
         d, table = config.hidden_size, "model.embed_tokens"
-        self.embed = TokenEmbedding(weights, table, words=config.vocab_size, features=d)
+        self.embed = TokenEmbedding(weights, table, vocab_size=config.vocab_size, features=d)
         self._layers = [
             Qwen3MoeDecoderLayer(weights, device, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
         ]
@@ -138,11 +138,11 @@ class Qwen3MoeForCausalLM:
         return Hidden(self._norm(stream.local[..., : x.shape[-1]]), wanted)
 
     def logits(self, hidden_BND: Tensor) -> MeshTensor:
-        """(B, N, vocabulary / tp), tp=Shard(-1), words beyond the vocabulary 0."""
+        """(B, N, vocabulary / tp), tp=Shard(-1), tokens beyond the vocabulary 0."""
         return self._head(MeshTensor(self._pad(hidden_BND)))
 
     def argmax(self, hidden_BND: Tensor) -> tuple[Tensor, Tensor]:
-        """Best next word of every row (B, N) in int64, and its margin over the second best logit."""
+        """Best next token of every row (B, N) in int64, and its margin over the second best logit."""
         return vocab_argmax(self.device, self.logits(hidden_BND), self.config.vocab_size)
 
     def _pad(self, x: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class T5Encoder:
     def __init__(self, weights: Weights, device: Device, config: T5Config) -> None:
         self._device, self._config = device, config
         table = next((n for n in _TABLES if n in weights.names), _TABLES[0]).removesuffix(".weight")
-        self._embed = TokenEmbedding(weights, table, words=config.vocab_size, features=config.d_model)
+        self._embed = TokenEmbedding(weights, table, vocab_size=config.vocab_size, features=config.d_model)
         weights.leave(*_TABLES)
         self._blocks = [T5Block(weights, device, config, i) for i in range(config.num_layers)]
         name, eps = "encoder.final_layer_norm", config.layer_norm_epsilon

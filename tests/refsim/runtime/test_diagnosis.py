@@ -37,16 +37,20 @@ BUSY = Activity(Kind.COMPUTING, "sdpa", "ring_attention", 2)
             1,
             "; rank 0 was waiting for it in recv of step 3 of ring",
         ),
-        (Findings(events(waiting(1), BUSY, BUSY), said={0: gave_up(1), 1: RAISED}), 1, ": ValueError: planted."),
-        (Findings(events(waiting(1), waiting(2), BUSY), said={0: gave_up(1), 1: gave_up(2)}), 2, "made no progress"),
-        (Findings(events(waiting(1), waiting(2), BUSY), said={0: gave_up(1)}), 2, "made no progress"),
+        (Findings(events(waiting(1), BUSY, BUSY), failures={0: gave_up(1), 1: RAISED}), 1, ": ValueError: planted."),
         (
-            Findings(events(waiting(1), waiting(0), BUSY), said={0: gave_up(1)}),
+            Findings(events(waiting(1), waiting(2), BUSY), failures={0: gave_up(1), 1: gave_up(2)}),
+            2,
+            "made no progress",
+        ),
+        (Findings(events(waiting(1), waiting(2), BUSY), failures={0: gave_up(1)}), 2, "made no progress"),
+        (
+            Findings(events(waiting(1), waiting(0), BUSY), failures={0: gave_up(1)}),
             1,
             "rank 1 made no progress while it was",
         ),
         (
-            Findings(events(waiting(1), waiting(0)), said={0: gave_up(1), 1: gave_up(0)}),
+            Findings(events(waiting(1), waiting(0)), failures={0: gave_up(1), 1: gave_up(0)}),
             0,
             "circle (ranks 0 -> 1 -> 0)",
         ),
@@ -67,12 +71,12 @@ def test_the_first_to_fail_is_named(found, rank, says):
 
 def test_a_users_mistake_stays_one():
     mistake = {"kind": "user", "message": "pad it to 8.", "peer": None, "traceback": ""}
-    assert isinstance(diagnose(Findings(events(BUSY, BUSY), said={0: RAISED, 1: mistake}), [0, 0]), UserError)
+    assert isinstance(diagnose(Findings(events(BUSY, BUSY), failures={0: RAISED, 1: mistake}), [0, 0]), UserError)
 
 
 def test_silent_ranks_in_a_circle_are_listened_to_longer():
     circle = events(waiting(1), waiting(2), waiting(1))
-    assert not is_decided(Findings(circle, said={0: gave_up(1)}))
-    assert is_decided(Findings(circle, said={0: gave_up(1), 1: gave_up(2)}))
-    assert is_decided(Findings(circle, said={0: gave_up(1), 1: gave_up(2), 2: gave_up(1)}))
-    assert is_decided(Findings(circle, said={0: RAISED}))
+    assert not is_decided(Findings(circle, failures={0: gave_up(1)}))
+    assert is_decided(Findings(circle, failures={0: gave_up(1), 1: gave_up(2)}))
+    assert is_decided(Findings(circle, failures={0: gave_up(1), 1: gave_up(2), 2: gave_up(1)}))
+    assert is_decided(Findings(circle, failures={0: RAISED}))

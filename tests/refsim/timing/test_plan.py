@@ -40,7 +40,7 @@ def test_the_published_configuration_is_among_the_first_three(found, case):
     """Of all schemes, and of what tt_dit runs today; there it is also the best way to lay out its factors."""
     _, _, mesh, parallel = case
     text = plans.estimates.describe(parse_parallel(parallel, get_mesh(mesh)))
-    today = plans.ranked(plans.only_today(found[mesh]))
+    today = plans.ranked(plans.only_tt_dit(found[mesh]))
     for candidates in (found[mesh], today):
         assert next(c for c in candidates if c.text == text).rank in (1, 2, 3)
     first = next(c for c in today if c.text == text)
@@ -63,9 +63,9 @@ def test_ways_to_lay_out_the_same_factors_stand_together(found):
 
 
 def test_what_tt_dit_does_not_run_today_is_refused_with_its_reason(found):
-    today = plans.ranked(plans.only_today(found["t3k"]))
+    today = plans.ranked(plans.only_tt_dit(found["t3k"]))
     assert all("Ulysses" in c.reason for c in today if c.attention != "ring" and "GB" not in c.reason)
-    assert not any(c.today for c in today if not c.reason)
+    assert not any(c.tt_dit_refusal for c in today if not c.reason)
     sd35, wan = get("sd35").tt_dit, get("wan22").tt_dit
     assert "one after the other" in tt_dit.refusal(wan, parse_parallel("cfg2_sp4", T3K), 40, False)
     assert "pad" in tt_dit.refusal(wan, parse_parallel("sp8_tp4", GALAXY), 38, False)
@@ -97,7 +97,7 @@ def test_more_links_and_a_ring_are_never_slower():
         assert times == sorted(times, reverse=True) and times[0] > 1.2 * times[-1]
     assert c.seconds[plans.Wiring(4, "Ring")] < c.seconds[plans.Wiring(4, "Linear")]
     assert c.estimate.seconds == min(c.seconds.values())
-    assert sum(c.helps.values()) < 1 and list(c.helps.values()) == sorted(c.helps.values(), reverse=True)
+    assert sum(c.savings.values()) < 1 and list(c.savings.values()) == sorted(c.savings.values(), reverse=True)
 
 
 def test_limits_say_what_a_mesh_has_not():

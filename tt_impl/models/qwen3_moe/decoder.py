@@ -1,4 +1,4 @@
-"""Qwen3 mixture-of-experts decoder: ids in, hidden states or the best next words out.
+"""Qwen3 mixture-of-experts decoder: ids in, hidden states or the best next tokens out.
 
     ids --> embeddings --> x, whole on every device
     layer:  x --rms norm--> attention over the cached and the new rows --reduce_scatter--all_gather--> + --> x
@@ -63,20 +63,20 @@ class Qwen3MoeForCausalLM:
     """Built from a transformers folder's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, ctx: Context, config: Qwen3MoeConfig) -> None:
-        d, words, table = config.hidden_size, config.vocab_size, "model.embed_tokens"
+        d, vocab_size, table = config.hidden_size, config.vocab_size, "model.embed_tokens"
         if d % (TILE * ctx.tp):
             raise UserError(f"tp{ctx.tp} needs a hidden size that is a multiple of {TILE * ctx.tp}, not {d}.")
         self.ctx, self.config = ctx, config
-        self.embed = TokenEmbedding(weights, ctx, table, words=words, features=d)
+        self.embed = TokenEmbedding(weights, ctx, table, vocab_size=vocab_size, features=d)
         self._layers = [
             Qwen3MoeDecoderLayer(weights, ctx, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
         ]
         self._norm = RMSNorm(weights, ctx, "model.norm", features=d, eps=config.rms_norm_eps)
         head = table if config.tie_word_embeddings else "lm_head"
         self._head = ColParallelLinear(
-            weights, ctx, head, in_features=d, out_features=words, gathered_input=True, bias=False
+            weights, ctx, head, in_features=d, out_features=vocab_size, gathered_input=True, bias=False
         )
-        self._best = VocabArgmax(ctx, words)
+        self._best = VocabArgmax(ctx, vocab_size)
         weights.finish(CLASS_NAME)
 
     def new_cache(self) -> list[KVCache]:
@@ -99,9 +99,9 @@ class Qwen3MoeForCausalLM:
         return Hidden(self._norm(x), [kept[index] for index in keep])
 
     def logits(self, hidden_BND: ttnn.Tensor) -> ttnn.Tensor:
-        """(1, 1, N, D) -> (1, 1, N, words / tp), padding lanes at the end of the last device."""
+        """(1, 1, N, D) -> (1, 1, N, vocabulary / tp), padding lanes at the end of the last device."""
         return self._head(hidden_BND)
 
     def argmax(self, hidden_BND: ttnn.Tensor) -> torch.Tensor:
-        """Best next word of every row (N,) in int64, decided on the devices and read from them."""
+        """Best next token of every row (N,) in int64, decided on the devices and read from them."""
         return self.ctx.get_equal(self._best(self.logits(hidden_BND)))[0, 0, :, 0].long()
