@@ -56,9 +56,9 @@ def without_overlap(trace: list[Event]) -> int:
 
 
 def cfg_in_turn(trace: list[Event]) -> int:
-    """Compute steps that come after word from another cfg branch: within one forward no branch needs another's.
+    """Count the compute steps that come after a message from another cfg branch: in one forward none needs the other's.
 
-    Told from the order of each rank's own events, not from the clock, so that a busy machine raises no alarm.
+    The order is that of each rank's own events, not the clock's, so that a busy machine raises no alarm.
     """
     found = 0
     heard: set[int] = set()

@@ -37,19 +37,19 @@ class Catalog(Generic[T]):
     problems: tuple[str, ...]
 
     def find(self, name: str) -> T | None:
-        """The object that claims ``name``; ``UserError`` if two do."""
+        """Return the object that claims ``name``; ``UserError`` if two do."""
         if name in self.contested:
             raise UserError(self.contested[name])
         return self.by_name.get(name)
 
     @property
     def notes(self) -> str:
-        """What to append to an error about a name that was not found, with a leading semicolon, or nothing."""
+        """Return what to append to an error about a name that was not found, with a leading semicolon, or nothing."""
         return "".join(f"; {problem}" for problem in self.problems)
 
 
 def catalog(own: Iterable[T], group: str, kind: type[T], claims: Callable[[T], Iterable[str]]) -> Catalog[T]:
-    """The project's ``own`` objects and those that packages register in ``group``, instances of ``kind``."""
+    """Return the project's ``own`` objects and those that packages register in ``group``, instances of ``kind``."""
     found: list[T] = []
     by_name: dict[str, T] = {}
     owners: dict[str, str] = {}
@@ -80,7 +80,7 @@ def catalog(own: Iterable[T], group: str, kind: type[T], claims: Callable[[T], I
 
 
 def _load(entry: metadata.EntryPoint, kind: type) -> tuple[Any, str]:
-    """The object of an entry point, or what is wrong with it."""
+    """Return the object of an entry point, or what is wrong with it."""
     try:
         value = entry.load()
     except Exception as error:  # whatever a stranger's module raises must not end a command that needs none of it

@@ -38,7 +38,7 @@ class Job:
 
 
 def named(reference: str) -> Any:
-    """What ``module:name`` stands for.
+    """Return what ``module:name`` stands for.
 
     Raises:
         ImportError: the module cannot be imported.
@@ -49,7 +49,7 @@ def named(reference: str) -> Any:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """The answer of a job that raised.
+    """Return the answer of a job that raised.
 
     ``kind`` is ``user`` for a mistake of the user's, ``comm`` for a transfer that failed (``peer`` is the other rank)
     and ``error`` for anything else.

@@ -62,7 +62,7 @@ def end(process: subprocess.Popen[bytes], *, patience_s: float = 0.0) -> None:
 
 @contextlib.contextmanager
 def ending_with(control: int, clean_up: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, ``clean_up`` and end at once when the other side of ``control``, a socket or pipe, hangs up.
+    """End at once, after ``clean_up``, when the other side of ``control``, a socket or pipe, hangs up in this block.
 
     The kernel sends SIGIO when something happens there; a thread to watch it would make forking unsafe.
     """
@@ -116,7 +116,7 @@ def kill(pids: list[int]) -> list[int]:
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code in words: ``was killed by SIGKILL`` or ``exited with code 3``."""
+    """Say an exit code in words: ``was killed by SIGKILL`` or ``exited with code 3``."""
     if code >= 0:
         return f"exited with code {code}"
     known = -code in {s.value for s in signal.Signals}

@@ -26,7 +26,7 @@ def simulate_attention(
     options: RunOptions | None = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Attention of full tensors as the mesh would compute it.
+    """Compute attention of full tensors as the mesh would.
 
     Args:
         q, k, v: (B, H, N, E), equal shapes; cut into sp shards of equal rows (padded to tiles).
@@ -63,7 +63,7 @@ def simulate_attention(
 def attention_result(
     tensors: dict[str, Tensor], *, options: RunOptions | None = None, logical_n: int | None = None, **given: Any
 ) -> Result:
-    """As :func:`simulate_attention`, returning the whole :class:`~refsim.runtime.launch.Result`.
+    """Do as :func:`simulate_attention` and return the whole :class:`~refsim.runtime.launch.Result`.
 
     Args:
         tensors: ``q``, ``k``, ``v`` and optionally ``joint_q``, ``joint_k``, ``joint_v``.
@@ -96,7 +96,7 @@ def attention_options(
     ulysses: int | None = None,
     **rest: Any,
 ) -> RunOptions:
-    """The options of an attention alone: sp as the scheme wants it, tp over what is left of the mesh."""
+    """Return the options of an attention alone: sp as the scheme wants it, tp over what is left of the mesh."""
     spec = get_mesh(mesh)
     if parallel is None:
         if scheme == "usp" and ring is None and ulysses is None:

@@ -72,7 +72,9 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """fp32: every PCC within 1e-6 of 1 and no pixel off by more than 1; bf16: every PCC 0.9995 or more."""
+        """Whether every PCC is within 1e-6 of 1 and no pixel off by more than 1 (fp32), or every PCC 0.9995 or more
+        (bf16).
+        """
         lowest = 1 - 1e-6 if self.exact else 0.9995
         return all(pcc >= lowest for pcc in self.step_pcc) and (not self.exact or self.max_pixel_difference <= 1)
 
@@ -123,7 +125,7 @@ def generate_images(
 
 
 def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, options: RunOptions) -> None:
-    """``UserError`` for what was asked of a pipeline that does not have it."""
+    """Raise ``UserError`` for what was asked of a pipeline that does not have it."""
     cfg = options.parallel.cfg
     if cfg > 1 and not pipeline.classifier_free:
         raise UserError(f"cfg{cfg} needs a negative prompt, which this pipeline does not have; leave out cfg{cfg}.")
@@ -136,13 +138,13 @@ def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, opt
 
 
 def check_writer(folder: Path) -> None:
-    """``UserError`` if what a pipeline gives could not be written."""
+    """Raise ``UserError`` if what a pipeline gives could not be written."""
     if find_pipeline(folder).fps > 1 and importlib.util.find_spec("av") is None:
         raise UserError("a video needs PyAV to be written as MP4; install refsim[oracle].")
 
 
 def write_pictures(found: Generated, folder: Path) -> list[Path]:
-    """PNG per frame, and where there are several an MP4 and an animated GIF; the paths, the MP4 first."""
+    """Write a PNG per frame, and for several an MP4 and an animated GIF; return the paths, the MP4 first."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)  # of --interactive: one folder per prompt
@@ -165,7 +167,7 @@ def write_pictures(found: Generated, folder: Path) -> list[Path]:
 
 
 def _mp4(found: Generated) -> bytes:
-    """H.264 at the pipeline's frames per second; an odd row or column, which it cannot hold, is left out."""
+    """Encode H.264 at the pipeline's frames per second; an odd row or column, which it cannot hold, is left out."""
     import av
 
     frames = found.pixels[:, : found.pixels.shape[1] // 2 * 2, : found.pixels.shape[2] // 2 * 2].numpy()

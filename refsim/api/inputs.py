@@ -22,7 +22,7 @@ _RENAMED = {"prompt": "prompt_layout", "prompt_tokens": "prompt_layout", "schedu
 
 
 def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
-    """The one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`."""
+    """Return the one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`."""
     if options is not None:
         if given:
             raise UserError(

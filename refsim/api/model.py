@@ -26,7 +26,7 @@ def run(
     out: str | Path | None = None,
     **given: Any,
 ) -> Result | None:
-    """One forward of a diffusers checkpoint folder on a mesh.
+    """Run one forward of a diffusers checkpoint folder on a mesh.
 
     Args:
         checkpoint: folder with config.json and safetensors; its ``_class_name`` picks the model.

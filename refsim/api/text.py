@@ -62,13 +62,13 @@ class TextResult:
 
     @property
     def mean_accepted(self) -> float:
-        """Tokens per pass of the target, over all prompts."""
+        """Return the tokens per pass of the target, over all prompts."""
         steps = [step.accepted for text in self.texts for step in text.steps]
         return sum(steps) / max(len(steps), 1)
 
     @property
     def margin(self) -> float:
-        """The least difference of two logits that decided a token."""
+        """Return the least difference of two logits that decided a token."""
         return min(min([text.prefill_margin, *(step.margin for step in text.steps)]) for text in self.texts)
 
 
@@ -82,7 +82,7 @@ def generate_text(
     progress: Callable[[int, int], None] | None = None,
     **given: Any,
 ) -> TextResult | None:
-    """Greedy tokens after each prompt; None on torchrun's ranks above 0.
+    """Decode greedily after each prompt; None on torchrun's ranks above 0.
 
     Args:
         target: transformers folder of a Qwen3 mixture of experts.
@@ -138,7 +138,7 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
 
 
 def _packed(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-    """All ids one after the other, and how many belong to each prompt."""
+    """Return all ids one after the other, and how many belong to each prompt."""
     ids = torch.tensor([token for prompt in prompts for token in prompt])
     return {"ids": ids, "lengths": torch.tensor([len(prompt) for prompt in prompts])}
 
@@ -165,7 +165,7 @@ class Tokenizer:
         self.stop = _stop_ids(folder, self._tokenizer)
 
     def ids(self, prompt: str, *, chat: bool) -> list[int]:
-        """Ids of a text; with ``chat``, of a user's message in the folder's chat template."""
+        """Return the ids of a text; with ``chat``, of a user's message in the folder's chat template."""
         if not chat:
             return list(self._tokenizer(prompt).input_ids)
         if self._tokenizer.chat_template is None:
@@ -179,7 +179,7 @@ class Tokenizer:
 
 
 def _stop_ids(folder: Path, tokenizer: Any) -> list[int]:
-    """``eos_token_id`` of generation_config.json and the tokenizer's own."""
+    """Return ``eos_token_id`` of generation_config.json and the tokenizer's own."""
     found = {tokenizer.eos_token_id} - {None}
     path = folder / "generation_config.json"
     if path.is_file():

@@ -51,7 +51,7 @@ def check_attention_tensors(tensors: dict[str, Tensor]) -> None:
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """``UserError`` that counts and locates what is not finite."""
+    """Raise ``UserError`` that counts and locates what is not finite."""
     if not tensor.is_floating_point():
         return
     bad = ~torch.isfinite(tensor)
@@ -89,7 +89,7 @@ def check_run(
 
 
 def _check_inputs(path: Path, wanted: dict[str, Dims]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the inputs file, after checking names, shapes, dtypes and values."""
+    """Return the shapes of the inputs file, after checking names, shapes, dtypes and values."""
     try:
         found = path.is_file()
     except (OSError, ValueError):  # a name that no file can have

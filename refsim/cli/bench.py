@@ -14,7 +14,7 @@ bench = typer.Typer(no_args_is_help=True)
 
 @bench.callback()
 def _bench() -> None:
-    """Benchmarks of this machine, and predictions beside measurements of others."""
+    """Measure on this machine, and show predictions beside measurements of others."""
 
 
 @bench.command()
@@ -22,7 +22,7 @@ def draft(
     out: Annotated[Path, typer.Option(help="Folder for the two tables.")] = Path("reports/draft"),
     predicted_only: Annotated[bool, typer.Option("--predicted-only", help="Leave measured.md as it is.")] = False,
 ) -> None:
-    """The DFlash drafter by context length: predicted beside the document's figures, and measured on CPU."""
+    """Show the DFlash drafter by context length: predicted beside the document's figures, and measured on CPU."""
     from benchmarks.draft import write
     from refsim.output import check_folder
 
@@ -35,7 +35,7 @@ def accuracy(
     traces: Annotated[Path, typer.Argument(help="Folder of profiler traces (CSV).", exists=True, file_okay=False)],
     shapes: Annotated[bool, typer.Option("--shapes", help="The calibration shapes one by one too.")] = False,
 ) -> None:
-    """Errors of the timing model per op class, on calibration and on validation data apart."""
+    """Show errors of the timing model per op class, on calibration and on validation data apart."""
     from benchmarks.accuracy import print_tables
 
     print_tables(traces, shapes=shapes)
@@ -46,7 +46,7 @@ def hazards(
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of runs per case, at least.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What it costs to look for hazards: the same run with and without, in turn."""
+    """Measure what it costs to look for hazards: the same run with and without, in turn."""
     from benchmarks.hazards import compare_all, text
     from refsim import output
 
@@ -70,7 +70,7 @@ def full_size(
     out: Annotated[Path | None, typer.Option(help="Folder of full_size.json and full_size.md.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """One denoising step of a full-size model on this machine: seconds, and memory summed over ranks."""
+    """Measure one denoising step of a full-size model on this machine: seconds, and memory summed over ranks."""
     from benchmarks.full_size import Step, markdown, measure, parse_size, write
     from refsim import output
     from refsim.errors import UserError

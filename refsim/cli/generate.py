@@ -24,7 +24,7 @@ def generate(
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Text from a decoder on a mesh, greedy, speculative with a drafter; every device is a process."""
+    """Generate text with a decoder on a mesh, greedily, speculatively with a drafter; every device is a process."""
     from refsim import output
     from refsim.cli.progress import StepProgress
     from refsim.options import RunOptions

@@ -16,7 +16,7 @@ def memory(
     optable: Annotated[bool, typer.Option("--optable", help="Circular buffers and peak L1 too, op by op.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Does a whole transformer fit a mesh? Asked of ttnn's own allocator, from shapes alone."""
+    """Ask ttnn's own allocator, from shapes alone, whether a whole transformer fits a mesh."""
     from refsim import output
     from refsim.options import RunOptions
     from tt_impl import memory as ttnn_memory

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
-    """The named meshes: architecture, shape, links, wrap-around and topology per axis."""
+    """Show the named meshes: architecture, shape, links, wrap-around and topology per axis."""
     from refsim import output
     from refsim.mesh import meshes as find_meshes
 

@@ -43,7 +43,7 @@ def run_pipeline(
 
 
 def _ask() -> str | None:
-    """The next line, None at the end or at ``q``."""
+    """Return the next line, None at the end or at ``q``."""
     sys.stderr.write("prompt (q ends): ")
     sys.stderr.flush()
     line = sys.stdin.readline()

@@ -24,7 +24,7 @@ def plan(
     top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Every parallel configuration, topology and number of links by predicted time, and what cannot run."""
+    """Rank every parallel configuration, topology and number of links by predicted time, and say what cannot run."""
     from refsim import output
     from refsim.config import ATTENTIONS
     from refsim.mesh import get_mesh

@@ -45,7 +45,7 @@ class _Signals:
         signal.signal(signal.SIGTERM, self._stop)
 
     def ignore(self) -> None:
-        """From here on this process only puts things away, which is bounded."""
+        """Ignore signals from here on: this process only puts things away, which is bounded."""
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) == self._stop:
                 signal.signal(number, signal.SIG_IGN)
@@ -59,7 +59,7 @@ _signals = _Signals()
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point of the console script; never returns."""
+    """Run the command line; this entry point of the console script never returns."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with a closed one, whose number the next file opened would get
             setattr(sys, name, open(os.devnull, "w"))
@@ -130,13 +130,13 @@ def _leave(code: int) -> NoReturn:
 
 
 def _stopped(code: int) -> int:
-    """Typer turns Ctrl-C into an exit code without a word, whichever signal it was."""
+    """Give the exit code of Ctrl-C, which Typer turns into an exit code without a word, whichever signal it was."""
     code = _signals.code or code
     return _report("interrupted." if code == _INTERRUPTED else "terminated.", code)
 
 
 def _stdout_closed() -> int:
-    """As a program that SIGPIPE ends: no word; what is still buffered goes nowhere."""
+    """End as a program that SIGPIPE ends: no word; what is still buffered goes nowhere."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -145,7 +145,7 @@ def _stdout_closed() -> int:
 
 
 def _report(sentence: str, code: int, details: str = "") -> int:
-    """One line on stderr, whatever control characters a name or a library's message holds, then the details.
+    """Write one line to stderr, whatever control characters a name or a library's message holds, then the details.
 
     torchrun ends every rank as soon as one has failed. A rank above 0 therefore leaves rank 0 the time to say what it
     has most likely met too, and then says it itself: rank 0 may be slow, or may not have met it at all.

@@ -47,7 +47,7 @@ class StepProgress:
             self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
-        """``done`` of ``total`` steps; called often, says something when it has changed."""
+        """Show ``done`` of ``total`` steps; it is called often and says something when that has changed."""
         if self._quiet or (done, total) == self._last or not total:
             return
         self._last = (done, total)

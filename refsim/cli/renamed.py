@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def renamed(old: str, given: T | None, new: str, value: T) -> T:
-    """``given`` if the old flag was used, which is noted on stderr, else ``value``."""
+    """Return ``given`` if the old flag was used, which is noted on stderr, else ``value``."""
     if given is None:
         return value
     sys.stderr.write(f"refsim: {old} is called {new} now; the old name works for one version more.\n")

@@ -12,7 +12,7 @@ report = typer.Typer(no_args_is_help=True)
 
 @report.callback()
 def _report() -> None:
-    """Reports made from predictions."""
+    """Write reports made from predictions."""
 
 
 @report.command()
@@ -22,7 +22,7 @@ def perf(
         "reports/ttnn_memory"
     ),
 ) -> None:
-    """Tables and plots: expected, desired and published time per system, model and configuration."""
+    """Write tables and plots: expected, desired and published time per system, model and configuration."""
     from refsim.output import check_folder
     from refsim.timing.report import write
 

@@ -61,7 +61,7 @@ def run(
     prompt_tokens: Annotated[str | None, typer.Option(hidden=True)] = None,
     schedule: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """One forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
+    """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
     from refsim.cli.renamed import renamed
     from refsim.options import RunOptions
     from refsim.pipelines.request import PipelineRequest, is_pipeline
@@ -143,7 +143,7 @@ def _run_pipeline(
 
 
 def _summary(asked: _Forward, options: RunOptions, tensors: dict[str, Any]) -> dict[str, Any]:
-    """What both kinds of backend print of a run."""
+    """Return what both kinds of backend print of a run."""
     parallel = options.parallel
     return {
         "mesh": options.mesh.name,
@@ -164,7 +164,7 @@ def _title(asked: _Forward, options: RunOptions) -> str:
 
 
 def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
-    """The forward on refsim's own ranks; exit code 1 where ranks disagree or a hazard was found."""
+    """Run the forward on refsim's own ranks; exit code 1 where ranks disagree or a hazard was found."""
     from refsim import output
     from refsim.cli.progress import Spinner
     from refsim.runtime import launch
@@ -204,7 +204,7 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
 
 
 def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
-    """The forward in TTNN, in a process of its own."""
+    """Run the forward in TTNN, in a process of its own."""
     from refsim import output
     from refsim.cli.progress import Spinner
     from tt_impl import api

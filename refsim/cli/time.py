@@ -38,7 +38,7 @@ def time(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Predicted seconds and memory of the denoising loop on a mesh, and what bounds them."""
+    """Predict seconds and memory of the denoising loop on a mesh, and what bounds them."""
     from refsim import output
     from refsim.config import parse_parallel
     from refsim.mesh import Topology, get_mesh
@@ -96,7 +96,7 @@ def _warn_of_undeclared(reading: Reading) -> None:
 
 
 def _critical(found: Estimate, reading: Reading, topology: Topology | None) -> dict[str, Any]:
-    """Of the denoising loop, in seconds; without the gathering of weights."""
+    """Return the critical path of the denoising loop, in seconds; without the gathering of weights."""
     from refsim.timing import replay
     from refsim.timing.critical import critical_path
     from refsim.timing.fitted import get_params

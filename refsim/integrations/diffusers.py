@@ -78,7 +78,7 @@ def parallelize(
 
 
 def _parts(transformer: Any) -> DiffusersParts:
-    """How the transformer is taken apart, from its model's spec."""
+    """Return how the transformer is taken apart, from its model's spec."""
     name = type(transformer).__name__
     spec = by_class_name(name)
     if spec is None or spec.diffusers is None:
@@ -133,7 +133,7 @@ class _Sharded:
     def _enter(
         self, block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Before the first block: this rank's tokens of ``hidden_states``."""
+        """Hand the first block this rank's tokens of ``hidden_states``."""
         sp = self._device.groups["sp"]
         x = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         self._compare(x)
@@ -147,18 +147,18 @@ class _Sharded:
 
     @property
     def _tokens(self) -> TokenShards:
-        """How the tokens of the pass under way are cut."""
+        """Return how the tokens of the pass under way are cut."""
         if self._cut is None:
             raise InvariantError("attention was called before the first block of the transformer")
         return self._cut
 
     def _leave(self, module: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
-        """After the last linear: all tokens again."""
+        """Gather all tokens again after the last linear."""
         local = MeshTensor(out, shards(self._device.groups, sp=1))
         return gather_tokens(self._device, local, self._tokens, dim=1).local
 
     def cut_rotary(self, tables: Any) -> Any:
-        """(cos, sin) of all tokens -> those of this rank's; padded rows are zero and no keys."""
+        """Map (cos, sin) of all tokens to those of this rank's; padded rows are zero and no keys."""
         if tables is None or self._parts.rotary is None:
             return tables
         index, dim = self._device.groups["sp"].index, self._parts.rotary[1]
@@ -169,7 +169,9 @@ class _Sharded:
         return self._parts.rotary and self._parts.rotary[0]
 
     def _compare(self, x: Tensor) -> None:
-        """``UserError`` if the ranks hold different tokens; 64 values of each are compared, bf16's noise allowed."""
+        """Raise ``UserError`` if the ranks hold different tokens; 64 values of each are compared, bf16's noise
+        allowed.
+        """
         few = x.detach().flatten()[:: max(1, x.numel() // 64)][:64].double()
         of_rank = all_gather(self._device, few.unsqueeze(0).contiguous(), self._device.groups["sp"], dim=0)
         if not torch.allclose(of_rank, few.expand_as(of_rank), rtol=0.05, atol=0.05 * float(few.abs().mean())):
@@ -189,7 +191,7 @@ class _Sharded:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """(B, H, local rows, E), prompt rows before or behind the local tokens -> the same of the answer."""
+        """Attend with (B, H, local rows, E), prompt rows before or behind the local tokens."""
         if (
             attn_mask is not None
             or dropout_p

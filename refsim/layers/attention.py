@@ -87,7 +87,7 @@ class JointAttention:
         tokens: TokenShards,
         prompt_tokens: TokenShards | None,
     ) -> tuple[MeshTensor, MeshTensor | None]:
-        """Inputs tp=Replicate (gathered); results tp=Shard(-1); tokens over sp as they came in.
+        """Take inputs tp=Replicate (gathered) and give results tp=Shard(-1); tokens over sp stay as they came in.
 
         Args:
             prompt_tokens: how the prompt is cut over sp, None if it is replicated.
@@ -109,7 +109,7 @@ class JointAttention:
 
 
 def local_attention(device: Device, qkv: QKV, **options: Any) -> MeshTensor:
-    """Attention in one piece of the local heads over rows that every member has, for encoders of short prompts.
+    """Attend in one piece with the local heads to rows that every member has, for short prompts.
 
     Args:
         qkv: each (B, H, L, E), tp=Shard(1), sp=Replicate.

@@ -19,7 +19,7 @@ from refsim.runtime.tensor import MeshTensor
 
 
 def timestep_embedding(timestep_B: Tensor, features: int) -> Tensor:
-    """(B,) in 0..1000 -> (B, features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
+    """Map (B,) in 0..1000 to (B, features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
     half = features // 2
     exponent = -math.log(10000) * torch.arange(half, dtype=torch.float32) / half
     angles = timestep_B.float()[:, None] * torch.exp(exponent)[None]
@@ -82,7 +82,7 @@ class PatchEmbed:
         self.table_rows([(0, 0)])  # declares the table as used, reads nothing
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Patches (rows, columns) of a latent; ``UserError`` if it does not fit the patch or the table."""
+        """Return the patches (rows, columns) of a latent; ``UserError`` if it does not fit the patch or the table."""
         p, s = self._patch, self.table_size
         if height % p or width % p:
             raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
@@ -95,14 +95,14 @@ class PatchEmbed:
         return rows, columns
 
     def patchify(self, latent_BCHW: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, N, C * p * p), tokens row-major."""
+        """Map (B, C, H, W) to (B, N, C * p * p), tokens row-major."""
         rows, columns = self.grid(*latent_BCHW.shape[2:])
         p = self._patch
         x = latent_BCHW.unflatten(2, (rows, p)).unflatten(4, (columns, p))
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def __call__(self, latent_BCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
-        """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
+        """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
         patches = cut_tokens(self._device, MeshTensor(self.patchify(latent_BCHW)), tokens, dim=1)
         rows, columns = self.grid(*latent_BCHW.shape[2:])
         x = self._proj(patches)
@@ -110,7 +110,7 @@ class PatchEmbed:
         return x.map("positional table", F.pad(table, (0, 0, 0, x.local.shape[1] - table.shape[0])).add)
 
     def position(self, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
-        """Positional rows (tokens of ``span``, local D)."""
+        """Return the positional rows (tokens of ``span``, local D)."""
         s = self.table_size
         top, left = (s - rows) // 2, (s - columns) // 2
         spans, (start, stop) = [], span
@@ -141,7 +141,7 @@ class TokenEmbedding:
         self._rows: dict[int, Tensor] = {0: self._read(0)}  # also declares the table as used
 
     def __call__(self, ids_BN: Tensor) -> Tensor:
-        """Ids of any shape -> (..., features)."""
+        """Map ids of any shape to (..., features)."""
         known, where = ids_BN.unique(return_inverse=True)
         vocab_size = self._shape[0]
         for index in (int(known[0]), int(known[-1])):

@@ -54,7 +54,7 @@ class GroupNorm:
 
 
 def merge_statistics(stats_PBG3: Tensor) -> Tensor:
-    """(count, mean, M2) of all members together, (B, G, 3), from those of each, (P, B, G, 3)."""
+    """Return (count, mean, M2) of all members together, (B, G, 3), from those of each, (P, B, G, 3)."""
     count, mean, m2 = stats_PBG3.split(1, -1)
     total = count.sum(0)
     whole = (count * mean).sum(0) / total.clamp(min=1)  # a row of members may hold padding only

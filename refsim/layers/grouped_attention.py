@@ -22,7 +22,7 @@ Range = tuple[int, int]
 
 
 def head_ranges(heads: int, kv_heads: int, tp: Group) -> tuple[Range, Range]:
-    """This member's query heads and key-value heads, each [start, stop).
+    """Return this member's query heads and key-value heads, each [start, stop).
 
     Raises:
         UserError: the heads cannot be cut so that every device has whole groups of one size.
@@ -42,7 +42,7 @@ def head_ranges(heads: int, kv_heads: int, tp: Group) -> tuple[Range, Range]:
 def grouped_attention(
     device: Device, query_BHNE: MeshTensor, key_BGSE: MeshTensor, value_BGSE: MeshTensor, *, causal: bool
 ) -> MeshTensor:
-    """Local heads' attention (B, H, N, E) of the last N of S rows to all rows, or to the rows up to their own.
+    """Attend with the local heads' last N of S rows to all rows, or to the rows up to their own: (B, H, N, E).
 
     Heads are cut over tp, all three tensors alike (Shard(1), shared key-value heads repeated), or whole in all three.
     """

@@ -49,7 +49,7 @@ class KVCache:
         self.length = length
 
     def rows(self) -> Rows:
-        """All rows, (B, heads, length, E); empty before the first ``append``."""
+        """Return all rows, (B, heads, length, E); empty before the first ``append``."""
         if self._memory is None:
             return torch.empty(0), torch.empty(0)
         k, v = self._memory

@@ -109,11 +109,11 @@ class AttentionSizes:
 
     @property
     def inner(self) -> int:
-        """Features of all heads."""
+        """Return the features of all heads."""
         return self.num_heads * self.head_dim
 
     def padded(self, tp: Group) -> int:
-        """The same, heads padded to a multiple of the group."""
+        """Return the same, heads padded to a multiple of the group."""
         return padded_heads(self.num_heads, tp.size) * self.head_dim
 
 

@@ -43,7 +43,7 @@ class Modulation:
         self._biases = [weights.take(f"{name}.bias", shape[:1], r) for r in rows]
 
     def __call__(self, time_BD: Tensor) -> list[MeshTensor]:
-        """``time_BD`` with silu applied, tp=Replicate -> per chunk (B, 1, local D), tp=Shard(-1)."""
+        """Map ``time_BD`` with silu applied, tp=Replicate, to (B, 1, local D) per chunk, tp=Shard(-1)."""
         placement = {"tp": Shard(2) if self._split else Replicate()}
         chunks = []
         for weight, bias in zip(self._weights, self._biases, strict=True):
@@ -53,5 +53,5 @@ class Modulation:
 
 
 def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
-    """``x * (1 + scale) + shift``."""
+    """Return ``x * (1 + scale) + shift``."""
     return x * scale.map("1 + scale", lambda s: 1 + s) + shift

@@ -125,7 +125,7 @@ class DistributedLayerNorm:
         return x.with_local(F.pad(y.to(x.local.dtype), (0, padding)))
 
     def _merge(self, stats: Tensor) -> tuple[Tensor, Tensor]:
-        """(mean, M2) over all members from theirs, (..., 2 * tp)."""
+        """Return (mean, M2) over all members from theirs, (..., 2 * tp)."""
         count, mean, m2 = 0, stats[..., :1], stats[..., 1:2]
         for member, n in enumerate(self._counts):
             if n == 0:

@@ -25,14 +25,14 @@ Range = tuple[int, int]
 
 
 def token_positions(grid: tuple[int, int, int], span: Range) -> tuple[Tensor, Tensor, Tensor]:
-    """(t, y, x) of the tokens [start, stop) of a grid (frames, rows, columns), int64."""
+    """Return (t, y, x) of the tokens [start, stop) of a grid (frames, rows, columns), int64."""
     _, rows, columns = grid
     token = torch.arange(*span)
     return token // (rows * columns), token // columns % rows, token % columns
 
 
 def rotary_angles(positions: tuple[Tensor, ...], features: tuple[int, ...], theta: float = 10000.0) -> Tensor:
-    """Angles (tokens, sum(features) / 2) in float64: per axis, a position times its frequencies.
+    """Return the angles (tokens, sum(features) / 2) in float64: per axis, a position times its frequencies.
 
     Args:
         positions: per axis one number per token.
@@ -54,7 +54,7 @@ def apply_rotary(device: Device, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor)
 
 
 def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tensor, Tensor]:
-    """(cos, sin), each (N, features / 2) in fp32, of whole positions in a text."""
+    """Return (cos, sin), each (N, features / 2) in fp32, of whole positions in a text."""
     frequencies = 1.0 / theta ** (torch.arange(0, features, 2, dtype=torch.float32) / features)
     angles = torch.outer(positions_N.float(), frequencies)
     return angles.cos(), angles.sin()

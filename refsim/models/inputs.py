@@ -33,7 +33,7 @@ def fits(shape: tuple[int, ...], dims: Dims) -> bool:
 
 
 def named_sizes(inputs: dict[str, Dims], shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
-    """The size of every dim that has a name.
+    """Return the size of every dim that has a name.
 
     Raises:
         UserError: two inputs give the same dim different sizes.

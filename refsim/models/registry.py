@@ -32,12 +32,12 @@ FOLDERS = (
 
 
 def own() -> tuple[ModelSpec, ...]:
-    """The specs of the project's own folders."""
+    """Return the specs of the project's own folders."""
     return tuple(importlib.import_module(f"refsim.models.{folder}.spec").SPEC for folder in FOLDERS)
 
 
 def models() -> Catalog[ModelSpec]:
-    """The specs of all models."""
+    """Return the specs of all models."""
     return _models(tuple(sys.path))  # a rank is handed the launcher's path after this module was first imported
 
 
@@ -47,7 +47,7 @@ def _models(path: tuple[str, ...]) -> Catalog[ModelSpec]:
 
 
 def get(name: str) -> ModelSpec:
-    """The spec of a model by its folder's name, or any other name it claims."""
+    """Return the spec of a model by its folder's name, or any other name it claims."""
     spec = models().find(name)
     if spec is None:
         known = ", ".join(spec.name for spec in models().all)
@@ -56,29 +56,29 @@ def get(name: str) -> ModelSpec:
 
 
 def by_class_name(class_name: str) -> ModelSpec | None:
-    """The spec whose checkpoints say ``class_name``, or None."""
+    """Return the spec whose checkpoints say ``class_name``, or None."""
     spec = models().find(class_name)
     return spec if spec is not None and class_name in spec.class_names else None
 
 
 def by_pipeline(class_name: str) -> ModelSpec | None:
-    """The spec whose pipeline folders say ``class_name``, or None."""
+    """Return the spec whose pipeline folders say ``class_name``, or None."""
     spec = models().find(class_name)
     return spec if spec is not None and class_name in spec.pipeline_classes else None
 
 
 def published(kind: Kind = "transformer") -> dict[str, Published]:
-    """The published models of one kind, by name."""
+    """Return the published models of one kind, by name."""
     return {p.name: p for spec in models().all if spec.kind == kind for p in spec.published}
 
 
 def spec_of(model: Published) -> ModelSpec:
-    """The spec of a published model, or of one whose configuration was changed."""
+    """Return the spec of a published model, or of one whose configuration was changed."""
     return get(model.class_name)
 
 
 def get_published(name: str) -> tuple[ModelSpec, Published]:
-    """A published model of any kind, and its spec."""
+    """Return a published model of any kind, and its spec."""
     spec = get(name)
     for model in spec.published:
         if model.name == name:
@@ -87,13 +87,13 @@ def get_published(name: str) -> tuple[ModelSpec, Published]:
 
 
 def figures() -> dict[tuple[str, str, str, str], Figure]:
-    """What others measured, by (published model, size, mesh, parallel)."""
+    """Return what others measured, by (published model, size, mesh, parallel)."""
     found = ((model, figure) for model in published().values() for figure in model.figures)
     return {(model.name, f.size, f.mesh, f.parallel): f for model, f in found}
 
 
 def find(model: str) -> tuple[str, Published]:
-    """A published transformer by name, or the transformer of a checkpoint folder by its class."""
+    """Return a published transformer by name, or the transformer of a checkpoint folder by its class."""
     known = published()
     if model in known:
         get(model)  # refuses a contested name
@@ -106,7 +106,7 @@ def find(model: str) -> tuple[str, Published]:
 
 
 def _of_checkpoint(path: Path) -> Published:
-    """The first published model of the same class, with the folder's configuration."""
+    """Return the first published model of the same class, with the folder's configuration."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         class_name = class_name_of(config)
@@ -120,7 +120,7 @@ def _of_checkpoint(path: Path) -> Published:
 
 
 def find_model(checkpoint: Checkpoint, *kinds: Kind) -> tuple[Any, Any]:
-    """(model class, its configuration) for the class that the folder's ``config.json`` names.
+    """Return (model class, its configuration) for the class that the folder's ``config.json`` names.
 
     Args:
         kinds: what it may be, see :func:`spec_of_checkpoint`.
@@ -130,7 +130,7 @@ def find_model(checkpoint: Checkpoint, *kinds: Kind) -> tuple[Any, Any]:
 
 
 def spec_of_checkpoint(checkpoint: Checkpoint, *kinds: Kind) -> ModelSpec:
-    """The spec of a folder's model; ``UserError`` if there is none.
+    """Return the spec of a folder's model; ``UserError`` if there is none.
 
     Args:
         kinds: what it may be; without any, all but a drafter, which runs beside its target only.
@@ -146,6 +146,6 @@ def spec_of_checkpoint(checkpoint: Checkpoint, *kinds: Kind) -> ModelSpec:
 
 
 def load_model(checkpoint: Checkpoint, weights: Weights, device: Device) -> Any:
-    """The model of a checkpoint folder with this device's weights; strict about every key."""
+    """Return the model of a checkpoint folder with this device's weights; strict about every key."""
     model, config = find_model(checkpoint)
     return model(weights, device, config)

@@ -94,7 +94,7 @@ class Published:
         return class_name_of(self.config)
 
     def but(self, **changed: Any) -> Published:
-        """The same but for the fields ``changed``."""
+        """Return the same model but for the fields ``changed``."""
         return replace(self, **changed)
 
 
@@ -142,18 +142,18 @@ class EncoderKeys:
 
 
 def blocks_alike(config: Config) -> dict[str, int]:
-    """``num_layers`` blocks of one kind, the last one by itself: what follows it is read as part of it."""
+    """Count ``num_layers`` blocks of one kind, the last one by itself: what follows it is read as part of it."""
     before = config["num_layers"] - 1
     return {"block": before, "last": 1} if before else {"last": 1}
 
 
 def with_num_layers(config: Config, counts: dict[str, int]) -> Config:
-    """The configuration with as many layers as ``counts`` has blocks."""
+    """Return the configuration with as many layers as ``counts`` has blocks."""
     return config | {"num_layers": sum(counts.values())}
 
 
 def no_more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
-    """No dims but those of the latent, the batch and the prompt."""
+    """Return no dims but those of the latent, the batch and the prompt."""
     return {}
 
 
@@ -227,7 +227,7 @@ class ModelSpec:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Every name by which it is found: its own, its classes', its pipelines', its published configurations'."""
+        """Return every name it is found by: its own, its classes', its pipelines', its published configurations'."""
         return (self.name, *self.class_names, *self.pipeline_classes, *(p.name for p in self.published))
 
     @property
@@ -239,11 +239,15 @@ class ModelSpec:
         return resolve(self.config)
 
     def inputs(self, config: Config) -> dict[str, Dims]:
-        """The dims of the ``forward`` arguments by name; which are per sample and which exact, see ``inputs.py``."""
+        """Return the dims of the ``forward`` arguments by name; which are per sample and which exact, see
+        ``inputs.py``.
+        """
         return self.model_class.input_shapes(self.config_class.from_dict(config))
 
     def input_shapes(self, model: Published, size: tuple[int, ...], batch: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of the ``forward`` arguments of a published model at a latent ``size`` for ``batch`` prompts."""
+        """Return the shapes of the ``forward`` arguments of a published model at a latent ``size`` for ``batch``
+        prompts.
+        """
         known = dict(zip(("width", "height", "frames"), reversed(size), strict=False))
         known |= {BATCH: batch, PROMPT: model.text} | self.more_dims(model.config, size)
         shapes = {}
@@ -255,14 +259,14 @@ class ModelSpec:
 
 
 def class_name_of(config: Config) -> str:
-    """As diffusers writes it, or the first of transformers' architectures."""
+    """Return the model's class as diffusers writes it, or the first of transformers' architectures."""
     named = config.get("architectures")
     first = named[0] if isinstance(named, list) and named else None
     return str(config.get("_class_name", first))
 
 
 def resolve(reference: str) -> Any:
-    """What ``"module:Name"`` stands for; ``UserError`` if it cannot be imported."""
+    """Return what ``"module:Name"`` stands for; ``UserError`` if it cannot be imported."""
     try:
         return named(reference)
     except (ImportError, AttributeError) as error:

@@ -22,7 +22,7 @@ from refsim.runtime.device import Device
 
 
 def batch_range(device: Device, batch: int) -> tuple[int, int]:
-    """The samples [start, stop) of this device's cfg group."""
+    """Return the samples [start, stop) of this device's cfg group."""
     group = device.groups["cfg"]
     check_batch(batch, group.size)
     size = batch // group.size
@@ -35,12 +35,12 @@ def check_batch(batch: int, cfg: int) -> None:
 
 
 def gather_batch(device: Device, x: Tensor) -> Tensor:
-    """The outputs of all cfg groups as one batch, negative first."""
+    """Return the outputs of all cfg groups as one batch, negative first."""
     return all_gather(device, x.contiguous(), device.groups["cfg"], dim=0)
 
 
 def guide(sample: Tensor, scale: float) -> Tensor:
-    """``uncond + scale * (cond - uncond)`` of a batch [uncond ..., cond ...]."""
+    """Return ``uncond + scale * (cond - uncond)`` of a batch [uncond ..., cond ...]."""
     if sample.shape[0] % 2:
         raise UserError(f"guidance needs a batch of negative and positive samples, not {sample.shape[0]} samples.")
     uncond, cond = sample.chunk(2)

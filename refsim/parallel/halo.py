@@ -52,36 +52,36 @@ class ImageShards:
         return cls(cut(height, device.groups["sp"].size), cut(width, columns), whole_rows)
 
     def across(self, device: Device) -> Group:
-        """The group that columns are cut over; this device alone where they are not."""
+        """Return the group that columns are cut over; this device alone where they are not."""
         group = device.groups["tp"]
         return replace(group, ranks=(device.rank,), index=0, topology=None) if self.whole_rows else group
 
     def scaled(self, by: int) -> ImageShards:
-        """The cut of the same images ``by`` times as high and wide, every member keeping its part."""
+        """Return the cut of the same images ``by`` times as high and wide, every member keeping its part."""
         rows, columns = (TokenShards(by * s.logical_n, s.factor, by * s.local_n) for s in (self.rows, self.columns))
         return ImageShards(rows, columns, self.whole_rows)
 
     def real(self, device: Device) -> tuple[int, int]:
-        """How many local rows and columns are image, not padding."""
+        """Return how many local rows and columns are image, not padding."""
         top, bottom = self.rows.tokens(device.groups["sp"].index)
         left, right = self.columns.tokens(self.across(device).index)
         return bottom - top, right - left
 
 
 def cut_image(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
-    """This member's part (..., local height, local width) of a full image, zero-padded."""
+    """Return this member's part (..., local height, local width) of a full image, zero-padded."""
     rows = shards.rows.cut(x, device.groups["sp"].index, dim=-2)
     return shards.columns.cut(rows, shards.across(device).index, dim=-1)
 
 
 def gather_image(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
-    """The full image (..., height, width) on every member, the padding dropped."""
+    """Return the full image (..., height, width) on every member, the padding dropped."""
     x = all_gather(device, x.contiguous(), shards.across(device), dim=-1).narrow(-1, 0, shards.columns.logical_n)
     return all_gather(device, x.contiguous(), device.groups["sp"], dim=-2).narrow(-2, 0, shards.rows.logical_n)
 
 
 def zero_padding(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
-    """The local part with what is no image set to zero."""
+    """Return the local part with what is no image set to zero."""
     height, width = shards.real(device)
     if (height, width) == tuple(x.shape[-2:]):
         return x
@@ -89,7 +89,7 @@ def zero_padding(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
 
 
 def exchange_halo(device: Device, x: Tensor, shards: ImageShards, *, by: int = 1) -> Tensor:
-    """(..., local height, local width) -> ``by`` more rows and columns on every side, the neighbours' or zeros.
+    """Return (..., local height, local width) with ``by`` more rows and columns all around, the neighbours' or zeros.
 
     ``by`` is at most the local height and width, so that a halo comes from the next member alone.
     """

@@ -43,12 +43,12 @@ class BlockLayout:
         return len(self.bounds)
 
     def flat(self, storage: Tensor, block: int) -> Tensor:
-        """The elements of a block, as they travel."""
+        """Return the elements of a block, as they travel."""
         start, stop = self.bounds[block]
         return storage[start * self._row : stop * self._row]
 
     def view(self, storage: Tensor, block: int) -> Tensor:
-        """The same elements as (B, H, rows, E)."""
+        """Return the same elements as (B, H, rows, E)."""
         return self.flat(storage, block).view(self._b, self._h, -1, self._e)
 
     def pack(self, shard_BHNE: Tensor, storage: Tensor) -> None:
@@ -66,7 +66,7 @@ class Stream:
     direction: int  # +1: shards move to the right, -1: to the left
 
     def shard(self, step: int) -> int | None:
-        """The shard this member holds at ``step``, None once the stream has run dry."""
+        """Return the shard this member holds at ``step``, None once the stream has run dry."""
         n, shard = self.group.size, self.group.index - self.direction * step
         if self.group.topology is Topology.RING:
             return shard % n if step < n else None
@@ -88,7 +88,7 @@ class Stream:
 
 
 def streams(group: Group) -> list[Stream]:
-    """One direction on a Ring, both on a Line."""
+    """Return one direction on a Ring, both on a Line."""
     if group.topology is Topology.LINEAR:
         return [Stream(".from_left", group, +1), Stream(".from_right", group, -1)]
     return [Stream("", group, +1)]
@@ -128,23 +128,23 @@ class KVShards(ABC):
         """Have the shards of ``step``, if there are any, sent here while the step before is computed."""
 
     def blocks(self, step: int) -> Iterator[tuple[int, int]]:
-        """(shard, block) in the order in which to attend to them; each has arrived when it is handed out."""
+        """Yield (shard, block) in the order in which to attend to them; each has arrived when it is handed out."""
         for block in range(len(self.layout)):
             for stream in self._visits[step]:
                 yield stream.shard(step), block
 
     def view(self, shard: int, block: int) -> tuple[Tensor, Tensor, list[Range]]:
-        """K and V of a block that ``blocks`` has handed out in this step, (B, H, rows, E), and which rows are keys."""
+        """Return K and V of a block that ``blocks`` has handed out, (B, H, rows, E), and which rows are keys."""
         k, v = (self.layout.view(storage, block) for storage in self.storage(shard))
         return k, v, self.keys(shard, block)
 
     def keys(self, shard: int, block: int) -> list[Range]:
-        """The row ranges of a block that are keys: none of a block beyond the last token."""
+        """Return the row ranges of a block that are keys: none of a block beyond the last token."""
         return intersect(self.valid(shard), *self.layout.bounds[block])
 
     @abstractmethod
     def storage(self, shard: int) -> tuple[Tensor, Tensor]:
-        """The flat memory that holds K and V of a shard now."""
+        """Return the flat memory that holds K and V of a shard now."""
 
 
 class KVGathered(KVShards):
@@ -205,7 +205,7 @@ class KVRing(KVShards):
             self._finish_sends()
 
     def slot(self, stream: Stream, step: int) -> list[DeviceBuffer]:
-        """K's and V's buffer at ``step``; the local shard (step 0) is in the first stream's, for both directions."""
+        """Return K's and V's buffer at ``step``; both directions have the local shard (step 0) in the first one's."""
         return [pair[step] for pair in self._slots[self.streams[0].name if step == 0 else stream.name]]
 
     def prefetch(self, step: int) -> None:
@@ -234,7 +234,7 @@ class KVRing(KVShards):
         return self.layout.flat(slot.tensor, block) if self._per_block else slot.tensor
 
     def _receives(self, stream: Stream, step: int) -> list[list[Callable[[], None]]]:
-        """What posts the receives of the shard of ``step``, one lane each for K and V."""
+        """Return what posts the receives of the shard of ``step``, one lane each for K and V."""
         lanes = []
         semaphores = self._arriving[stream.name, step] = []
         for channel, slot in enumerate(self.slot(stream, step)):

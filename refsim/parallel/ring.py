@@ -42,7 +42,7 @@ Answers = tuple[MeshTensor, "MeshTensor | None"]
 
 
 def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: KeyRanges) -> tuple[Answers, Answers]:
-    """Attention of the local queries, and those of ``rear``, over the keys of all members, then over those of ``rear``.
+    """Attend with the local queries, and those of ``rear``, to the keys of all members, then to those of ``rear``.
 
     Args:
         qkv: this member's shard, each (B, H, N, E): ring=Shard(2), heads cut over tp and ulysses (Shard(1)); k and v
@@ -77,19 +77,19 @@ def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: 
 
 
 def kv_source(device: Device, k_BHNE: Tensor, v_BHNE: Tensor, valid: KeyRanges) -> KVShards:
-    """Where the keys and values of the ring's members come from, as ``ring_order`` says."""
+    """Return where the keys and values of the ring's members come from, as ``ring_order`` says."""
     group = device.groups["ring"]
     gathered = device.options.ring_order == "gather" and group.size > 1
     return (KVGathered if gathered else KVRing)(device, group, k_BHNE, v_BHNE, valid)
 
 
 def require(op: str, qkv: QKV, **wanted: Placement) -> None:
-    """``PlacementError`` with the tensor's name unless q, k and v are laid out as ``op`` needs them."""
+    """Raise ``PlacementError`` with the tensor's name unless q, k and v are laid out as ``op`` needs them."""
     for name, x in zip("qkv", qkv, strict=True):
         x.require(f"{op} {name}", **wanted)
 
 
 def _apart(rows: Tensor, qkv: QKV, rear: QKV | None) -> Answers:
-    """The rows of an answer, each to the stream whose queries they answer."""
+    """Give the rows of an answer, each to the stream whose queries they answer."""
     n = qkv[0].shape[2]
     return qkv[0].with_local(rows[:, :, :n]), None if rear is None else rear[0].with_local(rows[:, :, n:])

@@ -73,7 +73,7 @@ class OnlineSoftmax:
         self._started = True
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """(out_BHNE in the storage dtype, lse_BHN in fp32)."""
+        """Return (out_BHNE in the storage dtype, lse_BHN in fp32)."""
         return self._out.to(self._dtype), self._lse
 
 
@@ -88,11 +88,11 @@ def merge(out: Tensor, lse: Tensor, out_new: Tensor, lse_new: Tensor) -> None:
 
 
 def _packed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` in ``dtype``, dense: the kernel takes features for neighbours in memory and answers wrongly otherwise."""
+    """Return ``x`` in ``dtype``, dense: the kernel takes features for neighbours in memory, else it answers wrongly."""
     return x.to(dtype, memory_format=torch.contiguous_format)
 
 
 def intersect(ranges: list[Range], start: int, stop: int) -> list[Range]:
-    """The parts of ``ranges`` inside [start, stop), relative to ``start``."""
+    """Return the parts of ``ranges`` inside [start, stop), relative to ``start``."""
     cut = [(max(a, start) - start, min(b, stop) - start) for a, b in ranges]
     return [(a, b) for a, b in cut if a < b]

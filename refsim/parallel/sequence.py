@@ -42,17 +42,17 @@ class TokenShards:
         return self.local_n * self.factor
 
     def tokens(self, shard: int) -> Range:
-        """Global range of the real tokens in a shard; empty (a == b) for a shard of padding only."""
+        """Return the global range of the real tokens in a shard; empty (a == b) for a shard of padding only."""
         start = min(shard * self.local_n, self.logical_n)
         return start, min(start + self.local_n, self.logical_n)
 
     def valid(self, shard: int) -> list[Range]:
-        """Local row ranges of a shard that are keys; the rest is padding."""
+        """Return the local row ranges of a shard that are keys; the rest is padding."""
         start, stop = self.tokens(shard)
         return [(0, stop - start)] if stop > start else []
 
     def cut(self, x: Tensor, shard: int, *, dim: int) -> Tensor:
-        """Rows of ``shard`` of a full tensor with ``logical_n`` rows in ``dim``, zero-padded to ``local_n``."""
+        """Return the rows of ``shard`` of a full tensor with ``logical_n`` rows in ``dim``, zero-padded."""
         start, stop = self.tokens(shard)
         local = x.narrow(dim, start, stop - start)
         missing = self.local_n - (stop - start)
@@ -61,13 +61,13 @@ class TokenShards:
 
 
 def cut_tokens(device: Device, x: MeshTensor, tokens: TokenShards, *, dim: int) -> MeshTensor:
-    """sp=Replicate, all real tokens in ``dim`` -> sp=Shard(dim), this member's, zero-padded."""
+    """Cut sp=Replicate, all real tokens in ``dim``, to sp=Shard(dim): this member's, zero-padded."""
     x.require("cut_tokens", sp=Replicate())
     return x.with_local(tokens.cut(x.local, device.groups["sp"].index, dim=dim), **shards(device.groups, sp=dim))
 
 
 def gather_tokens(device: Device, x: MeshTensor, tokens: TokenShards, *, dim: int) -> MeshTensor:
-    """sp=Shard(dim) -> sp=Replicate: the real tokens of all members, the padding dropped."""
+    """Gather sp=Shard(dim) to sp=Replicate: the real tokens of all members, the padding dropped."""
     x.require("gather_tokens", **shards(device.groups, sp=dim))
     whole = all_gather(device, x.local.contiguous(), device.groups["sp"], dim=dim)
     return x.with_local(whole.narrow(dim, 0, tokens.logical_n), sp=Replicate())

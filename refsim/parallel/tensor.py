@@ -41,13 +41,13 @@ from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard
 
 
 def shard_range(padded: int, group: Group) -> tuple[int, int]:
-    """The lanes [start, stop) of a padded feature dim that this member of the group holds."""
+    """Return the lanes [start, stop) of a padded feature dim that this member of the group holds."""
     size = padded // group.size
     return group.index * size, (group.index + 1) * size
 
 
 def column_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None) -> MeshTensor:
-    """x tp=Replicate, weight (out/tp, in) -> tp=Shard(-1)."""
+    """Multiply x tp=Replicate by a weight (out/tp, in) to tp=Shard(-1)."""
     x.require("column_linear", tp=Replicate())
     return x.with_local(local_linear(device, x.local, weight, bias), **_cut(device, x.local))
 
@@ -55,7 +55,7 @@ def column_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | 
 def fused_column_linear(
     device: Device, x: MeshTensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> MeshTensor:
-    """Column-parallel linears of one input as the device runs them: one op, out features one after the other.
+    """Run column-parallel linears of one input as the device does: one op, out features one after the other.
 
     The weights are not concatenated: each stays the memory-mapped slice of the checkpoint that ranks share.
     """
@@ -66,7 +66,7 @@ def fused_column_linear(
 
 
 def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None) -> MeshTensor:
-    """x tp=Shard(-1), weight (out, in/tp), bias (out/tp,) -> tp=Shard(-1) through Partial("sum")."""
+    """Multiply x tp=Shard(-1) by a weight (out, in/tp) to tp=Shard(-1) by way of Partial("sum"); bias (out/tp,)."""
     if device.groups["tp"].size > 1:
         x.require("row_linear", tp=Shard(x.local.ndim - 1))
     partial = x.with_local(local_linear(device, x.local, weight, None), tp=Partial("sum"))
@@ -75,7 +75,7 @@ def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | Non
 
 
 def reduce_scatter_features(device: Device, x: MeshTensor) -> MeshTensor:
-    """tp=Partial("sum") -> tp=Shard(-1)."""
+    """Sum tp=Partial("sum") to tp=Shard(-1)."""
     x.require("reduce_scatter", tp=Partial("sum"))
     dim = x.local.ndim - 1
     local = reduce_scatter(device, x.local, device.groups["tp"], dim=dim)
@@ -83,7 +83,7 @@ def reduce_scatter_features(device: Device, x: MeshTensor) -> MeshTensor:
 
 
 def gather_features(device: Device, x: MeshTensor) -> MeshTensor:
-    """tp=Shard(-1) -> tp=Replicate, padded lanes included."""
+    """Gather tp=Shard(-1) to tp=Replicate, padded lanes included."""
     dim = x.local.ndim - 1
     if device.groups["tp"].size > 1:
         x.require("all_gather", tp=Shard(dim))
@@ -91,12 +91,12 @@ def gather_features(device: Device, x: MeshTensor) -> MeshTensor:
 
 
 def split_heads(x: MeshTensor, head_dim: int) -> MeshTensor:
-    """(B, N, H * E) -> (B, H, N, E): where whole heads are cut over a group, dim 2 becomes dim 1, and tokens dim 2."""
+    """Map (B, N, H * E) to (B, H, N, E): a cut of whole heads, dim 2, becomes dim 1, and tokens become dim 2."""
     return x.moved("split_heads", x.local.unflatten(-1, (-1, head_dim)).transpose(1, 2), {0: 0, 1: 2, 2: 1})
 
 
 def concat_heads(x_BHNE: MeshTensor) -> MeshTensor:
-    """(B, H, N, E) -> (B, N, H * E), ``split_heads`` backwards."""
+    """Map (B, H, N, E) to (B, N, H * E), which is ``split_heads`` backwards."""
     return x_BHNE.moved("concat_heads", x_BHNE.local.transpose(1, 2).flatten(2), {0: 0, 1: 2, 2: 1})
 
 

@@ -39,7 +39,7 @@ _HEADS, _ROWS = 1, 2
 
 @contextmanager
 def ulysses(device: Device, heads: int) -> Iterator[Exchange]:
-    """A block inside of which attention is over all tokens and a share of the ``heads`` that this device has.
+    """Open a block in which attention is over all tokens and a share of the ``heads`` that this device has.
 
     Raises:
         UserError: the heads do not divide by the group size and ``device.options.pad_heads`` is off.
@@ -64,7 +64,7 @@ class Exchange:
             raise UserError(cannot_split_heads(heads, self.group.size))
 
     def to_heads(self, qkv: QKV) -> QKV:
-        """ulysses=Shard(2), tokens -> ulysses=Shard(1), padded heads."""
+        """Exchange ulysses=Shard(2), tokens, for ulysses=Shard(1), padded heads."""
         if self.group.size == 1:
             return qkv
         whole = dict(zip("qkv", qkv, strict=True))
@@ -77,7 +77,7 @@ class Exchange:
         return whole["q"], whole["k"], whole["v"]
 
     def to_tokens(self, x: MeshTensor) -> MeshTensor:
-        """ulysses=Shard(1), padded heads -> ulysses=Shard(2), tokens, the padding dropped."""
+        """Exchange ulysses=Shard(1), padded heads, for ulysses=Shard(2), tokens; the padding is dropped."""
         if self.group.size == 1:
             return x
         x.require("ulysses' answer", ulysses=Shard(_HEADS))
@@ -85,7 +85,7 @@ class Exchange:
         return x.with_local(self.drop_padding(local), ulysses=Shard(_ROWS))
 
     def take_heads(self, prompt: QKV) -> QKV:
-        """What every member has whole -> ulysses=Shard(1), this member's heads of it."""
+        """Cut what every member has whole to ulysses=Shard(1): this member's heads of it."""
         if self.group.size == 1:
             return prompt
         for name, x in zip("qkv", prompt, strict=True):
@@ -95,7 +95,7 @@ class Exchange:
         return q, k, v
 
     def gather_heads(self, x: MeshTensor) -> MeshTensor:
-        """ulysses=Shard(1), padded heads -> the same rows on every member, all heads, the padding dropped."""
+        """Gather ulysses=Shard(1), padded heads: every member gets the same rows, all heads, the padding dropped."""
         if self.group.size == 1:
             return x
         x.require("ulysses' answer for the prompt", ulysses=Shard(_HEADS))
@@ -106,12 +106,12 @@ class Exchange:
         return x.with_local(self.drop_padding(local), ulysses=Replicate())
 
     def to_streams(self, answers: Answers) -> Answers:
-        """Both answers as their queries were laid out before the exchange."""
+        """Return both answers as their queries were laid out before the exchange."""
         rows, rear = answers
         return self.to_tokens(rows), None if rear is None else self.gather_heads(rear)
 
     def valid(self, of_shard: KeyRanges, rows: int) -> KeyRanges:
-        """The keys of what a member of the ring holds: shards of ``rows`` rows, one per member, behind each other."""
+        """Return the keys that a member of the ring holds: shards of ``rows`` rows, one per member of ulysses."""
         u = self.group.size
 
         def merged(shard: int) -> list[Range]:
@@ -121,17 +121,17 @@ class Exchange:
         return merged
 
     def pad(self, x: Tensor) -> Tensor:
-        """Heads of zeros behind the real ones, so that every member gets as many."""
+        """Add heads of zeros behind the real ones, so that every member gets as many."""
         extra = padded_heads(self.heads, self.group.size) - self.heads
         return F.pad(x, (0, 0, 0, 0, 0, extra)) if extra else x
 
     def drop_padding(self, x: Tensor) -> Tensor:
-        """The real heads."""
+        """Return the real heads."""
         return x[:, : self.heads]
 
 
 def cannot_split_heads(heads: int, factor: int) -> str:
-    """The sentence for heads that do not divide."""
+    """Return the sentence for heads that do not divide."""
     works = ", ".join(str(d) for d in range(1, heads + 1) if heads % d == 0)
     return (
         f"ulysses {factor} cannot split {heads} heads evenly; use a factor that divides them ({works}) "

@@ -40,7 +40,7 @@ def joint_attention(
     prompt_tokens: TokenShards | None = None,
     with_lse: bool = False,
 ) -> tuple[MeshTensor, MeshTensor | None, Answers | None]:
-    """Attention of image and prompt queries over image and prompt keys, over the device's sp group.
+    """Attend with image and prompt queries to image and prompt keys, over the device's sp group.
 
     Args:
         spatial: (q, k, v), each (B, H, local N, E): tp=Shard(1), sp=Shard(2).
@@ -81,7 +81,7 @@ def joint_attention(
 
 
 def _one_stream(spatial: QKV, prompt: QKV) -> QKV:
-    """The rows of a split prompt behind the image rows of the same member."""
+    """Put the rows of a split prompt behind the image rows of the same member."""
     q, k, v = (x.with_local(torch.cat([x.local, y.local], 2)) for x, y in zip(spatial, prompt, strict=True))
     if prompt[0].shape[2] == 0:
         # all rows must be equal over members for the exchange, so a silent prompt still brings its (zero) rows
@@ -90,7 +90,7 @@ def _one_stream(spatial: QKV, prompt: QKV) -> QKV:
 
 
 def _two_streams(answers: Answers, spatial: QKV, prompt: QKV) -> Answers:
-    """The answers to the two that ``_one_stream`` made one; a silent prompt gets no rows."""
+    """Take apart the answers that ``_one_stream`` has made one; a silent prompt gets no rows."""
     (rows, _), n = answers, spatial[0].shape[2]
     both = rows.local[:, :, : n + prompt[0].shape[2]]
     return rows.with_local(both[:, :, :n]), rows.with_local(both[:, :, n:])

@@ -27,7 +27,7 @@ MAX_VOCAB = 1 << 24
 
 
 def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Logits (..., V / tp), tp=Shard(-1) -> best token (...) in int64 and its margin over the second best in fp32."""
+    """Return the best token (...) in int64 of logits (..., V / tp), tp=Shard(-1), and its margin."""
     tp = device.groups["tp"]
     if tp.size > 1:
         logits.require("vocab_argmax", tp=Shard(logits.local.ndim - 1))
@@ -45,7 +45,7 @@ def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[T
 
 
 def best_two(logits: Tensor, first_token: int) -> Tensor:
-    """(..., 3): the best value, its token, the second best value; minus infinity where there is none."""
+    """Return (..., 3): the best value, its token, the second best value; minus infinity where there is none."""
     nothing = logits.new_full((*logits.shape[:-1], 2), float("-inf"))
     # two lanes of nothing behind, so that there always is a best and a second
     value, index = torch.cat([logits, nothing], -1).max(-1, keepdim=True)

@@ -39,7 +39,7 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     start, stop = shard_range(padded_features(config.features, tp.size), tp)
 
     def lanes(x: Tensor) -> MeshTensor:
-        """This member's features, tp=Shard(-1)."""
+        """Return this member's features, tp=Shard(-1)."""
         mine = x[..., start : min(stop, config.features)]
         padding = stop - start - mine.shape[-1]
         return MeshTensor(torch.nn.functional.pad(mine, (0, padding)), shards(device.groups, tp=2))

@@ -50,8 +50,9 @@ class CogVideoXPipeline(Pipeline):
             raise UserError(f"pipeline '{root}' has a {name}; {' and '.join(_SCHEDULERS)} are supported.")
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """``input_ids`` (2, L) and ``latents`` (1, F, C, H, W), F rounded up to whole patches; ``spare``, the frames
-        too many, which are the first; ``generator``, the state that drew the noise, for a scheduler that draws more.
+        """Return ``input_ids`` (2, L) and ``latents`` (1, F, C, H, W), F rounded up to whole patches; ``spare``, the
+        frames too many, which are the first; ``generator``, the state that drew the noise, for a scheduler that
+        draws more.
         """
         config = Checkpoint(root / "transformer").config
         vae = CogVideoXVAEConfig.from_dict(Checkpoint(root / "vae").config)

@@ -59,7 +59,7 @@ def program(
 
 
 def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tuple[list[Tensor], list[str]]:
-    """The latents after every step, whole on every device, in fp32, and the name of the expert that ran it."""
+    """Return the latents after every step, whole on every device, in fp32, and the name of the expert that ran it."""
     device, experts = run.device, pipeline.experts(run.root)
     scales = dict(zip((name for name, _ in experts), run.request.guidance_scales, strict=False))
     batch = conditions["encoder_hidden_states"].shape[0]

@@ -69,7 +69,7 @@ class HostScheduler:
         self.timesteps = upload(device, timesteps if device.rank == 0 else torch.empty(length, dtype=torch.float64))
 
     def step(self, prediction: Tensor, index: int, latents: Tensor) -> Tensor:
-        """The latents after step ``index``, on every device, in the dtype they came in."""
+        """Return the latents after step ``index``, on every device, in the dtype they came in."""
         if self._scheduler is not None:
             self._device.activity(Kind.SCHEDULING, step=index)
             latents = self._step(prediction, index, latents).to(latents.dtype)
@@ -87,7 +87,7 @@ class HostScheduler:
 
 
 def read_scheduler_config(folder: Path) -> dict[str, Any]:
-    """``scheduler_config.json`` of a scheduler's folder; ``UserError`` if it is not one."""
+    """Read ``scheduler_config.json`` of a scheduler's folder; ``UserError`` if it is not one."""
     path = folder / "scheduler_config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ def read_scheduler_config(folder: Path) -> dict[str, Any]:
 
 
 def load_scheduler(folder: Path) -> Any:
-    """diffusers' scheduler of a folder; ``UserError`` if the folder does not name one."""
+    """Load diffusers' scheduler of a folder; ``UserError`` if the folder does not name one."""
     name = read_scheduler_config(folder).get("_class_name")
     import diffusers
 

@@ -43,7 +43,7 @@ class Run:
         return self.device.options.storage
 
     def load(self, name: str, kind: type[Model]) -> tuple[Model, Any]:
-        """A part of the folder with this device's weights, and its config; see :func:`load_part`."""
+        """Load a part of the folder with this device's weights, and its config; see :func:`load_part`."""
         return load_part(self.device, self.root, name, kind)
 
 
@@ -79,37 +79,40 @@ class Pipeline:
         raise NotImplementedError
 
     def encode(self, run: Run) -> dict[str, Tensor]:
-        """Arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B, L, D) among
-        them: those of ``run.samples``."""
+        """Return the arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B,
+        L, D) among them, for ``run.samples``.
+        """
         raise NotImplementedError
 
     def decode(self, run: Run, latents: Tensor) -> Tensor:
-        """The frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
+        """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
         raise NotImplementedError
 
     def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
-        """Parts that take turns as the transformer, each with the fraction of the schedule down to which it runs."""
+        """Return the parts that take turns as the transformer, each with the share of the schedule down to which it
+        runs.
+        """
         return (("transformer", 0.0),)
 
     def schedule(self, run: Run) -> HostScheduler:
-        """The scheduler with its time steps set."""
+        """Return the scheduler with its time steps set."""
         return HostScheduler(run.device, run.root / "scheduler", run.request.steps)
 
     def timestep(self, t: Tensor) -> Tensor:
-        """What the transformer takes for a time step of the scheduler (float64, no dims)."""
+        """Return what the transformer takes for a time step of the scheduler (float64, no dims)."""
         return t.float()
 
     def batch(self, request: PipelineRequest) -> int:
-        """How many samples run: 2 (negative, positive) with classifier-free guidance, otherwise 1."""
+        """Return how many samples run: 2 (negative, positive) with classifier-free guidance, otherwise 1."""
         return 2 if self.classifier_free and request.guided else 1
 
     def texts(self, request: PipelineRequest) -> list[str]:
-        """The prompts of the batch, negative first."""
+        """Return the prompts of the batch, negative first."""
         return [request.negative_prompt, request.prompt][-self.batch(request) :]
 
 
 def find_pipeline(root: Path) -> Pipeline:
-    """The pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none of that name."""
+    """Return the pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none of that name."""
     name = read_index(root).get("_class_name")
     spec = by_pipeline(name) if isinstance(name, str) else None
     if spec is None or spec.pipeline is None:
@@ -119,7 +122,7 @@ def find_pipeline(root: Path) -> Pipeline:
 
 
 def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta: bool = False) -> tuple[Model, Any]:
-    """The model in ``root / name`` with this device's weights, and its config.
+    """Return the model in ``root / name`` with this device's weights, and its config.
 
     Args:
         kind: the class that the pipeline needs there.
@@ -138,7 +141,7 @@ def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta:
 
 
 def check_fit(root: Path, part: str, pairs: list[tuple[str, int, str, int]]) -> None:
-    """``UserError`` for the first (key of ``part``, its value, what it must equal, that value) that differs."""
+    """Raise ``UserError`` for the first (key of ``part``, its value, what it must equal, that value) that differs."""
     for key, value, other, wanted in pairs:
         if value != wanted:
             raise UserError(f"pipeline '{root}' has {key} {value} in {part} but {other} is {wanted}.")

@@ -51,11 +51,11 @@ class PipelineRequest:
 
     @property
     def guidance_scales(self) -> tuple[float, float]:
-        """Of the first and of the second expert."""
+        """Return the scales of the first and of the second expert."""
         return self.guidance, self.guidance if self.guidance_2 is None else self.guidance_2
 
     def size(self, height: int, width: int, multiples: tuple[int, int]) -> tuple[int, int]:
-        """(height, width) in pixels, those given where none was asked for; ``UserError`` if no multiples of these."""
+        """Return (height, width) in pixels, those given where none was asked for."""
         height, width = self.height or height, self.width or width
         if height % multiples[0] or width % multiples[1]:
             pixels = f"{multiples[0]}x{multiples[1]}"
@@ -63,7 +63,7 @@ class PipelineRequest:
         return height, width
 
     def latent_frames(self, frames: int, ratio: int) -> int:
-        """Frames of the latents, of ``frames`` where no number was asked for; ``UserError`` if it is not whole."""
+        """Return the frames of the latents, of ``frames`` where no number was asked for."""
         frames = self.frames or frames
         if (frames - 1) % ratio:
             near = max(frames // ratio, 1) * ratio + 1
@@ -80,7 +80,7 @@ def is_pipeline(folder: Path) -> bool:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """``model_index.json``; ``UserError`` if it is not one."""
+    """Read ``model_index.json``; ``UserError`` if it is not one."""
     path = folder / "model_index.json"
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """transformers' tokenizer of a folder, read from the folder alone."""
+    """Load transformers' tokenizer of a folder, from the folder alone."""
     try:
         from transformers import AutoTokenizer
     except ImportError as e:

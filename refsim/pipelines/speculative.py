@@ -73,7 +73,7 @@ class Drafter(Protocol):
     """Rows in its cache."""
 
     def propose(self, start: int, last: int, kept_1CF: Tensor) -> Tensor:
-        """(block - 1,) ids; ``kept_1CF``: the target's hidden states of the rows since the last call."""
+        """Return (block - 1,) ids; ``kept_1CF``: the target's hidden states of the rows since the last call."""
         ...
 
 
@@ -115,7 +115,7 @@ def speculate(
     max_new_tokens: int,
     stop: Sequence[int] = (),
 ) -> Decoded:
-    """Greedy tokens of the target with a drafter's help.
+    """Decode greedily with a drafter's help; the tokens are the target's own.
 
     Args:
         keep: the target's layers whose output the drafter reads.
@@ -149,7 +149,7 @@ def speculate(
 
 
 def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, max_new_tokens: int, stop: Sequence[int] = ()) -> Decoded:
-    """Tokens of the target alone, one row per pass."""
+    """Decode with the target alone, one row per pass."""
     cache, rows = target.new_cache(), prompt_1P
     found = Decoded([])
     while len(found.tokens) < max_new_tokens and not _stopped(found.tokens, stop):
@@ -163,12 +163,12 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, max_new_tokens: in
 
 
 def matching_prefix(proposed: Tensor, best: Tensor) -> int:
-    """How many leading proposals are what the target says in their place."""
+    """Return how many leading proposals are what the target says in their place."""
     return int((proposed == best[: len(proposed)]).long().cumprod(0).sum())
 
 
 def crop(cache: list[KVCache], rows: int) -> None:
-    """Every layer keeps its first ``rows`` rows."""
+    """Keep the first ``rows`` rows of every layer."""
     for layer in cache:
         layer.crop(rows)
 
@@ -180,7 +180,7 @@ def expect(true: bool, broken: str) -> None:
 
 
 def load(device: Device, target: str, draft: str | None, dtype: torch.dtype, *, meta: bool = False):
-    """(target, drafter model or None) of two checkpoint folders; ``UserError`` if they do not belong together."""
+    """Load (target, drafter model or None) from two folders; ``UserError`` if they do not belong together."""
     folder = Checkpoint(target)
     model_class, config = find_model(folder, "causal_lm")
     model = model_class(Weights(folder, dtype, meta=meta), device, config)
@@ -240,6 +240,6 @@ def _stopped(tokens: list[int], stop: Sequence[int]) -> bool:
 
 
 def _cut(tokens: list[int], max_new_tokens: int, stop: Sequence[int]) -> list[int]:
-    """At most ``max_new_tokens``, up to and with the first stop token."""
+    """Return at most ``max_new_tokens``, up to and with the first stop token."""
     ends = [index + 1 for index, token in enumerate(tokens) if token in stop]
     return tokens[: min([max_new_tokens, *ends])]

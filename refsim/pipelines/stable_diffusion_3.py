@@ -58,8 +58,8 @@ class StableDiffusion3Pipeline(Pipeline):
             )
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """Ids by encoder: ``text_encoder`` (2, 77), ``text_encoder_2`` and, where there is a T5, ``text_encoder_3``
-        (2, L); ``latents`` (1, C, H, W); ``max_text``.
+        """Return the ids by encoder: ``text_encoder`` (2, 77), ``text_encoder_2`` and, where there is a T5,
+        ``text_encoder_3`` (2, L); ``latents`` (1, C, H, W); ``max_text``.
         """
         vae, transformer = VAEConfig.from_dict(Checkpoint(root / "vae").config), Checkpoint(root / "transformer").config
         if request.frames not in (None, 1):
@@ -88,7 +88,7 @@ class StableDiffusion3Pipeline(Pipeline):
         return tensors
 
     def encode(self, run: Run) -> dict[str, Tensor]:
-        """Prompt rows (B, 77 + L, joint) and pooled (B, P)."""
+        """Return the prompt rows (B, 77 + L, joint) and pooled (B, P)."""
         sequences, pooled = [], []
         for name in _CLIPS:
             clip_encoder, _ = run.load(name, CLIPTextEncoder)

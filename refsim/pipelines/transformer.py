@@ -46,7 +46,7 @@ def program(
 
 
 def _load(file: Any, name: str, dims: Dims, device: Device) -> Tensor:
-    """This device's part of an input: the samples of its cfg group, in the storage dtype unless it is exact."""
+    """Load this device's part of an input: the samples of its cfg group, in the storage dtype unless it is exact."""
     lazy = file.get_slice(name)
     start, stop = batch_range(device, lazy.get_shape()[0]) if is_per_sample(dims) else (0, lazy.get_shape()[0])
     x = lazy[start:stop]

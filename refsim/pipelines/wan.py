@@ -55,7 +55,7 @@ class WanPipeline(Pipeline):
             check_fit(root, name, pairs)
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (2, L), and ``latents`` (1, C, T, H, W)."""
+        """Return ``input_ids`` and ``attention_mask`` (2, L), and ``latents`` (1, C, T, H, W)."""
         from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
         vae, transformer = Checkpoint(root / "vae").config, Checkpoint(root / "transformer").config

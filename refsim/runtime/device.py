@@ -59,17 +59,17 @@ class Device:
 
     @property
     def mesh(self) -> MeshSpec:
-        """The mesh this device is one of."""
+        """Return the mesh this device is one of."""
         return self.options.mesh
 
     @property
     def parallel(self) -> DiTParallelConfig:
-        """The factors of the parallel schemes and their mesh axes."""
+        """Return the factors of the parallel schemes and their mesh axes."""
         return self.options.parallel
 
     @contextmanager
     def collective(self, name: str, group: Group, *moved: Tensor) -> Iterator[None]:
-        """Everything sent inside belongs to collective ``name``; collectives may nest.
+        """Open a block in which everything sent belongs to collective ``name``; collectives may nest.
 
         With ``moved``, what this rank brings to it, it is noted in ``collectives``: one entry for each that is not
         part of another noted one.
@@ -113,11 +113,11 @@ class Device:
         self.trace.end(event)
 
     def reading(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
-        """``op`` reads ``tensors`` inside this block; those in no device buffer do not count."""
+        """Open a block in which ``op`` reads ``tensors``; those in no device buffer do not count."""
         return self._using(op, tensors, step, writes=False)
 
     def writing(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
-        """``op`` writes ``tensors`` inside this block; those in no device buffer do not count."""
+        """Open a block in which ``op`` writes ``tensors``; those in no device buffer do not count."""
         return self._using(op, tensors, step, writes=True)
 
     @contextmanager
@@ -168,7 +168,7 @@ class Device:
             self._board.set(self.rank, activity)
 
     def activity(self, kind: Kind, what: str = "", *, block: int = -1, step: int = -1) -> None:
-        """:meth:`report` something that moves no data and computes nothing yet."""
+        """Report something that moves no data and computes nothing yet, see :meth:`report`."""
         self.report(Activity(kind, what, step=step, block=block))
 
     def loading(self, what: str) -> None:

@@ -37,7 +37,7 @@ class Findings:
 
 
 def diagnose(found: Findings, exit_codes: list[int]) -> RefsimError:
-    """The error to raise: a user's mistake, memory, a death, an exception, or the rank that all others wait for.
+    """Return the error to raise: a user's mistake, memory, a death, an exception, or the rank all others wait for.
 
     ``exit_codes`` are those of all ranks, negative for a signal; only those of ``found.died`` are read.
     """
@@ -62,8 +62,11 @@ def diagnose(found: Findings, exit_codes: list[int]) -> RefsimError:
 
 
 def is_decided(found: Findings) -> bool:
-    """Whether listening longer would tell no more: not so while silent ranks say that they wait for each other,
-    because those that really do will give up in time, and the one that hangs will not."""
+    """Whether listening longer would tell no more.
+
+    It would while silent ranks say that they wait for each other: those that really do will give up in time, and the
+    one that hangs will not.
+    """
     if found.died or any(failure["kind"] != "comm" for failure in found.failures.values()):
         return True
     _, circle = _culprit(found)
@@ -71,7 +74,7 @@ def is_decided(found: Findings) -> bool:
 
 
 def _culprit(found: Findings) -> tuple[int, list[int]]:
-    """From the first that gave up on to whom each one waits for; (where that ends, the circle if it is one).
+    """Follow whom each rank waits for, from the first that gave up; return (where that ends, the circle if it is one).
 
     Who gives up hangs up on everybody. So a silent rank that says it waits for one that gave up does not: it would
     have noticed, and is the one that hangs.
@@ -101,7 +104,7 @@ def _failure(found: Findings, rank: int, how: str, *, reason: str = "", tracebac
 
 
 def _peer(found: Findings, rank: int) -> int | None:
-    """The rank that ``rank`` is waiting for, by its own account."""
+    """Return the rank that ``rank`` is waiting for, by its own account."""
     doing = _last(found, rank)
     return doing.peer if doing is not None and doing.kind is Kind.WAITING else None
 

@@ -87,7 +87,7 @@ def end_ranks() -> None:
 
 
 def scratch_dir() -> Path | None:
-    """A folder that goes away with this process, however it ends; None (the system's) under torchrun."""
+    """Return a folder that goes away with this process, however it ends; None (the system's) under torchrun."""
     if under_torchrun():
         return None
     from refsim.runtime.pool import ForkServer

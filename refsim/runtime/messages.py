@@ -27,7 +27,7 @@ def send(sock: socket.socket, header: dict[str, Any], payload: bytes = b"", fds:
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
-    """One message and the file descriptors that came with it; ``EOFError`` when the other side is gone."""
+    """Return one message and the file descriptors that came with it; ``EOFError`` when the other side is gone."""
     head, fds, _, _ = socket.recv_fds(sock, _HEAD.size, _MAX_FDS)
     head += _exactly(sock, _HEAD.size - len(head)) if head else b""
     if len(head) < _HEAD.size:
@@ -37,7 +37,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
 
 
 def fd_batches(fds: list[int]) -> list[list[int]]:
-    """File descriptors in portions that one message may carry."""
+    """Cut file descriptors into portions that one message may carry."""
     return [fds[i : i + _MAX_FDS] for i in range(0, len(fds), _MAX_FDS)]
 
 

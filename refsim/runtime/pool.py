@@ -56,7 +56,7 @@ class ForkServer:
 
     @classmethod
     def get(cls) -> ForkServer:
-        """The fork server of this process, started (warming up in the background) on first use."""
+        """Return the fork server of this process, started (warming up in the background) on first use."""
         if cls._current is None or cls._current.pid != os.getpid():
             cls._current = ForkServer()
             atexit.register(cls._current.close)
@@ -81,7 +81,7 @@ class ForkServer:
 
     @contextlib.contextmanager
     def _asked(self):
-        """A question and its answer; if they do not come to an end, this server is not asked again."""
+        """Ask a question and return the answer; if they do not come to an end, this server is not asked again."""
         try:
             yield
         except BaseException as e:
@@ -244,7 +244,7 @@ class Pool:
         return replies[0]
 
     def _hung(self, silent: set[int], now: float, timeout_s: float) -> int | None:
-        """The silent rank that has been still longest, if nobody has shown life within the bound."""
+        """Return the silent rank that has been still longest, if nobody has shown life within the bound."""
         if not silent:
             return None
         last = {rank: self.board.get(rank)[0] for rank in silent}
@@ -253,7 +253,7 @@ class Pool:
         return min(last, key=lambda rank: last[rank])
 
     def _too_big(self, silent: set[int]) -> tuple[int, int, str] | None:
-        """The working rank that holds most, if it is over the limit set or the machine is about to run out."""
+        """Return the working rank that holds most, if it is over the limit set or the machine is about to run out."""
         available = memory.available_bytes()
         scarce = available is not None and available < memory.RESERVE_BYTES
         if not silent or not (scarce or self._limit):
@@ -298,7 +298,7 @@ class Pool:
 
 
 def _threads(world_size: int) -> int:
-    """Threads of a rank: its share of the processors, and no more than OMP_NUM_THREADS if the user has set it."""
+    """Return the threads of a rank: its share of the processors, at most OMP_NUM_THREADS if the user has set it."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     asked = os.environ.get("OMP_NUM_THREADS", "")
     most = int(asked) if asked.isdecimal() else cpus
@@ -306,7 +306,7 @@ def _threads(world_size: int) -> int:
 
 
 def _shared_memory(size: int) -> int:
-    """File descriptor of zeroed memory without a name, so that nothing is left behind whoever dies."""
+    """Return the file descriptor of zeroed memory without a name, so that nothing is left behind whoever dies."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("refsim-board")
     else:
@@ -320,7 +320,7 @@ _POOLS: dict[int, Pool] = {}
 
 
 def pool(world_size: int) -> Pool:
-    """The pool of that size, kept for the next job; a pool that failed is replaced."""
+    """Return the pool of that size, kept for the next job; a pool that failed is replaced."""
     current = _POOLS.get(world_size)
     if current is None or not current.alive or current.server is not ForkServer._current:
         current = _POOLS[world_size] = Pool(world_size)

@@ -64,7 +64,7 @@ Placement = Replicate | Shard | Partial | ByPart
 
 
 def shards(groups: Mapping[str, Group], **dims: int) -> dict[str, Placement]:
-    """``Shard(dim)`` for each named group; a group of one cuts nothing and is left out."""
+    """Return ``Shard(dim)`` for each named group; a group of one cuts nothing and is left out."""
     return {name: Shard(dim) for name, dim in dims.items() if groups[name].size > 1}
 
 
@@ -79,7 +79,7 @@ class MeshTensor:
     placements: dict[str, Placement] = field(default_factory=dict)
 
     def placement(self, group: str) -> Placement:
-        """The layout over ``group``: its own, or that of the group it is part of, or of its parts."""
+        """Return the layout over ``group``: its own, or that of the group it is part of, or of its parts."""
         if group in self.placements:
             return self.placements[group]
         for whole, parts in PARTS.items():
@@ -118,7 +118,7 @@ class MeshTensor:
         return MeshTensor(local, {**kept, **changed})
 
     def moved(self, op: str, local: Tensor, dims: dict[int, int]) -> MeshTensor:
-        """The same layout around a tensor whose dims have moved: dim ``d`` of this one is ``dims[d]`` of ``local``.
+        """Return the same layout around a tensor whose dims have moved: dim ``d`` of this is ``dims[d]`` of ``local``.
 
         Raises:
             PlacementError: a dim that is cut is not among them.

@@ -65,7 +65,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
 
 
 def _hazards(transport: Transport, device: Device, suspicious: bool) -> list[hazards.Hazard]:
-    """What rank 0 finds in the logs of all ranks, which it asks for only if one of them is ``suspicious``."""
+    """Return what rank 0 finds in the logs of all ranks, which it asks for only if one of them is ``suspicious``."""
     asked = torch.tensor([suspicious])
     if transport.rank == 0:
         for request in [transport.isend(asked, rank) for rank in range(1, transport.world_size)]:
@@ -93,7 +93,7 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
 
 
 def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int) -> None:
-    """Main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
+    """Run the main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
         board.set(rank, Activity(Kind.JOINING, "the process group"))

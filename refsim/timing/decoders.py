@@ -24,12 +24,12 @@ from refsim.timing.recorder import Op, Shape
 
 
 def decoder_seconds(model: Published, size: Shape, machine: replay.Machine) -> float:
-    """Seconds for one video from a latent of (frames, height, width)."""
+    """Return the seconds for one video from a latent of (frames, height, width)."""
     return decoder_ns(model, size, machine) / 1e9
 
 
 def decoder_ns(model: Published, size: Shape, machine: replay.Machine) -> float:
-    """The same in ns."""
+    """Return the ns for one video from a latent of (frames, height, width)."""
     frames, height, width = size
     chunk = spec_of(model).frames_per_pass
 

@@ -64,12 +64,12 @@ class Kernel:
 
     @property
     def ns(self) -> float:
-        """As measured from the host, program by program."""
+        """Return the ns as measured from the host, program by program."""
         return self.cost.ns + EAGER_GAP_NS
 
     @property
     def verdict(self) -> str:
-        """Of the arithmetic itself: which of the chip's roofs it is under."""
+        """Say which of the chip's roofs the arithmetic itself is under."""
         return "compute" if self.flops / CHIP.peak_tflops("HiFi2") / 1000 > self.nbytes / CHIP.dram_gbps else "memory"
 
     @property
@@ -79,7 +79,7 @@ class Kernel:
 
 @lru_cache(maxsize=32)
 def read_drafter(context: int, new: int, config: DFlashConfig = DFlashConfig()) -> tuple[Op, ...]:  # noqa: B008
-    """Ops of one forward with ``context - new`` rows in the cache and ``new`` handed in."""
+    """Return the ops of one forward with ``context - new`` rows in the cache and ``new`` handed in."""
     mesh = get_mesh("bh-p150")
     device = ReadingDevice(RunOptions.of(mesh=mesh))
     with torch.device("meta"), torch.inference_mode():
@@ -103,7 +103,7 @@ def _fill(cache: KVCache, rows: int, config: DFlashConfig) -> None:
 
 
 def forward(context: int, *, new: int = 3, cached: bool = True) -> list[Kernel]:
-    """The programs of one forward at ``context`` rows, ``new`` of them since the last one.
+    """Return the programs of one forward at ``context`` rows, ``new`` of them since the last one.
 
     Without a cache, keys and values of the whole context are computed; what fc made of it is kept.
     """
@@ -132,7 +132,7 @@ def forward(context: int, *, new: int = 3, cached: bool = True) -> list[Kernel]:
 
 
 def _matmul(name: str, op: Op) -> Kernel:
-    """One of the document's matmuls: blocks of one row of tiles, all of K, no core shares what it reads."""
+    """Price one of the document's matmuls: blocks of one row of tiles, all of K, no core shares what it reads."""
     rows, k, n = math.prod(op.inputs[0][:-1]), op.inputs[0][-1], op.inputs[1][0]
     residual, weights = name.endswith("resadd"), 2 if name == "gate_up+silu" else 1
     wide, cores = (4, 100) if weights == 2 else (8, 80 if residual else CHIP.num_cores)
@@ -152,14 +152,14 @@ def _matmul(name: str, op: Op) -> Kernel:
 
 
 def _norm(name: str, op: Op) -> Kernel:
-    """Two passes over a row of tiles, which stays on one core."""
+    """Price two passes over a row of tiles, which stays on one core."""
     elements, width = math.prod(op.output), op.output[-1]
     rows = math.prod(op.output[:-2]) * tiles(op.output[-2])
     return _by_tile(name, -(-rows // CHIP.num_cores) * tiles(width) * 2, 3 * elements, 4.0 * elements)
 
 
 def _rotary(name: str, op: Op) -> Kernel:
-    """Tile by tile: x, cos and sin in, x out."""
+    """Price a rotation tile by tile: x, cos and sin in, x out."""
     count, elements = math.prod(op.output[:-2]) * tiles(op.output[-2]) * tiles(op.output[-1]), math.prod(op.output)
     return _by_tile(name, -(-count // CHIP.num_cores), 4 * elements, 3.0 * elements)
 
@@ -172,7 +172,7 @@ def _by_tile(name: str, turns: int, elements: int, flops: float) -> Kernel:
 
 
 def _context(new: int, config: DFlashConfig) -> list[Kernel]:
-    """The context projection of the new rows, cut in pieces for bf16."""
+    """Price the context projection of the new rows, cut in pieces for bf16."""
     d, pieces = config.hidden_size, len(config.target_layer_ids)
     cost = matmul(CHIP, PARAMS, new, d, d)
     needed = (2 * new * d + d * d) * BYTES["bf16"]
@@ -180,8 +180,9 @@ def _context(new: int, config: DFlashConfig) -> list[Kernel]:
 
 
 def _attention(op: Op, context: int, cached: bool) -> list[Kernel]:
-    """SDPA, one core to a head, each reading its keys and values; around it four reshapes; of the cache, K and V:
-    joined with the new rows for attention, and again without the noise to be kept."""
+    """Price SDPA, one core to a head, each reading its keys and values; around it four reshapes; of the cache, K and
+    V: joined with the new rows for attention, and again without the noise to be kept.
+    """
     (b, heads, rows, e), keys = op.inputs[0], context + op.inputs[0][2]
     kv = 2 * b * DFlashConfig().num_key_value_heads * keys * e * BYTES["bf16"]
     rest = rows * heads * e * BYTES["bf16"]
@@ -197,5 +198,5 @@ def _copy(nbytes: float) -> Cost:
 
 
 def split_ms(kernels: list[Kernel]) -> tuple[float, float]:
-    """(TT-Lang, TTNN) of a forward in ms."""
+    """Return (TT-Lang, TTNN) of a forward in ms."""
     return tuple(sum(k.ns for k in kernels if k.lane == lane) / 1e6 for lane in ("tt-lang", "ttnn"))

@@ -54,7 +54,7 @@ class Estimate:
 
     @property
     def total_seconds(self) -> float:
-        """With the encoders and the decoder, as far as ``stages.py`` has them."""
+        """Return the seconds with the encoders and the decoder, as far as ``stages.py`` has them."""
         return self.seconds + sum(self.around.values())
 
     @property
@@ -67,7 +67,7 @@ class Estimate:
 
     @property
     def desired_seconds(self) -> float:
-        """Roofline: every op at its own roof, all communication hidden or, if longer, at link rate."""
+        """Return the roofline: every op at its own roof, all communication hidden or, if longer, at link rate."""
         return self.timeline.ideal_ns / 1e9 * self.forwards * self.steps
 
     @property
@@ -110,7 +110,7 @@ class Estimate:
 
 
 def describe(p: DiTParallelConfig) -> str:
-    """Factors, axes and the attention group, e.g. ``cfg2@1_sp2@0_tp2@1``, ``... ring2 x ulysses2``."""
+    """Return factors, axes and the attention group, e.g. ``cfg2@1_sp2@0_tp2@1``, ``... ring2 x ulysses2``."""
     parts = [("cfg", p.cfg_parallel), ("sp", p.sequence_parallel), ("tp", p.tensor_parallel)]
     named = [
         f"{n}{f.factor}" + (f"@{f.mesh_axis}" if isinstance(f.mesh_axis, int) else "") for n, f in parts if f.factor > 1
@@ -135,7 +135,7 @@ def estimate(
     reading: Reading | None = None,
     execution: Execution = Execution(),
 ) -> Estimate:
-    """The denoising loop of ``name`` with guidance (two branches: side by side with cfg2, else one after the other).
+    """Estimate the denoising loop of ``name`` with guidance (branches side by side with cfg2, else one by one).
 
     Raises:
         UserError: no such model or size, or cfg2 for a model that has no second branch.

@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def unclassified(self) -> Counter[str]:
-        """Reductions that no layer declared, by name: norms or softmaxes priced as loose ops, one by one."""
+        """Return reductions that no layer declared, by name: norms or softmaxes priced as loose ops, one by one."""
         return Counter(op.name for op in self.ops if not op.declared)
 
     @property
@@ -73,7 +73,7 @@ def read(
     *,
     rank: int = 0,
 ) -> Reading:
-    """The operations of one forward on device ``rank``.
+    """Return the operations of one forward on device ``rank``.
 
     Args:
         config: the transformer's ``config.json`` with ``_class_name``.
@@ -99,7 +99,9 @@ def read(
 
 
 def _bytes_of_block(weights: ShapeWeights) -> Counter[int]:
-    """Bytes of each block's weights; blocks are numbered as they were built, whatever lists they stand in."""
+    """Return the bytes of each block's weights; blocks are numbered as they were built, whatever lists they stand
+    in.
+    """
     numbers: dict[str, int] = {}
     found: Counter[int] = Counter()
     for name, taken in weights.bytes_of.items():
@@ -109,13 +111,13 @@ def _bytes_of_block(weights: ShapeWeights) -> Counter[int]:
 
 
 def _argument(device: ReadingDevice, shape: Shape, dims: Dims) -> Tensor:
-    """This device's part of an input of ``shape``."""
+    """Return this device's part of an input of ``shape``."""
     start, stop = batch_range(device, shape[0]) if is_per_sample(dims) else (0, shape[0])
     return torch.empty((stop - start, *shape[1:]), dtype=torch.float32 if is_exact(dims) else device.options.storage)
 
 
 def read_published(model: Published, size: Shape, options: RunOptions, *, batch: int = 2, rank: int = 0) -> Reading:
-    """:func:`read` for a published model at a latent size; ``batch`` 2 is both guidance branches.
+    """Read a published model at a latent size, see :func:`read`; ``batch`` 2 is both guidance branches.
 
     Blocks of one kind are alike: two of each kind are read and the second one is repeated.
     """
@@ -144,7 +146,7 @@ def read_published(model: Published, size: Shape, options: RunOptions, *, batch:
 
 
 def _joined(before: list[Op], blocks: list[list[Op]], after: list[Op]) -> list[Op]:
-    """One program, renumbered: a block that stands for several reads, each time, the one that ran before it."""
+    """Join parts to one program, renumbered."""
     found: list[Op] = []
     now: dict[int, int] = {}  # number in the short program -> number of its last copy
     rings = 0

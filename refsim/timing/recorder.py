@@ -144,7 +144,7 @@ class ReadingDevice(Device):
         self._ring, self._rings, self._norms = -1, 0, 0
 
     def restart(self) -> None:
-        """Forgets what building the model did."""
+        """Forget what building the model did."""
         self.ops.clear()
         self.flow = Flow()
 
@@ -157,13 +157,13 @@ class ReadingDevice(Device):
 
     @property
     def owner(self) -> int | None:
-        """The op that what happens now is part of; None outside regions, or before a region has noted one."""
+        """Return the op that what happens now is part of; None outside regions, or before a region has noted one."""
         last = len(self.ops) - 1
         return last if self.regions and last >= self.regions[-1] else None
 
     @contextlib.contextmanager
     def region(self, first: int) -> Iterator[None]:
-        """Aten calls inside belong to op ``first`` or one noted later."""
+        """Open a block in which aten calls belong to op ``first`` or one noted later."""
         self.regions.append(first)
         try:
             yield
@@ -172,7 +172,7 @@ class ReadingDevice(Device):
 
     @contextlib.contextmanager
     def collective(self, name: str, group: Group, *moved: Tensor) -> Iterator[None]:
-        """Noted unless part of another one; ``ulysses`` only holds others together, each of which is noted."""
+        """Note a collective unless it is part of another one; ``ulysses`` only holds others together, each noted."""
         inside_ring = name == "ring_attention"
         first, noted = len(self.ops), bool(moved) and group.size > 1 and not self.moving
         if noted:
@@ -213,7 +213,7 @@ class ReadingDevice(Device):
     def compute(
         self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
     ) -> Iterator[None]:
-        """One op; a norm inside a norm is part of it, as a distributed one on one device is the plain one."""
+        """Note one op; a norm inside a norm is part of it, as a distributed one on one device is the plain one."""
         norm = op in NORMS
         if norm and self._norms:
             yield
@@ -227,7 +227,7 @@ class ReadingDevice(Device):
             self._norms -= norm
 
     def _declared(self, op: str, tensors: tuple[Tensor, ...], step: int, channels_dim: int) -> int:
-        """Notes the op that a layer says it is.
+        """Note the op that a layer says it is.
 
         Raises:
             UserError: no such op is priced.
@@ -291,7 +291,7 @@ class Recorder(TorchDispatchMode):
         return False  # nothing is compiled here, and to ask torch._dynamo to stay away costs its import, a second
 
     def _hold(self, tensor: Tensor) -> None:
-        """Counts a storage while any tensor that went through here is on it."""
+        """Count a storage while any tensor that went through here is on it."""
         key, size = _key(tensor), tensor.untyped_storage().nbytes()
         self._holders[key] += 1
         if self._holders[key] == 1:
@@ -329,7 +329,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _note(self, name: str, tensors: list[Tensor], out: Tensor) -> int | None:
-        """The op's number, None if the device does nothing."""
+        """Return the op's number, None if the device does nothing."""
         if not tensors or name in _FREE:
             return None
         if name in ("pad", "constant_pad_nd", "_to_copy") and tensors[0].shape == out.shape:
@@ -354,11 +354,11 @@ class Recorder(TorchDispatchMode):
 
 
 def _arange(func: Any, args: Any, kwargs: Any) -> Tensor:
-    """Of a real tensor's shape and dtype: for meta tensors torch goes through torch._dynamo."""
+    """Run ``arange`` for its shape and dtype on a real tensor: for meta tensors torch goes through torch._dynamo."""
     return func(*args, **{**kwargs, "device": "cpu"}).to("meta")
 
 
 def short(dtype: Dtype) -> str:
-    """``bf16``, ``fp32`` (also for fp64, which the device has not), or torch's name."""
+    """Return ``bf16``, ``fp32`` (also for fp64, which the device has not), or torch's name."""
     name = str(dtype).removeprefix("torch.")
     return {"bfloat16": "bf16", "float32": "fp32", "float64": "fp32"}.get(name, name)

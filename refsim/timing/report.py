@@ -48,12 +48,12 @@ SIMULATED = tuple(
 
 
 def reported() -> list[tuple[str, str]]:
-    """The published models and sizes that have a table."""
+    """Return the published models and sizes that have a table."""
     return [(model.name, size) for model in published().values() for size in model.reported]
 
 
 def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) -> None:
-    """Writes ``*.md`` and ``*.svg`` into ``out``; ``ttnn_memory`` holds what ``refsim memory`` printed."""
+    """Write ``*.md`` and ``*.svg`` into ``out``; ``ttnn_memory`` holds what ``refsim memory`` printed."""
     out.mkdir(parents=True, exist_ok=True)
     bars: dict[str, list[tuple[str, float, float, float | None]]] = {}
     for model, size in reported():
@@ -84,7 +84,7 @@ def _head(*columns: str) -> tuple[str, str]:
 def _try(
     model: str, size: str, mesh: MeshSpec, text: str, topology: Topology | None = None
 ) -> tuple[Estimate, float] | str:
-    """The estimate and the seconds of its critical path, or why there is none."""
+    """Return the estimate and the seconds of its critical path, or why there is none."""
     try:
         known, parallel = published()[model], parse_parallel(text, mesh)
         reading = read_published(known, known.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
@@ -137,7 +137,7 @@ def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, flo
 
 
 def _published(progress: Progress) -> str:
-    """Each published time beside the prediction with the wiring it was run with, and where a plan ranks it."""
+    """Tabulate each published time beside the prediction with the wiring it was run with, and where a plan ranks it."""
     text = [
         "# Predicted and published\n",
         "Seconds of the whole pipeline; nothing is fitted on them (the host's seconds of a picture come from Flux.1's "
@@ -178,7 +178,7 @@ def _published(progress: Progress) -> str:
 
 
 def _memory(folder: Path, progress: Progress) -> str:
-    """The account of ``memory.py`` beside ttnn's own allocation."""
+    """Tabulate the account of ``memory.py`` beside ttnn's own allocation."""
     text = [
         "# Memory: the account and ttnn's own allocation\n",
         "GB (1e9 bytes) of the fullest device, one forward. *ttnn*: what its allocator gave out on a mock mesh, "
@@ -217,7 +217,7 @@ def _memory(folder: Path, progress: Progress) -> str:
 
 
 def _scaling(out: Path, progress: Progress) -> None:
-    """Devices against seconds per step, real systems and simulated ones, each with its best ring configuration."""
+    """Tabulate devices against seconds per step, real and simulated systems, each with its best ring configuration."""
     chosen = {"sd35-large": "1024", "wan22-t2v-a14b": "720p"}
     meshes = [get_mesh(m) for m in ("bh-p150", "bh-qb", "bh-loudbox", "bh-galaxy")] + list(SIMULATED)
     text = [
@@ -265,7 +265,7 @@ def _scaling(out: Path, progress: Progress) -> None:
 
 
 def hiding(arch: str, size: int, rows: int, heads: int, width: int, chunks: tuple[int, int]) -> tuple[float, ...]:
-    """(T_gather, T_sdpa, sum, max, overlapped) in ms of one ring attention with ``rows`` tokens per device."""
+    """Return (T_gather, T_sdpa, sum, max, overlapped) in ms of one ring attention with ``rows`` tokens per device."""
     chip, params = get_chip(arch, galaxy=True), get_params(arch)
     fabric = Fabric(
         chip, size, {"wormhole_b0": 4, "blackhole": 2}[arch], Topology.RING if size > 2 else Topology.LINEAR

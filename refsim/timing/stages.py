@@ -62,7 +62,7 @@ class _Line:
 
 
 def text_encoder(mesh: MeshSpec, e: TextEncoder, name: str) -> list[Op]:
-    """One prompt."""
+    """Return the ops that encode one prompt."""
     line = _Line(mesh, name)
     rows, w, n = e.tokens, e.width, line.size
     for _ in range(e.layers):
@@ -88,7 +88,7 @@ def text_encoder(mesh: MeshSpec, e: TextEncoder, name: str) -> list[Op]:
 
 
 def image_decoder(mesh: MeshSpec, height: int, width: int, config: dict[str, Any]) -> list[Op]:
-    """The decoder of an image autoencoder from a latent of (channels, height, width).
+    """Return the decoder of an image autoencoder from a latent of (channels, height, width).
 
     Args:
         config: its config.json, of which the channels and layers of the levels count.
@@ -140,7 +140,7 @@ def image_decoder(mesh: MeshSpec, height: int, width: int, config: dict[str, Any
 
 
 def encoder_of(companion: Companion) -> TextEncoder:
-    """The sizes of a pipeline's encoder, its tokens rounded up to whole tiles."""
+    """Return the sizes of a pipeline's encoder, its tokens rounded up to whole tiles."""
     spec, model = get_published(companion.published)
     keys = spec.encoder_keys
     assert keys is not None, f"{spec.name} is no text encoder"
@@ -149,7 +149,7 @@ def encoder_of(companion: Companion) -> TextEncoder:
 
 
 def flux(machine: replay.Machine) -> float:
-    """Seconds of Flux.1's encoders (one prompt of 512 tokens, no guidance) and decoder at 1024x1024."""
+    """Return the seconds of Flux.1's encoders (one prompt of 512 tokens, no guidance) and decoder at 1024x1024."""
     eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
     encoders = (Companion("clip_l", "clip-l", 77, 1), Companion("t5", "t5-xxl", 512, 1))
     ops = [op for c in encoders for op in text_encoder(machine.mesh, encoder_of(c), c.stage)]
@@ -158,7 +158,7 @@ def flux(machine: replay.Machine) -> float:
 
 
 def around(model: Published, size: Shape, machine: replay.Machine) -> dict[str, float]:
-    """Seconds of the stages before and after denoising that are modelled; all prompts."""
+    """Return the seconds of the stages before and after denoising that are modelled; all prompts."""
     mesh = machine.mesh
     eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
 

@@ -14,7 +14,7 @@ from refsim.models.spec import TtDit
 
 
 def refusal(pipeline: TtDit | None, parallel: DiTParallelConfig, heads: int, fsdp: bool) -> str:
-    """Why tt_dit does not run it today, "" if it does."""
+    """Say why tt_dit does not run it today; "" if it does."""
     if pipeline is None:
         return "tt_dit has no such model"
     if parallel.ulysses > 1:

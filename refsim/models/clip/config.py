@@ -33,7 +33,7 @@ class CLIPTextConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CLIPTextConfig:
-        """From a parsed config.json; ``UserError`` for a value this encoder cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this encoder cannot have."""
         types = {f.name: f.type for f in fields(cls) if f.name != "projected"}
         given = {name: value for name, value in config.items() if name in types}
         for name, value in given.items():

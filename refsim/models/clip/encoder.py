@@ -105,17 +105,17 @@ class CLIPTextEncoder:
 
     @staticmethod
     def input_shapes(config: CLIPTextConfig) -> dict[str, Dims]:
-        """Names and shapes of the transformers ``forward`` arguments; a dim with a name may have any size."""
+        """Return names and shapes of the transformers ``forward`` arguments; named dims may have any size."""
         return {"input_ids": (BATCH, "tokens")}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """``UserError`` if there are more ids than positions."""
+        """Raise ``UserError`` if there are more ids than positions."""
         length, most = shapes["input_ids"][1], self._config.max_position_embeddings
         if length > most:
             raise UserError(f"input_ids has {length} tokens but the text encoder has {most} positions.")
 
     def encode(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids (B, L) -> penultimate hidden state (B, L, D) and the end token's row (B, pooled), replicated.
+        """Map ids (B, L) to penultimate hidden state (B, L, D) and the end token's row (B, pooled), replicated.
 
         Raises:
             UserError: an id that is not in the vocabulary.
@@ -138,5 +138,5 @@ class CLIPTextEncoder:
         return sequence.local[..., :d], rows if self._projection is None else F.linear(rows, self._projection)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Ids (B, L) -> ``text_embeds`` (B, projection), or ``pooler_output`` (B, D) without a projection."""
+        """Map ids (B, L) to ``text_embeds`` (B, projection), or ``pooler_output`` (B, D) without a projection."""
         return self.encode(input_ids)[1]

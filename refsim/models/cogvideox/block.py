@@ -107,7 +107,7 @@ class CogVideoXBlock:
         tokens: TokenShards,
         text_tokens: TokenShards | None,
     ) -> tuple[MeshTensor, MeshTensor]:
-        """(B, local N, local D) and (B, local L, local D) in and out; ``time_BT`` with silu applied."""
+        """Run the block on (B, local N, local D) and (B, local L, local D); ``time_BT`` with silu applied."""
         shift, scale, gate, text_shift, text_scale, text_gate = self._mod1(time_BT)
         attn, text_attn = self._attn(
             self._gather(modulate(self._norm1(video), shift, scale)),

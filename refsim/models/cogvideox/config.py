@@ -46,7 +46,7 @@ class CogVideoXConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CogVideoXConfig:
-        """From a parsed config.json; ``UserError`` for a value this model cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this model cannot have."""
         for name, wanted in _FIXED.items():
             if config.get(name, wanted) != wanted:
                 raise UserError(f"config.json has {name} = {config[name]!r}; {wanted!r} is supported.")

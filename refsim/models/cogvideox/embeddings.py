@@ -46,7 +46,7 @@ class VideoPatches:
         )
 
     def grid(self, size: tuple[int, ...]) -> Grid:
-        """Patches (deep, high, wide) of a latent (frames, channels, height, width)."""
+        """Return the patches (deep, high, wide) of a latent (frames, channels, height, width)."""
         (frames, _, height, width), p = size, self._config.patch_size
         if height % p or width % p:
             raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
@@ -57,7 +57,7 @@ class VideoPatches:
         return frames // self._deep, height // p, width // p
 
     def __call__(self, latent_BFCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
-        """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1), positions of 2b added."""
+        """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1), positions of 2b added."""
         (t, h, w), p = self.grid(latent_BFCHW.shape[1:]), self._config.patch_size
         x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p)).unflatten(1, (t, self._deep))
         patches_BNP = x.permute(0, 1, 4, 6, 3, 2, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C deep p p)
@@ -68,7 +68,7 @@ class VideoPatches:
         return embedded.map("positional table", lambda y: y + table.to(y.dtype))
 
     def _table(self, grid: Grid, tokens: TokenShards, shard: int) -> Tensor:
-        """(local N, local D) in fp32, zero in padding."""
+        """Return the positions (local N, local D) in fp32, zero in padding."""
         config, d, tp = self._config, self._config.features, self._device.groups["tp"]
         span = tokens.tokens(shard)
         t, y, x = token_positions(grid, span)
@@ -85,14 +85,15 @@ class VideoPatches:
         return table[:, slice(*shard_range(padded, tp))]
 
     def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
-        """(B, N, C * deep * p * p) with the channel outermost -> (B, F, C, H, W)."""
+        """Map (B, N, C * deep * p * p) with the channel outermost to (B, F, C, H, W)."""
         p = self._config.patch_size
         x = out_BNP.unflatten(2, (-1, self._deep, p, p)).unflatten(1, grid)  # (B, t, h, w, C, deep, p, p)
         return x.permute(0, 1, 5, 4, 2, 6, 3, 7).flatten(6).flatten(4, 5).flatten(1, 2).contiguous()
 
 
 def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor] | None:
-    """(cos, sin) of this shard's tokens, (local N, E / 2) in fp32, zero in padding; None for a model with a table.
+    """Return (cos, sin) of this shard's tokens, (local N, E / 2) in fp32, zero in padding; None for a model with a
+    table.
 
     A grid that is not the trained one is stretched over it and centred, as diffusers' pipeline does; 1.5 counts patches
     from the corner.
@@ -111,7 +112,7 @@ def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shar
 
 
 def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tuple[Tensor, Tensor]:
-    """Positions of rows and of columns: the grid resized to fit the trained one, its shape kept, and centred."""
+    """Return the positions of rows and columns: the grid resized to fit the trained one, shape kept, and centred."""
     (h, w), (th, tw) = grid, (sample[0] // patch, sample[1] // patch)
     if h / w > th / tw:
         size = (th, round(th / h * w))
@@ -134,5 +135,5 @@ class TimeEmbedding:
         self._second = Linear(weights, "time_embedding.linear_2", in_features=wide, out_features=wide)
 
     def __call__(self, timestep_B: Tensor, dtype: torch.dtype) -> Tensor:
-        """(B,) in 0..1000 -> (B, time_embed_dim)."""
+        """Map (B,) in 0..1000 to (B, time_embed_dim)."""
         return self._second(F.silu(self._first(timestep_embedding(timestep_B, self._features).to(dtype))))

@@ -62,7 +62,7 @@ class CogVideoXTransformer:
 
     @staticmethod
     def input_shapes(config: CogVideoXConfig) -> dict[str, Dims]:
-        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
+        """Return the names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
         return {
             "hidden_states": (BATCH, "frames", config.in_channels, "height", "width"),
             "encoder_hidden_states": (BATCH, "prompt tokens", config.text_embed_dim),
@@ -70,11 +70,11 @@ class CogVideoXTransformer:
         }
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """``UserError`` if the latent does not fit the patches."""
+        """Raise ``UserError`` if the latent does not fit the patches."""
         self._patches.grid(shapes["hidden_states"][1:])
 
     def __call__(self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> Tensor:
-        """(B, F, C, H, W), (B, L, text), (B,) on every device -> (B, F, C, H, W), replicated over sp and tp."""
+        """Map (B, F, C, H, W), (B, L, text), (B,) on every device to (B, F, C, H, W), replicated over sp and tp."""
         sp = self._device.groups["sp"]
         grid = self._patches.grid(hidden_states.shape[1:])
         tokens = TokenShards.of(math.prod(grid), sp.size)
@@ -99,6 +99,6 @@ class CogVideoXTransformer:
         return self._patches.unpatchify(out_BNP, grid)
 
     def _norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """LayerNorm of whole rows."""
+        """Normalise whole rows."""
         with self._device.compute("layer_norm", x):
             return F.layer_norm(x, x.shape[-1:], weight, bias, self._config.norm_eps)

@@ -39,7 +39,7 @@ class DFlashAttention:
         self._q_norm, self._k_norm = (RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in ("q_norm", "k_norm"))
 
     def __call__(self, noise_BND: Tensor, context_BCD: Tensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
-        """Normed noise and context -> (B, N, D). ``rotary`` is of the C + N new rows, which join the cache."""
+        """Map normed noise and context to (B, N, D). ``rotary`` is of the C + N new rows, which join the cache."""
         rows = torch.cat([context_BCD, noise_BND], 1)
         q = self._q_norm(self._heads(noise_BND, self._q))
         k = self._k_norm(self._heads(rows, self._k))

@@ -32,7 +32,7 @@ class DFlashConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> DFlashConfig:
-        """From a parsed config.json; ``UserError`` for a value this drafter cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this drafter cannot have."""
         given = dict(config)
         own = given.get("dflash_config") or {}
         if not isinstance(own, dict):
@@ -68,7 +68,7 @@ class DFlashConfig:
 
 
 def spread_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
-    """``count`` layers of the target, from its second to its third last: (48, 5) -> 1, 12, 23, 34, 45.
+    """Return ``count`` layers of the target, from its second to its third last: (48, 5) -> 1, 12, 23, 34, 45.
 
     Source: ``build_target_layer_ids`` of z-lab's dflash.
     """

@@ -74,11 +74,11 @@ class DFlashDraftModel:
         weights.finish(CLASS_NAME)
 
     def new_cache(self) -> list[KVCache]:
-        """One empty cache per layer."""
+        """Return one empty cache per layer."""
         return [KVCache() for _ in self._layers]
 
     def __call__(self, noise_BND: Tensor, kept_BCF: Tensor, cache: list[KVCache], *, start: int) -> Tensor:
-        """Embedded block and the target's hidden states of the C new rows -> (B, N, D) after the final norm.
+        """Map embedded block and the target's hidden states of the C new rows to (B, N, D) after the final norm.
 
         Context and noise rows join the cache; what is to stay there is for the caller to crop.
 
@@ -103,7 +103,7 @@ class DFlashDraftModel:
 
 
 def check_pair(target, draft: DFlashConfig) -> None:
-    """``UserError`` unless a drafter of this config belongs to a target of that one."""
+    """Raise ``UserError`` unless a drafter of this config belongs to a target of that one."""
     for name in ("hidden_size", "vocab_size"):
         mine, theirs = getattr(draft, name), getattr(target, name)
         if mine != theirs:

@@ -32,7 +32,7 @@ class Qwen3MoeConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Qwen3MoeConfig:
-        """From a parsed config.json; ``UserError`` for a value this decoder cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
         given = dict(config)
         if "num_local_experts" in given:
             given["num_experts"] = given["num_local_experts"]
@@ -57,7 +57,7 @@ class Qwen3MoeConfig:
 
 
 def checked_fields(cls: type, config: dict[str, Any]) -> dict[str, Any]:
-    """The entries of ``config`` that the dataclass ``cls`` has; ``UserError`` for a number that is none."""
+    """Return the entries of ``config`` that the dataclass ``cls`` has; ``UserError`` for a number that is none."""
     types = {f.name: f.type for f in fields(cls)}
     given = {name: value for name, value in config.items() if name in types and value is not None}
     for name, value in given.items():
@@ -72,7 +72,7 @@ def checked_fields(cls: type, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_text_rope(config: dict[str, Any]) -> float | None:
-    """``rope_theta`` inside ``rope_parameters``, None if it is not there; ``UserError`` for a scaled rotation."""
+    """Return ``rope_theta`` inside ``rope_parameters``, None if it is absent; ``UserError`` for a scaled rotation."""
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, dict):
         raise UserError(f"config.json has rope_parameters = {parameters!r}; it must be an object.")

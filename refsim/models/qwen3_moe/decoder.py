@@ -68,7 +68,7 @@ class Qwen3MoeDecoderLayer:
         return x + gather_features(self._device, self._experts(self._norm(self._norm2, x)))
 
     def _norm(self, norm: RMSNorm, x: MeshTensor) -> MeshTensor:
-        """Over the real lanes; padded ones stay zero."""
+        """Normalise the real lanes; padded ones stay zero."""
         padding = x.local.shape[-1] - self._features
         return x.map("rms_norm", lambda y: F.pad(norm(y[..., : self._features]), (0, padding)))
 
@@ -99,18 +99,18 @@ class Qwen3MoeForCausalLM:
 
     @staticmethod
     def input_shapes(config: Qwen3MoeConfig) -> dict[str, Dims]:
-        """Names and shapes of the transformers ``forward`` arguments; a dim with a name may have any size."""
+        """Return names and shapes of the transformers ``forward`` arguments; named dims may have any size."""
         return {"input_ids": (BATCH, "tokens")}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Any number of ids will do."""
 
     def new_cache(self) -> list[KVCache]:
-        """One empty cache per layer."""
+        """Return one empty cache per layer."""
         return [KVCache() for _ in self._layers]
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Ids (B, N), all of them real -> logits (B, N, vocabulary), whole on every device."""
+        """Map ids (B, N), all of them real to logits (B, N, vocabulary), whole on every device."""
         logits = gather_features(self.device, self.logits(self.hidden(input_ids).last))
         return logits.local[..., : self.config.vocab_size]
 
@@ -138,11 +138,11 @@ class Qwen3MoeForCausalLM:
         return Hidden(self._norm(stream.local[..., : x.shape[-1]]), wanted)
 
     def logits(self, hidden_BND: Tensor) -> MeshTensor:
-        """(B, N, vocabulary / tp), tp=Shard(-1), tokens beyond the vocabulary 0."""
+        """Return (B, N, vocabulary / tp), tp=Shard(-1), tokens beyond the vocabulary 0."""
         return self._head(MeshTensor(self._pad(hidden_BND)))
 
     def argmax(self, hidden_BND: Tensor) -> tuple[Tensor, Tensor]:
-        """Best next token of every row (B, N) in int64, and its margin over the second best logit."""
+        """Return the best next token of every row (B, N) in int64, and its margin over the second best logit."""
         return vocab_argmax(self.device, self.logits(hidden_BND), self.config.vocab_size)
 
     def _pad(self, x: Tensor) -> Tensor:

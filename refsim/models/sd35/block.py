@@ -75,8 +75,9 @@ class SD35Block:
         tokens: TokenShards,
         prompt_tokens: TokenShards | None,
     ) -> tuple[MeshTensor, MeshTensor | None]:
-        """(B, local N, local D) and (B, local L, local D), ``time_BD`` with silu applied; the prompt is None after
-        the last block."""
+        """Run the block on (B, local N, local D) and (B, local L, local D), ``time_BD`` with silu applied; the
+        prompt is None after the last block.
+        """
         cut = {"tokens": tokens, "prompt_tokens": prompt_tokens}
         shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
         normed = self._norm(spatial)
@@ -108,6 +109,6 @@ class SD35Block:
 def bind_block(
     weights: Weights, device: Device, config: SD35Config, index: int, inputs: dict[str, Tensor]
 ) -> Callable[..., Any]:
-    """Block ``index``, to be called with streams of as many tokens as ``inputs`` have; the prompt is replicated."""
+    """Return block ``index``, called with streams of as many tokens as ``inputs`` have; the prompt is replicated."""
     tokens = TokenShards.of(inputs["spatial"].shape[1], device.groups["sp"].size)
     return partial(SD35Block(weights, device, config, index), tokens=tokens, prompt_tokens=None)

@@ -32,7 +32,7 @@ class SD35Config:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> SD35Config:
-        """From a parsed config.json; ``UserError`` for a value this model cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this model cannot have."""
         known = {f.name: f.type for f in fields(cls)}
         given = {k: v for k, v in config.items() if k in known}
         dual = given.get("dual_attention_layers") or ()

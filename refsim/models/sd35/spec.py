@@ -44,14 +44,14 @@ _TT_DIT = "tt_dit StableDiffusion35.md@02e73163"
 
 
 def block_counts(config: Config) -> dict[str, int]:
-    """Blocks with a second attention come first; the last block leaves out the prompt."""
+    """Count the blocks of each kind: those with a second attention come first, the last leaves out the prompt."""
     dual = len(config.get("dual_attention_layers", ()))
     counts = {"dual": dual, "block": config["num_layers"] - 1 - dual, "last": 1}
     return {kind: count for kind, count in counts.items() if count}
 
 
 def with_block_counts(config: Config, counts: dict[str, int]) -> Config:
-    """The configuration with other numbers of blocks of each kind."""
+    """Return the configuration with other numbers of blocks of each kind."""
     return with_num_layers(config, counts) | {"dual_attention_layers": tuple(range(counts.get("dual", 0)))}
 
 

@@ -62,7 +62,7 @@ class SD35Transformer:
 
     @staticmethod
     def input_shapes(config: SD35Config) -> dict[str, Dims]:
-        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
+        """Return the names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
         return {
             "hidden_states": (BATCH, config.in_channels, "height", "width"),
             "encoder_hidden_states": (BATCH, "prompt tokens", config.joint_attention_dim),
@@ -71,14 +71,15 @@ class SD35Transformer:
         }
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """``UserError`` if the latent does not fit the patches or the positional table."""
+        """Raise ``UserError`` if the latent does not fit the patches or the positional table."""
         self._patch_embed.grid(*shapes["hidden_states"][2:])
 
     def __call__(
         self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, pooled_projections: Tensor, timestep: Tensor
     ) -> Tensor:
-        """(B, C, H, W), (B, L, joint), (B, pooled), (B,) on every device -> velocity (B, C, H, W), replicated over
-        sp and tp."""
+        """Map (B, C, H, W), (B, L, joint), (B, pooled), (B,) on every device to velocity (B, C, H, W), replicated
+        over sp and tp.
+        """
         sp = self._device.groups["sp"]
         rows, columns = self._patch_embed.grid(*hidden_states.shape[2:])
         tokens = TokenShards.of(rows * columns, sp.size)
@@ -102,7 +103,7 @@ class SD35Transformer:
         return self.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, rows, columns)
 
     def unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
-        """(B, N, p * p * C) with the channel innermost -> (B, C, H, W)."""
+        """Map (B, N, p * p * C) with the channel innermost to (B, C, H, W)."""
         p, c = self._config.patch_size, self._config.out_channels
         x = out_BNP.unflatten(1, (rows, columns)).unflatten(3, (p, p, c))
         return x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3).contiguous()

@@ -29,7 +29,7 @@ class T5Config:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> T5Config:
-        """From a parsed config.json; ``UserError`` for a value this encoder cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this encoder cannot have."""
         types = {f.name: f.type for f in fields(cls)}
         given = {name: value for name, value in config.items() if name in types}
         for name, value in given.items():

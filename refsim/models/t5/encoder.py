@@ -60,7 +60,7 @@ class RelativeBias:
         return self._known[1]
 
     def _bucket(self, distance: Tensor) -> Tensor:
-        """Half of the buckets per direction; in each half exact distances first, then ever wider ranges."""
+        """Return the bucket of a distance: half per direction, exact distances first, then wider ranges."""
         half = self._buckets // 2
         exact = half // 2
         size = distance.abs()
@@ -101,7 +101,7 @@ class T5Block:
         )
 
     def __call__(self, x: MeshTensor, bias_1HLL: Tensor) -> MeshTensor:
-        """(B, L, D), tp=Replicate with padded lanes, in and out; the mask is part of the bias."""
+        """Run the block on (B, L, D), tp=Replicate with padded lanes; the mask is part of the bias."""
         qkv = self._qkv(self._norm(self._norm1, x))
         out = local_attention(self._device, qkv, attn_mask=bias_1HLL.to(x.local.dtype), scale=1.0)
         x = x + gather_features(self._device, self._out(out))
@@ -110,7 +110,7 @@ class T5Block:
         return x + gather_features(self._device, self._down(gate * self._up(normed)))
 
     def _norm(self, norm: RMSNorm, x: MeshTensor) -> MeshTensor:
-        """Over the real lanes; padded ones stay zero."""
+        """Normalise the real lanes; padded ones stay zero."""
         padding = x.local.shape[-1] - self._features
         return x.map("rms_norm", lambda y: F.pad(norm(y[..., : self._features]), (0, padding)))
 
@@ -134,14 +134,14 @@ class T5Encoder:
 
     @staticmethod
     def input_shapes(config: T5Config) -> dict[str, Dims]:
-        """Names and shapes of the transformers ``forward`` arguments; a dim with a name may have any size."""
+        """Return names and shapes of the transformers ``forward`` arguments; named dims may have any size."""
         return dict.fromkeys(("input_ids", "attention_mask"), (BATCH, "tokens"))
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Any number of tokens will do."""
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Ids (B, L) and mask (1 real, 0 padding; None for all real) -> (B, L, D), replicated.
+        """Return the ids (B, L) and mask (1 real, 0 padding; None for all real) -> (B, L, D), replicated.
 
         Raises:
             UserError: an id that is not in the vocabulary.

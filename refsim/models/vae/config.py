@@ -24,7 +24,7 @@ class VAEConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> VAEConfig:
-        """From a parsed config.json; ``UserError`` for a value this decoder cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
         given = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
         widths = given.get("block_out_channels", (64,))
         counts = [given.get(n, 1) for n in ("latent_channels", "out_channels", "layers_per_block", "norm_num_groups")]
@@ -43,5 +43,5 @@ class VAEConfig:
 
     @property
     def scale(self) -> int:
-        """Pixels per latent row."""
+        """Return the pixels per latent row."""
         return 2 ** (len(self.block_out_channels) - 1)

@@ -153,7 +153,7 @@ class VAEDecoder:
         """Any latent fits: what does not divide over the mesh is padded."""
 
     def __call__(self, *, z: Tensor) -> Tensor:
-        """(B, C, H, W) on every device -> (B, 3, scale * H, scale * W), on every device."""
+        """Map (B, C, H, W) on every device to (B, 3, scale * H, scale * W), on every device."""
         shards = ImageShards.of(self._device, *z.shape[2:], whole_rows=self._cut)
         x = cut_image(self._device, z, shards)
         self._device.activity(Kind.DECODING, "the mid block")

@@ -22,17 +22,17 @@ class CogVideoXVAEConfig:
 
     @property
     def scale(self) -> int:
-        """Pixels per latent row."""
+        """Return the pixels per latent row."""
         return 2 ** (len(self.block_out_channels) - 1)
 
     @property
     def doublings(self) -> int:
-        """How many of the first up blocks double the time."""
+        """Return how many of the first up blocks double the time."""
         return self.temporal_compression_ratio.bit_length() - 1
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CogVideoXVAEConfig:
-        """From a parsed config.json; ``UserError`` for a value this decoder cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
         if config.get("use_post_quant_conv"):
             raise UserError("config.json has use_post_quant_conv, with which diffusers' own decoder does not run.")
         if config.get("act_fn", "silu") not in ("silu", "swish"):

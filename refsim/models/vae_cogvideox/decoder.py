@@ -154,7 +154,7 @@ class CogVideoXVAEDecoder:
         """Any latent fits: what does not divide over the mesh is padded."""
 
     def __call__(self, *, z: Tensor) -> Tensor:
-        """(B, C, T, H, W) on every device -> (B, 3, F, 8 H, 8 W) on every device; F is 4 T, or 4 T - 3 for odd T."""
+        """Map (B, C, T, H, W) to (B, 3, F, 8 H, 8 W), both on every device; F is 4 T, or 4 T - 3 for odd T."""
         shards = ImageShards.of(self._device, *z.shape[3:])
         latent = cut_image(self._device, z, shards)
         stream, frames = Stream(), []
@@ -166,7 +166,7 @@ class CogVideoXVAEDecoder:
         return torch.cat(frames, 2)
 
     def _decode(self, latent: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
-        """One chunk of latent frames -> its frames, whole."""
+        """Map one chunk of latent frames to its frames, whole."""
         x = self._conv_in(latent, shards, stream)
         for resnet in self._mid:
             x = resnet(x, latent, shards, stream)
@@ -180,7 +180,7 @@ class CogVideoXVAEDecoder:
 
 
 def enlarge(x: Tensor, size: tuple[int, int, int]) -> Tensor:
-    """Nearest enlargement of (B, C, T, H, W) to multiples of H and W, and of T: all frames, or all but the first."""
+    """Enlarge (B, C, T, H, W) to multiples of H and W by nearest values, and of T: all frames, or all but the first."""
     frames, height, width = x.shape[2:]
     x = x.repeat_interleave(size[1] // height, -2).repeat_interleave(size[2] // width, -1)
     if size[0] == frames:

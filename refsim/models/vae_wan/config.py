@@ -27,7 +27,7 @@ class WanVAEConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> WanVAEConfig:
-        """From a parsed config.json; ``UserError`` for a value this decoder cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
         if config.get("is_residual") or config.get("patch_size") is not None:
             raise UserError(
                 "config.json is that of the TI2V-5B autoencoder; that of T2V-A14B (Wan2.1 VAE) is supported."

@@ -71,7 +71,7 @@ class WanVAEDecoder:
 
     @staticmethod
     def denormalize(latent_BCTHW: Tensor, config: WanVAEConfig) -> Tensor:
-        """What the transformers worked on -> what :meth:`__call__` takes: ``latent * std + mean`` per channel."""
+        """Map what the transformers worked on to what :meth:`__call__` takes: ``latent * std + mean`` per channel."""
         mean, std = (
             torch.tensor(x).view(1, -1, 1, 1, 1).to(latent_BCTHW.dtype)
             for x in (config.latents_mean, config.latents_std)
@@ -79,7 +79,7 @@ class WanVAEDecoder:
         return latent_BCTHW / (1.0 / std) + mean  # not "* std": diffusers rounds this way
 
     def __call__(self, *, z: Tensor) -> Tensor:
-        """(B, z, T, H, W) on every device -> (B, 3, 1 + 4 (T - 1), 8 H, 8 W) in -1..1, on every device."""
+        """Map (B, z, T, H, W) on every device to (B, 3, 1 + 4 (T - 1), 8 H, 8 W) in -1..1, on every device."""
         shards = ImageShards.of(self._device, *z.shape[3:])
         latent = cut_image(self._device, z, shards)
         stream, frames = Stream(), []
@@ -90,7 +90,7 @@ class WanVAEDecoder:
         return torch.cat(frames, 2).clamp(-1.0, 1.0)
 
     def _decode(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
-        """One latent frame -> its frames, whole."""
+        """Map one latent frame to its frames, whole."""
         x = self._conv_in(self._post_quant(x, shards, stream), shards, stream)
         x = self._mid_in(x, shards, stream)
         x = self._mid_out(self._attention(x, shards), shards, stream)

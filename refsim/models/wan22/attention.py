@@ -47,7 +47,7 @@ class SelfAttention(_Attention):
         self._qkv = ColParallelQKV(weights, device, names, self._sizes)
 
     def __call__(self, spatial: MeshTensor, rotary: tuple[Tensor, Tensor], tokens: TokenShards) -> MeshTensor:
-        """(B, local N, D), tp=Replicate -> (B, local N, local D), tp=Shard(-1)."""
+        """Map (B, local N, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
         q, k, v = self._qkv(spatial)
         q, k = self._norm_q(q), self._norm_k(k)
         q, k = (x.map("rope", lambda y: apply_rotary(self._device, y, *rotary)) for x in (q, k))
@@ -65,7 +65,7 @@ class CrossAttention(_Attention):
         self._kv = ColParallelQKV(weights, device, (f"{prefix}.to_k", f"{prefix}.to_v"), self._sizes)
 
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor) -> MeshTensor:
-        """(B, local N, D) and (B, L, D), tp=Replicate -> (B, local N, local D), tp=Shard(-1)."""
+        """Map (B, local N, D) and (B, L, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
         (q,), (k, v) = self._q(spatial), self._kv(prompt)
         q, k = self._norm_q(q), self._norm_k(k)
         q.require("cross-attention's q", **shards(self._device.groups, tp=1))

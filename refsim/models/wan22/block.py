@@ -51,7 +51,7 @@ class WanBlock:
         rotary: tuple[Tensor, Tensor],
         tokens: TokenShards,
     ) -> MeshTensor:
-        """(B, local N, local D) in and out; ``prompt`` (B, L, D) gathered; ``time`` six chunks (B, 1, local D)."""
+        """Run the block on (B, local N, local D); prompt (B, L, D) gathered, time six chunks (B, 1, local D)."""
         dtype = spatial.local.dtype
         shift, scale, gate, shift_ff, scale_ff, gate_ff = (
             chunk.map("scale_shift_table", self._table_16D[:, i : i + 1].add) for i, chunk in enumerate(time)

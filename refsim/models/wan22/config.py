@@ -34,7 +34,7 @@ class WanConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> WanConfig:
-        """From a parsed config.json; ``UserError`` for a value this model cannot have."""
+        """Read a parsed config.json; ``UserError`` for a value this model cannot have."""
         for name in _ABSENT:
             if config.get(name) is not None:
                 raise UserError(

@@ -39,7 +39,7 @@ class VideoPatches:
         )
 
     def grid(self, size: tuple[int, ...]) -> Grid:
-        """Patches (frames, rows, columns) of a latent of ``size``; ``UserError`` if it does not fit."""
+        """Return the patches (frames, rows, columns) of a latent of ``size``; ``UserError`` if it does not fit."""
         patch, text = self._config.patch_size, "x".join(map(str, size))
         if any(n % p for n, p in zip(size, patch, strict=True)):
             raise UserError(
@@ -55,21 +55,21 @@ class VideoPatches:
         return grid
 
     def __call__(self, latent_BCTHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
-        """Latent on the host -> (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
+        """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
         (t, h, w), (pt, ph, pw) = self.grid(latent_BCTHW.shape[2:]), self._config.patch_size
         x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
         patches_BNP = x.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
         return self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
 
     def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
-        """(B, N, pt * ph * pw * C) with the channel innermost -> (B, C, T, H, W)."""
+        """Map (B, N, pt * ph * pw * C) with the channel innermost to (B, C, T, H, W)."""
         x = out_BNP.unflatten(2, (*self._config.patch_size, self._config.out_channels)).unflatten(1, grid)
         x = x.permute(0, 7, 1, 4, 2, 5, 3, 6)
         return x.flatten(6).flatten(4, 5).flatten(2, 3).contiguous()
 
 
 def rotary_tables(config: WanConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor]:
-    """(cos, sin) of this shard's tokens, (local N, E / 2) in fp32; zero in padded rows, which are no keys.
+    """Return (cos, sin) of this shard's tokens, (local N, E / 2) in fp32; zero in padded rows, which are no keys.
 
     A head of E features gives 2 * (E // 6) to height and to width each, the rest to time.
     """
@@ -112,12 +112,12 @@ class ConditionEmbedder:
         )
 
     def time(self, timestep_B: Tensor, dtype: torch.dtype) -> tuple[Tensor, list[MeshTensor]]:
-        """(B,) in 0..1000 -> (temb (B, D), replicated; six chunks (B, 1, local D), tp=Shard(-1)), in ``dtype``."""
+        """Map (B,) in 0..1000 to (temb (B, D), replicated; six chunks (B, 1, local D), tp=Shard(-1)), in ``dtype``."""
         x = self._time_1(timestep_embedding(timestep_B, self._freq_dim))
         temb = self._time_2(F.silu(x)).to(dtype)
         return temb, self._time_proj(F.silu(temb))
 
     def text(self, prompt_BLT: Tensor) -> MeshTensor:
-        """(B, L, text_dim) on every device -> (B, L, D), tp=Replicate with padded lanes, for all blocks."""
+        """Map (B, L, text_dim) on every device to (B, L, D), tp=Replicate with padded lanes, for all blocks."""
         hidden = self._text_1(MeshTensor(prompt_BLT)).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
         return gather_features(self._device, self._text_2(hidden))

@@ -49,7 +49,7 @@ class WanTransformer:
 
     @staticmethod
     def input_shapes(config: WanConfig) -> dict[str, Dims]:
-        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
+        """Return the names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
         return {
             "hidden_states": (BATCH, config.in_channels, "frames", "height", "width"),
             "encoder_hidden_states": (BATCH, "prompt tokens", config.text_dim),
@@ -57,12 +57,13 @@ class WanTransformer:
         }
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """``UserError`` if the latent does not fit the patches or the rotary table."""
+        """Raise ``UserError`` if the latent does not fit the patches or the rotary table."""
         self._patches.grid(shapes["hidden_states"][2:])
 
     def __call__(self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> Tensor:
-        """(B, C, T, H, W), (B, L, text), (B,) on every device -> velocity (B, C, T, H, W), replicated over sp and
-        tp."""
+        """Map (B, C, T, H, W), (B, L, text), (B,) on every device to velocity (B, C, T, H, W), replicated over sp
+        and tp.
+        """
         sp, dtype = self._device.groups["sp"], hidden_states.dtype
         grid = self._patches.grid(hidden_states.shape[2:])
         tokens = TokenShards.of(math.prod(grid), sp.size)
@@ -77,7 +78,7 @@ class WanTransformer:
         return self._patches.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, grid)
 
     def _project_out(self, spatial: MeshTensor, temb_BD: Tensor) -> MeshTensor:
-        """(B, local N, local D) -> (B, local N, pt * ph * pw * C), modulated by the time step before its silu."""
+        """Map (B, local N, local D) to (B, local N, pt * ph * pw * C), modulated by the time step before its silu."""
         shift, scale = (self._table_12D + temb_BD.unsqueeze(1)).chunk(2, 1)
         gathered = gather_features(self._device, spatial)
         normed = self._norm_out(gathered.local.float()) * (1 + scale) + shift
