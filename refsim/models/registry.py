@@ -21,6 +21,7 @@ FOLDERS = (
     "sd35",
     "wan22",
     "cogvideox",
+    "flux1",
     "vae",
     "vae_wan",
     "vae_cogvideox",

@@ -1,0 +1,89 @@
+"""What Flux.1 is: its classes, its published configurations, and what runs around its transformer.
+
+Guidance is an input of dev's transformer and schnell has none, so a step is one prediction of one prompt.
+
+Sources: the models' cards and diffusers' class; parameters counted on meta tensors.
+"""
+
+from __future__ import annotations
+
+from refsim.models.spec import Companion, Config, Figure, ModelSpec, Published, TtDit
+
+CLASS_NAME = "FluxTransformer2DModel"
+_BOTH = {
+    "_class_name": CLASS_NAME,
+    "patch_size": 1,
+    "in_channels": 64,
+    "num_layers": 19,
+    "num_single_layers": 38,
+    "attention_head_dim": 128,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 768,
+    "axes_dims_rope": (16, 56, 56),
+}
+_SIZES = {"512": (64, 64), "1024": (128, 128)}
+_TEXT = 512  # tokens of T5; CLIP gives one row of features
+_PACKED = 2  # latent rows and columns that become one token
+_TT_DIT = "tt_dit Flux1.md@8027459d"
+
+
+def block_counts(config: Config) -> dict[str, int]:
+    """Double blocks, then single ones; the last block stands by itself: what follows it is read as part of it."""
+    double, single = config["num_layers"], config["num_single_layers"]
+    counts = {"double": double - (single == 0), "single": single - (single > 0), "last": 1}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def with_block_counts(config: Config, counts: dict[str, int]) -> Config:
+    """The configuration with other numbers of blocks of each kind, the last one of the kind it was."""
+    double, single = counts.get("double", 0), counts.get("single", 0)
+    if config["num_single_layers"]:
+        return config | {"num_layers": double, "num_single_layers": single + 1}
+    return config | {"num_layers": double + 1, "num_single_layers": 0}
+
+
+def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
+    """Tokens of a latent (height, width)."""
+    return {"image tokens": (size[0] // _PACKED) * (size[1] // _PACKED)}
+
+
+def _published(name: str, parameters: int, steps: int, quietbox: float, galaxy: float, **config: bool) -> Published:
+    return Published(
+        name,
+        _BOTH | config,
+        parameters=parameters,
+        sizes=_SIZES,
+        text=_TEXT,
+        steps=steps,
+        branches=1,
+        encoders=(Companion("clip_l", "clip-l", tokens=77, prompts=1), Companion("t5", "t5-xxl", _TEXT, prompts=1)),
+        decoder="flux1-vae",
+        figures=(
+            Figure("1024", "quietbox", "sp2_tp4", seconds=quietbox, steps=steps, source=_TT_DIT),
+            Figure("1024", "galaxy", "sp4_tp8", seconds=galaxy, steps=steps, source=_TT_DIT),
+        ),
+        reported=("1024",),
+    )
+
+
+SPEC = ModelSpec(
+    name="flux1",
+    class_names=(CLASS_NAME,),
+    kind="transformer",
+    model="refsim.models.flux1.transformer:FluxTransformer",
+    config="refsim.models.flux1.config:FluxConfig",
+    ttnn="tt_impl.models.flux1.transformer:FluxTransformer",
+    block="refsim.models.flux1.block:bind_block",
+    ttnn_block="tt_impl.models.flux1.block:bind_block",
+    latent="image",
+    channel_dim=2,
+    published=(
+        _published("flux1-dev", 11_901_408_320, 28, quietbox=21.6, galaxy=8.0, guidance_embeds=True),
+        _published("flux1-schnell", 11_891_178_560, 4, quietbox=4.7, galaxy=2.4, guidance_embeds=False),
+    ),
+    tt_dit=TtDit(cfg=False, fsdp=False, pads_heads=True),
+    block_counts=block_counts,
+    with_block_counts=with_block_counts,
+    more_dims=more_dims,
+)

@@ -1,0 +1,95 @@
+"""The Flux.1 transformer: packed latents, prompt, positions and time step in, velocity out.
+
+    latents --linear--> tokens of this device --+--> double blocks --> single blocks --> norm, proj --all_gather-->
+    prompt  --linear--> replicated or cut ------'
+
+Counterpart: diffusers' ``FluxTransformer2DModel``, without ControlNet and IP-Adapter.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.checkpoint import Weights
+from refsim.layers.linear import ColParallelLinear, Linear
+from refsim.layers.norm import LayerNorm
+from refsim.models.flux1.block import build_block
+from refsim.models.flux1.config import FluxConfig
+from refsim.models.flux1.embeddings import Conditioning, Sequences
+from refsim.models.flux1.spec import CLASS_NAME
+from refsim.models.inputs import BATCH, Dims
+from refsim.parallel.sequence import cut_tokens, gather_tokens
+from refsim.parallel.tensor import gather_features
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
+
+_EPS = 1e-6
+
+
+class FluxTransformer:
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed.
+
+    The prompt's tokens are held whole by every device of sp, or cut over them.
+    """
+
+    def __init__(self, weights: Weights, device: Device, config: FluxConfig) -> None:
+        self._device, self._config = device, config
+        d = config.features
+        self._conditioning = Conditioning(weights, config)
+        self._x_embedder, self._context_embedder = (
+            ColParallelLinear(weights, device, name, in_features=size, out_features=d, gathered_input=False)
+            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
+        )
+        count = config.num_layers + config.num_single_layers
+        self._blocks = [build_block(weights, device, config, i) for i in range(count)]
+        self._norm_out = LayerNorm(device, features=d, eps=_EPS)
+        self._mod_out = Linear(weights, "norm_out.linear", in_features=d, out_features=2 * d)
+        out_features = config.patch_size**2 * config.out_channels
+        self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=out_features)
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: FluxConfig) -> dict[str, Dims]:
+        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
+        axes = len(config.axes_dims_rope)
+        shapes: dict[str, Dims] = {
+            "hidden_states": (BATCH, "image tokens", config.in_channels),
+            "encoder_hidden_states": (BATCH, "prompt tokens", config.joint_attention_dim),
+            "pooled_projections": (BATCH, config.pooled_projection_dim),
+            "timestep": (BATCH,),
+            "img_ids": ("image tokens", axes),
+            "txt_ids": ("prompt tokens", axes),
+        }
+        return shapes | ({"guidance": (BATCH,)} if config.guidance_embeds else {})
+
+    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Any number of tokens will do; that ids and tokens agree is said by the names of their dims."""
+
+    def __call__(
+        self,
+        *,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        pooled_projections: Tensor,
+        timestep: Tensor,
+        img_ids: Tensor,
+        txt_ids: Tensor,
+        guidance: Tensor | None = None,
+    ) -> Tensor:
+        """(B, N, C), (B, L, joint), (B, pooled), (B,) in 0..1, (N, 3), (L, 3) and, for dev, (B,) on every device ->
+        velocity (B, N, C), replicated over sp and tp."""
+        sequences = Sequences.of(self._device, self._config, img_ids, txt_ids)
+        silu_time = F.silu(self._conditioning(timestep, pooled_projections, guidance))
+        spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
+        prompt = MeshTensor(encoder_hidden_states)
+        if sequences.prompt_tokens is not None:
+            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
+        spatial, prompt = self._x_embedder(spatial), self._context_embedder(prompt)
+        for index, block in enumerate(self._blocks):
+            self._device.stage(block=index)
+            spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
+        scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
+        gathered = gather_features(self._device, spatial)
+        out_BNC = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))
+        return gather_tokens(self._device, out_BNC, sequences.tokens, dim=1).local.contiguous()

@@ -1,0 +1,1 @@
+"""Flux.1 transformer, dev (with a guidance embedding) and schnell."""

@@ -1,0 +1,116 @@
+"""Flux's two kinds of block; counterpart of ``refsim.models.flux1.block``.
+
+double   spatial --LN--mod--all_gather--+--> joint attention --reduce_scatter--gate--+--LN--mod--all_gather--FF--gate-->
+         prompt  --LN--mod--all_gather--'         (same, its own weights)            '
+
+single   spatial --LN--mod--all_gather--+--> joint attention, MLP --[heads | mlp]--reduce_scatter--gate-->
+         prompt  --LN--mod--all_gather--'    (the same weights for both streams)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.models.flux1.config import FluxConfig
+from tt_impl.layers.feedforward import ParallelFeedForward
+from tt_impl.layers.linear import ColParallelLinear
+from tt_impl.layers.modulation import Modulation, modulate
+from tt_impl.layers.norm import DistributedLayerNorm
+from tt_impl.models.flux1.attention import AttentionAndMLPOut, DoubleAttention, RotaryQKV, attend
+from tt_impl.models.flux1.embeddings import Sequences
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.tensor import gather_features
+
+_EPS = 1e-6
+Streams = tuple[ttnn.Tensor, ttnn.Tensor]
+
+
+class DoubleBlock:
+    """``transformer_blocks.{index}`` of diffusers' FluxTransformer2DModel."""
+
+    def __init__(self, weights: Weights, ctx: Context, config: FluxConfig, index: int) -> None:
+        self._ctx = ctx
+        d, prefix = config.features, f"transformer_blocks.{index}"
+        self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
+        self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=6)
+        self._mod_prompt = Modulation(weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=6)
+        self._attn = DoubleAttention(weights, ctx, f"{prefix}.attn", config)
+        self._ff, self._ff_prompt = (
+            ParallelFeedForward(weights, ctx, f"{prefix}.{name}", features=d, hidden=config.mlp_features)
+            for name in ("ff", "ff_context")
+        )
+
+    def __call__(
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time_BD: ttnn.Tensor, *, sequences: Sequences
+    ) -> Streams:
+        """(B, 1, local N, local D) and (B, 1, L, local D) in and out; ``time_BD`` (B, 1, 1, D) with silu applied."""
+        shift, scale, gate, shift_ff, scale_ff, gate_ff = self._mod(time_BD)
+        shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
+        attn, attn_prompt = self._attn(
+            self._modulated(spatial, shift, scale), self._modulated(prompt, shift_p, scale_p), sequences
+        )
+        spatial = ttnn.add(spatial, ttnn.multiply(attn, gate))
+        prompt = ttnn.add(prompt, ttnn.multiply(attn_prompt, gate_p))
+        ff = self._ff(self._modulated(spatial, shift_ff, scale_ff))
+        ff_prompt = self._ff_prompt(self._modulated(prompt, shift_ff_p, scale_ff_p))
+        return ttnn.add(spatial, ttnn.multiply(ff, gate_ff)), ttnn.add(prompt, ttnn.multiply(ff_prompt, gate_ff_p))
+
+    def _modulated(self, x: ttnn.Tensor, shift: ttnn.Tensor, scale: ttnn.Tensor) -> ttnn.Tensor:
+        return gather_features(self._ctx, modulate(self._norm(x), shift, scale))
+
+
+class SingleBlock:
+    """``single_transformer_blocks.{index}`` of diffusers' FluxTransformer2DModel."""
+
+    def __init__(self, weights: Weights, ctx: Context, config: FluxConfig, index: int) -> None:
+        self._ctx = ctx
+        d, prefix = config.features, f"single_transformer_blocks.{index}"
+        self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
+        self._mod = Modulation(weights, ctx, f"{prefix}.norm.linear", features=d, chunks=3)
+        self._qkv = RotaryQKV(weights, ctx, f"{prefix}.attn", config)
+        self._mlp = ColParallelLinear(
+            weights,
+            ctx,
+            f"{prefix}.proj_mlp",
+            in_features=d,
+            out_features=config.mlp_features,
+            gathered_input=True,
+        )
+        self._out = AttentionAndMLPOut(weights, ctx, f"{prefix}.proj_out", config)
+
+    def __call__(
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time_BD: ttnn.Tensor, *, sequences: Sequences
+    ) -> Streams:
+        """(B, 1, local N, local D) and (B, 1, L, local D) in and out; ``time_BD`` (B, 1, 1, D) with silu applied."""
+        shift, scale, gate = self._mod(time_BD)
+        normed, normed_p = (
+            gather_features(self._ctx, modulate(self._norm(x), shift, scale)) for x in (spatial, prompt)
+        )
+        qkv, prompt_qkv = self._qkv(normed, sequences.rotary), self._qkv(normed_p, sequences.prompt_rotary)
+        attn, attn_p = attend(self._ctx, qkv, prompt_qkv, sequences)
+        spatial = ttnn.add(spatial, ttnn.multiply(self._project(normed, attn), gate))
+        return spatial, ttnn.add(prompt, ttnn.multiply(self._project(normed_p, attn_p), gate))
+
+    def _project(self, normed: ttnn.Tensor, attention: ttnn.Tensor) -> ttnn.Tensor:
+        return self._out(attention, ttnn.gelu(self._mlp(normed), variant=ttnn.GeluVariant.Tanh))
+
+
+def bind_block(
+    weights: Weights, ctx: Context, config: FluxConfig, index: int, inputs: dict[str, torch.Tensor]
+) -> Callable[..., Any]:
+    """Block ``index``, single ones counted on from the double ones, for the positions ``img_ids`` and ``txt_ids``."""
+    sequences = Sequences.of(ctx, config, inputs["img_ids"], inputs["txt_ids"])
+    return partial(build_block(weights, ctx, config, index), sequences=sequences)
+
+
+def build_block(weights: Weights, ctx: Context, config: FluxConfig, index: int) -> DoubleBlock | SingleBlock:
+    """Block ``index`` in the order they run."""
+    if index < config.num_layers:
+        return DoubleBlock(weights, ctx, config, index)
+    return SingleBlock(weights, ctx, config, index - config.num_layers)

@@ -1,0 +1,69 @@
+"""The Flux.1 transformer of one cfg group; counterpart of ``refsim.models.flux1.transformer``."""
+
+from __future__ import annotations
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.models.flux1.config import FluxConfig
+from refsim.models.flux1.spec import CLASS_NAME
+from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
+from tt_impl.layers.norm import LayerNorm
+from tt_impl.models.flux1.block import build_block
+from tt_impl.models.flux1.embeddings import Conditioning, Sequences
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import padded_tokens
+from tt_impl.parallel.tensor import gather_features
+
+_EPS = 1e-6
+
+
+class FluxTransformer:
+    """Built on one submesh from a checkpoint's weights; every key must be consumed."""
+
+    def __init__(self, weights: Weights, ctx: Context, config: FluxConfig) -> None:
+        self._ctx = ctx
+        d = config.features
+        self._config = config
+        self._conditioning = Conditioning(weights, ctx, config)
+        self._x_embedder, self._context_embedder = (
+            ColParallelLinear(weights, ctx, name, in_features=size, out_features=d, gathered_input=False)
+            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
+        )
+        count = config.num_layers + config.num_single_layers
+        self._blocks = [build_block(weights, ctx, config, i) for i in range(count)]
+        self._norm_out = LayerNorm(ctx, features=d, eps=_EPS)
+        self._mod_out = Linear(weights, ctx, "norm_out.linear", in_features=d, out_features=2 * d)
+        out_features = config.patch_size**2 * config.out_channels
+        self._proj_out = Linear(weights, ctx, "proj_out", in_features=d, out_features=out_features)
+        weights.finish(CLASS_NAME)
+
+    def __call__(
+        self,
+        *,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        pooled_projections: torch.Tensor,
+        timestep: torch.Tensor,
+        img_ids: torch.Tensor,
+        txt_ids: torch.Tensor,
+        guidance: torch.Tensor | None = None,
+    ) -> ttnn.Tensor:
+        """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
+        ctx = self._ctx
+        rows = padded_tokens(img_ids.shape[0], ctx.sp)
+        sequences = Sequences.of(ctx, self._config, img_ids, txt_ids)
+        time = ttnn.silu(self._conditioning(timestep, pooled_projections, guidance))
+        latents = pad_to(hidden_states[:, None], rows, hidden_states.shape[-1])
+        spatial = self._x_embedder(ctx.put(latents, sp_dim=2))
+        prompt = self._context_embedder(ctx.put(encoder_hidden_states[:, None]))
+        for block in self._blocks:
+            spatial, prompt = block(spatial, prompt, time, sequences=sequences)
+        scale, shift = ttnn.chunk(self._mod_out(time), 2, -1)
+        normed = self._norm_out(gather_features(ctx, spatial))
+        return self._proj_out(ttnn.add(ttnn.multiply(normed, ttnn.add(scale, 1.0)), shift))
+
+    def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+        """The result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""
+        return self._ctx.get(out, sp_dim=2)[:, 0, : sizes["image tokens"]]
