@@ -46,7 +46,8 @@ from dataclasses import dataclass
 
 from refsim.layers.linear import Linear
 from refsim.models.inputs import BATCH
-from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
+from refsim.runtime.tensor import MeshTensor
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,13 @@ class Toy:
         """Any size will do."""
 
     def __call__(self, *, hidden_states, timestep):
-        sp = self._device.groups["sp"]
         pixels = hidden_states.flatten(2).transpose(1, 2)
-        shards = TokenShards.of(pixels.shape[1], sp.size)
-        x = shards.cut(pixels, sp.index, dim=1)
+        shards = TokenShards.of(pixels.shape[1], self._device.groups["sp"].size)
+        x = cut_tokens(self._device, MeshTensor(pixels), shards, dim=1)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
-            x = x + block(x)
-        x = gather_tokens(self._device, x, sp, shards, dim=1)
+            x = x.map("block", lambda y, block=block: y + block(y))
+        x = gather_tokens(self._device, x, shards, dim=1).local
         return x.transpose(1, 2).reshape(hidden_states.shape).contiguous()
 '''
 TOY = "[refsim.models]\ntoy = toyhouse.spec:SPEC\n[refsim.meshes]\ntoybox = toyhouse.spec:BOX\n"

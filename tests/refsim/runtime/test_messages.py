@@ -82,8 +82,8 @@ import sys, time
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.status import StatusBoard
 with open(sys.argv[1], "r+b") as file:
-    board, end = StatusBoard(file.fileno(), 1), time.monotonic() + 1
-while time.monotonic() < end:
+    board, end = StatusBoard(file.fileno(), 1), time.process_time() + 1
+while time.process_time() < end:
     board.set(0, Activity(Kind.RUNNING, "working"))
 """
 
