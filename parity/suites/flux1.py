@@ -1,13 +1,15 @@
-"""Flux.1: a tiny transformer through every scheme, and in TTNN its blocks at the real widths."""
+"""Flux.1: a tiny transformer through every scheme, its pipeline, and in TTNN blocks at the real widths."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.cases import BlockShape, Layout, Registry, make_case
-from parity.checkpoints import RandomModel, register
+from parity.cases import BlockShape, Layout, ModelShape, Registry, make_case
+from parity.checkpoints import MODELS, RandomModel, register
 from parity.layouts import RING8, ULYSSES8, USP24, add_transformer
+from parity.pipelines import PipelineSpec, register_pipeline
 from refsim.models.registry import get_published
+from refsim.pipelines.request import PipelineRequest
 
 _CLASS = get_published("flux1-dev")[1].class_name
 _DEV = {key: value for key, value in get_published("flux1-dev")[1].config.items() if key != "_class_name"}
@@ -21,17 +23,35 @@ _MODELS = {
     "flux1_schnell_tiny": RandomModel(_TINY | {"guidance_embeds": False}, class_name=_CLASS),
     # The same with whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
     "flux1_tiny64": RandomModel(_TINY | {"attention_head_dim": 64, "axes_dims_rope": (16, 24, 24)}, class_name=_CLASS),
+    "clip_plain_tiny": RandomModel(MODELS["clip_l_tiny"].config, class_name="CLIPTextModel"),
     # Real widths, a block of each kind.
     "flux1_double_block": RandomModel(_DEV | {"num_layers": 1, "num_single_layers": 1}, class_name=_CLASS, block=0),
     "flux1_single_block": RandomModel(_DEV | {"num_layers": 1, "num_single_layers": 1}, class_name=_CLASS, block=1),
 }
 
+_PARTS = {
+    "text_encoder": "clip_plain_tiny",
+    "text_encoder_2": "t5_64_tiny",
+    "vae": "sd35_vae_tiny",
+    "transformer": "flux1_tiny",
+}
+_PIPELINE = PipelineSpec(
+    "FluxPipeline",
+    _PARTS,
+    {"tokenizer": 77, "tokenizer_2": 512},
+    ("FlowMatchEulerDiscreteScheduler", {"shift": 3.0, "use_dynamic_shifting": True}),
+    PipelineRequest("a cat runs over green hills", steps=3, guidance=3.5, seed=7, height=48, width=64, max_text=24),
+)
+
 
 def add(found: Registry) -> None:
-    """Add the cases of the transformer and of its blocks."""
+    """Add the cases of the transformer, of its blocks and of the pipeline."""
     for name, model in _MODELS.items():
         register(name, model)
+    register_pipeline("flux1_pipeline_tiny", _PIPELINE)
     _reference(found)
+    for layout in (Layout("t3k", "sp2_tp4", prompt_layout="split"), USP24, Layout("bh-qb", "sp2_tp2")):
+        found.add(make_case("pipeline", "flux1_pipeline_tiny", layout, ModelShape((), 24, 1), suite="full"))
     _ttnn(found)
 
 
