@@ -35,13 +35,23 @@ def sd35():
 
 
 def test_the_command_answers_in_seconds_and_takes_little_memory():
-    """Processor time, of which an idle core has a second in a second: the machine that tests is shared."""
-    words = [sys.executable, "-m", "refsim", "time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2"]
+    """Processor time beside what ``import torch`` alone takes now: seconds differ with the machine and its neighbours.
+
+    About 2.4 times the import was measured on an idle machine.
+    """
+    time = ["-m", "refsim", "time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2"]
+    (yardstick, _), (took, kib) = measured("-c", "import torch"), measured(*time)
+    assert took < 3.5 * yardstick
+    assert kib < 2 << 20
+
+
+def measured(*words: str) -> tuple[float, int]:
+    """(processor seconds, peak KiB) of Python with these arguments."""
+    command = [sys.executable, *words]
     code = "import resource as r, sys; u = r.getrusage(r.RUSAGE_CHILDREN); print(u.ru_utime + u.ru_stime, u.ru_maxrss)"
-    run = f"import subprocess; subprocess.run({words!r}, check=True, stdout=subprocess.DEVNULL); {code}"
+    run = f"import subprocess; subprocess.run({command!r}, check=True, stdout=subprocess.DEVNULL); {code}"
     found = subprocess.run([sys.executable, "-c", run], check=True, capture_output=True, text=True).stdout.split()
-    assert float(found[0]) < 5
-    assert int(found[1]) < 2 << 20, "KiB"
+    return float(found[0]), int(found[1])
 
 
 def test_flops_and_weights_are_those_counted_by_hand(sd35):
