@@ -16,9 +16,6 @@ its addcmul, some 7 %.
 PASSES: minimal_matmul's neighbours in the same block: bytes read and written, microseconds (README.md of
 minimax_h3_wormhole, "small ops"; for Blackhole the norms of agmm_fused_vs_unfused.md, 348 GB/s, which is what cores at
 arbitrary places read in bh_dram_read_microbenchmark.md: 344).
-
-FLUX: seconds of one 1024x1024 picture of Flux.1 by denoising steps, schnell's 4 and dev's 28 through the same
-transformer (models/tt_dit/models/Flux1.md@8027459d): a model that is not judged here.
 """
 
 from __future__ import annotations
@@ -102,9 +99,6 @@ PASSES = {
                     "TilizeWithValPadding": (261e6, 1355)},
     "blackhole": {"DistributedRMSNorm": (522e6, 1500)},
 }  # fmt: skip
-
-
-FLUX = {"quietbox": {4: 4.70, 28: 21.60}, "galaxy": {4: 2.40, 28: 8.00}}
 
 
 def seconds_without_steps(by_steps: dict[int, float]) -> float:

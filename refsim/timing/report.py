@@ -28,7 +28,7 @@ from refsim.timing.reading import read_published
 Progress = Callable[[str], None]
 
 
-SYSTEMS = {  # mesh: configurations of interest (SD3.5: with cfg2; the video models: without, as tt_dit runs them)
+SYSTEMS = {  # mesh: configurations of interest (SD3.5: with cfg2; Flux.1 and video: without, as tt_dit runs them)
     "n150": ("sp1",),
     "n300": ("cfg2", "sp2", "tp2"),
     "t3k": ("cfg2_sp2_tp2", "cfg2_tp4", "sp2_tp4"),
@@ -57,9 +57,9 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
     out.mkdir(parents=True, exist_ok=True)
     bars: dict[str, list[tuple[str, float, float, float | None]]] = {}
     for model, size in reported():
-        rows = []
+        rows, branches = [], published()[model].branches
         for mesh, texts in SYSTEMS.items():
-            for text in texts:
+            for text in (text for text in texts if parse_parallel(text, get_mesh(mesh)).cfg <= branches):
                 progress(f"{model} {size} on {mesh}, {text}")
                 found = _try(model, size, get_mesh(mesh), text)
                 rows.append((mesh, text, found))
@@ -99,9 +99,10 @@ def _try(
 
 
 def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, float] | str]]) -> str:
-    steps = published()[model].steps
+    known = published()[model]
+    branches = " with guidance" if known.branches == 2 else ""
     text = [
-        f"# {model} {size}, {steps} steps with guidance\n",
+        f"# {model} {size}, {known.steps} steps{branches}\n",
         "Seconds, predicted. *expected*: the whole pipeline with today's kernels; *denoising*: that part of it; "
         "*overlapped*: denoising if every collective ran as soon as what it reads is there (not with fsdp); "
         "*desired*: denoising at the roofline, all communication hidden, and its ratio to expected; *exposed*: share "
@@ -140,8 +141,8 @@ def _published(progress: Progress) -> str:
     """Tabulate each published time beside the prediction with the wiring it was run with, and where a plan ranks it."""
     text = [
         "# Predicted and published\n",
-        "Seconds of the whole pipeline; nothing is fitted on them (the host's seconds of a picture come from Flux.1's "
-        "published figures). *rank*: of the published factors in the plan for "
+        "Seconds of the whole pipeline; nothing is fitted on them but one number, the host's seconds of a picture, "
+        "which come from what Flux.1's rows leave at no steps. *rank*: of the published factors in the plan for "
         "their mesh with the topology they were run with, among what tt_dit can be asked to run today (no Ulysses; "
         "`refsim plan --today`), and among all schemes.\n",
         *_head(

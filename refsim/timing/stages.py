@@ -6,9 +6,9 @@ unless asked for: the host dispatches program by program. Widths are those of th
 the image decoder, from their specs. Counted here, not read off code: on the device a convolution pads for itself. A
 test holds the decoder's counts against refsim's own decoder. Video decoders: ``decoders.py``.
 
-``host`` of an image pipeline is one number for all meshes: what Flux.1, same decoder, two of the encoders, takes at no
-steps beyond the stages here (``calibration.py``): tokenizing, uploads, the picture on the host, whatever else of the
-decoder the host holds up. A video's host work is not in it.
+``host`` of an image pipeline is one number for all meshes and models: what Flux.1's published seconds leave at no steps
+beyond the stages here (``calibration.py``): tokenizing, uploads, the picture on the host, whatever else of the decoder
+the host holds up. A video's host work is not in it.
 """
 
 from __future__ import annotations
@@ -146,15 +146,6 @@ def encoder_of(companion: Companion) -> TextEncoder:
     assert keys is not None, f"{spec.name} is no text encoder"
     layers, width, heads, inner = (model.config[key] for key in (keys.layers, keys.width, keys.heads, keys.inner))
     return TextEncoder(layers, width, heads, inner, -(-companion.tokens // _TILE) * _TILE, keys.gated)
-
-
-def flux(machine: replay.Machine) -> float:
-    """Return the seconds of Flux.1's encoders (one prompt of 512 tokens, no guidance) and decoder at 1024x1024."""
-    eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
-    encoders = (Companion("clip_l", "clip-l", 77, 1), Companion("t5", "t5-xxl", 512, 1))
-    ops = [op for c in encoders for op in text_encoder(machine.mesh, encoder_of(c), c.stage)]
-    decoder = get_published("sd35-vae")[1]
-    return replay.replay([*ops, *image_decoder(machine.mesh, 128, 128, decoder.config)], eager).ns / 1e9
 
 
 def around(model: Published, size: Shape, machine: replay.Machine) -> dict[str, float]:
