@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.inputs import generator
 from parity.oracles import oracle_of
 from refsim.errors import UserError
 from refsim.models.registry import get_published
@@ -243,6 +242,8 @@ def diffusers_class(class_name: str) -> Any:
 def build(spec: RandomModel, seed: int, folder: Path) -> None:
     """Write a checkpoint folder through ``save_pretrained``; the same seed gives the same bits."""
     import torch
+
+    from parity.inputs import generator  # imports torch, which a list of cases does without
 
     if spec.class_name == DRAFTER:
         _write_drafter(transformers_model(spec, generator(seed, "weights")), folder)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from parity.checkpoints import MODELS, diffusers_class, diffusers_model, transformers_model
-from parity.inputs import generator
 from refsim.errors import UserError
 from refsim.pipelines.request import PipelineRequest
 
@@ -97,6 +96,8 @@ def register_pipeline(name: str, spec: PipelineSpec) -> None:
 def build(name: str, seed: int, folder: Path) -> None:
     """Write a pipeline folder through ``save_pretrained``; every part has weights of its own."""
     import diffusers
+
+    from parity.inputs import generator
 
     spec = PIPELINES[name]
     parts: dict[str, Any] = {}

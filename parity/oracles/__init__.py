@@ -9,13 +9,17 @@ from __future__ import annotations
 import pkgutil
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from parity.oracles.base import Oracle
+if TYPE_CHECKING:
+    from parity.oracles.base import Oracle
 
 
 @cache
 def oracle_of(class_name: str) -> Oracle:
     """The oracle of a class of diffusers or transformers."""
+    from parity.oracles.base import Oracle  # imports torch, which a list of cases does without
+
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     found = [known for known in Oracle.__subclasses__() if class_name in known.class_names]

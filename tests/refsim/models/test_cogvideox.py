@@ -82,7 +82,7 @@ def tiny(request, tmp_path_factory):
 def test_equals_diffusers(tiny, mesh, parallel, options, prompt):
     folder, model, rotary = tiny
     inputs = make_inputs(13)  # an odd number of prompt tokens, 72 of video
-    result = refsim.run(folder, inputs=inputs, mesh=mesh, parallel=parallel, prompt=prompt, **options)
+    result = refsim.run(folder, inputs=inputs, mesh=mesh, parallel=parallel, prompt_layout=prompt, **options)
     assert relative_rmse(result.tensors["sample"], answer(model, inputs, rotary)) <= 5e-6
     assert len(set(result.value["digests"])) == 1
     assert not result.hazards
