@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tt_impl.launch import Outcome
 
 _TWO_PROGRAMS = (
-    "PCC 0.999 between two bf16 programs that round in different places; either alone stays above 0.9999 of fp32"
+    "PCC 0.9995 between two bf16 programs that round in different places; either alone stays above 0.9999 of fp32"
 )
-GUIDED = Threshold("guided_one_minus_pcc", 1e-3, "guidance is judged like the sample it is made of", optional=True)
+GUIDED = Threshold("guided_one_minus_pcc", 5e-4, "guidance is judged like the sample it is made of", optional=True)
 WHOLE = (
-    *pcc(1e-3, _TWO_PROGRAMS),
-    Threshold("rel_rmse", 4.5e-2, "the error that PCC 0.999 stands for, sqrt(2 * 1e-3), so that scale and shift count"),
+    *pcc(5e-4, _TWO_PROGRAMS),
+    Threshold("rel_rmse", 3.2e-2, "the error that PCC 0.9995 stands for, sqrt(2 * 5e-4), so that scale and shift count"),
     Threshold("comm_unexplained", 0, "the same collectives in the same order, on the same axis, with the same bytes"),
     FINITE,
 )
