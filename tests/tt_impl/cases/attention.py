@@ -32,6 +32,8 @@ def create_heads(t: Env) -> None:
     alone = t.rand(2, 1, 64, 256)
     outputs = create(t.put(alone), t.put(y), num_heads=4, num_kv_heads=4, transpose_k_heads=False)
     _three(t, outputs, _split(alone, 4), *(_split(part, 4) for part in y.chunk(2, -1)))
+    outputs = create(t.put(alone), num_heads=4, num_kv_heads=0, transpose_k_heads=False)
+    _three(t, outputs, _split(alone, 4), torch.zeros(2, 0, 64, 64), torch.zeros(2, 0, 64, 64))
 
 
 def split_heads(t: Env) -> None:
