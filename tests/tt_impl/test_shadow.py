@@ -9,7 +9,7 @@ from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
 from tt_impl.launch import Worker
 
 ON_T3K = cases_of(
-    "attention", "cache", "collectives", "conv", "eltwise", "layout", "matmul", "norm", "refusals", "rope"
+    "attention", "cache", "collectives", "conv", "eltwise", "layout", "matmul", "norm", "refusals", "rope", "sharing"
 )
 ON_TWO_LINKS = cases_of("two_links", "decoding")
 ON_N300 = cases_of("submeshes")

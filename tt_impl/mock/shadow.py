@@ -25,11 +25,15 @@ __all__ = ["Shadow", "ShadowError", "shadow_values"]
 
 
 class Shadow:
-    """The golden values of one program; ``calls`` counts its operations by name."""
+    """The golden values of one program; ``calls`` counts its operations by name.
+
+    ``evaluations`` counts how often rules computed: once for all devices that share their inputs.
+    """
 
     def __init__(self) -> None:
         self.store = Store()
         self.calls: Counter[str] = Counter()
+        self.evaluations: Counter[str] = Counter()
 
     def values(self, tensor: ttnn.Tensor) -> list[torch.Tensor]:
         """Golden value of a device tensor on every device, row-major: float32, or int64 for integers."""
@@ -56,6 +60,7 @@ class Shadow:
             golden = rule(context, _prepare(call.args, shards, mesh_shape), kwargs)
         except TypeError as error:
             raise ShadowError(f"the shadow rule of {call.name} does not fit this call: {error}.") from error
+        self.evaluations[call.name] += context.evaluations
         if len(golden) != len(outputs):
             raise ShadowError(f"{call.name} gives {len(outputs)} tensors, but its shadow rule {len(golden)}.")
         for tensor, value in zip(outputs, golden, strict=True):

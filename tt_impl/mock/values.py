@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import ttnn
@@ -45,19 +45,28 @@ def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 
 
 class Shards(Sequence):
-    """One tensor's values, by device in row-major order; ``shards[i]`` is float32 (int64 for integers)."""
+    """One tensor's values, by device in row-major order; ``shards[i]`` is float32 (int64 for integers).
+
+    Devices that share one stored tensor get one object, as long as somebody holds it.
+    """
 
     def __init__(self, stored: Sequence[torch.Tensor], shape: Sequence[int], mesh_shape: tuple[int, int]) -> None:
         self.stored = list(stored)
         self.shape = tuple(shape)
         self.mesh_shape = mesh_shape
+        self._widened: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self.stored)
 
     def __getitem__(self, device: int) -> torch.Tensor:  # type: ignore[override]  # devices are not sliced
-        value = self.stored[device].reshape(self.shape)
-        return value.float() if value.is_floating_point() else value
+        stored = self.stored[device]
+        value = self._widened.get(id(stored))
+        if value is None:
+            value = stored.reshape(self.shape)
+            value = value.float() if value.is_floating_point() else value
+            self._widened[id(stored)] = value
+        return value
 
     def key(self, device: int) -> int:
         """Equal for two devices that share one torch tensor."""
@@ -149,7 +158,23 @@ def _for_ttnn(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 
 
 def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
-    """Torch values of a host tensor, one per device; an undistributed one is the same on all of them."""
+    """Torch values of a host tensor, one per device; replicas share one torch tensor.
+
+    ttnn keeps one host buffer for all replicas, so the address of the buffer tells them. An undistributed tensor is
+    the same on all devices.
+    """
+    values: list[torch.Tensor] = []
+    converted: dict[int, torch.Tensor] = {}
     with uncaught():
-        parts: list[Any] = [ttnn.to_torch(part) for part in ttnn.get_device_tensors(host)]
-    return parts * devices if len(parts) == 1 else parts
+        for part in ttnn.get_device_tensors(host):
+            address = _host_address(part)
+            if address not in converted:
+                converted[address] = ttnn.to_torch(part)
+            values.append(converted[address])
+    return values * devices if len(values) == 1 else values
+
+
+def _host_address(part: ttnn.Tensor) -> int:
+    """Where the bytes of one device's part of a host tensor lie."""
+    (coordinate,) = part.tensor_topology().mesh_coords()
+    return torch.from_dlpack(part.host_buffer().get_shard(coordinate)).data_ptr()

@@ -32,8 +32,19 @@ def create_heads(t: Env) -> None:
     alone = t.rand(2, 1, 64, 256)
     outputs = create(t.put(alone), t.put(y), num_heads=4, num_kv_heads=4, transpose_k_heads=False)
     _three(t, outputs, _split(alone, 4), *(_split(part, 4) for part in y.chunk(2, -1)))
-    outputs = create(t.put(alone), num_heads=4, num_kv_heads=0, transpose_k_heads=False)
-    _three(t, outputs, _split(alone, 4), torch.zeros(2, 0, 64, 64), torch.zeros(2, 0, 64, 64))
+
+
+def create_heads_of_queries_only(t: Env) -> None:
+    """Cross-attention splits Q alone: K and V come out without heads, whatever order was asked for."""
+    x = t.rand(2, 1, 64, 512)
+    for transposed in (False, True):
+        q, k, v = t.ttnn.experimental.nlp_create_qkv_heads(
+            t.put(x), num_heads=4, num_kv_heads=0, transpose_k_heads=transposed
+        )
+        t.check(q, _split(x, 4))
+        assert [tuple(value.shape) for value in t.shadow.values(k) + t.shadow.values(v)] == [
+            *[(2, 0, 128, 64) if transposed else (2, 0, 64, 128)] * t.n, *[(2, 0, 64, 128)] * t.n
+        ]  # fmt: skip
 
 
 def split_heads(t: Env) -> None:
@@ -172,6 +183,27 @@ def ring_with_cut_joint(t: Env) -> None:
     t.check(out, t.shards(sdpa(spatial[0], k, v), (1, 2)))
     t.check(rear, t.shards(sdpa(prompt[0], k, v), (1, 2)))
     t.check(buffers["persistent_output_buffer_joint_k"], t.shards(prompt[1], (1, None)))
+
+
+def ring_with_empty_joint(t: Env) -> None:
+    """A prompt of no tokens, as video models pass it."""
+    spatial = [t.rand(1, 4, 256, 64) for _ in range(3)]
+    empty = [t.put(torch.zeros(1, 4, 0, 64), (1, None)) for _ in range(3)]
+    (out, rear, _), _ = _ring(t, spatial, empty, 256)
+    t.check(out, t.shards(sdpa(*spatial), (1, 2)))
+    assert tuple(rear.shape)[:3] == (1, 2, 0)
+
+
+def masked_rows(t: Env) -> None:
+    """A row that may attend to nothing is NaN, not zero."""
+    q, k, v = t.rand(1, 4, 64, 64), t.rand(1, 4, 64, 64), t.rand(1, 4, 64, 64)
+    mask = torch.zeros(1, 1, 64, 64)
+    mask[..., 5, :] = float("-inf")
+    mask[..., 6, 7:] = float("-inf")
+    attend = t.ttnn.transformer.scaled_dot_product_attention
+    wanted = torch.softmax(q @ k.mT / 8 + mask, -1) @ v
+    assert wanted[..., 5, :].isnan().all() and wanted[..., 6, :].isfinite().all()
+    t.check(attend(*map(t.put, (q, k, v)), is_causal=False, attn_mask=t.put(mask)), wanted)
 
 
 def plain_is_not_joint(t: Env) -> None:

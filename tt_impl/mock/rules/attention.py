@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
@@ -19,16 +20,24 @@ from tt_impl.mock.values import Shards
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    """Attention [B, H, N, E]; fewer heads in k and v are shared by groups of heads of q."""
+    """Attention [B, H, N, E]; fewer heads in k and v are shared by groups of heads of q.
+
+    Scores [B, H, N, M] are never laid out whole: torch's fused attention goes block by block if all heads have one
+    size, so v is filled up to it, or q and k are. A row that may attend to nothing is NaN.
+    """
+    scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])
+    if q.shape[2] == 0:
+        return q.new_zeros(*q.shape[:3], v.shape[-1])
     if k.shape[1] != q.shape[1]:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    scores = (q @ k.transpose(-1, -2)) * (scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
-    if causal:
-        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(ahead, float("-inf"))
+    size, width = v.shape[-1], max(q.shape[-1], v.shape[-1])
+    q, k, v = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+    if causal and mask is not None:
+        raise TypeError("is_causal and attn_mask exclude each other")
+    out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)[..., :size]
     if mask is not None:
-        scores = scores + mask
-    return torch.softmax(scores, -1) @ v
+        out = out.masked_fill((mask == float("-inf")).all(-1, keepdim=True), float("nan"))
+    return out
 
 
 @per_device("transformer.scaled_dot_product_attention")
@@ -118,18 +127,19 @@ def ring_joint_scaled_dot_product_attention(
         call.written("persistent_output_buffer_joint_k", joint_k)
         call.written("persistent_output_buffer_joint_v", joint_v)
 
-    attention: list[Tensor] = []
-    joint: list[Tensor] = []
-    tokens = input_tensor_q.shape[2]
-    for i in range(len(input_tensor_q)):
-        q, k, v = input_tensor_q[i], k_all[i][:, :, :logical_n], v_all[i][:, :, :logical_n]
-        if has_joint:
-            end = logical_l or joint_tensor_k.shape[2]
-            q = torch.cat([q, joint_tensor_q[i]], 2)
-            k = torch.cat([k, joint_k[i][:, :, :end]], 2)
-            v = torch.cat([v, joint_v[i][:, :, :end]], 2)
-        out = attend(q, k, v, scale=scale)
-        attention.append(out[:, :, :tokens])
-        joint.append(out[:, :, tokens:])
+    def visible(spatial: Tensor, joint: Tensor | None) -> Tensor:
+        """Rows of K or V that queries may see: those of both streams without their padding."""
+        rows = spatial[:, :, :logical_n]
+        return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None]], 2)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, scale=scale)
+
+    k_seen, v_seen = call.each(visible, k_all, joint_k), call.each(visible, v_all, joint_v)
+    out = call.each(attention, input_tensor_q, k_seen, v_seen)
+    if has_joint:
+        rear = call.each(attention, joint_tensor_q, k_seen, v_seen)
+    else:
+        rear = [torch.zeros(tuple(call.outputs[1].shape))] * len(out)
     scratch = torch.full(tuple(call.outputs[2].shape), float("nan"))
-    return attention, joint, [scratch] * len(attention)
+    return out, rear, [scratch] * len(out)

@@ -6,7 +6,7 @@ part when scattered. A sum is taken in float32 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,30 +18,36 @@ from tt_impl.mock.values import Shards
 
 def gathered(x: Shards, dim: int, cluster_axis: int | None) -> list[Tensor]:
     """Concatenation along ``dim`` over the axis, the same tensor on all devices of a group."""
-    result: list[Any] = [None] * len(x)
-    for group in x.groups(cluster_axis):
-        whole = torch.cat([x[i] for i in group], dim)
-        for i in group:
-            result[i] = whole
-    return result
+    return _by_group(x, cluster_axis, lambda parts: torch.cat(parts, dim))
 
 
 def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
     """Sum over the axis, the same tensor on all devices of a group."""
+    return _by_group(x, cluster_axis, lambda parts: torch.stack(parts).sum(0))
+
+
+def _by_group(x: Shards, cluster_axis: int | None, join: Callable[[list[Tensor]], Tensor]) -> list[Tensor]:
+    """``join`` of every group's parts: one tensor for the group, and for other groups that hold the same parts."""
     result: list[Any] = [None] * len(x)
+    known: dict[tuple, Tensor] = {}
     for group in x.groups(cluster_axis):
-        total = torch.stack([x[i] for i in group]).sum(0)
+        key = tuple(x.key(i) for i in group)
+        if key not in known:
+            known[key] = join([x[i] for i in group])
         for i in group:
-            result[i] = total
+            result[i] = known[key]
     return result
 
 
 def scattered(x: Sequence[Tensor], groups: list[list[int]], dim: int) -> list[Tensor]:
     """Part number ``place in the group`` of what each device holds, cut along ``dim``."""
     result: list[Any] = [None] * len(x)
+    cut: dict[int, Sequence[Tensor]] = {}
     for group in groups:
         for place, i in enumerate(group):
-            result[i] = torch.chunk(x[i], len(group), dim)[place]
+            if id(x[i]) not in cut:
+                cut[id(x[i])] = torch.chunk(x[i], len(group), dim)
+            result[i] = cut[id(x[i])][place]
     return result
 
 
@@ -130,20 +136,28 @@ def neighbor_pad_async(
     """
     result = list(input_tensor)
     for d, left, right, axis in zip(dim, padding_left, padding_right, cluster_axis, strict=True):
+        known: dict[tuple, list[Tensor]] = {}
         before = result
         result = list(before)
         for group in input_tensor.groups(axis):
+            key = tuple(id(before[i]) for i in group)
+            if key not in known:
+                known[key] = _with_neighbours([before[i] for i in group], d, left, right, padding_mode)
             for place, i in enumerate(group):
-                x, size = before[i], before[i].shape[d]
-                parts = [x]
-                if left:
-                    at_end = _edge(x, d, 0, left, padding_mode)
-                    parts.insert(0, before[group[place - 1]].narrow(d, size - left, left) if place else at_end)
-                if right:
-                    at_end = _edge(x, d, size - 1, right, padding_mode)
-                    last = place == len(group) - 1
-                    parts.append(at_end if last else before[group[place + 1]].narrow(d, 0, right))
-                result[i] = torch.cat(parts, d)
+                result[i] = known[key][place]
+    return result
+
+
+def _with_neighbours(row: list[Tensor], dim: int, left: int, right: int, padding_mode: str) -> list[Tensor]:
+    """Each of a row of tensors with the last ``left`` rows of the one before and the first ``right`` of the next."""
+    size, result = row[0].shape[dim], []
+    for place, x in enumerate(row):
+        before = row[place - 1].narrow(dim, size - left, left) if place else _edge(x, dim, 0, left, padding_mode)
+        if place < len(row) - 1:
+            after = row[place + 1].narrow(dim, 0, right)
+        else:
+            after = _edge(x, dim, size - 1, right, padding_mode)
+        result.append(torch.cat([before, x, after], dim))
     return result
 
 
@@ -160,8 +174,12 @@ def all_to_all_async_generic(
 ) -> list[Tensor]:
     """Cut along ``out_dim``, exchange, join along ``in_dim``: in_dim was sharded, out_dim is afterwards."""
     result: list[Any] = [None] * len(input_tensor)
+    known: dict[tuple, list[Tensor]] = {}
     for group in input_tensor.groups(cluster_axis):
-        parts = [torch.chunk(input_tensor[i], len(group), out_dim) for i in group]
+        key = tuple(input_tensor.key(i) for i in group)
+        if key not in known:
+            parts = [torch.chunk(input_tensor[i], len(group), out_dim) for i in group]
+            known[key] = [torch.cat([part[place] for part in parts], in_dim) for place in range(len(group))]
         for place, i in enumerate(group):
-            result[i] = torch.cat([part[place] for part in parts], in_dim)
+            result[i] = known[key][place]
     return result

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards, ranks_of
+from tt_impl.mock.values import Shards
 
 
 @across("conv2d")
@@ -43,20 +43,29 @@ def conv2d(
     top, bottom, left, right = padding if len(padding) == 4 else (padding[0], padding[0], padding[1], padding[1])
     weight_shape = (out_channels, in_channels // groups, *kernel_size)
     activation = getattr(call.kwargs.get("conv_config"), "activation", None)
-    outputs, weights, biases = [], [], []
-    for i in range(len(input_tensor)):
-        x = input_tensor[i].reshape(batch_size, input_height, input_width, -1)[..., :in_channels].permute(0, 3, 1, 2)
-        weight = _weight(_of(weight_tensor, i), weight_shape)
-        bias = None if bias_tensor is None else _of(bias_tensor, i).reshape(-1)[:out_channels]
+
+    def convolved(image: Tensor, given: Tensor, bias: Tensor | None) -> Tensor:
+        x = image.reshape(batch_size, input_height, input_width, -1)[..., :in_channels].permute(0, 3, 1, 2)
+        bias = None if bias is None else bias.float().reshape(-1)[:out_channels]
+        weight = _weight(given.float(), weight_shape)
         y = F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, tuple(stride), 0, tuple(dilation), groups)
-        outputs.append(activate(y.permute(0, 2, 3, 1).reshape(1, 1, -1, out_channels), activation))
-        weights.append(weight.permute(2, 3, 1, 0).reshape(1, 1, -1, out_channels))
-        biases.append(bias)
+        return activate(y.permute(0, 2, 3, 1).reshape(1, 1, -1, out_channels), activation)
+
+    outputs = call.each(convolved, input_tensor, weight_tensor, bias_tensor)
     if not return_weights_and_bias:
         return (outputs,)
-    prepared = [weights] if bias_tensor is None else [weights, [b.reshape(1, 1, 1, -1) for b in biases]]
-    shapes = [tuple(t.shape) for t in call.outputs[1:]]
-    return (outputs, *([_fill_up(v, shape) for v in values] for values, shape in zip(prepared, shapes, strict=True)))
+
+    def weights(given: Tensor) -> Tensor:
+        rows = _weight(given.float(), weight_shape).permute(2, 3, 1, 0).reshape(1, 1, -1, out_channels)
+        return _fill_up(rows, tuple(call.outputs[1].shape))
+
+    def biases(given: Tensor) -> Tensor:
+        return _fill_up(given.float().reshape(1, 1, 1, -1)[..., :out_channels], tuple(call.outputs[2].shape))
+
+    prepared = [call.each(weights, weight_tensor)]
+    if bias_tensor is not None:
+        prepared.append(call.each(biases, bias_tensor))
+    return (outputs, *prepared)
 
 
 def _rows(weight: Tensor, block: int, alignment: int) -> Tensor:
@@ -74,8 +83,7 @@ def prepare_conv3d_weights(
     """From the host, or from a device."""
     if groups != 1:
         raise call.unsupported("groups")
-    devices = len(ranks_of(call.outputs[0]))
-    return [_rows(_of(weight_tensor, i), C_in_block, alignment) for i in range(devices)]
+    return call.each(lambda weight: _rows(weight.float(), C_in_block, alignment), weight_tensor)
 
 
 @across("experimental.conv3d")
@@ -98,23 +106,21 @@ def conv3d(
         raise call.unsupported("groups")
     config = call.kwargs.get("config")
     block = config.C_in_block if config is not None else 0
-    outputs = []
-    for i in range(len(input_tensor)):
-        x, weight = input_tensor[i].permute(0, 4, 1, 2, 3), weight_tensor[i]
+
+    def convolved(video: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x = video.permute(0, 4, 1, 2, 3)
         if weight.dim() != 5:
             channels = weight.shape[-2] // math.prod(kernel_size)
             blocks = weight.reshape(-1, *kernel_size, block or channels, weight.shape[-1])
             weight = blocks.permute(5, 0, 4, 1, 2, 3).flatten(1, 2)[:, : x.shape[1]]
         sides = [side for pad in reversed(list(padding)) for side in (pad, pad)]
         x = F.pad(x, sides, mode="constant" if padding_mode == "zeros" else padding_mode)
-        bias = None if bias_tensor is None else bias_tensor[i].reshape(-1, bias_tensor.shape[-1])[0, :output_channels]
+        if bias is not None:
+            bias = bias.reshape(-1, bias.shape[-1])[0, :output_channels]
         y = F.conv3d(x, weight[:output_channels], bias, tuple(stride), 0, tuple(dilation))
-        outputs.append(y.permute(0, 2, 3, 4, 1))
-    return outputs
+        return y.permute(0, 2, 3, 4, 1)
 
-
-def _of(value: Shards | Tensor, device: int) -> Tensor:
-    return value[device] if isinstance(value, Shards) else value.float()
+    return call.each(convolved, input_tensor, weight_tensor, bias_tensor)
 
 
 def _weight(weight: Tensor, shape: tuple[int, ...]) -> Tensor:

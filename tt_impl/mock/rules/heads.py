@@ -26,18 +26,17 @@ def join_heads(x: Tensor) -> Tensor:
 def _split_qkv(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Columns [all heads of Q | all of K | all of V], K and V possibly from a tensor of their own.
 
-    Without heads of K and V all columns are Q's, and K and V come out empty: [B, 0, N, E].
+    With no heads of K and V, all columns are Q's, and K and V come out as [B, 0, N, E].
     """
+    if kv_heads == 0:
+        q = split_heads(qkv, heads)
+        return q, q[:, :0], q[:, :0]
     if kv is None:
         size = qkv.shape[-1] // (heads + 2 * kv_heads)
         q, k, v = qkv.split([heads * size, kv_heads * size, kv_heads * size], -1)
     else:
         q, (k, v) = qkv, kv.chunk(2, -1)
-    split = split_heads(q, heads)
-    if not kv_heads:
-        none = split[:, :0]
-        return split, none, none
-    return split, split_heads(k, kv_heads), split_heads(v, kv_heads)
+    return split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
 
 
 @per_device("experimental.nlp_create_qkv_heads")

@@ -151,12 +151,13 @@ def all_gather_minimal_matmul_async(
         raise call.unsupported("fuse_swiglu and chunk_sizes")
     whole = gathered(input_tensor, -1, cluster_axis)
     call.written("persistent_output_buffer", whole)
-    outputs = []
-    for i, x in enumerate(whole):
-        bias = bias_tensor[i] if bias_tensor is not None else None
-        product = minimal_matmul(x, weight_tensor[i], bias, fused_activation=fused_activation)
-        if addcmul_input_tensor1 is not None:
-            scale = 1.0 if scalar is None else scalar
-            product = addcmul_input_tensor1[i] + scale * product * addcmul_input_tensor2[i]
-        outputs.append(product.chunk(chunks, dim))
+
+    def multiplied(x: Tensor, weight: Tensor, bias: Any, residual: Any, gate: Any) -> Sequence[Tensor]:
+        product = minimal_matmul(x, weight, bias, fused_activation=fused_activation)
+        if residual is not None:
+            product = residual + (1.0 if scalar is None else scalar) * product * gate
+        return product.chunk(chunks, dim)
+
+    inputs = (whole, weight_tensor, bias_tensor, addcmul_input_tensor1, addcmul_input_tensor2)
+    outputs = call.each(multiplied, *inputs)
     return tuple(list(column) for column in zip(*outputs, strict=True))

@@ -239,20 +239,19 @@ def _fused(
     per_head: bool,
     extras: tuple[Shards | None, ...],
 ) -> list[Tensor]:
-    whole = gathered(x, -1, cluster_axis) if cluster_axis is not None else list(x)
-    result = []
-    for i in range(len(x)):
-        weight, bias, transformation, cos, sin = (e[i] if e is not None else None for e in extras)
+    whole = gathered(x, -1, cluster_axis) if cluster_axis is not None else x
+
+    def normed(part: Tensor, row: Tensor, weight: Any, bias: Any, transformation: Any, cos: Any, sin: Any) -> Tensor:
         if per_head:
-            normed = rms_norm(split_heads(x[i], heads), epsilon=epsilon)
-            normed = _affine_by_head(normed, weight, bias)
-            result.append(normed if cos is None else rotate(normed, cos, sin, transformation))
-            continue
-        mean = whole[i].mean(-1, keepdim=True) if centre else 0.0
-        variance = (whole[i] - mean).square().mean(-1, keepdim=True)
-        normed = _affine_by_row((x[i] - mean) * torch.rsqrt(variance + epsilon), weight, bias)
-        result.append(_heads_and_rope(normed, heads, transformation, cos, sin))
-    return result
+            by_head = rms_norm(split_heads(part, heads), epsilon=epsilon)
+            by_head = _affine_by_head(by_head, weight, bias)
+            return by_head if cos is None else rotate(by_head, cos, sin, transformation)
+        mean = row.mean(-1, keepdim=True) if centre else 0.0
+        variance = (row - mean).square().mean(-1, keepdim=True)
+        scaled = _affine_by_row((part - mean) * torch.rsqrt(variance + epsilon), weight, bias)
+        return _heads_and_rope(scaled, heads, transformation, cos, sin)
+
+    return call.each(normed, x, whole, *extras)
 
 
 def _affine_by_head(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

@@ -4,9 +4,10 @@ A rule has the parameters of the operation it shadows, by name and order, except
 how a device computes (``NEUTRAL``) are taken away before. An argument a rule does not have is an error that names
 the operation: a rule never ignores something that could change the result.
 
-* ``@per_device(names)``: torch tensors of one device in, those of one device out; called once for devices that hold
-  the same values.
-* ``@across(names)``: all devices' ``Shards`` in, one list of torch tensors (or a tuple of lists) out.
+* ``@per_device(names)``: torch tensors of one device in, those of one device out; called once for devices that
+  share all of them (replicas do, from the host on).
+* ``@across(names)``: all devices' ``Shards`` in, one list of torch tensors (or a tuple of lists) out. Devices that
+  end with the same value get the same torch tensor, so that what follows is computed once for them: ``Call.each``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import ttnn
 
-from tt_impl.mock.values import ShadowError, Shards, Store
+from tt_impl.mock.values import ShadowError, Shards, Store, ranks_of
 
 NEUTRAL = frozenset(
     """
@@ -45,6 +46,23 @@ class Call:
     kwargs: dict[str, Any]
     outputs: list[ttnn.Tensor]
     store: Store
+    evaluations: int = 0
+
+    def each(self, function: Callable[..., Any], *inputs: Any) -> list[Any]:
+        """``function`` of every device's part of ``inputs``, computed once for devices whose parts are one object.
+
+        An input is a ``Shards`` or a list with one value per device; anything else is the same on all devices.
+        """
+        spread = [value for value in inputs if isinstance(value, Shards | list)]
+        known: dict[tuple, Any] = {}
+        results = []
+        for device in range(len(spread[0]) if spread else len(ranks_of(self.outputs[0]))):
+            key = tuple(identity(value, device) for value in spread)
+            if key not in known:
+                self.evaluations += 1
+                known[key] = function(*(v[device] if isinstance(v, Shards | list) else v for v in inputs))
+            results.append(known[key])
+        return results
 
     def unsupported(self, what: str) -> ShadowError:
         return ShadowError(f"the shadow rule of {self.name} does not know {what}.")
@@ -70,6 +88,7 @@ def per_device(*names: str) -> Callable:
             for device in range(len(shards[0])):
                 key = tuple(s.key(device) for s in shards)
                 if key not in known:
+                    call.evaluations += 1
                     result = function(*_pick(args, device), **_pick(kwargs, device))
                     known[key] = list(result) if isinstance(result, list | tuple) else [result]
                 outputs.append(known[key])
@@ -99,6 +118,11 @@ def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callabl
             raise ValueError(f"two shadow rules for ttnn.{name}")
         RULES[f"ttnn.{name}"] = rule
     return function
+
+
+def identity(value: Shards | list, device: int) -> int:
+    """Equal for two devices that hold one object."""
+    return value.key(device) if isinstance(value, Shards) else id(value[device])
 
 
 def _leaves(value: Any) -> list[Any]:
