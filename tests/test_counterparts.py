@@ -38,6 +38,7 @@ ALONE = {
     "tt_impl/parallel/checks.py": "what ttnn's calls are checked for; refsim's collectives check themselves",
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
+    "tt_impl/pipelines/ops.py": "operations of a device; refsim's are priced by refsim/timing",
 }
 SHARED = ("config.py", "spec.py")
 """Files of a model's folder that both sides use."""

@@ -16,7 +16,9 @@ from typing import Any
 import ttnn
 from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture  # ttnn.graph's own warn, and record arguments
 
+from tt_impl.fused import fuses
 from tt_impl.intercept import Invocation, on_device, tensors_in
+from tt_impl.record import received_bytes
 
 _RANGE = re.compile(r"\[(\d+)-(\d+) - (\d+)-(\d+)\]")
 _FIDELITY = re.compile(r"math_fidelity=(\w+)")
@@ -60,12 +62,14 @@ class OpTable:
     """A handler for :func:`tt_impl.intercept.intercepted`; ``rows`` has what was seen.
 
     ``rows``: one per different device operation, in order of first use. ``op`` (as the program calls it),
-    ``device_op``, ``inputs`` (shapes of the tensors given to ``op``), ``outputs`` (shape, dtype, and bytes on one
-    device with the padding of tiles), ``fidelity`` and ``fp32_acc`` (None if the operation has no such setting),
-    ``programs`` (how many different devices' programs it consists of), ``cores`` (those that hold buffers, of the
-    largest program), ``cb_bytes`` (circular and dataflow buffers on the fullest of them), ``l1_bytes`` (tensors and
-    semaphores in each core's L1 meanwhile), ``dram_bytes`` (of one device, what the operation takes inside itself
-    included), ``count``. The last two bytes are the highest of all ``count`` uses.
+    ``device_op``, ``inputs`` (shapes of the tensors given to ``op``), ``fuses`` (what it does besides, see
+    :mod:`tt_impl.fused`), ``outputs`` (shape, dtype, and bytes on one device with the padding of tiles),
+    ``read_bytes`` and ``written_bytes`` (of one device's DRAM, every tensor once), ``link_bytes`` (that a device
+    receives in a collective), ``fidelity`` and ``fp32_acc`` (None if the operation has no such setting), ``programs``
+    (how many different devices' programs it consists of), ``cores`` (those that hold buffers, of the largest program),
+    ``cb_bytes`` (circular and dataflow buffers on the fullest of them), ``l1_bytes`` (tensors and semaphores in each
+    core's L1 meanwhile), ``dram_bytes`` (of one device, what the operation takes inside itself included), ``count``.
+    The last two bytes are the highest of all ``count`` uses.
     """
 
     def __init__(self) -> None:
@@ -86,14 +90,17 @@ class OpTable:
                 self._reached(_Levels.of(made[0].device()), call.name)
             return result
         levels = _Levels.of(inputs[0].device())
+        shapes = [list(t.shape) for t in inputs]  # before an operation that frees them
+        received = received_bytes(call, inputs)
         begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
         try:
             call.proceed()
         finally:
             graph = end_graph_capture()
-        shapes = [list(t.shape) for t in inputs]  # before an operation that frees them
-        for row in table(graph, call.name, _given(call), levels):
-            self._add(row | {"inputs": shapes})
+        rows = table(graph, call.name, _given(call), levels)
+        for row, more in zip(rows, fuses(call, [row["device_op"] for row in rows]), strict=True):
+            self._add(row | {"inputs": shapes, "fuses": more, "link_bytes": received})
+            received = 0  # counted once, however many device operations the call became
         result = call.proceed()
         self._dram_total = levels.dram_total
         return result
@@ -151,14 +158,17 @@ def table(graph: list[dict[str, Any]], op: str, given: tuple[str, bool] | None, 
             if "program_factory_type" in params:
                 row = _row(op, params["name"], node["arguments"], given)
                 row |= {"l1_bytes": l1, "dram_bytes": dram}
+                row["read"] = _in_dram(graph, node["input_tensors"])
                 rows.append(row)
             open_.append(row)
         elif kind == "function_end":
             row = open_.pop()
             if row is not None:
                 row["outputs"] = _tensors(graph, node) or row["outputs"]
+                row["written"] = _in_dram(graph, node["connections"]) or row["written"]
             elif open_ and (row := open_[-1]) is not None:
                 row["outputs"] += _tensors(graph, node)  # created within; of a list of results ttnn says nothing else
+                row["written"] |= _in_dram(graph, node["connections"])
         elif kind in _SIGN:
             size = _SIGN[kind] * params["max_size_per_bank"]
             if params["type"] == "L1":
@@ -174,6 +184,10 @@ def table(graph: list[dict[str, Any]], op: str, given: tuple[str, bool] | None, 
                 for core in _cores(params["core_range_set"]):
                     row["layouts"][-1][core] += params["size"]
     for row in rows:
+        read, written = row.pop("read"), row.pop("written")
+        # An input that is a result as well is memory given to write to.
+        row["read_bytes"] = sum(size for tensor, size in read.items() if tensor not in written)
+        row["written_bytes"] = sum(written.values())
         layouts = row.pop("layouts")
         row["programs"] = len(layouts)
         row["cores"] = max(map(len, layouts), default=0)
@@ -189,7 +203,14 @@ def _row(op: str, device_op: str, arguments: list[str], given: tuple[str, bool] 
     elif not _OPAQUE.fullmatch(text):
         given = None
     shown = given or (None, None)
-    return {"op": op, "device_op": device_op, "fidelity": shown[0], "fp32_acc": shown[1], "layouts": [], "outputs": []}
+    made: Row = {"layouts": [], "outputs": [], "written": {}}
+    return {"op": op, "device_op": device_op, "fidelity": shown[0], "fp32_acc": shown[1], **made}
+
+
+def _in_dram(graph: list[dict[str, Any]], nodes: list[int]) -> dict[int, int]:
+    """Bytes on one device by the number that the graph gives a tensor, of those among ``nodes`` that lie in DRAM."""
+    tensors = (graph[i]["params"] for i in nodes if graph[i]["node_type"] == "tensor")
+    return {t["tensor_id"]: _tensor(t)["bytes"] for t in tensors if "BufferType::DRAM" in t.get("memory_config", "")}
 
 
 def _tensors(graph: list[dict[str, Any]], end: dict[str, Any]) -> list[dict[str, Any]]:

@@ -35,8 +35,8 @@ class Recorder:
         if self._last_op is not None:
             self._last_op.write_text(f"{call.name} on {shapes}", encoding="utf-8")
         entry: dict[str, Any] = {"op": call.name, "inputs": shapes}
-        if call.name in _COLLECTIVES and inputs:
-            entry.update(self._collective(call, inputs))
+        if inputs:
+            entry.update(collective(call, inputs) or {})
         result = call.proceed()
         outputs = [t for t in tensors_in(result) if on_device(t)]
         if inputs or outputs:
@@ -49,9 +49,23 @@ class Recorder:
         """The collectives in order: name, mesh axis, bytes each device holds before it."""
         return [{k: op[k] for k in ("collective", "axis", "bytes")} for op in self.ops if "collective" in op]
 
-    @staticmethod
-    def _collective(call: Invocation, inputs: list[ttnn.Tensor]) -> dict[str, Any]:
-        name = _COLLECTIVES[call.name]
-        moved = inputs[1:3] if name == "ring_attention" else inputs[:1]
-        size = sum(math.prod(t.shape) * _BYTES.get(t.dtype, 4.0) for t in moved)
-        return {"collective": name, "axis": call.kwargs.get("cluster_axis"), "bytes": int(size)}
+
+def collective(call: Invocation, inputs: list[ttnn.Tensor]) -> dict[str, Any] | None:
+    """Name, mesh axis and the bytes each device holds before it, if ``call`` on tensors ``inputs`` is a collective."""
+    name = _COLLECTIVES.get(call.name)
+    if name is None:
+        return None
+    moved = inputs[1:3] if name == "ring_attention" else inputs[:1]
+    size = sum(math.prod(t.shape) * _BYTES.get(t.dtype, 4.0) for t in moved)
+    return {"collective": name, "axis": call.kwargs.get("cluster_axis"), "bytes": int(size)}
+
+
+def received_bytes(call: Invocation, inputs: list[ttnn.Tensor]) -> int:
+    """What a device receives over links in ``call``: the other shards, or the other summands of its own one."""
+    found = collective(call, inputs)
+    if found is None:
+        return 0
+    shape = tuple(inputs[0].device().shape)
+    devices = math.prod(shape) if found["axis"] is None else shape[found["axis"]]
+    whole = found["collective"] in ("all_gather", "ring_attention")
+    return int(found["bytes"] * (devices - 1) / (1 if whole else devices))

@@ -12,6 +12,7 @@ from refsim.cli.generate import generate
 from refsim.cli.kernels import kernels
 from refsim.cli.memory import memory
 from refsim.cli.meshes import meshes
+from refsim.cli.ops import ops
 from refsim.cli.plan import plan
 from refsim.cli.report import report
 from refsim.cli.run import run
@@ -30,6 +31,7 @@ app.command()(generate)
 app.command()(time)
 app.command()(plan)
 app.command()(memory)
+app.command()(ops)
 app.command()(kernels)
 app.add_typer(bench, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
 app.add_typer(report, name="report", help="Tables and plots of predicted performance.")

@@ -44,7 +44,7 @@ def test_rows(outcome: launch.Outcome) -> None:
     assert rows
     keys = {
         *("op", "device_op", "inputs", "outputs", "fidelity", "fp32_acc", "programs", "cores"),
-        *("cb_bytes", "l1_bytes", "dram_bytes", "count"),
+        *("cb_bytes", "l1_bytes", "dram_bytes", "count", "fuses", "read_bytes", "written_bytes", "link_bytes"),
     }
     assert all(set(row) == keys for row in rows)
     assert all(row["outputs"] and 0 <= row["cores"] <= 64 and 0 <= row["cb_bytes"] < L1_BYTES for row in rows)

@@ -1,0 +1,115 @@
+"""The operations of a transformer, block by block, from one forward on shapes alone; what each moves and holds.
+
+Counterpart of nothing in ``refsim``: only a device runs operations. The model is built with one block of every kind
+its configuration has, run once on zeros, and every operation is told apart by the block that called it. Weights and
+values are not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.checkpoint import ShapeWeights
+from refsim.errors import UserError
+from refsim.models.registry import find, published, spec_of
+from refsim.models.spec import resolve
+from refsim.options import RunOptions
+from tt_impl.intercept import Invocation, intercepted
+from tt_impl.optable import OpTable
+from tt_impl.parallel.context import Context
+from tt_impl.pipelines.transformer import submeshes
+
+AROUND = "around"
+"""The stage of everything that is not in a block: embeddings before the first, norm and projection after the last."""
+
+
+class StagedOps:
+    """A handler for :func:`tt_impl.intercept.intercepted` with an :class:`OpTable` for every stage of a program."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, OpTable] = {}
+        self.stage = AROUND
+
+    def __call__(self, call: Invocation) -> Any:
+        return self.tables.setdefault(self.stage, OpTable())(call)
+
+    def staged(self, block: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        """``block``, whose operations are noted under ``stage``."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.stage = stage
+            try:
+                return block(*args, **kwargs)
+            finally:
+                self.stage = AROUND
+
+        return run
+
+
+def program(
+    device: ttnn.MeshDevice, options: RunOptions, *, model: str, size: str | None = None, batch: int = 1
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Report ``blocks``: per kind its ``kind``, how many of them the ``count`` of the model is, ``operations`` (rows of
+    :class:`OpTable` in order) and ``totals``; ``around`` is one such entry for what is outside of blocks.
+
+    Args:
+        model: a published transformer's name, or a folder with its config.json.
+        size: one of its sizes (``1024``, ``480p``); the largest one if left out.
+        batch: prompts that a cfg group computes at a time.
+    """
+    name, described = find(model)
+    spec = spec_of(described)
+    if spec.ttnn is None:
+        able = ", ".join(p for p, m in published().items() if spec_of(m).ttnn is not None)
+        raise UserError(f"{name} has no program in TTNN; choose one of {able}.")
+    size = size or list(described.sizes)[-1]
+    if size not in described.sizes:
+        raise UserError(f"size '{size}' is not known for {name}; choose one of {', '.join(described.sizes)}.")
+    kinds = spec.block_counts(described.config)
+    config = spec.with_block_counts(described.config, dict.fromkeys(kinds, 1))
+    ctx = Context(submeshes(device, options)[0], options)
+    transformer = resolve(spec.ttnn)(ShapeWeights(torch.bfloat16), ctx, spec.config_class.from_dict(config))
+    ops = StagedOps()
+    blocks = transformer._blocks
+    transformer._blocks = [ops.staged(block, kind) for kind, block in zip(kinds, blocks, strict=True)]
+    shapes = spec.input_shapes(described.but(config=config), described.sizes[size], batch)
+    with intercepted(ops):
+        transformer(**{key: torch.zeros(shape) for key, shape in shapes.items()})
+    report = {"model": name, "size": size, "batch": batch, "shape": list(ctx.shape)}
+    report["blocks"] = [entry(kind, count, ops.tables[kind].rows) for kind, count in kinds.items()]
+    report["around"] = entry(AROUND, 1, ops.tables[AROUND].rows)
+    return report, {}
+
+
+def entry(kind: str, count: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One part of the report: its rows and their sums."""
+    return {"kind": kind, "count": count, "operations": rows, "totals": totals(rows)}
+
+
+def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sums over ``rows``, bytes of one device.
+
+    ``operations``; ``fused`` of them; ``collectives`` (fused ones too); ``read_bytes`` and ``written_bytes`` of DRAM;
+    ``link_bytes`` that a device receives; ``cores`` and ``l1_bytes``: the most that an operation takes (circular
+    buffers, tensors and semaphores of the fullest core), and the operation ``l1_op`` that does.
+    """
+
+    def summed(key: str) -> int:
+        return sum(row[key] * row["count"] for row in rows)
+
+    l1, l1_op = max(((row["cb_bytes"] + row["l1_bytes"], row["op"]) for row in rows), default=(0, ""))
+    return {
+        "operations": sum(row["count"] for row in rows),
+        "fused": sum(row["count"] for row in rows if row["fuses"]),
+        "collectives": sum(row["count"] for row in rows if row["link_bytes"]),
+        "read_bytes": summed("read_bytes"),
+        "written_bytes": summed("written_bytes"),
+        "link_bytes": summed("link_bytes"),
+        "cores": max((row["cores"] for row in rows), default=0),
+        "l1_bytes": l1,
+        "l1_op": l1_op,
+    }
