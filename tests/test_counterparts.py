@@ -7,7 +7,8 @@ is read from syntax trees, so no ttnn is needed. What differs everywhere, on pur
                                        other leaves it out
     tokens, valid (refsim), logical_n  refsim cuts tokens itself (``TokenShards``); ttnn's mesh mapper cuts them, and
                                        its ops only ask how many are real
-    prompt_tokens, shard (refsim)      tt_impl replicates the prompt, and its mapper knows which device holds what
+    prompt_tokens, text_tokens         the same for a prompt that is split over sp: ``logical_l`` in tt_impl
+    shard (refsim)                     tt_impl's mapper knows which device holds what
     causal (refsim), mask (tt_impl)    tt_impl makes the mask once for all layers, refsim in each
     options (tt_impl)                  a ``ttnn.MeshDevice`` does not carry a run's options, refsim's device does
     stop, meta (refsim)                tt_impl decodes a given number of tokens; only refsim's programs are priced
@@ -27,7 +28,6 @@ ALONE = {
     "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
     "(tt_impl/pipelines/transformer.py)",
     "refsim/parallel/kv_ring.py": "the ring's transfers and buffers are inside one op of ttnn",
-    "refsim/parallel/sequence.py": "ttnn's mesh mapper cuts the tokens, and its ops mask from logical_n",
     "refsim/models/registry.py": "the list of models is shared",
     "refsim/models/spec.py": "what a model says of itself is shared",
     "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
@@ -47,17 +47,18 @@ WITHOUT_TTNN = (
     "refsim/layers/group_norm.py",
     "refsim/parallel/halo.py",
     "refsim/pipelines/",
-    *(f"refsim/models/{name}/" for name in ("clip", "cogvideox", "t5", "vae", "vae_cogvideox", "vae_wan", "wan22")),
+    *(f"refsim/models/{name}/" for name in ("clip", "t5", "vae", "vae_cogvideox", "vae_wan", "wan22")),
 )
 """What only refsim runs so far: autoencoders, encoders, video models and whole pipelines."""
 
-RENAMED = {"device": "ctx", "tokens": "logical_n"}
-UNMATCHED = {"refsim": ("prompt_tokens", "shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask")}
+RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}
+UNMATCHED = {"refsim": ("shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask")}
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
 DIFFERENT = {
     "layers/linear.py:AttentionSizes.padded": "in refsim Ulysses pads for itself, in the exchange",
     "layers/linear.py:Linear.__init__": "refsim's decoders keep their weights without bias themselves",
-    "layers/norm.py:DistributedLayerNorm.__init__": "no model of tt_impl has such a norm with weight and bias yet",
+    "layers/norm.py:LayerNorm.__init__": "refsim's CogVideoX applies weight and bias of such norms itself",
+    "models/cogvideox/embeddings.py:TimeEmbedding.__call__": "on the devices activations have one dtype, the context's",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "pipelines/speculative.py:DFlashDrafter.propose": _LIST,
     "parallel/usp.py:joint_attention": "refsim's prompt may bring no queries, and simulate_attention asks for the lse",
@@ -119,7 +120,7 @@ def agree(refsim: list[str], device: list[str]) -> bool:
     renamed = (name if name in device else RENAMED.get(name, name) for name in refsim)
     ours = [name for name in renamed if name not in UNMATCHED["refsim"]]
     theirs = [name for name in device if name not in UNMATCHED["tt_impl"]]
-    for name in ("ctx", "logical_n"):
+    for name in ("ctx", "logical_n", "logical_l"):
         if (name in ours) != (name in theirs):
             ours, theirs = ([n for n in side if n != name] for side in (ours, theirs))
     return _without_empty_star(ours) == _without_empty_star(theirs)

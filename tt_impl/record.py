@@ -56,6 +56,8 @@ def collective(call: Invocation, inputs: list[ttnn.Tensor]) -> dict[str, Any] | 
     if name is None:
         return None
     moved = inputs[1:3] if name == "ring_attention" else inputs[:1]
+    if name == "ring_attention" and call.kwargs.get("logical_l"):
+        moved += inputs[4:6]  # a prompt that is cut over the ring travels too
     size = sum(math.prod(t.shape) * _BYTES.get(t.dtype, 4.0) for t in moved)
     return {"collective": name, "axis": call.kwargs.get("cluster_axis"), "bytes": int(size)}
 

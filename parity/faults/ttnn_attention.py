@@ -13,8 +13,8 @@ PADDING, JOINT, MERGE, EXCHANGE = "padding", "joint", "merge", "exchange"
 def _logical_n(change: Callable[[int, int], int]) -> None:
     from tt_impl.parallel import usp
 
-    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int) -> Any:
-        return original(ctx, qkv, prompt, logical_n=change(qkv[0].shape[2] * ctx.ring, logical_n))
+    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
+        return original(ctx, qkv, prompt, logical_n=change(qkv[0].shape[2] * ctx.ring, logical_n), **more)
 
     around(usp, "ring_attention", attention)
 
@@ -56,7 +56,7 @@ def ulysses_padding_not_cut() -> None:
     around(
         usp,
         "_local",
-        lambda original, ctx, qkv, prompt, *, logical_n: original(ctx, qkv, prompt, logical_n=qkv[0].shape[2]),
+        lambda original, ctx, qkv, prompt, **tokens: original(ctx, qkv, prompt, logical_n=qkv[0].shape[2]),
     )
 
 
@@ -87,8 +87,8 @@ def joint_at_the_front() -> None:
 
     from tt_impl.parallel import usp
 
-    def local(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int) -> Any:
-        out, prompt_out = original(ctx, qkv, prompt, logical_n=logical_n)
+    def local(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
+        out, prompt_out = original(ctx, qkv, prompt, **tokens)
         whole = ttnn.concat([prompt_out, out], 2)
         return whole[:, :, : out.shape[2]], whole[:, :, out.shape[2] :]
 
@@ -136,7 +136,7 @@ def lse_merge_averaged() -> None:
 
     from tt_impl.parallel import sdpa, usp
 
-    def attention(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int) -> Any:
+    def attention(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
         (q, k, v), rows = qkv, qkv[0].shape[2]
         k, v = (ctx.ccl.all_gather(x, dim=2, axis=ctx.ring_axis) for x in (k, v))
         options = {

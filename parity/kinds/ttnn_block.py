@@ -54,7 +54,7 @@ class TTNNBlock(TTNNKind):
         model = MODELS[case.model]
         features = get(model.class_name).config_class.from_dict(model.config).features
         further = oracle_of(model.class_name).further_block_inputs(model.config, case.shape)
-        return block_inputs(case.shape, features, seed) | further
+        return block_inputs(case.shape, features, seed, model.config.get("time_embed_dim")) | further
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         return super().arguments(case, seed) | {"index": MODELS[case.model].block}
@@ -70,9 +70,10 @@ class TTNNBlock(TTNNKind):
         return found | counted, {"streams": streams} | extra
 
 
-def block_inputs(shape: BlockShape, features: int, seed: int) -> dict[str, Tensor]:
+def block_inputs(shape: BlockShape, features: int, seed: int, time_features: int | None = None) -> dict[str, Tensor]:
     """``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied; fp32 that bf16 can hold.
 
+    ``time_features``: of a time step that is not as wide as the streams.
     Tokens have means that differ from 0 and from one another, so that a norm's mean and variance both matter.
     """
     g = generator(seed, "block")
@@ -81,7 +82,7 @@ def block_inputs(shape: BlockShape, features: int, seed: int) -> dict[str, Tenso
         name: torch.randn(size, generator=g) * 0.8 + 0.5 * torch.randn(*size[:2], 1, generator=g)
         for name, size in sizes.items()
     }
-    drawn["time"] = torch.nn.functional.silu(torch.randn(shape.batch, features, generator=g) * 2.0)
+    drawn["time"] = torch.nn.functional.silu(torch.randn(shape.batch, time_features or features, generator=g) * 2.0)
     return rounded(drawn, "bf16")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.cases import ModelShape
+from parity.cases import BlockShape, ModelShape
 from parity.oracles.base import Oracle
 
 
@@ -26,6 +26,9 @@ class CogVideoXOracle(Oracle):
             return {}
         return {"image_rotary_emb": _rotary_tables(model, tensors["hidden_states"])}
 
+    def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
+        return {"grid": torch.tensor(_box(shape.n))}
+
     def tokens(self, sample: Tensor) -> Tensor:
         return super().tokens(sample.transpose(1, 2))
 
@@ -34,6 +37,17 @@ class CogVideoXOracle(Oracle):
             return
         sizes = [config[f"sample_{side}"] for side in ("height", "width", "frames")]
         model.patch_embed.pos_embedding = model.patch_embed._get_positional_embeddings(*sizes).to(dtype)
+
+
+def _box(tokens: int) -> tuple[int, int, int]:
+    """Three factors of a number of tokens, as near to one another as it has them, the smallest first."""
+
+    def factor(n: int, root: float) -> int:
+        return max(d for d in range(1, int(n**root + 1e-9) + 1) if n % d == 0)
+
+    deep = factor(tokens, 1 / 3)
+    high = factor(tokens // deep, 1 / 2)
+    return deep, high, tokens // deep // high
 
 
 def _rotary_tables(model: Any, latent_BTCHW: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from refsim.runtime.tensor import MeshTensor, shards
 
 
 def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Run block ``index`` of the model that the checkpoint's class names, its prompt whole on every device.
+    """Run block ``index`` of the model that the checkpoint's class names, its prompt laid out as the run's options say.
 
     ``inputs`` is a file of ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied, and what the
     model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
@@ -36,6 +36,8 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     streams = {name: given[name].to(storage) for name in ("spatial", "prompt", "time")}
     tp, sp = device.groups["tp"], device.groups["sp"]
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)
+    prompt_tokens = TokenShards.of(streams["prompt"].shape[1], sp.size)
+    split = device.options.splits_prompt
     start, stop = shard_range(padded_features(config.features, tp.size), tp)
 
     def lanes(x: Tensor) -> MeshTensor:
@@ -44,9 +46,10 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
         padding = stop - start - mine.shape[-1]
         return MeshTensor(torch.nn.functional.pad(mine, (0, padding)), shards(device.groups, tp=2))
 
+    prompt = lanes(streams["prompt"])
     spatial, prompt = block(
         cut_tokens(device, lanes(streams["spatial"]), tokens, dim=1),
-        lanes(streams["prompt"]),
+        cut_tokens(device, prompt, prompt_tokens, dim=1) if split else prompt,
         streams["time"],
     )
     whole = {
@@ -55,4 +58,6 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
         if x is not None
     }
     whole["spatial"] = gather_tokens(device, whole["spatial"], tokens, dim=1)
+    if split and "prompt" in whole:
+        whole["prompt"] = gather_tokens(device, whole["prompt"], prompt_tokens, dim=1)
     return {}, {name: x.local.contiguous() for name, x in whole.items()}

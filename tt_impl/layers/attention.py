@@ -69,13 +69,21 @@ class JointAttention:
             self._prompt_out = RowParallelHeads(weights, ctx, f"{prefix}.to_add_out", sizes)
 
     def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor | None, *, logical_n: int
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor | None, *, logical_n: int, logical_l: int | None = None
     ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
-        """Gathered inputs (B, 1, rows, D); results cut over tp."""
+        """Gathered inputs (B, 1, rows, D); results cut over tp.
+
+        ``logical_n`` and, of a prompt that is split over sp, ``logical_l`` count the tokens without padding.
+        """
         qkv = self._spatial(spatial)
         prompt_qkv = self._prompt(prompt) if self._prompt is not None else None
         out, prompt_out = joint_attention(
-            self._ctx, qkv, prompt_qkv, logical_n=logical_n, drop_prompt=self._prompt_out is None
+            self._ctx,
+            qkv,
+            prompt_qkv,
+            logical_n=logical_n,
+            logical_l=logical_l,
+            drop_prompt=self._prompt_out is None,
         )
         spatial = self._out(out)
         if self._prompt_out is None:

@@ -13,6 +13,8 @@ Legend: B batch, H heads, N tokens, E features of a head, P angles of a token.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import ttnn
 
@@ -35,6 +37,29 @@ def rotate_halves(x_BHNE: ttnn.Tensor, cos_NP: ttnn.Tensor, sin_NP: ttnn.Tensor)
     rows = x_BHNE.shape[2]
     turned = ttnn.experimental.rotary_embedding(x_BHNE, cos_NP, sin_NP)
     return turned if turned.shape[2] == rows else turned[:, :, :rows]
+
+
+def token_positions(grid: tuple[int, int, int], span: tuple[int, int]) -> tuple[torch.Tensor, ...]:
+    """(t, y, x), each (stop - start,), of the tokens [start, stop) of a grid (frames, rows, columns), t slowest."""
+    _, rows, columns = grid
+    token = torch.arange(*span)
+    return token // (rows * columns), token // columns % rows, token % columns
+
+
+def rotary_angles(
+    positions: tuple[torch.Tensor, ...], features: tuple[int, ...], theta: float = 10000.0
+) -> torch.Tensor:
+    """(tokens, sum(features) / 2) in float64: per axis, a position times the frequencies of its share of a head.
+
+    Args:
+        positions: per axis one number per token.
+        features: per axis how many features of a head it turns, even.
+    """
+    angles = []
+    for position, size in zip(positions, features, strict=True):
+        frequencies = torch.exp(torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(theta) / size))
+        angles.append(position.double()[:, None] * frequencies)
+    return torch.cat(angles, -1)
 
 
 def pair_rotary(ctx: Context, angles_NP: torch.Tensor, *, split: bool) -> PairTables:

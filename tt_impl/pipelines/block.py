@@ -12,7 +12,8 @@ from refsim.models.spec import resolve
 from refsim.options import RunOptions
 from tt_impl.layers.linear import pad_to
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_features, padded_tokens
+from tt_impl.parallel.padding import padded_features
+from tt_impl.parallel.sequence import put_prompt, put_tokens
 from tt_impl.parallel.tensor import gather_features
 from tt_impl.pipelines.transformer import submeshes
 
@@ -40,13 +41,13 @@ def program(
     block = resolve(spec.ttnn_block)(Weights(checkpoint, torch.bfloat16), ctx, model, index, inputs)
     rows = inputs["spatial"].shape[1]
     features = padded_features(model.features, ctx.tp)
-    padded = padded_tokens(rows, ctx.sp)
     spatial, prompt = block(
-        ctx.put(pad_to(inputs["spatial"][:, None], padded, features), sp_dim=2, tp_dim=3),
-        ctx.put(pad_to(inputs["prompt"][:, None], inputs["prompt"].shape[1], features), tp_dim=3),
+        put_tokens(ctx, pad_to(inputs["spatial"], features), tp_dim=3),
+        put_prompt(ctx, pad_to(inputs["prompt"], features), tp_dim=3),
         ctx.put(inputs["time"][:, None, None]),
     )
     result = {"spatial": ctx.get(gather_features(ctx, spatial), sp_dim=2)[:, 0, :rows, : model.features]}
     if prompt is not None:
-        result["prompt"] = ctx.get(gather_features(ctx, prompt), sp_dim=None)[:, 0, :, : model.features]
+        whole = ctx.get(gather_features(ctx, prompt), sp_dim=2 if options.splits_prompt else None)
+        result["prompt"] = whole[:, 0, : inputs["prompt"].shape[1], : model.features]
     return result

@@ -9,6 +9,10 @@ The residual streams live cut over tp (features); video is cut over sp (tokens),
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,6 +23,7 @@ from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm
 from refsim.layers.rope import apply_rotary
 from refsim.models.cogvideox.config import CogVideoXConfig
+from refsim.models.cogvideox.embeddings import rotary_tables
 from refsim.parallel.ring import QKV
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features
@@ -124,3 +129,18 @@ class CogVideoXBlock:
 
     def _gather(self, x: MeshTensor) -> MeshTensor:
         return gather_features(self._device, x)
+
+
+def bind_block(
+    weights: Weights, device: Device, config: CogVideoXConfig, index: int, inputs: dict[str, Tensor]
+) -> Callable[..., Any]:
+    """Block ``index`` for the video whose patches ``grid`` (deep, high, wide) counts."""
+    sp, options = device.groups["sp"], device.options
+    frames, rows, columns = inputs["grid"].tolist()
+    tokens = TokenShards.of(frames * rows * columns, sp.size)
+    return partial(
+        CogVideoXBlock(weights, device, config, index),
+        rotary=rotary_tables(config, (frames, rows, columns), tokens, sp.index),
+        tokens=tokens,
+        text_tokens=TokenShards.of(inputs["prompt"].shape[1], sp.size) if options.splits_prompt else None,
+    )

@@ -109,6 +109,8 @@ class SD35Block:
 def bind_block(
     weights: Weights, device: Device, config: SD35Config, index: int, inputs: dict[str, Tensor]
 ) -> Callable[..., Any]:
-    """Return block ``index``, called with streams of as many tokens as ``inputs`` have; the prompt is replicated."""
-    tokens = TokenShards.of(inputs["spatial"].shape[1], device.groups["sp"].size)
-    return partial(SD35Block(weights, device, config, index), tokens=tokens, prompt_tokens=None)
+    """Return block ``index``, called with streams of as many tokens as ``inputs`` have."""
+    sp = device.groups["sp"].size
+    tokens = TokenShards.of(inputs["spatial"].shape[1], sp)
+    prompt_tokens = TokenShards.of(inputs["prompt"].shape[1], sp) if device.options.splits_prompt else None
+    return partial(SD35Block(weights, device, config, index), tokens=tokens, prompt_tokens=prompt_tokens)

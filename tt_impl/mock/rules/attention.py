@@ -122,6 +122,10 @@ def ring_joint_scaled_dot_product_attention(
     call.written("persistent_output_buffer_v", v_all)
     has_joint = joint_tensor_q is not None
     joint_k, joint_v = joint_tensor_k, joint_tensor_v
+    if 0 < logical_l and has_joint and logical_l <= joint_tensor_k.shape[2]:
+        raise call.unsupported(
+            "a joint stream that has as many rows on a device as tokens: ttnn takes it for replicated"
+        )
     if has_joint and logical_l:
         joint_k, joint_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
         call.written("persistent_output_buffer_joint_k", joint_k)

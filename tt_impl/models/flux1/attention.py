@@ -58,7 +58,8 @@ class RotaryQKV:
 
 def attend(ctx: Context, qkv: QKV, prompt_qkv: QKV, sequences: Sequences) -> tuple[ttnn.Tensor, ttnn.Tensor]:
     """Joint attention; (B, local heads, rows, E) of the image and of the prompt."""
-    out, prompt_out = joint_attention(ctx, qkv, prompt_qkv, logical_n=sequences.logical_n)
+    cut = {"logical_n": sequences.logical_n, "logical_l": sequences.logical_l}
+    out, prompt_out = joint_attention(ctx, qkv, prompt_qkv, **cut)
     return out, prompt_out
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -12,12 +11,12 @@ from refsim.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from tt_impl.layers.embeddings import TimeTextEmbedding, timestep_embedding
 from tt_impl.layers.linear import Linear, pad_to
-from tt_impl.layers.rope import PairTables, pair_rotary
+from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_tokens
+from tt_impl.parallel.sequence import split_length
 
 _TRAIN_TIMESTEPS = 1000
-_THETA = 10000.0
 
 
 @dataclass(frozen=True)
@@ -26,32 +25,37 @@ class Sequences:
 
     Attributes:
         logical_n: image tokens without padding, over all devices.
-        rotary: tables of the image, cut over sp; padding stands at position 0.
-        prompt_rotary: tables of the prompt, which every device holds whole.
+        logical_l: the same of a prompt that is split over sp, None for one that every device holds whole.
+        rotary, prompt_rotary: tables, cut as their tokens are; padding stands at position 0.
     """
 
     logical_n: int
+    logical_l: int | None
     rotary: PairTables
     prompt_rotary: PairTables
 
     @classmethod
     def of(cls, ctx: Context, config: FluxConfig, img_ids_N3: torch.Tensor, txt_ids_L3: torch.Tensor) -> Sequences:
         """From position ids (N, 3) and (L, 3) on the host."""
-        rows = padded_tokens(img_ids_N3.shape[0], ctx.sp)
+        split = ctx.options.splits_prompt
         return cls(
             img_ids_N3.shape[0],
-            pair_rotary(ctx, pad_to(_angles(config, img_ids_N3), rows, config.attention_head_dim // 2), split=True),
-            pair_rotary(ctx, _angles(config, txt_ids_L3), split=False),
+            split_length(ctx, txt_ids_L3.shape[0]),
+            _tables(ctx, config, img_ids_N3, split=True),
+            _tables(ctx, config, txt_ids_L3, split=split),
         )
+
+
+def _tables(ctx: Context, config: FluxConfig, ids_N3: torch.Tensor, *, split: bool) -> PairTables:
+    angles_NP = _angles(config, ids_N3)
+    if split:
+        angles_NP = pad_to(angles_NP, padded_tokens(len(angles_NP), ctx.sp), angles_NP.shape[1])
+    return pair_rotary(ctx, angles_NP, split=split)
 
 
 def _angles(config: FluxConfig, ids_N3: torch.Tensor) -> torch.Tensor:
     """(N, E / 2) in float64: each axis turns its share of a head's pairs."""
-    angles = []
-    for axis, size in enumerate(config.axes_dims_rope):
-        frequencies = torch.exp(torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(_THETA) / size))
-        angles.append(ids_N3[:, axis : axis + 1].double() * frequencies)
-    return torch.cat(angles, -1)
+    return rotary_angles(ids_N3.unbind(-1), config.axes_dims_rope)
 
 
 class Conditioning:

@@ -8,12 +8,12 @@ import ttnn
 from refsim.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import CLASS_NAME
-from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
+from tt_impl.layers.linear import ColParallelLinear, Linear
 from tt_impl.layers.norm import LayerNorm
 from tt_impl.models.flux1.block import build_block
 from tt_impl.models.flux1.embeddings import Conditioning, Sequences
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_tokens
+from tt_impl.parallel.sequence import put_prompt, put_tokens
 from tt_impl.parallel.tensor import gather_features
 
 _EPS = 1e-6
@@ -52,12 +52,10 @@ class FluxTransformer:
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
         ctx = self._ctx
-        rows = padded_tokens(img_ids.shape[0], ctx.sp)
         sequences = Sequences.of(ctx, self._config, img_ids, txt_ids)
         time = ttnn.silu(self._conditioning(timestep, pooled_projections, guidance))
-        latents = pad_to(hidden_states[:, None], rows, hidden_states.shape[-1])
-        spatial = self._x_embedder(ctx.put(latents, sp_dim=2))
-        prompt = self._context_embedder(ctx.put(encoder_hidden_states[:, None]))
+        spatial = self._x_embedder(put_tokens(ctx, hidden_states))
+        prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
         for block in self._blocks:
             spatial, prompt = block(spatial, prompt, time, sequences=sequences)
         scale, shift = ttnn.chunk(self._mod_out(time), 2, -1)

@@ -21,6 +21,7 @@ from tt_impl.layers.linear import AttentionSizes
 from tt_impl.layers.modulation import Modulation, modulate
 from tt_impl.layers.norm import DistributedLayerNorm
 from tt_impl.parallel.context import Context
+from tt_impl.parallel.sequence import split_length
 from tt_impl.parallel.tensor import gather_features
 
 _EPS = 1e-6
@@ -59,7 +60,13 @@ class SD35Block:
             self._ff_prompt = ParallelFeedForward(weights, ctx, f"{prefix}.ff_context", features=d, hidden=4 * d)
 
     def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time_BD: ttnn.Tensor, *, logical_n: int
+        self,
+        spatial: ttnn.Tensor,
+        prompt: ttnn.Tensor,
+        time_BD: ttnn.Tensor,
+        *,
+        logical_n: int,
+        logical_l: int | None,
     ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
         """(B, 1, local N, local D), (B, 1, L, local D), (B, 1, 1, D) with silu applied; no prompt after the last."""
         shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
@@ -71,7 +78,7 @@ class SD35Block:
             shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
         prompt_in = self._gather(modulate(self._norm(prompt), shift_p, scale_p))
 
-        attn, attn_prompt = self._attn(attn_in, prompt_in, logical_n=logical_n)
+        attn, attn_prompt = self._attn(attn_in, prompt_in, logical_n=logical_n, logical_l=logical_l)
         spatial = ttnn.add(spatial, ttnn.multiply(attn, gate))
         if self._dual:
             shift2, scale2, gate2 = dual
@@ -93,5 +100,9 @@ class SD35Block:
 def bind_block(
     weights: Weights, ctx: Context, config: SD35Config, index: int, inputs: dict[str, torch.Tensor]
 ) -> Callable[..., Any]:
-    """Block ``index``, to be called with streams of as many tokens as ``inputs`` have; the prompt is replicated."""
-    return partial(SD35Block(weights, ctx, config, index), logical_n=inputs["spatial"].shape[1])
+    """Block ``index``, to be called with streams of as many tokens as ``inputs`` have."""
+    tokens = {
+        "logical_n": inputs["spatial"].shape[1],
+        "logical_l": split_length(ctx, inputs["prompt"].shape[1]),
+    }
+    return partial(SD35Block(weights, ctx, config, index), **tokens)

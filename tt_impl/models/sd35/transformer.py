@@ -13,6 +13,7 @@ from tt_impl.layers.linear import ColParallelLinear, Linear
 from tt_impl.layers.norm import LayerNorm
 from tt_impl.models.sd35.block import SD35Block
 from tt_impl.parallel.context import Context
+from tt_impl.parallel.sequence import put_prompt, split_length
 from tt_impl.parallel.tensor import gather_features
 
 _EPS = 1e-6
@@ -63,9 +64,10 @@ class SD35Transformer:
         logical_n = (hidden_states.shape[2] // p) * (hidden_states.shape[3] // p)
         time = ttnn.silu(self._time_text(timestep, pooled_projections))
         spatial = self._patch_embed(hidden_states)
-        prompt = self._context_embedder(ctx.put(encoder_hidden_states[:, None]))
+        prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
+        tokens = {"logical_n": logical_n, "logical_l": split_length(ctx, encoder_hidden_states.shape[1])}
         for block in self._blocks:
-            spatial, prompt = block(spatial, prompt, time, logical_n=logical_n)
+            spatial, prompt = block(spatial, prompt, time, **tokens)
         scale, shift = ttnn.chunk(self._mod_out(time), 2, -1)
         normed = self._norm_out(gather_features(ctx, spatial))
         return self._proj_out(ttnn.add(ttnn.multiply(normed, ttnn.add(scale, 1.0)), shift))

@@ -1,0 +1,136 @@
+"""One block of CogVideoX; counterpart of ``refsim.models.cogvideox.block``.
+
+    video --LN affine--mod--all_gather--+--> joint attention --reduce_scatter--gate--+--LN--mod--all_gather--FF--gate-->
+    text  --LN affine--mod--all_gather--'    (same weights for both)                 '
+
+Both streams share every weight; the linear of a norm's modulation gives each stream its own shift, scale and gate. Only
+video tokens are turned by their positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.models.cogvideox.config import CogVideoXConfig
+from tt_impl.layers.feedforward import ParallelFeedForward
+from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
+from tt_impl.layers.modulation import Modulation, modulate
+from tt_impl.layers.norm import DistributedLayerNorm, LayerNorm
+from tt_impl.layers.rope import PairTables, rotate_pairs
+from tt_impl.models.cogvideox.embeddings import rotary_tables
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.ring import QKV
+from tt_impl.parallel.sequence import split_length
+from tt_impl.parallel.tensor import gather_features
+from tt_impl.parallel.usp import joint_attention
+
+_HEAD_EPS = 1e-6
+Streams = tuple[ttnn.Tensor, ttnn.Tensor]
+
+
+class _Attention:
+    """``attn1``; gathered inputs (B, 1, rows, D), results cut over tp, tokens over sp as they came in."""
+
+    def __init__(self, weights: Weights, ctx: Context, prefix: str, config: CogVideoXConfig) -> None:
+        self._ctx, e = ctx, config.attention_head_dim
+        sizes = AttentionSizes(config.features, config.num_attention_heads, e)
+        names = tuple(f"{prefix}.to_{n}" for n in "qkv")
+        self._qkv = ColParallelQKV(weights, ctx, names, sizes, bias=config.attention_bias)
+        self._norm_q, self._norm_k = (
+            LayerNorm(ctx, features=e, eps=_HEAD_EPS, affine=(weights, f"{prefix}.norm_{n}")) for n in "qk"
+        )
+        self._out = RowParallelHeads(weights, ctx, f"{prefix}.to_out.0", sizes)
+
+    def __call__(
+        self, video: ttnn.Tensor, text: ttnn.Tensor, rotary: PairTables | None, logical_n: int, logical_l: int | None
+    ) -> Streams:
+        out, text_out = joint_attention(
+            self._ctx,
+            self._project(video, rotary),
+            self._project(text, None),
+            logical_n=logical_n,
+            logical_l=logical_l,
+        )
+        return self._out(out), self._out(text_out)
+
+    def _project(self, x: ttnn.Tensor, rotary: PairTables | None) -> QKV:
+        q, k, v = self._qkv(x)
+        q, k = self._norm_q(q), self._norm_k(k)
+        if rotary is not None:
+            q, k = rotate_pairs(q, rotary), rotate_pairs(k, rotary)
+        return q, k, v
+
+
+class CogVideoXBlock:
+    """``transformer_blocks.{index}`` of diffusers' CogVideoXTransformer3DModel."""
+
+    def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig, index: int) -> None:
+        self._ctx = ctx
+        d, prefix = config.features, f"transformer_blocks.{index}"
+
+        def zero(name: str) -> tuple[DistributedLayerNorm, Modulation]:
+            norm = DistributedLayerNorm(ctx, features=d, eps=config.norm_eps, affine=(weights, f"{prefix}.{name}.norm"))
+            wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6}
+            return norm, Modulation(weights, ctx, f"{prefix}.{name}.linear", **wide)
+
+        (self._norm1, self._mod1), (self._norm2, self._mod2) = zero("norm1"), zero("norm2")
+        self._attn = _Attention(weights, ctx, f"{prefix}.attn1", config)
+        self._ff = ParallelFeedForward(weights, ctx, f"{prefix}.ff", features=d, hidden=4 * d)
+
+    def __call__(
+        self,
+        video: ttnn.Tensor,
+        text: ttnn.Tensor,
+        time_BT: ttnn.Tensor,
+        *,
+        rotary: PairTables | None,
+        logical_n: int,
+        logical_l: int | None,
+    ) -> Streams:
+        """(B, 1, local N, local D) and (B, 1, local L, local D) in and out.
+
+        Args:
+            time_BT: (B, 1, 1, T) with silu applied.
+            rotary: of this device's video tokens; None for a model with a table of positions.
+            logical_n: video tokens of all devices, padding left out.
+            logical_l: the same of a prompt that is split over sp; None for one that every device holds whole.
+        """
+        shift, scale, gate, text_shift, text_scale, text_gate = self._mod1(time_BT)
+        attn, text_attn = self._attn(
+            self._gather(modulate(self._norm1(video), shift, scale)),
+            self._gather(modulate(self._norm1(text), text_shift, text_scale)),
+            rotary,
+            logical_n,
+            logical_l,
+        )
+        video = ttnn.add(video, ttnn.multiply(attn, gate))
+        text = ttnn.add(text, ttnn.multiply(text_attn, text_gate))
+        shift, scale, gate, text_shift, text_scale, text_gate = self._mod2(time_BT)
+        video_ff = self._ff(self._gather(modulate(self._norm2(video), shift, scale)))
+        text_ff = self._ff(self._gather(modulate(self._norm2(text), text_shift, text_scale)))
+        return (
+            ttnn.add(video, ttnn.multiply(video_ff, gate)),
+            ttnn.add(text, ttnn.multiply(text_ff, text_gate)),
+        )
+
+    def _gather(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return gather_features(self._ctx, x)
+
+
+def bind_block(
+    weights: Weights, ctx: Context, config: CogVideoXConfig, index: int, inputs: dict[str, torch.Tensor]
+) -> Callable[..., Any]:
+    """Block ``index`` for the video whose patches ``grid`` (deep, high, wide) counts."""
+    frames, rows, columns = inputs["grid"].tolist()
+    return partial(
+        CogVideoXBlock(weights, ctx, config, index),
+        rotary=rotary_tables(ctx, config, (frames, rows, columns)),
+        logical_n=frames * rows * columns,
+        logical_l=split_length(ctx, inputs["prompt"].shape[1]),
+    )

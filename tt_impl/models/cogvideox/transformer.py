@@ -1,0 +1,69 @@
+"""The CogVideoX transformer of one cfg group; counterpart of ``refsim.models.cogvideox.transformer``."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Weights
+from refsim.models.cogvideox.config import CogVideoXConfig
+from refsim.models.cogvideox.spec import CLASS_NAME
+from tt_impl.layers.linear import ColParallelLinear, Linear
+from tt_impl.layers.modulation import modulate
+from tt_impl.layers.norm import LayerNorm
+from tt_impl.models.cogvideox.block import CogVideoXBlock
+from tt_impl.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.sequence import put_prompt, split_length
+from tt_impl.parallel.tensor import gather_features
+
+
+class CogVideoXTransformer:
+    """Built on one submesh from a checkpoint's weights; every key must be consumed."""
+
+    def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig) -> None:
+        self._ctx, self._config = ctx, config
+        d = config.features
+        self._patches = VideoPatches(weights, ctx, config)
+        self._text = ColParallelLinear(
+            weights,
+            ctx,
+            "patch_embed.text_proj",
+            in_features=config.text_embed_dim,
+            out_features=d,
+            gathered_input=False,
+        )
+        self._time = TimeEmbedding(weights, ctx, config)
+        self._blocks = [CogVideoXBlock(weights, ctx, config, i) for i in range(config.num_layers)]
+        self._norm_final, self._norm_out = (
+            LayerNorm(ctx, features=d, eps=config.norm_eps, affine=(weights, name))
+            for name in ("norm_final", "norm_out.norm")
+        )
+        self._mod_out = Linear(weights, ctx, "norm_out.linear", in_features=config.time_embed_dim, out_features=2 * d)
+        out_features = config.patch_size**2 * (config.patch_size_t or 1) * config.out_channels
+        self._proj_out = Linear(weights, ctx, "proj_out", in_features=d, out_features=out_features)
+        weights.finish(CLASS_NAME)
+
+    def __call__(
+        self, *, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, timestep: torch.Tensor
+    ) -> ttnn.Tensor:
+        """Host inputs of the diffusers forward -> (B, 1, local N, C * deep * p * p), cut over sp, on the device."""
+        ctx, grid = self._ctx, self._patches.grid(tuple(hidden_states.shape[1:]))
+        tokens = {"logical_n": math.prod(grid), "logical_l": split_length(ctx, encoder_hidden_states.shape[1])}
+        rotary = rotary_tables(ctx, self._config, grid)
+        time = ttnn.silu(self._time(timestep))
+        video = self._patches(hidden_states)
+        text = self._text(put_prompt(ctx, encoder_hidden_states))
+        for block in self._blocks:
+            video, text = block(video, text, time, rotary=rotary, **tokens)
+        shift, scale = ttnn.chunk(self._mod_out(time), 2, -1)
+        normed = self._norm_out(self._norm_final(gather_features(ctx, video)))
+        return self._proj_out(modulate(normed, shift, scale))
+
+    def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+        """The result on the host, (B, F, C, height, width); ``sizes`` are those of the inputs' named dims."""
+        size = sizes["frames"], self._config.in_channels, sizes["height"], sizes["width"]
+        grid = self._patches.grid(size)
+        return self._patches.unpatchify(self._ctx.get(out, sp_dim=2)[:, 0, : math.prod(grid)], grid)
