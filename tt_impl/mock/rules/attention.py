@@ -108,9 +108,8 @@ def ring_joint_scaled_dot_product_attention(
     """Tokens are cut over the ring, so K and V [B, H, M, E] are gathered; token ``logical_n`` and later are padding.
 
     The joint stream is whole on every device (``logical_l`` 0), or cut over the ring too and padded from
-    ``logical_l`` on. Returns attention of this device's tokens and of its joint tokens, and ttnn's third output, a
-    scratch of running maxima and sums that is nobody's business: NaN. The persistent buffers hold the gathered K and
-    V afterwards.
+    ``logical_l`` on. Returns attention of this device's tokens and of its joint tokens, and ttnn's third output,
+    running maxima and sums that are nobody's business: NaN. The persistent buffers hold the gathered K and V then.
     """
     _only_rear(joint_strategy)
     if dim != 2 or is_causal or is_balanced or is_cross or not isinstance(logical_n, int):
@@ -122,11 +121,9 @@ def ring_joint_scaled_dot_product_attention(
     call.written("persistent_output_buffer_v", v_all)
     has_joint = joint_tensor_q is not None
     joint_k, joint_v = joint_tensor_k, joint_tensor_v
-    if 0 < logical_l and has_joint and logical_l <= joint_tensor_k.shape[2]:
-        raise call.unsupported(
-            "a joint stream that has as many rows on a device as tokens: ttnn takes it for replicated"
-        )
     if has_joint and logical_l:
+        if logical_l <= joint_tensor_k.shape[2]:  # ttnn takes it for replicated then, whatever was meant
+            raise call.unsupported(f"logical_l {logical_l} of a joint stream of which one device has as many rows")
         joint_k, joint_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
         call.written("persistent_output_buffer_joint_k", joint_k)
         call.written("persistent_output_buffer_joint_v", joint_v)
