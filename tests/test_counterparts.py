@@ -11,6 +11,7 @@ is read from syntax trees, so no ttnn is needed. What differs everywhere, on pur
     shard (refsim)                     tt_impl's mapper knows which device holds what
     causal (refsim), mask (tt_impl)    tt_impl makes the mask once for all layers, refsim in each
     options (tt_impl)                  a ``ttnn.MeshDevice`` does not carry a run's options, refsim's device does
+    silu (tt_impl)                     ttnn's norms go through the activation in the same op
     stop, meta (refsim)                tt_impl decodes a given number of tokens; only refsim's programs are priced
 """
 
@@ -33,6 +34,7 @@ ALONE = {
     "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
     "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
     "refsim/pipelines/attention.py": "attention alone is judged through the block in tt_impl",
+    "tt_impl/layers/pixels.py": "one head over all pixels, which refsim's decoders write out where they need it",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
     "tt_impl/parallel/buffers.py": "who reads which persistent buffer, which refsim has in runtime/buffers.py",
     "tt_impl/parallel/checks.py": "what ttnn's calls are checked for; refsim's collectives check themselves",
@@ -43,16 +45,13 @@ ALONE = {
 SHARED = ("config.py", "spec.py")
 """Files of a model's folder that both sides use."""
 WITHOUT_TTNN = (
-    "refsim/layers/convolution.py",
-    "refsim/layers/group_norm.py",
-    "refsim/parallel/halo.py",
     "refsim/pipelines/",
-    *(f"refsim/models/{name}/" for name in ("clip", "t5", "vae", "vae_cogvideox", "vae_wan", "wan22")),
+    *(f"refsim/models/{name}/" for name in ("clip", "t5", "vae_cogvideox", "vae_wan", "wan22")),
 )
 """What only refsim runs so far: autoencoders, encoders, video models and whole pipelines."""
 
 RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}
-UNMATCHED = {"refsim": ("shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask")}
+UNMATCHED = {"refsim": ("shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask", "silu")}
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
 DIFFERENT = {
     "layers/linear.py:AttentionSizes.padded": "in refsim Ulysses pads for itself, in the exchange",

@@ -14,6 +14,7 @@ _COLLECTIVES = {
     "ttnn.experimental.all_gather_async": "all_gather",
     "ttnn.experimental.reduce_scatter_minimal_async": "reduce_scatter",
     "ttnn.experimental.all_to_all_async_generic": "all_to_all",
+    "ttnn.experimental.neighbor_pad_async": "neighbor_pad",
     "ttnn.transformer.ring_joint_scaled_dot_product_attention": "ring_attention",
 }
 _BYTES = {ttnn.bfloat16: 2.0, ttnn.float32: 4.0, ttnn.bfloat8_b: 1088 / 1024, ttnn.bfloat4_b: 576 / 1024}
@@ -35,8 +36,8 @@ class Recorder:
         if self._last_op is not None:
             self._last_op.write_text(f"{call.name} on {shapes}", encoding="utf-8")
         entry: dict[str, Any] = {"op": call.name, "inputs": shapes}
-        if inputs:
-            entry.update(collective(call, inputs) or {})
+        if inputs and (found := collectives(call, inputs)):
+            entry["collectives"] = found
         result = call.proceed()
         outputs = [t for t in tensors_in(result) if on_device(t)]
         if inputs or outputs:
@@ -46,28 +47,47 @@ class Recorder:
         return result
 
     def collectives(self) -> list[dict[str, Any]]:
-        """The collectives in order: name, mesh axis, bytes each device holds before it."""
-        return [{k: op[k] for k in ("collective", "axis", "bytes")} for op in self.ops if "collective" in op]
+        """The collectives in order: name, mesh axis, bytes a device of the first row and column brings to it.
+
+        An op that crosses both axes, one after the other, is a collective on each.
+        """
+        return [entry for op in self.ops for entry in op.get("collectives", ())]
 
 
-def collective(call: Invocation, inputs: list[ttnn.Tensor]) -> dict[str, Any] | None:
-    """Name, mesh axis and the bytes each device holds before it, if ``call`` on tensors ``inputs`` is a collective."""
+def collectives(call: Invocation, inputs: list[ttnn.Tensor]) -> list[dict[str, Any]]:
+    """Name, mesh axis and the bytes each device holds before it, of each collective that ``call`` on ``inputs`` is."""
     name = _COLLECTIVES.get(call.name)
     if name is None:
-        return None
+        return []
+    if name == "neighbor_pad":
+        return _borders(call)
     moved = inputs[1:3] if name == "ring_attention" else inputs[:1]
     if name == "ring_attention" and call.kwargs.get("logical_l"):
         moved += inputs[4:6]  # a prompt that is cut over the ring travels too
     size = sum(math.prod(t.shape) * _BYTES.get(t.dtype, 4.0) for t in moved)
-    return {"collective": name, "axis": call.kwargs.get("cluster_axis"), "bytes": int(size)}
+    return [{"collective": name, "axis": call.kwargs.get("cluster_axis"), "bytes": int(size)}]
+
+
+def _borders(call: Invocation) -> list[dict[str, Any]]:
+    """What the first device of each axis sends: the border to the one neighbour it has; a dim grows before the next."""
+    x, dims, left, right, _mode, axes = call.args[:6]
+    shape, found = list(x.shape), []
+    for dim, before, after, axis in zip(dims, left, right, axes, strict=True):
+        border = _BYTES.get(x.dtype, 4.0) * math.prod(shape) / shape[dim] * before
+        shape[dim] += before + after
+        found.append({"collective": "neighbor_pad", "axis": axis, "bytes": int(border)})
+    return found
 
 
 def received_bytes(call: Invocation, inputs: list[ttnn.Tensor]) -> int:
-    """What a device receives over links in ``call``: the other shards, or the other summands of its own one."""
-    found = collective(call, inputs)
-    if found is None:
-        return 0
-    shape = tuple(inputs[0].device().shape)
-    devices = math.prod(shape) if found["axis"] is None else shape[found["axis"]]
-    whole = found["collective"] in ("all_gather", "ring_attention")
-    return int(found["bytes"] * (devices - 1) / (1 if whole else devices))
+    """What a device receives over links in ``call``: the other shards, the other summands of its own one, borders."""
+    total = 0.0
+    for found in collectives(call, inputs):
+        shape = tuple(inputs[0].device().shape)
+        devices = math.prod(shape) if found["axis"] is None else shape[found["axis"]]
+        if found["collective"] == "neighbor_pad":
+            total += found["bytes"] * min(2, devices - 1)
+        else:
+            whole = found["collective"] in ("all_gather", "ring_attention")
+            total += found["bytes"] * (devices - 1) / (1 if whole else devices)
+    return int(total)

@@ -29,7 +29,9 @@ _TWO_PROGRAMS = (
 GUIDED = Threshold("guided_one_minus_pcc", 5e-4, "guidance is judged like the sample it is made of", optional=True)
 WHOLE = (
     *pcc(5e-4, _TWO_PROGRAMS),
-    Threshold("rel_rmse", 3.2e-2, "the error that PCC 0.9995 stands for, sqrt(2 * 5e-4), so that scale and shift count"),
+    Threshold(
+        "rel_rmse", 3.2e-2, "the error that PCC 0.9995 stands for, sqrt(2 * 5e-4), so that scale and shift count"
+    ),
     Threshold("comm_unexplained", 0, "the same collectives in the same order, on the same axis, with the same bytes"),
     FINITE,
 )
@@ -60,8 +62,13 @@ class TTNNTransformer(TTNNKind):
         return found | counted, extra
 
 
-def compare_communication(outcome: Outcome, reference: Result, groups: int = 1) -> tuple[Metrics, dict[str, Any]]:
-    """The collectives of both backends beside each other; ``groups`` of devices in turn issue equal ones in TTNN."""
+def compare_communication(
+    outcome: Outcome, reference: Result, groups: int = 1, **more: Any
+) -> tuple[Metrics, dict[str, Any]]:
+    """The collectives of both backends beside each other; ``groups`` of devices in turn issue equal ones in TTNN.
+
+    ``more``: what else :func:`parity.comm.differences` takes.
+    """
     group = outcome.collectives[: len(outcome.collectives) // groups]
-    found = differences(reference.collectives, group)
+    found = differences(reference.collectives, group, **more)
     return {"comm_unexplained": unexplained(found)}, {"communication": found, "collectives": group}

@@ -10,6 +10,7 @@ def add(found: Registry) -> None:
     _wan(found)
     _cogvideox(found)
     _sd35(found)
+    _sd35_ttnn(found)
 
 
 def _wan(found: Registry) -> None:
@@ -42,3 +43,17 @@ def _sd35(found: Registry) -> None:
     for vae in ("spatial", "tensor"):
         layout = Layout("t3k", "sp2_tp4", vae_parallel=vae)
         found.add(make_case("vae_decoder", "sd35_vae", layout, ModelShape((16, 24), 0, 1), suite="full"))
+
+
+def _sd35_ttnn(found: Registry) -> None:
+    """Sizes that divide over the mesh and sizes that do not (13 columns over tp4 are 4 + 4 + 4 + 1 of 4)."""
+    for where, latent, suite in (
+        (("n300", "sp2"), (10, 13), "smoke"),
+        (("bh-qb", "sp2_tp2"), (8, 12), "smoke"),
+        (("t3k", "sp2_tp4"), (10, 13), "smoke"),
+    ):
+        found.add(
+            make_case(
+                "ttnn_vae_decoder", "sd35_vae_tiny", Layout(*where), ModelShape(latent, 0, 1), dtype="bf16", suite=suite
+            )
+        )

@@ -55,7 +55,7 @@ def test_rows(outcome: launch.Outcome) -> None:
         if row["op"].rpartition(".")[2] in communicates:
             ours[row["op"]] += row["count"]
             assert row["programs"] == 8
-    assert ours == Counter(op["op"] for op in outcome.ops if "collective" in op)
+    assert ours == Counter(op["op"] for op in outcome.ops if "collectives" in op)
 
 
 def test_linear_and_ring_attention(outcome: launch.Outcome) -> None:

@@ -14,6 +14,11 @@ from tt_impl.parallel.manager import CCLManager
 DTYPES = {"fp32": ttnn.float32, "bf16": ttnn.bfloat16}
 
 
+def filled(x: torch.Tensor) -> torch.Tensor:
+    """The same tensor, or zeros in place of a meta tensor: for what ttnn lays out on the host."""
+    return torch.zeros(x.shape, dtype=x.dtype) if x.is_meta else x
+
+
 @dataclass
 class Context:
     """Placement of everything on one submesh.
@@ -21,6 +26,7 @@ class Context:
     Attributes:
         device: the submesh.
         tp_axis, ring_axis, ulysses_axis: mesh axes; ring and ulysses share one, or take both if tp is 1.
+        sp_axis: the mesh axis of sp; None if it lies on both.
         sp, tp, ring, ulysses: the factors; sp = ring * ulysses.
         dtype: storage of activations and weights.
     """
@@ -38,6 +44,8 @@ class Context:
         self.ring_axis = parallel.ring_parallel.mesh_axis
         self.ulysses_axis = parallel.ulysses_parallel.mesh_axis
         self._both_axes = isinstance(parallel.sequence_parallel.mesh_axis, tuple)
+        alone = 1 - self.tp_axis if self.tp > 1 else self.ring_axis
+        self.sp_axis = None if self._both_axes else alone
         if self.ring > 1 and self.ulysses > 1 and not self._both_axes:
             raise UserError(
                 f"ring {self.ring} x ulysses {self.ulysses} on one mesh axis has no TTNN collective; put them on two "
@@ -72,6 +80,7 @@ class Context:
         sp_dim: int | None = None,
         tp_dim: int | None = None,
         dtype: ttnn.DataType | None = None,
+        layout: ttnn.Layout = ttnn.TILE_LAYOUT,
     ) -> ttnn.Tensor:
         """A host tensor on every device: cut along ``sp_dim`` over sp and along ``tp_dim`` over tp, else replicated.
 
@@ -86,7 +95,20 @@ class Context:
         if self.tp > 1:
             dims[self.tp_axis] = tp_dim
         if x.is_meta:
-            return ttnn.empty(self._local_shape(x, dims), dtype=dtype, layout=ttnn.TILE_LAYOUT, device=self.device)
+            return ttnn.empty(self._local_shape(x, dims), dtype=dtype, layout=layout, device=self.device)
+        return ttnn.to_device(self._host(x, dims, sp_dim, dtype, layout), self.device)
+
+    def host(self, x: torch.Tensor, *, tp_dim: int | None = None) -> ttnn.Tensor:
+        """A host tensor that stays there, row by row, cut along ``tp_dim`` over tp or the same for all devices."""
+        dims: list[int | None] = [None, None]
+        if self.tp > 1:
+            dims[self.tp_axis] = tp_dim
+        return self._host(filled(x), dims, None, self.dtype, ttnn.ROW_MAJOR_LAYOUT)
+
+    def _host(
+        self, x: torch.Tensor, dims: list[int | None], sp_dim: int | None, dtype: ttnn.DataType, layout: ttnn.Layout
+    ) -> ttnn.Tensor:
+        """A host tensor as the devices will hold it, cut along ``dims`` of (axis 0, axis 1)."""
         if sp_dim is not None and self._both_axes:
             mapper = ttnn.ShardTensorToMesh(self.device, dim=sp_dim)
             x = self._in_device_order(x, sp_dim)
@@ -95,8 +117,7 @@ class Context:
         # Told a device, from_torch sends what it gets and lays out tiles there; here they are made on the host.
         if dtype == ttnn.bfloat16:
             x = x.to(torch.bfloat16)
-        host = ttnn.from_torch(x, dtype=dtype, layout=ttnn.TILE_LAYOUT, mesh_mapper=mapper)
-        return ttnn.to_device(host, self.device)
+        return ttnn.from_torch(x, dtype=dtype, layout=layout, mesh_mapper=mapper)
 
     def put_rows(self, x: torch.Tensor, dtype: ttnn.DataType) -> ttnn.Tensor:
         """A host tensor whole on every device, row by row instead of in tiles: ids, and tables they pick from."""
@@ -113,16 +134,19 @@ class Context:
                 shape[dim] //= parts
         return shape
 
-    def get(self, x: ttnn.Tensor, *, sp_dim: int | None) -> torch.Tensor:
-        """A tensor cut over sp (or, with None, replicated) and replicated over tp, back on the host and whole."""
-        if sp_dim is None:
+    def get(self, x: ttnn.Tensor, *, sp_dim: int | None, tp_dim: int | None = None) -> torch.Tensor:
+        """A tensor cut over sp and tp (or, where a dim is None, replicated), back on the host and whole."""
+        if sp_dim is None and tp_dim is None:
             composer = ttnn.ConcatMeshToTensor(self.device, dim=0)
             return ttnn.to_torch(x, mesh_composer=composer)[: x.shape[0]]
-        if self._both_axes:
+        if self._both_axes and sp_dim is not None:
             whole = ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(self.device, dim=sp_dim))
             return self._in_device_order(whole, sp_dim, back=True)
         dims = [0, 0]
-        dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
+        if sp_dim is not None:
+            dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
+        if tp_dim is not None:
+            dims[self.tp_axis] = tp_dim
         composer = ttnn.ConcatMesh2dToTensor(self.device, mesh_shape=self.shape, dims=tuple(dims))
         return ttnn.to_torch(x, mesh_composer=composer)[: x.shape[0]]
 

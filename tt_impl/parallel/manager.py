@@ -6,9 +6,10 @@ on the same axis may still be reading. Buffers are allocated once per (shape, di
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import ttnn
 
@@ -71,6 +72,31 @@ class CCLManager:
                 num_links=self.num_links[axis],
                 topology=self.topology[axis],
                 cluster_axis=axis,
+            )
+
+    def neighbor_pad(self, x: ttnn.Tensor, *, dims: list[int], axes: list[int], by: int) -> ttnn.Tensor:
+        """``by`` more rows on either side of each dim, the neighbours' along its axis, or zeros at the ends.
+
+        Always along a Line: the ends of a picture never meet, however the mesh is wired. The op shares out what stands
+        before a dim over the links, so it takes no more links than that.
+        """
+        links = [
+            min(self.num_links[axis], math.prod(tuple(x.shape)[:dim])) for dim, axis in zip(dims, axes, strict=True)
+        ]
+        with ExitStack() as stack:
+            for axis in axes:
+                stack.enter_context(self.collective(axis))
+            return ttnn.experimental.neighbor_pad_async(
+                x,
+                dims,
+                [by] * len(dims),
+                [by] * len(dims),
+                "zeros",
+                axes,
+                [self.semaphores("neighbor_pad", axis, 1)[0] for axis in axes],
+                self.semaphores("barrier", axes[0], 1),
+                num_links=links,
+                topology=ttnn.Topology.Linear,
             )
 
     @contextmanager

@@ -24,6 +24,7 @@ SPEC = ModelSpec(
     kind="vae_decoder",
     model="refsim.models.vae.decoder:VAEDecoder",
     config="refsim.models.vae.config:VAEConfig",
+    ttnn="tt_impl.models.vae.decoder:VAEDecoder",
     latent="image",
     published=(Published("sd35-vae", _SD35), Published("flux1-vae", _FLUX1)),
     vae_forms=("spatial", "tensor"),

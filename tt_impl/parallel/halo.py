@@ -1,0 +1,161 @@
+"""Spatial parallelism of images: rows cut over the sp axis, columns over the tp axis, borders from the neighbours.
+
+    image of 6 x 8 over sp 2 (rows) and tp 2 (columns)        what device (0, 0) needs for a 3 x 3 convolution
+
+        columns 0..3   columns 4..7                               0 0 0 0 0 0      0  the image's own border
+        +-----------+ +-----------+  rows 0..2                    0 x x x x e      e  from (0, 1)
+        |  (0, 0)   | |  (0, 1)   |                               0 x x x x e      s  from (1, 0)
+        +-----------+ +-----------+                               0 x x x x e      c  from (1, 1), by way of (0, 1)
+        +-----------+ +-----------+  rows 3..5                    0 s s s s c
+        |  (1, 0)   | |  (1, 1)   |
+        +-----------+ +-----------+     one op: neighbor_pad_async(dim=[1, 2], cluster_axis=[sp, tp])
+
+Pixels have two forms on the device, the same values in the same order:
+
+    image   (B T, H, W, C), rows of memory (ROW_MAJOR)    convolutions, halos, enlarging, gathers of pixels
+    rows    (B, 1, T H W, C), tiles (TILE)                norms, linears, arithmetic, gathers of channels
+
+Sizes that do not divide are padded at the bottom and right. What lies there is multiplied by zero before it meets a
+convolution; the op's own ``logical_h`` leaves the padding of columns, and rows that a neighbour sends, as they are.
+
+Legend: B samples, T frames, H and W local rows and columns, C channels, N = T H W.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+import ttnn
+
+from refsim.errors import UserError
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import round_up
+
+
+@dataclass(frozen=True)
+class ImageShards:
+    """How images of (height, width) are cut: rows over the sp axis, columns over the tp axis.
+
+    Attributes:
+        height, width: of the whole image.
+        local: rows and columns per device, padding included.
+        axes: the mesh axes that rows and columns are cut over; None where one device has them all.
+    """
+
+    height: int
+    width: int
+    local: tuple[int, int]
+    axes: tuple[int | None, int | None]
+    _kept: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, ctx: Context, height: int, width: int, *, whole_rows: bool = False) -> ImageShards:
+        """Cut an image over the mesh; with ``whole_rows`` its columns are not, as the tp axis holds channels."""
+        if ctx.sp > 1 and ctx.sp_axis is None:
+            raise UserError(
+                f"rows over sp{ctx.sp} on both axes of the mesh have no neighbours that TTNN could ask; put sp on one "
+                "axis and tp on the other."
+            )
+        columns = 1 if whole_rows else ctx.tp
+        local = (round_up(height, ctx.sp) // ctx.sp, round_up(width, columns) // columns)
+        return cls(height, width, local, (ctx.sp_axis if ctx.sp > 1 else None, ctx.tp_axis if columns > 1 else None))
+
+    def scaled(self, by: int) -> ImageShards:
+        """The cut of the same images ``by`` times as high and wide, every device keeping its part."""
+        if by not in self._kept:
+            rows, columns = (by * n for n in self.local)
+            self._kept[by] = ImageShards(by * self.height, by * self.width, (rows, columns), self.axes)
+        return self._kept[by]  # type: ignore[return-value]
+
+    def padded(self, ctx: Context) -> tuple[int, int]:
+        """Rows and columns of all devices together, padding included."""
+        return tuple(  # type: ignore[return-value]
+            n * (1 if axis is None else ctx.shape[axis]) for n, axis in zip(self.local, self.axes, strict=True)
+        )
+
+    def is_padded(self, ctx: Context) -> bool:
+        return self.padded(ctx) != (self.height, self.width)
+
+    def mask(
+        self, ctx: Context, frames: int, dtype: ttnn.DataType, *, samples: int = 1, across: bool = False
+    ) -> object:
+        """Ones where a device's rows of ``frames`` frames are image and zeros where they are padding.
+
+        Args:
+            across: (samples, 1, 1, N), a row to multiply by, instead of (samples, 1, N, 1).
+        """
+        key = ("mask", frames, dtype, samples, across)
+        if key not in self._kept:
+            height, width = self.padded(ctx)
+            inside = F.pad(torch.ones(self.height, self.width), (0, width - self.width, 0, height - self.height))
+            rows, columns = height // self.local[0], width // self.local[1]
+            # (rows of devices, columns of devices, N) -> every device's own N, whichever way the axes lie
+            cut = (
+                inside.view(rows, self.local[0], columns, self.local[1]).transpose(1, 2).flatten(2).repeat(1, 1, frames)
+            )
+            x = cut.unsqueeze(-2 if across else -1).repeat_interleave(samples, 0)
+            self._kept[key] = ctx.put(x, sp_dim=0, tp_dim=1 if columns > 1 else None, dtype=dtype)
+        return self._kept[key]
+
+
+def cut_image(ctx: Context, x: torch.Tensor, shards: ImageShards) -> ttnn.Tensor:
+    """Every device's image (B T, H, W, C) of (B, C, [T,] height, width) on the host, zero-padded."""
+    if x.ndim == 5:
+        x = x.transpose(1, 2).flatten(0, 1)
+    height, width = shards.padded(ctx)
+    x = F.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2])).permute(0, 2, 3, 1).contiguous()
+    tp_dim = None if shards.axes[1] is None else 2
+    return ctx.put(x, sp_dim=1, tp_dim=tp_dim, layout=ttnn.ROW_MAJOR_LAYOUT)
+
+
+def read_image(ctx: Context, image: ttnn.Tensor, shards: ImageShards) -> torch.Tensor:
+    """The whole image (B T, C, height, width) on the host, put together from the devices' parts, padding dropped."""
+    tp_dim = None if shards.axes[1] is None else 2
+    whole = ctx.get(image, sp_dim=1, tp_dim=tp_dim)
+    return whole[:, : shards.height, : shards.width].permute(0, 3, 1, 2)
+
+
+def gather_image(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
+    """A cut image -> the whole one (B T, height, width, C) on every device, padding dropped."""
+    for dim, axis, size in ((2, shards.axes[1], shards.width), (1, shards.axes[0], shards.height)):
+        if axis is not None:
+            x = ctx.ccl.all_gather(x, dim=dim, axis=axis)
+        if x.shape[dim] != size:
+            x = x[:, :, :size, :] if dim == 2 else x[:, :size, :, :]
+    return x
+
+
+def zero_padding(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
+    """The same rows (B, 1, N, C), those that are no image set to zero."""
+    if not shards.is_padded(ctx):
+        return x
+    frames = x.shape[2] // (shards.local[0] * shards.local[1])
+    return ttnn.multiply(x, shards.mask(ctx, frames, ctx.dtype))
+
+
+def to_image(rows: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
+    """Rows (B, 1, N, C) -> image (B T, H, W, C)."""
+    return ttnn.reshape(ttnn.to_layout(rows, ttnn.ROW_MAJOR_LAYOUT), (-1, *shards.local, rows.shape[3]))
+
+
+def to_rows(image: ttnn.Tensor, samples: int) -> ttnn.Tensor:
+    """Image (B T, H, W, C) of B ``samples`` -> rows (B, 1, N, C)."""
+    rows = ttnn.reshape(image, (samples, 1, -1, image.shape[-1]))
+    return ttnn.to_layout(rows, ttnn.TILE_LAYOUT)
+
+
+def exchange_halo(
+    ctx: Context, x: ttnn.Tensor, shards: ImageShards, *, by: int = 1
+) -> tuple[ttnn.Tensor, tuple[int, int]]:
+    """``by`` more rows and columns around an image whose padding is zero: the neighbours', or zeros.
+
+    Returns:
+        The image, and how many rows and columns of zeros a convolution has to add on either side by itself: those of
+        directions that are not cut.
+    """
+    cut = [(dim, axis) for dim, axis in zip((1, 2), shards.axes, strict=True) if axis is not None]
+    if cut:
+        x = ctx.ccl.neighbor_pad(x, dims=[dim for dim, _ in cut], axes=[axis for _, axis in cut], by=by)
+    return x, tuple(0 if axis is not None else by for axis in shards.axes)  # type: ignore[return-value]
