@@ -77,6 +77,8 @@ _CLIP = {
     "eos_token_id": 1,
     "bos_token_id": 0,
 }
+_T5_TILED = {"d_model": 96, "d_kv": 64, "d_ff": 112}
+_CLIP_TILED = {"hidden_size": 192, "intermediate_size": 112}
 _QWEN3_MOE = {
     "vocab_size": 40,
     "hidden_size": 48,
@@ -203,6 +205,14 @@ MODELS: dict[str, RandomModel] = {
     "cogvideox_vae_tiny": RandomModel(_cogvideox_vae((8, 8, 8, 8), 4, 1), class_name="AutoencoderKLCogVideoX"),
     "t5_tiny": RandomModel(_T5, class_name="T5EncoderModel"),
     "umt5_tiny": RandomModel(_T5, class_name="UMT5EncoderModel"),
+    # Whole tiles per head, as TTNN wants them; three heads, and 96 or 192 features, divide by nothing over four.
+    "t5_tiny64": RandomModel(_T5 | _T5_TILED, class_name="T5EncoderModel"),
+    "umt5_tiny64": RandomModel(_T5 | _T5_TILED, class_name="UMT5EncoderModel"),
+    "clip_l_tiny64": RandomModel(_CLIP | _CLIP_TILED, class_name="CLIPTextModelWithProjection"),
+    "clip_g_tiny64": RandomModel(
+        _CLIP | _CLIP_TILED | {"hidden_act": "gelu"}, class_name="CLIPTextModelWithProjection"
+    ),
+    "clip_plain_tiny64": RandomModel(_CLIP | _CLIP_TILED, class_name="CLIPTextModel"),
     # 40 tokens over two devices are 32 and 8, over four the last two hold padding only.
     "qwen3_moe_tiny": RandomModel(_QWEN3_MOE, class_name="Qwen3MoeForCausalLM"),
     "dflash_tiny": RandomModel(_DFLASH, class_name=DRAFTER, target="qwen3_moe_tiny"),
@@ -359,7 +369,11 @@ def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
     if len(shape) == 1 or name.endswith("gamma"):
         x = torch.randn(shape, generator=g).mul_(0.2)
         return x.add_(1.0) if name.endswith(("weight", "gamma")) else x
+    if name.endswith("relative_attention_bias.weight"):  # an addition to scores, which are of order 1
+        return torch.randn(shape, generator=g)
     fan_in = shape[-1] if ".experts." in name else shape[1:].numel()  # experts are stacked
+    if name.endswith("SelfAttention.q.weight"):  # T5 has its 1 / sqrt(64) in the weights
+        fan_in *= 64
     if name.startswith("decoder.conv_out"):  # little of the picture is to be clamped, which would hide errors
         fan_in *= 16
     return torch.empty(shape).uniform_(-1.0, 1.0, generator=g).mul_((3.0 / fan_in) ** 0.5)

@@ -1,15 +1,36 @@
-"""Encoders of prompts: T5 and UMT5 with padding, CLIP with its projection."""
+"""Encoders of prompts: T5 and UMT5 with padding, CLIP with its projection and without; on the CPU and in TTNN."""
 
 from __future__ import annotations
 
 from parity.cases import Layout, ModelShape, Registry, make_case
+
+_T5_PROMPTS, _CLIP_PROMPTS = ModelShape((), 150, 2), ModelShape((), 77, 2)
+"""Two prompts, one of them padded; neither 150 nor 77 tokens are whole tiles."""
 
 
 def add(found: Registry) -> None:
     """Add the cases of the encoders; heads and features are cut over tp."""
     for model in ("t5_tiny", "umt5_tiny"):
         for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4"), ("galaxy", "sp8_tp4")):
-            found.add(make_case("text_encoder", model, Layout(*where), ModelShape((), 150, 2), suite="full"))
+            found.add(make_case("text_encoder", model, Layout(*where), _T5_PROMPTS, suite="full"))
     for model in ("clip_l_tiny", "clip_g_tiny"):
         for where in (("t3k", "sp2_tp4"), ("tg", "sp8_tp4")):
-            found.add(make_case("text_encoder", model, Layout(*where), ModelShape((), 77, 2), suite="full"))
+            found.add(make_case("text_encoder", model, Layout(*where), _CLIP_PROMPTS, suite="full"))
+    _ttnn(found)
+
+
+_SMOKE = (("t3k", "sp2_tp4"), ("n300", "tp2"), ("bh-qb-1x4", "tp4"))
+_FULL = (("galaxy", "sp8_tp4"), ("bh-qb", "sp2_tp2"), ("t3k-1x8", "tp8"))
+
+
+def _ttnn(found: Registry) -> None:
+    """Where the TTNN programs run, judged against refsim in bf16."""
+    kind = {"kind": "ttnn_text_encoder", "dtype": "bf16"}
+    for where in (*_SMOKE, *_FULL):
+        suite = "smoke" if where in _SMOKE else "full"
+        for model in ("t5_tiny64", "umt5_tiny64"):
+            found.add(make_case(model=model, layout=Layout(*where), shape=_T5_PROMPTS, suite=suite, **kind))
+        for model in ("clip_l_tiny64", "clip_g_tiny64"):
+            found.add(make_case(model=model, layout=Layout(*where), shape=_CLIP_PROMPTS, suite=suite, **kind))
+    found.add(make_case(model="clip_plain_tiny64", layout=Layout("n300", "tp2"), shape=_CLIP_PROMPTS, **kind))
+    found.add(make_case(model="t5_tiny64", layout=Layout("t3k", "cfg2_sp2_tp2"), shape=_T5_PROMPTS, **kind))

@@ -1,4 +1,6 @@
-"""What a model takes, dim by dim. A number is a fixed size; a name may have any size, the same wherever it stands.
+"""What a model takes, dim by dim, and what its results are called.
+
+A number is a fixed size; a name may have any size, the same wherever it stands.
 
 hidden_states   ("batch", 16, "height", "width")     cut over cfg, rounded to the storage dtype
 timestep        ("batch",)                           cut over cfg, one exact number a sample
@@ -7,9 +9,15 @@ img_ids         ("image tokens", 3)                  the same for all samples: w
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from refsim.errors import UserError
 
+Answer = TypeVar("Answer")
+
 BATCH = "batch"
+SAMPLE = "sample"
+"""What a model's answer is called, or the first of its answers."""
 Dims = tuple[str | int, ...]
 
 
@@ -48,3 +56,8 @@ def named_sizes(inputs: dict[str, Dims], shapes: dict[str, tuple[int, ...]]) -> 
             each = ", ".join(f"{name} {size}" for name, size in sizes.items())
             raise UserError(f"the inputs disagree about the {dim} ({each}); give every tensor the same.")
     return {dim: next(iter(sizes.values())) for dim, sizes in found.items()}
+
+
+def by_name(answer: Answer | dict[str, Answer]) -> dict[str, Answer]:
+    """Return the results of a forward by name: a model with one result gives it as it is, one with more names them."""
+    return answer if isinstance(answer, dict) else {SAMPLE: answer}

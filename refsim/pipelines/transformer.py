@@ -1,4 +1,7 @@
-"""The program behind ``refsim run``: one forward of a checkpoint's transformer on real inputs, with guidance."""
+"""The program behind ``refsim run``: one forward of a checkpoint on real inputs, with guidance.
+
+The model may be a transformer, a text encoder or a decoder: what it takes and gives is its own business.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.models.inputs import Dims, is_exact, is_per_sample
+from refsim.models.inputs import SAMPLE, Dims, by_name, is_exact, is_per_sample
 from refsim.models.registry import find_model, load_model
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.runtime.activity import Kind
@@ -24,10 +27,11 @@ def program(
     inputs: str,
     guidance: float | None,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Run this device's part; rank 0 returns ``sample`` (the whole batch) and, with guidance, ``guided``.
+    """Run this device's part; rank 0 returns ``sample`` (the whole batch), any further results by the names that the
+    model gives them, and, with guidance, ``guided``.
 
-    ``inputs`` is a safetensors file with the names of the diffusers ``forward`` arguments. The digests of ``sample``
-    on every rank come along: all ranks must end with the same bits.
+    ``inputs`` is a safetensors file with the names of the diffusers ``forward`` arguments. A digest of the results on
+    every rank comes along: all ranks must end with the same bits.
     """
     folder = Checkpoint(checkpoint)
     storage = device.options.storage
@@ -38,11 +42,11 @@ def program(
     with safe_open(inputs, "pt") as file:
         arguments = {name: _load(file, name, dims, device) for name, dims in model_class.input_shapes(config).items()}
     device.activity(Kind.RUNNING, "the transformer")
-    sample = gather_batch(device, model(**arguments))
-    result = {"sample": sample}
+    result = {name: gather_batch(device, x) for name, x in by_name(model(**arguments)).items()}
+    value = {"digest": digest(*result.values())}
     if guidance is not None:
-        result["guided"] = guide(sample, guidance)
-    return {"digest": digest(sample)}, result
+        result["guided"] = guide(result[SAMPLE], guidance)
+    return value, result
 
 
 def _load(file: Any, name: str, dims: Dims, device: Device) -> Tensor:
@@ -53,5 +57,8 @@ def _load(file: Any, name: str, dims: Dims, device: Device) -> Tensor:
     return x if is_exact(dims) or not x.is_floating_point() else x.to(device.options.storage)
 
 
-def digest(x: Tensor) -> str:
-    return hashlib.blake2b(x.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+def digest(*tensors: Tensor) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for x in tensors:
+        found.update(x.contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

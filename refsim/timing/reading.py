@@ -22,7 +22,7 @@ from torch import Tensor
 
 from refsim.checkpoint import ShapeWeights
 from refsim.errors import UserError
-from refsim.models.inputs import Dims, is_exact, is_per_sample
+from refsim.models.inputs import Dims, by_name, is_exact, is_per_sample
 from refsim.models.registry import find_model, spec_of
 from refsim.models.spec import Published, class_name_of
 from refsim.options import RunOptions
@@ -92,7 +92,8 @@ def read(
         inputs = model_class.input_shapes(model_config)
         arguments = {name: _argument(device, shape, inputs[name]) for name, shape in shapes.items()}
         with Recorder(device) as recorder:
-            gather_batch(device, model(**arguments))
+            for result in by_name(model(**arguments)).values():
+                gather_batch(device, result)
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())
     ops = [replace(op, reads=tuple(sorted(found))) for op, found in zip(device.ops, device.flow.reads, strict=True)]
     return Reading(ops, weights.bytes_of.total(), buffers, recorder.peak_bytes, _bytes_of_block(weights))

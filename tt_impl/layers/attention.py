@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ttnn
 
 from refsim.checkpoint import Weights
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from tt_impl.layers.norm import RMSNorm
 from tt_impl.parallel.context import Context
+from tt_impl.parallel.sdpa import local_program_config
 from tt_impl.parallel.usp import joint_attention
 
 _EPS = 1e-6
@@ -89,3 +92,22 @@ class JointAttention:
         if self._prompt_out is None:
             return spatial, None
         return spatial, self._prompt_out(prompt_out)
+
+
+def local_attention(ctx: Context, qkv: tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor], **options: Any) -> ttnn.Tensor:
+    """Attention in one piece of the local heads to rows that every device has, for short prompts.
+
+    Args:
+        qkv: each (B, H, L, E), heads cut over tp.
+        options: of ``ttnn.transformer.scaled_dot_product_attention``.
+
+    Returns:
+        (B, 1, L, H * E), the heads side by side, as a row-parallel linear wants them.
+    """
+    return ttnn.transformer.scaled_dot_product_attention(
+        *qkv,
+        output_concat_heads=True,
+        program_config=local_program_config(ctx, qkv[0].shape[2]),
+        compute_kernel_config=ctx.sdpa_config,
+        **options,
+    )

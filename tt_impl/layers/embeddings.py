@@ -8,6 +8,7 @@ import torch
 import ttnn
 
 from refsim.checkpoint import Weights
+from refsim.errors import UserError
 from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
@@ -89,15 +90,24 @@ class PatchEmbed:
 
 
 class TokenEmbedding:
-    """Rows of a table of tokens, whole on every device; TTNN keeps such tables in bf16."""
+    """Rows of a table of tokens, whole on every device; TTNN keeps such tables in bf16.
+
+    Raises:
+        UserError: at a call, an id that is not in the vocabulary, which a device would look up beyond the table.
+    """
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, vocab_size: int, features: int) -> None:
-        self._ctx = ctx
+        self._ctx, self._vocab_size = ctx, vocab_size
         table = weights.take(f"{name}.weight", (vocab_size, features)).to(torch.bfloat16)
         self._table = ctx.put_rows(table, ttnn.bfloat16)
 
     def __call__(self, ids_BN: torch.Tensor) -> ttnn.Tensor:
-        """Ids (B, N), B being 1, -> (1, 1, N, D)."""
+        """Ids (B, N) on the host -> (B, 1, N, D)."""
+        if int(ids_BN.min()) < 0 or int(ids_BN.max()) >= self._vocab_size:
+            raise UserError(
+                f"the tokenizer gave an id outside 0 to {self._vocab_size - 1}, which the table of tokens has; use the "
+                "tokenizer that belongs to it."
+            )
         ids = self._ctx.put_rows(ids_BN.to(torch.int32), ttnn.uint32)
-        rows = ttnn.unsqueeze(ttnn.embedding(ids, self._table, layout=ttnn.TILE_LAYOUT), 0)
-        return ttnn.typecast(rows, self._ctx.dtype)
+        rows = ttnn.unsqueeze(ttnn.embedding(ids, self._table, layout=ttnn.TILE_LAYOUT), 1)
+        return rows if rows.dtype == self._ctx.dtype else ttnn.typecast(rows, self._ctx.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import ttnn
 
@@ -10,6 +12,17 @@ from tt_impl.layers.linear import pad_to
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features
 from tt_impl.parallel.tensor import gather_features
+
+
+def pad_lanes(x: ttnn.Tensor, lanes: int) -> ttnn.Tensor:
+    """(B, 1, rows, D) -> (B, 1, rows, lanes), zeros behind the real ones."""
+    missing = lanes - x.shape[-1]
+    return ttnn.pad(x, [(0, 0), (0, 0), (0, 0), (0, missing)], 0.0) if missing else x
+
+
+def over_real_lanes(norm: Callable[[ttnn.Tensor], ttnn.Tensor], x: ttnn.Tensor, features: int) -> ttnn.Tensor:
+    """A norm of the first ``features`` lanes of a gathered tensor; padded lanes stay zero."""
+    return norm(x) if x.shape[-1] == features else pad_lanes(norm(x[:, :, :, :features]), x.shape[-1])
 
 
 class RMSNorm:

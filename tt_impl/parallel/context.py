@@ -119,9 +119,18 @@ class Context:
             x = x.to(torch.bfloat16)
         return ttnn.from_torch(x, dtype=dtype, layout=layout, mesh_mapper=mapper)
 
-    def put_rows(self, x: torch.Tensor, dtype: ttnn.DataType) -> ttnn.Tensor:
-        """A host tensor whole on every device, row by row instead of in tiles: ids, and tables they pick from."""
-        host = ttnn.from_torch(x, dtype=dtype, mesh_mapper=ttnn.ReplicateTensorToMesh(self.device))
+    def put_rows(self, x: torch.Tensor, dtype: ttnn.DataType, *, tp_dim: int | None = None) -> ttnn.Tensor:
+        """A host tensor, row by row instead of in tiles: ids, and tables they pick from; whole on every device, or cut
+        along ``tp_dim`` over tp.
+        """
+        dims: list[int | None] = [None, None]
+        if self.tp > 1:
+            dims[self.tp_axis] = tp_dim
+        if x.is_meta:
+            shape, rows = self._local_shape(x, dims), ttnn.ROW_MAJOR_LAYOUT
+            return ttnn.empty(shape, dtype=dtype, layout=rows, device=self.device)
+        mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
+        host = ttnn.from_torch(x, dtype=dtype, mesh_mapper=mapper)
         return ttnn.to_device(host, self.device)
 
     def _local_shape(self, x: torch.Tensor, dims: list[int | None]) -> list[int]:

@@ -17,6 +17,8 @@ _CHUNKS = {
     (True, 1, 4): (256, 512),
 }
 _DEFAULT = (256, 512)
+_LOCAL_TILES = 4
+"""Of attention in one piece: chunks of 128 rows, their mask and a head's features fit into L1 several times."""
 
 
 def program_config(ctx: Context, rows: int, *, reserve_row: bool) -> ttnn.SDPAProgramConfig:
@@ -29,5 +31,18 @@ def program_config(ctx: Context, rows: int, *, reserve_row: bool) -> ttnn.SDPAPr
         compute_with_storage_grid_size=(grid.x, grid.y - 1 if reserve_row else grid.y),
         q_chunk_size=min(q, tiles),
         k_chunk_size=min(k, tiles),
+        exp_approx_mode=False,
+    )
+
+
+def local_program_config(ctx: Context, rows: int) -> ttnn.SDPAProgramConfig:
+    """For attention in one piece: the largest chunks that divide the tile-padded rows, as ttnn wants them of a mask."""
+    grid = ctx.device.compute_with_storage_grid_size()
+    tiles = -(-rows // ttnn.TILE_SIZE)
+    chunk = ttnn.TILE_SIZE * max(n for n in range(1, _LOCAL_TILES + 1) if tiles % n == 0)
+    return ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=(grid.x, grid.y),
+        q_chunk_size=chunk,
+        k_chunk_size=chunk,
         exp_approx_mode=False,
     )

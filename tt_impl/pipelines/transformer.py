@@ -1,4 +1,9 @@
-"""One forward of a checkpoint's transformer on a mesh: a submesh per cfg group, both under way before either is read.
+"""One forward of a checkpoint on a mesh: a submesh per cfg group, both under way before either is read.
+
+The model may be a transformer, a text encoder or a decoder: what it takes and gives is its own business.
+
+    inputs --per sample: cut over cfg--> model of the group's submesh --read--> results --joined on the host--> by name
+           --the same for all: whole--->
 
 Counterpart of ``refsim.pipelines.transformer``.
 """
@@ -10,7 +15,7 @@ import ttnn
 
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
-from refsim.models.inputs import is_per_sample, named_sizes
+from refsim.models.inputs import SAMPLE, by_name, is_per_sample, named_sizes
 from refsim.models.registry import spec_of_checkpoint
 from refsim.models.spec import resolve
 from refsim.options import RunOptions
@@ -37,9 +42,13 @@ def program(
 ) -> dict[str, torch.Tensor]:
     """Run the model that the checkpoint's class names, by its counterpart in TTNN.
 
+    Its ``__call__(**inputs)`` gives whatever it wants on the device, and ``read(that, sizes)`` the results on the host:
+    one tensor, or several by name. Inputs that a model takes per sample are cut over cfg, others every group gets
+    whole; whole numbers (ids, masks) stay what they are.
+
     Returns:
-        ``sample``, the whole batch, negative half first, as the diffusers forward returns it, and ``guided`` where
-        guidance is given.
+        ``sample``, the whole batch, negative half first, as the forward of diffusers or transformers returns it,
+        further results by the names that refsim's model gives them, and ``guided`` where guidance is given.
     """
     spec = spec_of_checkpoint(checkpoint)
     if spec.ttnn is None:
@@ -54,9 +63,9 @@ def program(
             name: x.chunk(options.parallel.cfg)[group] if is_per_sample(dims[name]) else x for name, x in inputs.items()
         }
         running.append((model, model(**mine)))
-    sample = torch.cat([model.read(out, sizes) for model, out in running])
-    result = {"sample": sample}
+    parts = [by_name(model.read(out, sizes)) for model, out in running]
+    result = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if guidance is not None:
-        uncond, cond = sample.chunk(2)
+        uncond, cond = result[SAMPLE].chunk(2)
         result["guided"] = uncond + guidance * (cond - uncond)
     return result

@@ -24,7 +24,7 @@ from refsim.layers.attention import local_attention
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.clip.spec import PLAIN, PROJECTED
-from refsim.models.inputs import BATCH, Dims
+from refsim.models.inputs import BATCH, SAMPLE, Dims
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.activity import Kind
@@ -137,6 +137,11 @@ class CLIPTextEncoder:
         rows = last[torch.arange(len(last)), ends.int().argmax(-1)]
         return sequence.local[..., :d], rows if self._projection is None else F.linear(rows, self._projection)
 
-    def __call__(self, input_ids: Tensor) -> Tensor:
-        """Map ids (B, L) to ``text_embeds`` (B, projection), or ``pooler_output`` (B, D) without a projection."""
-        return self.encode(input_ids)[1]
+    def __call__(self, input_ids: Tensor) -> dict[str, Tensor]:
+        """Return what :meth:`encode` gives of ids (B, L), by name.
+
+        ``sample`` is transformers' ``text_embeds`` (B, projection), or ``pooler_output`` (B, D) without a projection;
+        ``sequence`` is its ``hidden_states[-2]`` (B, L, D).
+        """
+        sequence, pooled = self.encode(input_ids)
+        return {SAMPLE: pooled, "sequence": sequence}

@@ -25,6 +25,7 @@ SPEC = ModelSpec(
     kind="text_encoder",
     model="refsim.models.clip.encoder:CLIPTextEncoder",
     config="refsim.models.clip.config:CLIPTextConfig",
+    ttnn="tt_impl.models.clip.encoder:CLIPTextEncoder",
     published=(
         Published("clip-l", _clip(768, 12, 12, "quick_gelu")),
         Published("clip-g", _clip(1280, 32, 20, "gelu")),

@@ -20,6 +20,7 @@ SPEC = ModelSpec(
     kind="text_encoder",
     model="refsim.models.t5.encoder:T5Encoder",
     config="refsim.models.t5.config:T5Config",
+    ttnn="tt_impl.models.t5.encoder:T5Encoder",
     published=(
         Published("t5-xxl", _XXL | {"architectures": [T5], "model_type": "t5", "vocab_size": 32128}),
         Published("umt5-xxl", _XXL | {"architectures": [UMT5], "model_type": "umt5", "vocab_size": 256384}),

@@ -49,6 +49,18 @@ def scalars_and_broadcast(t: Env) -> None:
     t.check(t.ttnn.pow(a, 2.0), x**2)
 
 
+def activations_of_operands(t: Env) -> None:
+    """As a gated feed-forward has them: one op for the product and the activation of one side."""
+    gate, up = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    kinds = t.ttnn.UnaryOpType
+    for kind, function in (
+        (kinds.GELU_TANH, lambda x: F.gelu(x, approximate="tanh")),
+        (kinds.SIGMOID, torch.sigmoid),
+    ):
+        t.check(t.ttnn.multiply(t.put(gate), t.put(up), input_tensor_a_activations=[kind]), function(gate) * up)
+        t.check(t.ttnn.multiply(t.put(gate), t.put(up), input_tensor_b_activations=[kind]), gate * function(up))
+
+
 def operators(t: Env) -> None:
     x, y = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64) + 3
     y = y.bfloat16().float()

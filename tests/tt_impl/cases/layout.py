@@ -26,6 +26,14 @@ def views(t: Env) -> None:
     t.check(ttnn.unsqueeze_to_4D(t.put(x[0, 0])), x)
 
 
+def filled_tiles(t: Env) -> None:
+    """The rows and columns of the last tiles are filled, those of the tensor stay."""
+    x = t.rand(1, 2, 40, 50)
+    out = t.ttnn.fill_implicit_tile_padding(t.put(x), -1e9)
+    assert list(out.shape) == [1, 2, 40, 50]
+    t.check(out, x)
+
+
 def order(t: Env) -> None:
     ttnn, x = t.ttnn, t.rand(2, 3, 32, 64)
     a = t.put(x)

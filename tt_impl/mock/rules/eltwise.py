@@ -65,6 +65,8 @@ def activate(x: Tensor, activation: Any) -> Tensor:
     name = (kind if isinstance(kind, str) else kind.name).lower()
     if name in ("gelu", "gelu_approx"):  # the parameter chooses a lookup table for the same function
         return F.gelu(x)
+    if name == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
     if name in UNARY:
         return UNARY[name](x)
     raise TypeError(f"activation '{name}' is not known")

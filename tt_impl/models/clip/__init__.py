@@ -1,0 +1,1 @@
+"""CLIP text encoders, with a projection and without."""

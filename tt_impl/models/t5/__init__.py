@@ -1,0 +1,1 @@
+"""Text encoders T5 and UMT5."""
