@@ -15,6 +15,8 @@ GROUPS = (
     "group norm: refsim gathers count, mean and M2 of a group (12 bytes), TTNN two sums, as pixels need no counting (8)"
 )
 HOST = "the result is put together on the host in TTNN, by a collective in refsim"
+STREAMS = "split prompt: refsim exchanges image and prompt rows in one all_to_all, TTNN in one each, the image first"
+SILENT = "split prompt of a last block: refsim exchanges the zeros it asks with, TTNN leaves its result where it is"
 
 
 _RATIOS = {16.0: STATS, 8 / 12: GROUPS}
@@ -30,21 +32,48 @@ def differences(reference: list[Entry], device: list[Entry], host: Collection[st
         host: the groups over which refsim gathers the result at the end.
     """
     found = []
+    device = _streams_joined(reference, device)
+    last_parts = None
     for index in range(max(len(reference), len(device))):
         mine = reference[index] if index < len(reference) else None
         theirs = device[index] if index < len(device) else None
+        last_parts = theirs.get("parts", last_parts) if theirs else last_parts
         if mine is None or theirs is None:
             tail = mine is not None and mine["collective"] == "all_gather" and mine["group"] in host
             reason = HOST if tail else None
         elif (mine["collective"], mine["axis"]) != (theirs["collective"], theirs["axis"]):
             reason = None
-        elif mine["bytes"] == theirs["bytes"]:
+        elif mine["bytes"] == theirs["bytes"] and "parts" not in theirs:
             continue
         else:
-            ratio = theirs["bytes"] / mine["bytes"]
-            reason = _RATIOS.get(ratio) if mine["collective"] == "all_gather" else None
+            reason = _reason(mine, theirs, last_parts)
         found.append({"index": index, "refsim": mine, "ttnn": theirs, "reason": reason})
     return found
+
+
+def _streams_joined(reference: list[Entry], device: list[Entry]) -> list[Entry]:
+    """TTNN's sequence, two all_to_alls in a row made one with ``parts`` where refsim has one of as many bytes."""
+    joined: list[Entry] = []
+    rest = list(device)
+    for mine in reference:
+        pair = [x for x in rest[:2] if (x["collective"], x["axis"]) == ("all_to_all", mine["axis"])]
+        parts = [x["bytes"] for x in pair]
+        if mine["collective"] == "all_to_all" and len(parts) == 2 and sum(parts) == mine["bytes"]:
+            rest[:2] = [pair[0] | {"bytes": sum(parts), "parts": parts}]
+        joined += rest[:1]
+        del rest[:1]
+    return joined + rest
+
+
+def _reason(mine: Entry, theirs: Entry, last_parts: list[int] | None) -> str | None:
+    """Why the same collective on the same axis differs in what it moves, or in how many calls."""
+    if mine["collective"] == "all_gather":
+        return _RATIOS.get(theirs["bytes"] / mine["bytes"])
+    if mine["collective"] == "all_to_all" and "parts" in theirs:
+        return STREAMS
+    if mine["collective"] == "all_to_all" and last_parts is not None:
+        return SILENT if [mine["bytes"], theirs["bytes"]] == [sum(last_parts), last_parts[0]] else None
+    return None
 
 
 def unexplained(found: list[Entry]) -> int:

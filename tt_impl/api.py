@@ -86,7 +86,7 @@ def _as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions
     return RunOptions.of(**{"backend": "ttnn-mock", "dtype": "bf16"} | given)
 
 
-_HELD = {"prompt_layout": "replicated", "ring_order": "step"}
+_HELD = {"ring_order": "step"}
 """Options that only refsim's own ranks can vary, and what tt_impl does instead."""
 
 

@@ -75,7 +75,7 @@ def _ttnn(found: Registry) -> None:
         add_transformer(found, "cogvideox_5b_tiny64", layout, **_SIZE, **kind)
     add_transformer(found, "cogvideox_2b_tiny64", Layout("bh-qb", "sp2_tp2"), **_SIZE, **kind)
     full = kind | {"suite": "full"}
-    split = [replace(layout, prompt_layout="split") for layout in (RING8, ULYSSES8, USP24, USP42)]
+    split = [replace(layout, prompt_layout="split") for layout in (ULYSSES8, RING8, Layout("bh-qb", "sp2_tp2"))]
     for layout in (
         Layout("n300", "sp2"),
         Layout("n300", "tp2"),
@@ -85,9 +85,11 @@ def _ttnn(found: Registry) -> None:
         Layout("t3k", "sp4_tp2", "ulysses"),
         Layout("galaxy", "sp8_tp4"),
         *split,
-        Layout("bh-qb", "sp2_tp2", prompt_layout="split"),
     ):
         add_transformer(found, "cogvideox_5b_tiny64", layout, **_SIZE, **full)
+    for layout in (USP24, USP42):  # prompt tokens on more than one device of the ring, the last with 13 of 128 rows
+        split_prompt = replace(layout, prompt_layout="split")
+        add_transformer(found, "cogvideox_5b_tiny64", split_prompt, **_SIZE | {"text": 141}, **full)
     for layout in (USP24, Layout("galaxy", "sp8_tp4")):
         add_transformer(found, "cogvideox_2b_tiny64", layout, **_SIZE, **full)
     for layout in (USP24, Layout("t3k", "sp2_tp4")):

@@ -89,6 +89,9 @@ def _ttnn(found: Registry) -> None:
     ):
         add_transformer(found, "flux1_tiny64", layout, batch=1, **_SIZE, **kind)
     add_transformer(found, "flux1_tiny64", Layout("t3k", "cfg2_sp2_tp2"), **_SIZE, **kind)
+    for layout in (USP24, Layout("bh-qb", "sp2_tp2")):
+        split = replace(layout, prompt_layout="split")  # 141 tokens reach the second device of every ring
+        add_transformer(found, "flux1_tiny64", split, **_SIZE | {"text": 141, "batch": 1}, suite="full", **kind)
     for model in ("flux1_double_block", "flux1_single_block"):
         for where in _TTNN_LAYOUTS:
             found.add(make_case("ttnn_block", model, Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))

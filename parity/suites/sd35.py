@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from parity.cases import BlockShape, Layout, Registry, make_case
 from parity.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer
 
@@ -116,6 +118,9 @@ def _ttnn(found: Registry) -> None:
         (Layout("bh-qb", "sp2_tp2"), None),
     ):
         add_transformer(found, "sd35_tiny64", layout, guidance=guidance, text=29, **kind)
+    for layout in (Layout("t3k", "sp4_tp2"), Layout("t3k", "sp4_tp2", "ulysses"), USP24, Layout("bh-qb", "sp2_tp2")):
+        split = replace(layout, prompt_layout="split")  # 141 tokens reach the second device of every ring
+        add_transformer(found, "sd35_tiny64", split, text=141, suite="full", **kind)
     for model in ("sd35_medium", "sd35_large"):
         for where in _TTNN_LAYOUTS:
             found.add(make_case("ttnn_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))

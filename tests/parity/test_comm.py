@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parity.comm import HOST, STATS, differences, unexplained
+from parity.comm import HOST, SILENT, STATS, STREAMS, differences, unexplained
 
 
 def entry(collective: str, axis: int, size: int, group: str = "tp") -> dict:
@@ -51,3 +51,34 @@ def test_wider_norm_statistics_have_a_reason():
 )
 def test_any_other_difference_fails(device):
     assert unexplained(differences(REFERENCE, device)) > 0
+
+
+SPLIT = [entry("all_to_all", 1, 96), entry("all_to_all", 1, 96), entry("reduce_scatter", 0, 64)]
+
+
+def exchanged(*sizes: int) -> list[dict]:
+    """TTNN's exchanges of a split prompt, and what follows them."""
+    found = [{"collective": "all_to_all", "axis": 1, "bytes": size} for size in sizes]
+    return [*found, {"collective": "reduce_scatter", "axis": 0, "bytes": 64}]
+
+
+def test_two_streams_exchanged_one_after_the_other_have_a_reason():
+    found = differences(SPLIT, exchanged(64, 32, 64, 32))
+    assert [(f["index"], f["reason"], f["ttnn"]["parts"]) for f in found] == [
+        (0, STREAMS, [64, 32]),
+        (1, STREAMS, [64, 32]),
+    ]
+
+
+def test_a_silent_prompt_that_stays_where_it_is_has_a_reason():
+    found = differences(SPLIT, exchanged(64, 32, 64))
+    assert [(f["index"], f["reason"]) for f in found] == [(0, STREAMS), (1, SILENT)]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(64, 32, 32), (64, 64, 64, 32), (64, 32, 64, 16), (64, 64), (64, 32), (64, 32, 64, 32, 64)],
+    ids=["image_not_exchanged", "bytes", "bytes_of_prompt", "prompt_never_exchanged", "one_missing", "too_many"],
+)
+def test_any_other_exchange_of_a_split_prompt_fails(sizes):
+    assert unexplained(differences(SPLIT, exchanged(*sizes))) > 0

@@ -108,8 +108,8 @@ def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name
         (["--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--dtype", "fp8"], "fp8"),
         (["--mesh", "n300", "--parallel", "tp2", "--backend", "ttnn-mock", "--dtype", "fp32"], "stores bf16"),
         (
-            ["--mesh", "n300", "--parallel", "sp2", "--backend", "ttnn-mock", "--prompt-layout", "split"],
-            "leave out --prompt-layout",
+            ["--mesh", "n300", "--parallel", "sp2", "--backend", "ttnn-mock", "--ring-order", "gather"],
+            "leave out --ring-order",
         ),
         (["--mesh", "n150", "--inputs", "nowhere.safetensors"], "does not exist"),
         (["--mesh", "n150", "--out", "nowhere/out.safetensors"], "create the folder"),
