@@ -26,13 +26,14 @@ ROOT = Path(__file__).resolve().parents[1]
 MIRRORED = ("layers", "parallel", "models", "pipelines")
 _NOT_YET = "tt_impl runs the transformers of SD3.5 and Flux.1 and the decoding of Qwen3 with DFlash so far"
 ALONE = {
-    "refsim/parallel/cfg.py": "on the device a cfg group is a submesh and the batch is put together on the host "
-    "(tt_impl/pipelines/transformer.py)",
     "refsim/parallel/kv_ring.py": "the ring's transfers and buffers are inside one op of ttnn",
     "refsim/models/registry.py": "the list of models is shared",
     "refsim/models/spec.py": "what a model says of itself is shared",
     "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
     "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
+    "refsim/pipelines/host.py": "the scheduler's step runs on the devices (tt_impl/pipelines/scheduler.py)",
+    "refsim/pipelines/request.py": "what a user asks for is read once, for both",
+    "tt_impl/pipelines/scheduler.py": "refsim's host runs the scheduler (refsim/pipelines/host.py)",
     "refsim/pipelines/attention.py": "attention alone is judged through the block in tt_impl",
     "tt_impl/layers/pixels.py": "one head over all pixels, which refsim's decoders write out where they need it",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
@@ -44,15 +45,17 @@ ALONE = {
 }
 SHARED = ("config.py", "spec.py")
 """Files of a model's folder that both sides use."""
+HOSTS = "refsim/pipelines/hosts/"
+"""What the host does of a pipeline, for both sides."""
 WITHOUT_TTNN = (
-    "refsim/pipelines/",
     *(f"refsim/models/{name}/" for name in ("vae_cogvideox", "vae_wan", "wan22")),
 )
-"""What only refsim runs so far: autoencoders, video models and whole pipelines."""
+"""What only refsim runs so far: autoencoders and video models."""
 
 RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}
 UNMATCHED = {"refsim": ("shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask", "silu")}
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
+_GROUPS = "one process drives the submeshes of all cfg groups"
 DIFFERENT = {
     "layers/linear.py:AttentionSizes.padded": "in refsim Ulysses pads for itself, in the exchange",
     "layers/linear.py:Linear.__init__": "refsim's decoders keep their weights without bias themselves",
@@ -60,6 +63,9 @@ DIFFERENT = {
     "models/cogvideox/embeddings.py:TimeEmbedding.__call__": "on the devices activations have one dtype, the context's",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "models/t5/encoder.py:RelativeBias.__call__": "buckets of positions lie on the devices once for all layers",
+    "parallel/cfg.py:gather_batch": _GROUPS,
+    "pipelines/denoise.py:denoise": _GROUPS,
+    "pipelines/pipeline.py:Run.load": "the class is the part's counterpart, and parts may share a context",
     "pipelines/speculative.py:DFlashDrafter.propose": _LIST,
     "parallel/usp.py:joint_attention": "refsim's prompt may bring no queries, and simulate_attention asks for the lse",
 }
@@ -80,7 +86,7 @@ def files(root: Path, side: str) -> set[str]:
 
 def is_excused(name: str) -> bool:
     """Whether a file of refsim is one that tt_impl shares, or has no use for yet."""
-    shared = name.startswith("refsim/models/") and name.endswith(SHARED)
+    shared = name.startswith(HOSTS) or (name.startswith("refsim/models/") and name.endswith(SHARED))
     return shared or any(name.startswith(part) for part in WITHOUT_TTNN)
 
 

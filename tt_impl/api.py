@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +50,7 @@ def run(
     for path, name in ((checkpoint, "checkpoint"), (inputs, "inputs")):
         if isinstance(path, str | Path) and not Path(path).exists():
             raise UserError(f"{name} '{path}' does not exist; give the path of one that does.")
-    if importlib.util.find_spec("ttnn") is None:
-        raise UserError(
-            f"backend {options.backend} needs ttnn, which is not installed in this Python; "
-            "pip install 'refsim[ttnn]' in Python 3.10 or 3.12."
-        )
+    _check_installed(options)
     with tempfile.TemporaryDirectory(prefix="refsim-inputs-", ignore_cleanup_errors=True) as folder:
         if isinstance(inputs, dict):
             path = Path(folder) / "inputs.safetensors"
@@ -71,6 +68,33 @@ def run(
     if out is not None:
         output.write(out, safetensors.torch.save(outcome.tensors))
     return outcome
+
+
+def run_pipeline(
+    arguments: dict[str, Any], options: RunOptions, progress: Callable[[int, int], None] | None = None
+) -> Outcome:
+    """Run a pipeline folder in bf16 on a ttnn backend: ``frames`` and ``steps``, see ``tt_impl.pipelines.denoise``.
+
+    Args:
+        arguments: of that program; ``inputs`` is a file of what the pipeline's host prepared.
+        progress: called with the number of denoising steps that are done and of all of them.
+
+    Raises:
+        UserError: an option that a ttnn backend does not have, a part of the folder that has no counterpart in TTNN,
+            ttnn is not installed, or the backend is not there.
+        RankFailure: ttnn refused the program, crashed or hung.
+    """
+    check_options(options)
+    _check_installed(options)
+    return execute("tt_impl.pipelines.denoise:program", options, arguments, progress=progress)
+
+
+def _check_installed(options: RunOptions) -> None:
+    if importlib.util.find_spec("ttnn") is None:
+        raise UserError(
+            f"backend {options.backend} needs ttnn, which is not installed in this Python; "
+            "pip install 'refsim[ttnn]' in Python 3.10 or 3.12."
+        )
 
 
 def _as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:

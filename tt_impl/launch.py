@@ -7,6 +7,8 @@ import json
 import select
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,13 @@ from refsim import processes
 from refsim.errors import RankFailure, UserError
 from refsim.jobs import Job
 from refsim.options import RunOptions
+from tt_impl.progress import read as read_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_TICK_S = 0.2
+"""How often a running program is asked how far it is."""
 
 KINDS = {"ttnn-mock": "mock", "ttnn-sim": "sim", "ttnn-device": "device"}
 
@@ -72,6 +78,7 @@ class Worker:
         *,
         values: bool = True,
         optable: bool = False,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         """Run ``program`` (``module:function``) on a mesh of a ttnn backend.
 
@@ -81,6 +88,8 @@ class Worker:
             arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
             values: on a mock mesh, compute golden values; without them what is read from a device is zero.
             optable: note what every operation takes on a device, in ``Outcome.optable`` and ``Outcome.resources``.
+            progress: called with the number of the program's steps that are done and of all of them, whenever it
+                reports one; each begins the timeout anew.
 
         Raises:
             UserError: a mistake of the user.
@@ -95,14 +104,14 @@ class Worker:
                 "optable": optable,
             }
             (folder / "job.json").write_text(json.dumps(message), encoding="utf-8")
-            code = self._run(folder, options.timeout_s)
+            code = self._run(folder, options.timeout_s, progress)
             return _read(folder, code, folder / "log" if (folder / "log").exists() else self._log)
 
     @property
     def _log(self) -> Path:
         return Path(self._folder.name) / "log"
 
-    def _run(self, folder: Path, timeout_s: float) -> int:
+    def _run(self, folder: Path, timeout_s: float, progress: Callable[[int, int], None] | None) -> int:
         """Exit code of the job's process, or of the worker itself if that ended first."""
         if self._process is None:
             self._start()
@@ -113,7 +122,7 @@ class Worker:
             pass  # it has ended; its exit code is read below
         done = False
         try:
-            if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            if not self._wait(folder, timeout_s, progress):
                 raise RankFailure(f"ttnn gave no answer in {timeout_s:g} s; it was in {_last(folder)}.", rank=0)
             answer = self._process.stdout.readline()
             done = bool(answer)
@@ -121,6 +130,18 @@ class Worker:
         finally:
             if not done:
                 self._stop()
+
+    def _wait(self, folder: Path, timeout_s: float, progress: Callable[[int, int], None] | None) -> bool:
+        """Whether the process answered, no more than ``timeout_s`` after the last step that its program reported."""
+        reached, until = None, time.monotonic() + timeout_s
+        while not select.select([self._process.stdout], [], [], max(0.0, min(_TICK_S, until - time.monotonic())))[0]:
+            if (steps := read_progress(folder)) not in (None, reached):
+                reached, until = steps, time.monotonic() + timeout_s
+                if progress is not None:
+                    progress(*steps)
+            if time.monotonic() >= until:
+                return False
+        return True
 
     def _start(self) -> None:
         with self._log.open("wb") as log:

@@ -26,6 +26,7 @@ import safetensors.torch
 from refsim import processes
 from refsim.checkpoint import Checkpoint
 from refsim.jobs import Job, failure, named
+from tt_impl import progress
 from tt_impl.mesh import open_mesh, stand_in
 
 _BACKTRACE = re.compile(r"\s*backtrace:")  # of C++, at the end of ttnn's messages; it stays in the traceback
@@ -56,6 +57,7 @@ def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
         from tt_impl.record import Recorder
 
         recorder = Recorder(folder / "last_op")
+        progress.write_to(folder)
         with contextlib.ExitStack() as stack:
             if message["kind"] == "mock" and message["values"]:
                 stack.enter_context(stand_in().values())

@@ -32,6 +32,30 @@ if TYPE_CHECKING:
 _PROGRAM = "refsim.pipelines.denoise:program"
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What a backend gave of a pipeline.
+
+    Attributes:
+        tensors: ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps``, the latents after every step.
+        report: ``seconds`` per stage, and what else there is to say of the run.
+        replicas_equal: every rank ended with the same frames.
+        hazards: uses of device buffers that nothing kept apart.
+    """
+
+    tensors: dict[str, Tensor]
+    report: dict[str, Any]
+    wall_s: float
+    replicas_equal: bool = True
+    hazards: tuple[str, ...] = ()
+    bytes_by_collective: dict[str, int] = field(default_factory=dict)
+
+
+Progress = Callable[[int, int], None]
+Backend = Callable[[dict[str, Any], RunOptions, Progress | None], Ran | None]
+"""Runs a pipeline with the arguments of ``denoise.program``; None on torchrun's ranks above 0."""
+
+
 @dataclass
 class Generated:
     """What a pipeline gave.
@@ -41,7 +65,8 @@ class Generated:
         steps: latents after every denoising step, stacked.
         seconds: per stage, as rank 0 saw it.
         replicas_equal: every rank ended with the same frames.
-        check: against the single-process run, None unless asked for.
+        notes: what else a backend reported.
+        check: against another run, None unless asked for.
     """
 
     pixels: Tensor
@@ -58,15 +83,19 @@ class Generated:
 
 @dataclass(frozen=True)
 class Check:
-    """How far a run is from the single-process run of the same program.
+    """How far a run is from the one it is checked against.
 
     Attributes:
+        against: what that was, in words.
         step_pcc: Pearson correlation of the latents after every step.
-        max_pixel_difference: largest difference of two 8-bit values.
+        picture_pcc: of all 8-bit values of the pictures.
+        max_pixel_difference: largest difference of two of these values.
         exact: storage was fp32, where pixels are judged too; bf16 rounds a latent by more than a pixel's step.
     """
 
+    against: str
     step_pcc: list[float]
+    picture_pcc: float
     max_pixel_difference: int
     exact: bool
 
@@ -85,7 +114,8 @@ def generate_images(
     *,
     options: RunOptions | None = None,
     check: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
+    backend: Backend | None = None,
     **given: Any,
 ) -> Generated | None:
     """Run a pipeline folder; None on torchrun's ranks above 0.
@@ -93,8 +123,10 @@ def generate_images(
     Args:
         request: prompt, size, steps, guidance and seed.
         options: where and how it runs.
-        check: run once more in a single process and compare.
+        check: run once more and compare: in a single process, or, what ``backend`` gave, with refsim's ranks on the
+            same mesh in the same dtype.
         progress: called now and then with the number of denoising steps that are done and of all of them.
+        backend: what runs it if not refsim's own ranks; refsim checks the folder's parts all the same.
         given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
             :meth:`refsim.options.RunOptions.of`.
 
@@ -112,16 +144,39 @@ def generate_images(
     pipeline.check(root, Device(options))
     with as_file(pipeline.prepare(root, request)) as inputs:
         arguments = {"folder": str(root), "inputs": str(inputs), "request": asdict(request)}
-        result = launch.execute(_PROGRAM, options, arguments, progress=progress)
+        result = (backend or run_on_ranks)(arguments, options, progress)
         if result is None:
             return None
         found = _generated(result, pipeline.fps)
         if check:
-            single = get_mesh("n150")
-            serial = options.but(mesh=single, parallel=parse_parallel("sp1", single), delay=None, fault="")
-            alone = launch.execute(_PROGRAM, serial, arguments, progress=progress)
-            found = replace(found, check=_compare(found, _generated(alone, pipeline.fps), options.dtype))
+            other, against = _to_check_against(options, backend)
+            alone = run_on_ranks(arguments, other, progress)
+            found = replace(found, check=_compare(found, _generated(alone, pipeline.fps), options.dtype, against))
     return found
+
+
+def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran | None:
+    """Run a pipeline on refsim's own ranks; see :data:`Backend`."""
+    result = launch.execute(_PROGRAM, options, arguments, progress=progress)
+    if result is None:
+        return None
+    return Ran(
+        result.tensors,
+        {name: value for name, value in result.value.items() if name != "digest"},
+        result.wall_s,
+        replicas_equal=len({value["digest"] for value in result.values}) == 1,
+        hazards=tuple(str(hazard) for hazard in result.hazards),
+        bytes_by_collective=result.bytes_by_collective,
+    )
+
+
+def _to_check_against(options: RunOptions, backend: Backend | None) -> tuple[RunOptions, str]:
+    """Return the options of the run that a run is checked against, and what it is in words."""
+    plain = options.but(backend="cpu", delay=None, fault="")
+    if backend is not None:
+        return plain, f"refsim's ranks in {options.dtype}"
+    single = get_mesh("n150")
+    return plain.but(mesh=single, parallel=parse_parallel("sp1", single)), "one process"
 
 
 def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, options: RunOptions) -> None:
@@ -182,28 +237,34 @@ def _mp4(found: Generated) -> bytes:
     return content.getvalue()
 
 
-def _generated(result: launch.Result, fps: int) -> Generated:
+def _generated(result: Ran, fps: int) -> Generated:
     import torch
 
     frames = result.tensors["frames"].float()
     pixels = ((frames / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
-    notes = {name: value for name, value in result.value.items() if name not in ("digest", "seconds")}
     return Generated(
         pixels=pixels[0].permute(1, 2, 3, 0).contiguous(),
         steps=result.tensors["steps"],
-        seconds=result.value["seconds"],
-        replicas_equal=len({value["digest"] for value in result.values}) == 1,
-        hazards=[str(hazard) for hazard in result.hazards],
+        seconds=result.report["seconds"],
+        replicas_equal=result.replicas_equal,
+        hazards=list(result.hazards),
         bytes_by_collective=result.bytes_by_collective,
         wall_s=result.wall_s,
         fps=fps,
-        notes=notes,
+        notes={name: value for name, value in result.report.items() if name != "seconds"},
     )
 
 
-def _compare(found: Generated, alone: Generated, dtype: str) -> Check:
+def _compare(found: Generated, other: Generated, dtype: str, against: str) -> Check:
+    pcc = [_pcc(a, b) for a, b in zip(found.steps, other.steps, strict=True)]
+    difference = int((found.pixels.int() - other.pixels.int()).abs().max())
+    return Check(against, pcc, _pcc(found.pixels, other.pixels), difference, exact=dtype == "fp32")
+
+
+def _pcc(a: Tensor, b: Tensor) -> float:
+    """Return Pearson's correlation; two equal tensors have 1, constant ones too."""
     import torch
 
-    pairs = zip(found.steps, alone.steps, strict=True)
-    pcc = [float(torch.corrcoef(torch.stack([a.double().flatten(), b.double().flatten()]))[0, 1]) for a, b in pairs]
-    return Check(pcc, int((found.pixels.int() - alone.pixels.int()).abs().max()), exact=dtype == "fp32")
+    if torch.equal(a, b):
+        return 1.0
+    return float(torch.corrcoef(torch.stack([a.double().flatten(), b.double().flatten()]))[0, 1])

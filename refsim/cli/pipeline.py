@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import typer
 
 from refsim import output
-from refsim.api.images import Generated, check_writer, generate_images, write_pictures
+from refsim.api.images import Generated, Progress, Ran, check_writer, generate_images, write_pictures
 from refsim.cli.progress import StepProgress
 from refsim.options import RunOptions
 from refsim.output import check_folder
@@ -51,9 +53,11 @@ def _ask() -> str | None:
 
 
 def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Output, *, check: bool) -> int:
-    title = f"{folder.name} on {options.mesh}, {options.parallel}, {options.parallel.attention}"
+    where = "" if options.backend == "cpu" else f"{options.backend} "
+    title = f"{folder.name} on {where}{options.mesh}, {options.parallel}, {options.parallel.attention}"
     with StepProgress(title, quiet=out.as_json) as progress:
-        found = generate_images(folder, request, options=options, check=check, progress=progress)
+        backend = None if options.backend == "cpu" else _run_ttnn
+        found = generate_images(folder, request, options=options, check=check, progress=progress, backend=backend)
     if found is None:
         return 0
     files = write_pictures(found, out.folder)
@@ -62,6 +66,7 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Outp
         "prompt": request.prompt,
         "mesh": options.mesh.name,
         "parallel": str(options.parallel),
+        "backend": options.backend,
         "pictures": len(found.pixels),
         "size": list(found.pixels.shape[1:3]),
         "files": [str(path) for path in files],
@@ -72,7 +77,9 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Outp
         **found.notes,
         "check": judged
         and {
+            "against": judged.against,
             "step_pcc": judged.step_pcc,
+            "picture_pcc": judged.picture_pcc,
             "max_pixel_difference": judged.max_pixel_difference,
             "passed": judged.passed,
         },
@@ -84,16 +91,37 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Outp
     return int(bool(wrong))
 
 
+def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran:
+    """Run a pipeline in TTNN, in a process of its own; see :data:`refsim.api.images.Backend`."""
+    from tt_impl.api import run_pipeline as run
+
+    started = time.monotonic()
+    outcome = run(arguments, options, progress)
+    values = "golden values, kernels not run" if options.backend == "ttnn-mock" else "computed by the device's kernels"
+    report = outcome.report | {
+        "ran": f"{outcome.ran} ({values})",
+        "operations": len(outcome.ops),
+        "collectives": len(outcome.collectives),
+    }
+    held = Counter()
+    for collective in outcome.collectives:
+        held[f"{collective['collective']}@axis{collective['axis']}"] += collective["bytes"]
+    return Ran(outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(held))
+
+
 def _text(summary: dict[str, Any], found: Generated) -> str:
     height, width = summary["size"]
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["seconds"].items())
-    same = "all ranks agree" if found.replicas_equal else "RANKS DISAGREE"
-    lines = [f"{summary['pictures']} picture(s) of {height}x{width} -> {summary['files'][0]}  ({same}; {stages})"]
-    lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str)]
+    same = "all ranks agree; " if found.replicas_equal else "RANKS DISAGREE; "
+    if summary["backend"] != "cpu":
+        same = ""
+    lines = [f"{summary['pictures']} picture(s) of {height}x{width} -> {summary['files'][0]}  ({same}{stages})"]
+    lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str | int)]
     if found.check is not None:
         lines += [f"step {i:3d}  PCC {pcc:.12f}" for i, pcc in enumerate(found.check.step_pcc)]
         verdict = "passed" if found.check.passed else "FAILED"
         lines.append(
-            f"check against one process: {verdict}, largest difference of a pixel {found.check.max_pixel_difference}"
+            f"check against {found.check.against}: {verdict}, PCC of the pictures {found.check.picture_pcc:.6f}, "
+            f"largest difference of a pixel {found.check.max_pixel_difference}"
         )
     return "\n".join(lines)

@@ -132,9 +132,12 @@ def _run_pipeline(
 ) -> None:
     from refsim.runtime import launch
 
-    if options.backend != "cpu":
-        raise UserError(f"a pipeline runs on backend cpu, not {options.backend}; give the folder of its transformer.")
-    launch.warm_up()
+    if options.backend == "cpu":
+        launch.warm_up()
+    else:
+        from tt_impl.api import check_options
+
+        check_options(options)
     from refsim.cli.pipeline import Output, run_pipeline
 
     code = run_pipeline(folder, request, options, Output(out, as_json=as_json), interactive=interactive, check=check)

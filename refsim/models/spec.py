@@ -173,6 +173,7 @@ class ModelSpec:
             for as many tokens as the case's ``inputs`` have.
         ttnn_block: the same in TTNN, with a context in place of the device.
         pipeline: of a transformer, the class that runs whole pipeline folders, see :mod:`refsim.pipelines.pipeline`.
+        ttnn_pipeline: the same in TTNN, see :mod:`tt_impl.pipelines.pipeline`.
         pipeline_classes: what ``model_index.json`` of these folders says.
         published: the published configurations, of which the first stands for the model.
         latent: of a transformer or a decoder, what its latent becomes.
@@ -197,6 +198,7 @@ class ModelSpec:
     block: str | None = None
     ttnn_block: str | None = None
     pipeline: str | None = None
+    ttnn_pipeline: str | None = None
     pipeline_classes: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
     latent: Literal["image", "video"] | None = None
@@ -215,7 +217,16 @@ class ModelSpec:
             raise UserError(f"model '{self.name}' is a '{self.kind}'; choose one of {', '.join(KINDS)}.")
         if not self.class_names:
             raise UserError(f"model '{self.name}' has no class_names; give what its config.json says.")
-        for reference in (self.model, self.config, self.ttnn, self.block, self.ttnn_block, self.pipeline):
+        references = (
+            self.model,
+            self.config,
+            self.ttnn,
+            self.block,
+            self.ttnn_block,
+            self.pipeline,
+            self.ttnn_pipeline,
+        )
+        for reference in references:
             if reference is not None and not _REFERENCE.fullmatch(reference):
                 raise UserError(f"model '{self.name}' names '{reference}'; write module:Name.")
         for published in self.published:

@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from refsim.parallel.cfg import batch_range, gather_batch, guide
+from refsim.pipelines.hosts.base import expert_of
 from refsim.pipelines.pipeline import Pipeline, Run, find_pipeline
 from refsim.pipelines.request import PipelineRequest
 from refsim.pipelines.transformer import digest
@@ -70,7 +71,7 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
     used: list[str] = []
     for index, t in enumerate(scheduler.timesteps):
         device.progress(index, len(scheduler.timesteps))
-        expert = next(name for name, until in experts if float(t) >= until * scheduler.num_train_timesteps)
+        expert = expert_of(experts, float(t), scheduler.num_train_timesteps)
         if used[-1:] != [expert]:
             transformer = None  # the one before is let go of first: two do not fit into a device
             transformer, _ = run.load(expert, pipeline.transformer)

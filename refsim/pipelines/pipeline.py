@@ -1,6 +1,7 @@
 """What a pipeline of diffusers says for itself; everything that pipelines share is in :mod:`refsim.pipelines.denoise`.
 
-A new pipeline is one file with a subclass of :class:`Pipeline`, named in the spec of its transformer (``pipeline``).
+A new pipeline is a host in :mod:`refsim.pipelines.hosts`, and a file with a subclass of it and of :class:`Pipeline`,
+named in the spec of its transformer (``pipeline``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from refsim.errors import UserError
 from refsim.models.registry import by_pipeline, find_model, models
 from refsim.models.spec import resolve
 from refsim.pipelines.host import HostScheduler
+from refsim.pipelines.hosts.base import PipelineHost
 from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.runtime.device import Device
 
@@ -47,35 +49,20 @@ class Run:
         return load_part(self.device, self.root, name, kind)
 
 
-class Pipeline:
-    """A pipeline: what the host prepares, how prompts are encoded and latents decoded, and how its loop differs.
+class Pipeline(PipelineHost):
+    """A pipeline: how prompts are encoded and latents decoded on refsim's ranks; the rest is its host's.
 
     The loop hands the transformer, at every step, ``hidden_states`` (the latents, once per sample of this cfg group),
     ``timestep`` (B,) and what :meth:`encode` gave.
 
     Attributes:
         transformer: the class of its transformer.
-        fps: frames per second of what it writes; 1 for pictures.
-        classifier_free: with guidance above 1 it runs a negative and a positive prompt. A pipeline whose guidance is
-            an input of the transformer says False, and always runs one sample.
-        guidance_dtype: what a prediction is converted to before guidance; None leaves it in storage dtype.
     """
 
     transformer: ClassVar[type]
-    fps: ClassVar[int] = 1
-    classifier_free: ClassVar[bool] = True
-    guidance_dtype: ClassVar[torch.dtype | None] = None
 
     def check(self, root: Path, device: Device) -> None:
         """Read headers only; ``UserError`` if a part is missing, damaged or does not fit the others."""
-        raise NotImplementedError
-
-    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """Do the host's part, once: tokens of the prompts, and the noise as ``latents`` (1, ...) in fp32.
-
-        Raises:
-            UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
-        """
         raise NotImplementedError
 
     def encode(self, run: Run) -> dict[str, Tensor]:
@@ -88,27 +75,9 @@ class Pipeline:
         """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
         raise NotImplementedError
 
-    def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
-        """Return the parts that take turns as the transformer, each with the share of the schedule down to which it
-        runs.
-        """
-        return (("transformer", 0.0),)
-
     def schedule(self, run: Run) -> HostScheduler:
         """Return the scheduler with its time steps set."""
-        return HostScheduler(run.device, run.root / "scheduler", run.request.steps)
-
-    def timestep(self, t: Tensor) -> Tensor:
-        """Return what the transformer takes for a time step of the scheduler (float64, no dims)."""
-        return t.float()
-
-    def batch(self, request: PipelineRequest) -> int:
-        """Return how many samples run: 2 (negative, positive) with classifier-free guidance, otherwise 1."""
-        return 2 if self.classifier_free and request.guided else 1
-
-    def texts(self, request: PipelineRequest) -> list[str]:
-        """Return the prompts of the batch, negative first."""
-        return [request.negative_prompt, request.prompt][-self.batch(request) :]
+        return HostScheduler(run.device, lambda: self.scheduler(run.root, run.request, run.tensors))
 
 
 def find_pipeline(root: Path) -> Pipeline:

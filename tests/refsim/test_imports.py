@@ -9,7 +9,9 @@ refsim.errors, mesh, config, ...      the foundations import none of the layers
 refsim.*                              what else lies at refsim's root is the front; no layer or foundation imports it
 refsim.cli                            alone imports what lies beside refsim (tt_impl, parity, ...), inside functions;
                                       nothing but ``__main__`` imports it
-tt_impl                               takes from refsim: the foundations and what a model's folder says of itself
+tt_impl                               takes from refsim: the foundations, what a model's folder says of itself, and the
+                                      host's part of a pipeline (refsim.pipelines.request, hosts)
+refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
 tt_impl.mock                          takes from the project: meshes, errors, and what every kind of mesh needs
                                       (tt_impl.installed, intercept); imported in ``tt_impl.mesh.stand_in`` only
 ttnn                                  is imported by tt_impl only, and in functions by the faults that are put into it
@@ -29,7 +31,10 @@ from tests.tree import PRODUCT, ROOT, files, imports, module_name
 LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
 BASE = ("errors", "mesh", "config", "options", "checkpoint", "output", "extensions", "jobs", "processes")
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
-LENT = re.compile(rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs))(\.|$)")
+LENT = re.compile(
+    rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
+)
+HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
 LEAVES = ("installed", "intercept")
 MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
 LEAF_LENT = re.compile(r"refsim\.errors(\.|$)")
@@ -74,6 +79,8 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
         broken.append("refsim imports nothing beside it but in functions of refsim.cli")
     if top == "tt_impl" and within(name, ("refsim",)) and not LENT.match(name):
         broken.append("the device backend must not borrow from the reference")
+    if HOST.match(module) and within(name, ("refsim",)) and not LENT.match(name):
+        broken.append("the host of a pipeline runs no model")
     if within(module, ("mock",), "tt_impl") and within(name, PRODUCT) and not MOCK_LENT.match(name):
         broken.append("tt_impl.mock takes only meshes and errors from the project")
     if within(module, LEAVES, "tt_impl") and within(name, PRODUCT) and not LEAF_LENT.match(name):
@@ -153,6 +160,9 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("tt_impl.mesh", "import refsim", "must not borrow"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35 import block", "must not borrow"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35.configuration import x", "must not borrow"),
+        ("tt_impl.pipelines.wan", "from refsim.pipelines.wan import WanPipeline", "must not borrow"),
+        ("refsim.pipelines.hosts.wan", "from refsim.models.wan22.transformer import x", "runs no model"),
+        ("refsim.pipelines.hosts.base", "from refsim.pipelines.host import HostScheduler", "runs no model"),
     ],
 )
 def test_a_planted_violation_is_caught(module, source, rule):
@@ -173,6 +183,7 @@ def test_a_planted_violation_is_caught(module, source, rule):
         ("tt_impl.mesh", "import ttnn\nfrom refsim.mesh import MeshSpec\nimport refsim.errors"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35.config import C\nfrom refsim.models.sd35 import config"),
         ("tt_impl.mesh", "def stand_in():\n    from tt_impl.mock import hardware"),
+        ("tt_impl.pipelines.wan", "from refsim.pipelines.hosts.wan import WanHost\nimport refsim.pipelines.request"),
         ("tt_impl.mock.checks", "from tt_impl.intercept import Invocation\nfrom tt_impl.mock import rules"),
         ("parity.gate", "from refsim.parallel import ring\nimport tt_impl.mesh"),
         ("refsim.models.sd35.block", "import ttnn_like\nfrom paritybit import x"),

@@ -44,6 +44,7 @@ SPEC = ModelSpec(
     block="refsim.models.cogvideox.block:bind_block",
     ttnn_block="tt_impl.models.cogvideox.block:bind_block",
     pipeline="refsim.pipelines.cogvideox:CogVideoXPipeline",
+    ttnn_pipeline="tt_impl.pipelines.cogvideox:CogVideoXPipeline",
     pipeline_classes=("CogVideoXPipeline",),
     latent="video",
     channel_dim=2,

@@ -77,6 +77,7 @@ SPEC = ModelSpec(
     block="refsim.models.flux1.block:bind_block",
     ttnn_block="tt_impl.models.flux1.block:bind_block",
     pipeline="refsim.pipelines.flux:FluxPipeline",
+    ttnn_pipeline="tt_impl.pipelines.flux:FluxPipeline",
     pipeline_classes=("FluxPipeline",),
     latent="image",
     channel_dim=2,

@@ -65,6 +65,7 @@ SPEC = ModelSpec(
     block="refsim.models.sd35.block:bind_block",
     ttnn_block="tt_impl.models.sd35.block:bind_block",
     pipeline="refsim.pipelines.stable_diffusion_3:StableDiffusion3Pipeline",
+    ttnn_pipeline="tt_impl.pipelines.stable_diffusion_3:StableDiffusion3Pipeline",
     pipeline_classes=("StableDiffusion3Pipeline",),
     latent="image",
     published=(

@@ -32,6 +32,7 @@ SPEC = ModelSpec(
     model="refsim.models.wan22.transformer:WanTransformer",
     config="refsim.models.wan22.config:WanConfig",
     pipeline="refsim.pipelines.wan:WanPipeline",
+    ttnn_pipeline="tt_impl.pipelines.wan:WanPipeline",
     pipeline_classes=("WanPipeline",),
     latent="video",
     published=(

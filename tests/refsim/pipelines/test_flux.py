@@ -10,7 +10,7 @@ import torch
 
 from refsim.api.images import generate_images
 from refsim.errors import UserError
-from refsim.pipelines.flux import pack, positions, unpack
+from refsim.pipelines.hosts.flux import pack, positions, unpack
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.helpers import relative_rmse
 from tests.refsim.models.tiny_text import make_encoder

@@ -1,0 +1,62 @@
+"""What a pipeline asks of its host, whatever the devices are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from refsim.pipelines.hosts.schedule import Schedule
+from refsim.pipelines.request import PipelineRequest
+
+
+class PipelineHost:
+    """What the host prepares, which expert runs when, and the scheduler.
+
+    Attributes:
+        fps: frames per second of what it writes; 1 for pictures.
+        classifier_free: with guidance above 1 it runs a negative and a positive prompt. A pipeline whose guidance is
+            an input of the transformer says False, and always runs one sample.
+        guidance_dtype: what a prediction is converted to before guidance; None leaves it in storage dtype.
+    """
+
+    fps: ClassVar[int] = 1
+    classifier_free: ClassVar[bool] = True
+    guidance_dtype: ClassVar[torch.dtype | None] = None
+
+    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+        """Do the host's part, once: tokens of the prompts, and the noise as ``latents`` (1, ...) in fp32.
+
+        Raises:
+            UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
+        """
+        raise NotImplementedError
+
+    def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
+        """Return the parts that take turns as the transformer, each with the share of the schedule down to which it
+        runs.
+        """
+        return (("transformer", 0.0),)
+
+    def scheduler(self, root: Path, request: PipelineRequest, tensors: dict[str, Tensor]) -> Schedule:
+        """Return the folder's scheduler with its time steps set; ``tensors`` are what :meth:`prepare` gave."""
+        return Schedule(root / "scheduler", request.steps)
+
+    def timestep(self, t: Tensor) -> Tensor:
+        """Return what the transformer takes for a time step of the scheduler (float64, no dims)."""
+        return t.float()
+
+    def batch(self, request: PipelineRequest) -> int:
+        """Return how many samples run: 2 (negative, positive) with classifier-free guidance, otherwise 1."""
+        return 2 if self.classifier_free and request.guided else 1
+
+    def texts(self, request: PipelineRequest) -> list[str]:
+        """Return the prompts of the batch, negative first."""
+        return [request.negative_prompt, request.prompt][-self.batch(request) :]
+
+
+def expert_of(experts: tuple[tuple[str, float], ...], t: float, num_train_timesteps: int) -> str:
+    """Return the name of the expert that runs time step ``t``: the first whose share of the schedule reaches it."""
+    return next(name for name, until in experts if t >= until * num_train_timesteps)

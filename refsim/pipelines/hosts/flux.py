@@ -1,0 +1,100 @@
+"""The host of Flux.1: two tokenizers, noise packed two by two, positions; Euler flow matching, shifted by the size."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refsim.checkpoint import Checkpoint
+from refsim.errors import UserError
+from refsim.models.vae.config import VAEConfig
+from refsim.pipelines.hosts.base import PipelineHost
+from refsim.pipelines.hosts.schedule import Schedule, read_scheduler_config
+from refsim.pipelines.request import PipelineRequest, load_tokenizer
+
+_PACKED = 2
+_TRAIN_TIMESTEPS = 1000
+_LONGEST_TEXT = 512
+_SAMPLE_SIZE = 128
+_SHIFT = {"base_image_seq_len": 256, "max_image_seq_len": 4096, "base_shift": 0.5, "max_shift": 1.15}
+
+
+class FluxHost(PipelineHost):
+    """Dev (guidance as a number) and schnell."""
+
+    classifier_free = False
+
+    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+        """Tokens ``clip`` (1, 77) and ``t5`` (1, L), ``latents`` (1, N, 64) and ``grid``, their rows and columns."""
+        vae = VAEConfig.from_dict(Checkpoint(root / "vae").config)
+        if request.negative_prompt:
+            raise UserError("Flux has no negative prompt; leave out --negative-prompt.")
+        if request.frames not in (None, 1):
+            raise UserError(f"a picture has one frame, not {request.frames}; leave out --frames.")
+        step, default = vae.scale * _PACKED, vae.scale * _SAMPLE_SIZE
+        height, width = request.size(default, default, (step, step))
+        max_text = request.max_text or _LONGEST_TEXT
+        if max_text > _LONGEST_TEXT:
+            raise UserError(f"--max-text is at most {_LONGEST_TEXT} for this pipeline, not {max_text}.")
+        noise = torch.randn(
+            (1, vae.latent_channels, height // vae.scale, width // vae.scale),
+            generator=torch.Generator().manual_seed(request.seed),
+        )
+        tensors = {"latents": pack(noise), "grid": torch.tensor([height // step, width // step])}
+        for name, folder, length in (("clip", "tokenizer", None), ("t5", "tokenizer_2", max_text)):
+            tokenizer = load_tokenizer(root / folder)
+            tokens = tokenizer(
+                self.texts(request),
+                padding="max_length",
+                max_length=length or tokenizer.model_max_length,
+                truncation=True,
+                return_tensors="pt",
+            )
+            tensors[name] = tokens.input_ids
+        return tensors
+
+    def scheduler(self, root: Path, request: PipelineRequest, tensors: dict[str, Tensor]) -> Schedule:
+        """Sigmas from 1 down to 1 / steps, shifted by ``mu``, which grows with the number of tokens."""
+        config, steps = read_scheduler_config(root / "scheduler"), request.steps
+        more: dict[str, Any] = {"mu": _shift(config, tensors["latents"].shape[1])}
+        if not config.get("use_flow_sigmas"):
+            spacing = (1 / steps - 1.0) / max(steps - 1, 1)
+            more["sigmas"] = [1.0 + i * spacing for i in range(steps)]
+        return Schedule(root / "scheduler", steps, **more)
+
+    def timestep(self, t: Tensor) -> Tensor:
+        """In 0..1; the transformer multiplies by 1000 again."""
+        return t.float() / _TRAIN_TIMESTEPS
+
+
+def _shift(config: dict[str, Any], tokens: int) -> float:
+    """``mu`` on the line through (base_image_seq_len, base_shift) and (max_image_seq_len, max_shift)."""
+    values = [config.get(name, default) for name, default in _SHIFT.items()]
+    if not all(isinstance(v, (int, float)) and math.isfinite(v) for v in values) or values[0] == values[1]:
+        values_text = ", ".join(f"{name} {value!r}" for name, value in zip(_SHIFT, values, strict=True))
+        raise UserError(f"the scheduler's {values_text} make no line; the lengths must be two different numbers.")
+    few, many, low, high = values
+    slope = (high - low) / (many - few)
+    return tokens * slope + (low - slope * few)
+
+
+def pack(latent_BCHW: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, H/2 * W/2, 4 C), tokens row-major, the four values of a channel side by side."""
+    x = latent_BCHW.unflatten(3, (-1, _PACKED)).unflatten(2, (-1, _PACKED))
+    return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def unpack(tokens_BNC: Tensor, rows: int, columns: int) -> Tensor:
+    """What :func:`pack` made of (B, C, H, W), back; ``rows`` and ``columns`` of tokens."""
+    x = tokens_BNC.unflatten(2, (-1, _PACKED, _PACKED)).unflatten(1, (rows, columns))
+    return x.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
+def positions(rows: int, columns: int) -> Tensor:
+    """(rows * columns, 3) in fp32: [0, row, column] of every image token."""
+    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    return torch.stack([torch.zeros_like(row), row, column], -1).flatten(0, 1).float()

@@ -1,0 +1,131 @@
+"""What a pipeline says for itself on devices; what all share is in :mod:`tt_impl.pipelines.denoise`.
+
+Counterpart of ``refsim.pipelines.pipeline``: a pipeline is a subclass of its host (:mod:`refsim.pipelines.hosts`),
+shared by both implementations, and of :class:`Pipeline`; the spec of its transformer names it (``ttnn_pipeline``). What
+a part of the folder is in TTNN is asked of the part's own spec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.checkpoint import Checkpoint, Weights
+from refsim.errors import UserError
+from refsim.models.inputs import named_sizes
+from refsim.models.registry import by_pipeline, spec_of_checkpoint
+from refsim.models.spec import ModelSpec, resolve
+from refsim.options import RunOptions
+from refsim.pipelines.hosts.base import PipelineHost
+from refsim.pipelines.request import PipelineRequest, read_index
+from tt_impl.parallel.context import Context
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the folder, built on one submesh; its weights stay there as long as it is held.
+
+    Attributes:
+        model: ``Model(weights, ctx, config)`` in TTNN.
+        config: its configuration.
+        spec: what its folder says of it.
+        raw: its ``config.json``.
+    """
+
+    model: Any
+    ctx: Context
+    config: Any
+    spec: ModelSpec
+    raw: dict[str, Any] = field(repr=False)
+
+    def sizes(self, **inputs: torch.Tensor) -> dict[str, int]:
+        """The sizes of the named dims of the model's inputs, which its ``read`` takes."""
+        dims = self.spec.inputs(self.raw)
+        given = {name: tuple(x.shape) for name, x in inputs.items() if name in dims}
+        return named_sizes({name: dims[name] for name in given}, given)
+
+    def fetch(self, x: ttnn.Tensor) -> torch.Tensor:
+        """What every device of the submesh holds whole, (B, 1, ...), on the host as (B, ...)."""
+        return self.ctx.get_equal(x).squeeze(1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a pipeline folder on one cfg group.
+
+    Attributes:
+        device: the group's submesh.
+        tensors: what the host prepared.
+        samples: those of the batch of prompts, negative first, that belong to this group.
+    """
+
+    device: ttnn.MeshDevice
+    options: RunOptions
+    root: Path
+    request: PipelineRequest
+    tensors: dict[str, torch.Tensor] = field(repr=False)
+    samples: slice
+
+    @property
+    def storage(self) -> torch.dtype:
+        return self.options.storage
+
+    def load(self, name: str, ctx: Context | None = None) -> Part:
+        """Build a part of the folder on this submesh; ``ctx``: with the buffers of a former part."""
+        checkpoint = Checkpoint(self.root / name)
+        spec = spec_of_checkpoint(checkpoint)
+        ctx, config = ctx or Context(self.device, self.options), spec.config_class.from_dict(checkpoint.config)
+        model = _counterpart(self.root, name, spec, checkpoint)(Weights(checkpoint, self.storage), ctx, config)
+        return Part(model, ctx, config, spec, checkpoint.config)
+
+
+class Pipeline(PipelineHost):
+    """A pipeline: which parts it has, how prompts are encoded and latents decoded in TTNN."""
+
+    def parts(self, root: Path) -> tuple[str, ...]:
+        """The folders of all models of the pipeline, in the order they run."""
+        raise NotImplementedError
+
+    def check(self, root: Path) -> None:
+        """``UserError`` if a part has no counterpart in TTNN."""
+        for name in self.parts(root):
+            checkpoint = Checkpoint(root / name)
+            _counterpart(root, name, spec_of_checkpoint(checkpoint), checkpoint)
+
+    def encode(self, run: Run) -> dict[str, torch.Tensor]:
+        """The arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B, L, D)
+        among them, for ``run.samples``; the encoders run one after the other.
+        """
+        raise NotImplementedError
+
+    def decode(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
+        """The frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
+        raise NotImplementedError
+
+
+def _counterpart(root: Path, name: str, spec: ModelSpec, checkpoint: Checkpoint) -> Any:
+    if spec.ttnn is None:
+        raise UserError(
+            f"pipeline '{root}' has a {checkpoint.class_name} as {name}, which has no counterpart in TTNN; "
+            "run it on backend cpu."
+        )
+    return resolve(spec.ttnn)
+
+
+def find_pipeline(root: Path) -> Pipeline:
+    """The pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none in TTNN."""
+    name = read_index(root).get("_class_name")
+    spec = by_pipeline(name) if isinstance(name, str) else None
+    if spec is None or spec.ttnn_pipeline is None:
+        raise UserError(f"pipeline '{root}' is a {name}, which has no counterpart in TTNN; run it on backend cpu.")
+    return resolve(spec.ttnn_pipeline)()
+
+
+def decode_latents(run: Run, z: torch.Tensor) -> torch.Tensor:
+    """What the autoencoder's decoder makes of its input ``z``, (1, C, ...), on the host."""
+    part = run.load("vae")
+    return part.model.read(part.model(z=z), part.sizes(z=z))

@@ -1,0 +1,36 @@
+"""How far a program is: it says so, the worker writes it beside the job, the launcher reads it there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = "progress"
+
+
+@dataclass
+class _Place:
+    """Where this process's program writes; nowhere outside of a worker."""
+
+    path: Path | None = None
+
+
+_place = _Place()
+
+
+def write_to(folder: Path) -> None:
+    """Let :func:`report` write into the folder of a job."""
+    _place.path = folder / FILE
+
+
+def report(done: int, total: int) -> None:
+    """Say that ``done`` of ``total`` steps are over."""
+    if _place.path is not None:
+        _place.path.write_text(f"{done} {total}", encoding="utf-8")
+
+
+def read(folder: Path) -> tuple[int, int] | None:
+    """Return what the program of a job said last; None if it has said nothing, or is saying something just now."""
+    path = folder / FILE
+    words = path.read_text(encoding="utf-8").split() if path.exists() else []
+    return (int(words[0]), int(words[1])) if len(words) == 2 else None
