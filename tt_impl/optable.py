@@ -26,7 +26,10 @@ _FP32 = re.compile(r"fp32_dest_acc_en=(\d)")
 _OPAQUE = re.compile(r"<\w+>")
 _BYTES = {"BFLOAT16": 2.0, "UINT16": 2.0, "UINT8": 1.0, "BFLOAT8_B": 1088 / 1024, "BFLOAT4_B": 576 / 1024}
 _ALLOCATIONS = ("circular_buffer_allocate", "dataflow_buffer_allocate", "scratchpad_allocate")
-_SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
+SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
+"""What a node of a capture does to the level of a kind of memory."""
+_UNIT = 32
+"""Bytes; nodes tell what was asked for: a semaphore of 16 bytes takes 32 of the bank."""
 _PROGRAM = "circular_buffer_deallocate_all"
 """ttnn says so before it lays out the circular buffers of a program: one per device of a collective, else one."""
 _ONCE = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate", "ttnn.move", "ttnn.reallocate"})
@@ -37,7 +40,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class _Levels:
+class Levels:
     """What is allocated on a device, in bytes: ``l1`` of each core, ``dram`` of all banks together."""
 
     l1: int
@@ -46,7 +49,7 @@ class _Levels:
     dram_total: int
 
     @classmethod
-    def of(cls, device: ttnn.MeshDevice) -> _Levels:
+    def of(cls, device: ttnn.MeshDevice) -> Levels:
         l1 = ttnn.get_memory_view(device, ttnn.BufferType.L1)
         dram = ttnn.get_memory_view(device, ttnn.BufferType.DRAM)
         banks = dram.num_banks
@@ -87,9 +90,9 @@ class OpTable:
             result = call.proceed()
             made = [t for t in tensors_in(result) if on_device(t)]
             if made and not inputs:
-                self._reached(_Levels.of(made[0].device()), call.name)
+                self._reached(Levels.of(made[0].device()), call.name)
             return result
-        levels = _Levels.of(inputs[0].device())
+        levels = Levels.of(inputs[0].device())
         shapes = [list(t.shape) for t in inputs]  # before an operation that frees them
         received = received_bytes(call, inputs)
         begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
@@ -112,7 +115,7 @@ class OpTable:
         for name in _HIGHEST:
             kept[name] = max(kept[name], row[name])
 
-    def _reached(self, levels: _Levels, name: str) -> None:
+    def _reached(self, levels: Levels, name: str) -> None:
         self._dram_total = levels.dram_total
         self._peak_dram = max(self._peak_dram, (levels.dram, name))
 
@@ -146,17 +149,21 @@ def _given(call: Invocation) -> tuple[str, bool] | None:
     return None if given is None else (given.math_fidelity.name, given.fp32_dest_acc_en)
 
 
-def table(graph: list[dict[str, Any]], op: str, given: tuple[str, bool] | None, levels: _Levels) -> list[Row]:
-    """One row per device operation of one capture of ``op``, in order; ``levels`` are those before it."""
+def table(graph: list[dict[str, Any]], op: str | None, given: tuple[str, bool] | None, levels: Levels) -> list[Row]:
+    """One row per device operation of one capture of ``op``, in order; ``levels`` are those before it.
+
+    A capture of a whole program has no one operation: with None a row's ``op`` is the outermost call it was made in.
+    """
     rows: list[Row] = []
     open_: list[Row | None] = []
-    l1, dram = levels.l1, levels.dram
+    l1, dram, outermost = levels.l1, levels.dram, ""
     for node in graph:
         kind, params = node["node_type"], node["params"]
         if kind == "function_start":
             row = None
+            outermost = outermost if open_ else params["name"]
             if "program_factory_type" in params:
-                row = _row(op, params["name"], node["arguments"], given)
+                row = _row(op or outermost, params["name"], node["arguments"], given)
                 row |= {"l1_bytes": l1, "dram_bytes": dram}
                 row["read"] = _in_dram(graph, node["input_tensors"])
                 rows.append(row)
@@ -169,8 +176,8 @@ def table(graph: list[dict[str, Any]], op: str, given: tuple[str, bool] | None, 
             elif open_ and (row := open_[-1]) is not None:
                 row["outputs"] += _tensors(graph, node)  # created within; of a list of results ttnn says nothing else
                 row["written"] |= _in_dram(graph, node["connections"])
-        elif kind in _SIGN:
-            size = _SIGN[kind] * params["max_size_per_bank"]
+        elif kind in SIGN:
+            size = SIGN[kind] * bank_bytes(params)
             if params["type"] == "L1":
                 l1 += size
             elif params["type"] == "DRAM":
@@ -193,6 +200,11 @@ def table(graph: list[dict[str, Any]], op: str, given: tuple[str, bool] | None, 
         row["cores"] = max(map(len, layouts), default=0)
         row["cb_bytes"] = max((size for layout in layouts for size in layout.values()), default=0)
     return rows
+
+
+def bank_bytes(params: dict[str, Any]) -> int:
+    """What a bank gives for an allocation that a node tells of: whole multiples of the allocator's unit."""
+    return -(-params["max_size_per_bank"] // _UNIT) * _UNIT
 
 
 def _row(op: str, device_op: str, arguments: list[str], given: tuple[str, bool] | None) -> Row:

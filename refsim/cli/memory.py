@@ -1,4 +1,4 @@
-"""``refsim memory``: DRAM and L1 of a whole transformer on a mesh, from ttnn's allocator; no hardware is needed."""
+"""``refsim memory``: DRAM and L1 of a whole model on a mesh, from ttnn's allocator; no hardware is needed."""
 
 from __future__ import annotations
 
@@ -9,24 +9,32 @@ import typer
 
 
 def memory(
-    model: Annotated[str, typer.Option(help="A published SD3.5, its family left out or not.")] = "large",
+    model: Annotated[str, typer.Option(help="A published transformer, its family left out or not.")] = "large",
     mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "t3k",
     parallel: Annotated[str, typer.Option(help="Factors, such as cfg2_sp2_tp2.")] = "cfg2_sp2_tp2",
-    pixels: Annotated[int, typer.Option(min=1, help="Side of the square image.")] = 1024,
-    optable: Annotated[bool, typer.Option("--optable", help="Circular buffers and peak L1 too, op by op.")] = False,
+    size: Annotated[
+        str | None, typer.Option(help="1024, 480p, 720p ..., or a latent such as 64x64.", show_default="the largest")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Prompts of a cfg group at once.", show_default="a step's, over cfg")
+    ] = None,
+    optable: Annotated[bool, typer.Option("--optable", help="What every operation takes too, in the JSON.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Ask ttnn's own allocator, from shapes alone, whether a whole transformer fits a mesh."""
+    """Ask ttnn's own allocator, from shapes alone, whether a whole model fits a mesh, and what to shrink if not."""
     from refsim import output
     from refsim.options import RunOptions
     from tt_impl import memory as ttnn_memory
 
     options = RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
-    started = monotonic()
-    found = ttnn_memory.plan(model, options, pixels=pixels, optable=optable)
+    started, known = monotonic(), ttnn_memory.find_published(model)
+    shape = ttnn_memory.latent(known, size)
+    shapes = ttnn_memory.input_shapes(known, shape, options, batch)
+    found = ttnn_memory.plan(known, options, shapes, optable=optable)
     if not as_json:
-        typer.echo(ttnn_memory.text(found, f"{model} {parallel}, {pixels} px"))
+        title = f"{known.name} {parallel}, latent {'x'.join(map(str, shape))}"
+        typer.echo(ttnn_memory.text(found, title))
         return
-    row = {"mesh": mesh, "parallel": parallel, "ran": found.ran, "wall_s": round(monotonic() - started, 1)}
-    row |= found.report
+    row = {"name": known.name, "mesh": mesh, "parallel": parallel, "latent": list(shape), "ran": found.ran}
+    row |= {"wall_s": round(monotonic() - started, 1)} | found.report
     typer.echo(output.document(row | ({"resources": found.resources, "optable": found.optable} if optable else {})))

@@ -1,4 +1,4 @@
-"""``refsim report``: tables and plots made from predictions."""
+"""``refsim report``: tables and plots made from predictions, and tables of what ttnn's allocator says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ report = typer.Typer(no_args_is_help=True)
 
 @report.callback()
 def _report() -> None:
-    """Write reports made from predictions."""
+    """Write reports made from predictions and from ttnn's allocator."""
 
 
 @report.command()
@@ -28,3 +28,16 @@ def perf(
 
     check_folder(out, "--out")
     write(out, ttnn_memory, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
+def memory(
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
+    match: Annotated[str, typer.Option("-k", help="Systems whose name has all these words; others stay.")] = "",
+) -> None:
+    """Allocate the published systems, pipelines whole, on mock meshes: DRAM, L1, what to swap, what does not fit."""
+    from refsim.output import check_folder
+    from tt_impl.memory_report import write
+
+    check_folder(out, "--out")
+    write(out, match=match, progress=lambda text: typer.echo(text, err=True))

@@ -1,65 +1,133 @@
 """A whole model is allocated from shapes alone, and the allocator's figures add up.
 
-SD3.5-Large itself, with all its 38 blocks, is allocated by ``nox -s ttnn`` (``refsim memory``).
+The published models, all blocks, are allocated by ``nox -s ttnn`` (``refsim memory``).
 """
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from refsim.errors import UserError
+from refsim.models.spec import Published
 from refsim.options import RunOptions
 from tt_impl import memory
-from tt_impl.launch import Worker
+from tt_impl.launch import Outcome, Worker
+from tt_impl.residency import Model, residency
 
 DRAM = 12 * 1072693184
 """Bytes of one Wormhole device that ttnn hands out."""
-
-BLOCKS = {
-    "patch_size": 2,
-    "in_channels": 16,
-    "out_channels": 16,
-    "num_layers": 4,
-    "num_attention_heads": 38,
-    "attention_head_dim": 64,
-    "caption_projection_dim": 2432,
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 2048,
-    "pos_embed_max_size": 192,
-    "qk_norm": "rms_norm",
-}
+LARGE = memory.find_published("sd35-large")
+FOUR = LARGE.but(config=LARGE.config | {"num_layers": 4})
 BLOCK = 36 * 2432**2 + 30 * 2432 + 4 * 64
 """Parameters of a block of SD3.5-Large that does not drop the prompt."""
 
 
-def options(mesh: str, parallel: str) -> RunOptions:
-    return RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
+def plan(
+    worker: Worker, model: Published, mesh: str, parallel: str, size: tuple[int, ...] = (128, 128), **more: bool
+) -> Outcome:
+    options = RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
+    return memory.plan(model, options, memory.input_shapes(model, size, options), run=worker.execute, **more)
 
 
 def test_four_blocks_on_t3k(worker: Worker) -> None:
-    """Both cfg groups hold the same."""
-    outcome = memory.plan(BLOCKS, options("t3k", "cfg2_sp2_tp2"), optable=True, run=worker.execute)
-    first, second = outcome.report["groups"]
-    sizes = ("shape", "parameters", "total", "weights", "persistent", "peak", "headroom", "largest_free")
-    assert {k: first[k] for k in sizes} == {k: second[k] for k in sizes}
-    assert first["shape"] == [2, 2]
-    assert first["parameters"] == 8_146_280_768 - 34 * BLOCK  # 38 blocks: 8 056 627 520 and the positional table
-    assert first["total"] == DRAM
+    outcome = plan(worker, FOUR, "t3k", "cfg2_sp2_tp2", optable=True)
+    (found,) = outcome.report["groups"]
+    assert found["shape"] == [2, 2]
+    assert found["parameters"] == 8_146_280_768 - 34 * BLOCK  # 38 blocks: 8 056 627 520 and the positional table
+    assert found["total"] == DRAM
     # Half of the sharded weights in bf16, the positional table on the host, what is replicated (time, text, output),
     # the tiles of biases.
-    half = first["parameters"] - 192 * 192 * 2432
-    assert half < first["weights"] < 1.1 * half
-    assert first["weights"] < first["persistent"] < first["peak"] < first["total"]
-    assert first["headroom"] == first["total"] - first["peak"]
-    assert first["peak_op"].startswith("ttnn.")
+    half = found["parameters"] - 192 * 192 * 2432
+    assert half < found["weights"] < 1.1 * half
+    assert found["weights"] < found["persistent"] < found["peak"] < found["total"]
+    assert found["headroom"] == found["total"] - found["peak"]
+    # Every buffer that stays has an owner, whose bytes the allocator confirms.
+    assert sum(owner["bytes"] for owner in found["owners"]) == found["persistent"] - found["weights"]
+    assert {owner["owner"] for owner in found["owners"]} == {"all_gather", "ring.k", "ring.v"}
     # What the operations were seen to take, one by one, is what the capture of the whole forward says.
     resources = outcome.resources or {}
-    assert resources["peak_dram"] == {"bytes": first["peak"], "op": first["peak_op"], "total": first["total"]}
+    assert resources["peak_dram"] == {"bytes": found["peak"], "op": found["peak_op"], "total": found["total"]}
+    assert resources["peak_l1"] == {"bytes": found["l1"]["peak"], "op": found["l1"]["peak_op"]}
+    assert 0 < found["l1"]["kept"] <= found["l1"]["tensors"] < found["l1"]["peak"] < found["l1"]["total"]
     assert outcome.collectives and outcome.tensors == {}
     text = memory.text(outcome, "large")
-    assert "headroom" in text and "mock t3k (2x4)" in text and "peak L1 of a core" in text
+    assert "headroom" in text and "mock t3k (2x4)" in text and "of ring.k on axis 0" in text and "Fits: " in text
 
 
-def test_no_such_model(worker: Worker) -> None:
-    with pytest.raises(UserError, match=r"model 'huge' does not exist; choose one of sd35-medium, sd35-large\."):
-        memory.plan("huge", options("n150", "sp1"), run=worker.execute)
+def test_what_is_needed_is_what_is_allocated(worker: Worker) -> None:
+    """A model that would fit is measured both ways: block by block, as one that does not fit, and really."""
+    options = RunOptions.of(mesh="n300", parallel="tp2", backend="ttnn-mock")
+    shapes = {name: list(shape) for name, shape in memory.input_shapes(FOUR, (64, 64), options).items()}
+    one, other = (
+        worker.execute(program, options, {"model": FOUR.config, "shapes": shapes}, values=False).report["groups"][0]
+        for program in (memory.PROGRAM, memory.NEEDS)
+    )
+    same = ("parameters", "weights", "persistent", "peak", "peak_op", "headroom", "owners", "l1")
+    assert {key: one[key] for key in same} == {key: other[key] for key in same}
+
+
+def test_a_model_that_does_not_fit_says_what_to_shrink(worker: Worker) -> None:
+    outcome = plan(worker, LARGE, "n150", "sp1")
+    group = outcome.report["groups"][0]
+    assert not outcome.report["fits"] and "Out of Memory" in outcome.report["refused"]
+    assert group["weights"] > group["total"] == DRAM and group["parameters"] == 8_146_280_768
+    assert "DOES NOT FIT" in memory.text(outcome, "large")
+    assert "shrink weights from" in memory.verdict(outcome.report)
+
+
+GROUP = {"total": 100, "weights": 40, "persistent": 50, "peak": 90, "peak_op": "ttnn.gelu", "headroom": 10}
+L1 = {"total": 10, "peak": 9, "peak_op": "ttnn.linear", "tensors": 1, "headroom": 1}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"weights": 90, "persistent": 95, "peak": 110, "headroom": -10}, ["shrink weights"]),
+        ({"persistent": 120, "peak": 130, "headroom": -30}, ["shrink persistent buffers"]),
+        ({"peak": 130, "headroom": -30}, ["shrink activations, at most in ttnn.gelu"]),
+        ({"l1": L1 | {"peak": 12, "headroom": -2}}, ["2 B of a core's L1 too much in ttnn.linear"]),
+    ],
+)
+def test_the_largest_owner_is_named(changed: dict, said: list[str]) -> None:
+    found = memory.shrink(GROUP | {"l1": L1} | changed)
+    assert len(found) == len(said) and all(part in line for part, line in zip(said, found, strict=True))
+
+
+def test_models_that_cannot_stay_are_swapped() -> None:
+    encoder, first, second, decoder = Model("t5", 5, 1), Model("a", 7, 2), Model("b", 7, 2), Model("vae", 1, 6)
+    everything = residency((encoder, first, second, decoder), 26)
+    assert everything and everything.swapped == () and (everything.peak, everything.fullest) == (26, "vae")
+    tight = residency((encoder, first, second, decoder), 25)  # the decoder works beside both experts, not beside t5
+    assert tight and tight.swapped == ("t5",) and tight.loaded == 5
+    experts = residency((encoder, first, second, decoder), 15)
+    assert experts and experts.swapped == ("a", "b")  # one that stays would be in the other's way
+    assert residency((first, decoder), 8) is None
+
+
+def test_stages_of_a_pipeline() -> None:
+    options = RunOptions.of(mesh="t3k", parallel="cfg2_sp2_tp2", backend="ttnn-mock")
+    found = memory.stages(LARGE, (128, 128), options)
+    assert [stage.name for stage in found] == ["clip_l", "clip_g", "t5", "transformer", "decoder"]
+    assert found[2].shapes["input_ids"] == (1, 256) and found[3].shapes["hidden_states"][0] == 1
+
+
+def test_no_such_model() -> None:
+    with pytest.raises(
+        UserError, match=r"model 'huge' does not exist in TTNN; choose one of sd35-medium, sd35-large, "
+    ):
+        memory.find_published("huge")
+    with pytest.raises(UserError, match=r"size '4k' does not exist; choose one of 512, 1024, or a latent such as"):
+        memory.latent(LARGE, "4k")
+
+
+def test_the_report_keeps_what_is_not_asked_for(tmp_path) -> None:
+    from tt_impl.memory_report import SYSTEMS, write
+
+    row = {"system": list(SYSTEMS[0]), "ran": "", "stages": [{"stage": "transformer", "model": "sd35-large"}]}
+    row["stages"][0]["missing"] = "not today"
+    (tmp_path / "memory.json").write_text(json.dumps([row]))
+    assert write(tmp_path, match="no such system") == [row]
+    assert "| sd35-large 1024 | quietbox | cfg2_sp2_tp2 | not today |" in (tmp_path / "README.md").read_text()

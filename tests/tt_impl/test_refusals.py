@@ -14,6 +14,7 @@ from refsim.options import RunOptions
 from tt_impl.launch import Worker
 
 BLOCK = {
+    "_class_name": "SD3Transformer2DModel",
     "patch_size": 2,
     "in_channels": 16,
     "out_channels": 16,
@@ -26,6 +27,18 @@ BLOCK = {
     "pos_embed_max_size": 192,
     "qk_norm": "rms_norm",
 }
+
+
+def shapes(side: int) -> dict[str, list[int]]:
+    """Of the inputs, for a negative and a positive prompt and a square latent."""
+    return {
+        "hidden_states": [2, 16, side, side],
+        "encoder_hidden_states": [2, 333, 4096],
+        "pooled_projections": [2, 2048],
+        "timestep": [2],
+    }
+
+
 RING = "ttnn.transformer.ring_joint_scaled_dot_product_attention on [[2, 38, {rows}, 64], "
 L1 = "circular buffers on core range [0-0 - 7-6] grow to {bytes} B which is beyond max L1 size of 1499136 B"
 
@@ -34,21 +47,21 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
         "n300",
         "sp2",
         "huge_chunks",
-        {"model": BLOCK},
+        {"model": BLOCK, "shapes": shapes(128)},
         [RING.format(rows=2048), L1],
     ),
     "chunks-longer-than-the-sequence": (
         "n300",
         "sp2",
         "long_chunks",
-        {"model": BLOCK, "pixels": 256},
+        {"model": BLOCK, "shapes": shapes(32)},
         [RING.format(rows=128), L1],
     ),
     "ring-buffer": (
         "n300",
         "sp2",
         "short_ring_buffer",
-        {"model": BLOCK},
+        {"model": BLOCK, "shapes": shapes(128)},
         [RING.format(rows=2048), "Output tensor 0 gather dim 2 too small: got 2048, expected >= 4096"],
     ),
     # ttnn's all_gather_async itself takes the short buffer, so this is our check.
@@ -56,7 +69,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
         "n300",
         "tp2",
         "short_gather_buffer",
-        {"model": BLOCK},
+        {"model": BLOCK, "shapes": shapes(128)},
         [
             "all_gather_async gathers a BFLOAT16 tensor of shape (2, 1, 4096, 128), ",
             "persistent buffer is a BFLOAT16 tensor of shape (2, 1, 4096, 64)",
@@ -66,7 +79,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
         "n300",
         "tp2",
         "hidden_in_l1",
-        {"model": BLOCK, "pixels": 2048},
+        {"model": BLOCK, "shapes": shapes(256)},
         [
             "ttnn.gelu on [[2, 1, 16384, 4864]]",
             "Not enough space to allocate 318767104 B L1 buffer across 64 banks",
@@ -78,7 +91,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
         "n150",
         "sp1",
         "",
-        {"model": "large"},
+        {"model": "sd35-large", "shapes": shapes(128)},
         [
             "ttnn.empty",
             "Out of Memory",

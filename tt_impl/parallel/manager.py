@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import ttnn
 
@@ -119,6 +120,20 @@ class CCLManager:
         self._uses[key] += 1
         return self._semaphores[key][self._uses[key] % SLOTS]
 
+    def owned(self) -> list[dict[str, Any]]:
+        """The persistent buffers, by owner: axis, shape and dtype of one, how many, and bytes of one device in all."""
+        return [
+            {
+                "owner": key[0],
+                "axis": key[3],
+                "shape": list(key[1]),
+                "dtype": str(key[4]).rpartition(".")[2],
+                "count": len(buffers),
+                "bytes": sum(dram_bytes(buffer) for buffer in buffers),
+            }
+            for key, buffers in self._buffers.items()
+        ]
+
     def gather_buffer(self, x: ttnn.Tensor, *, dim: int, axis: int, name: str = "all_gather") -> ttnn.Tensor:
         """The next of two persistent buffers with ``dim`` of ``x`` as long as the whole axis makes it.
 
@@ -135,3 +150,9 @@ class CCLManager:
         loan = self._ledger.lend(key, axis, f"what follows {name}")
         self._loans.append(loan)
         return self._buffers[key][loan.slot]
+
+
+def dram_bytes(x: ttnn.Tensor) -> int:
+    """Bytes of one device's DRAM that a tensor takes: its pages go round the banks, which all give out the same."""
+    banks = x.device().dram_grid_size().x
+    return -(-x.buffer_num_pages() // banks) * banks * x.buffer_aligned_page_size()

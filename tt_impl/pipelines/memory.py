@@ -1,31 +1,35 @@
-"""DRAM and L1 of a whole SD3.5 transformer on a mesh, from ttnn's own allocator; needs shapes, not weights.
+"""DRAM and L1 of a whole model on a mesh, from ttnn's own allocator; needs shapes, not weights.
 
-Counterpart of nothing in ``refsim``: only a device has an allocator. Every cfg group's model is built on its submesh
-(a submesh has an allocator of its own, and all its devices hold the same), then one forward is run.
+    weights      the model is built: every tensor is allocated, none is filled
+    persistent   one forward of one block of each kind: what stays are the collectives' buffers and what the model keeps
+    transient    the same forward captured without dispatch: the highest level above that, and the operation there
+
+Blocks of a kind take the same, so one of each is enough. Counterpart of nothing in ``refsim``: only a device has an
+allocator. All cfg groups are alike, so the first one's submesh is measured (a submesh has an allocator of its own, and
+all its devices hold the same).
 """
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 import ttnn
 
 from refsim.checkpoint import ShapeWeights
-from refsim.errors import UserError
-from refsim.models.sd35.config import SD35Config
-from refsim.models.sd35.spec import SPEC
-from refsim.models.spec import Published
+from refsim.errors import InvariantError, UserError
+from refsim.models.registry import get
+from refsim.models.spec import ModelSpec, class_name_of, resolve
 from refsim.options import RunOptions
-from tt_impl.models.sd35.transformer import SD35Transformer
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
-
-LATENT_PER_PIXEL = 8
-PROMPT_TOKENS = SPEC.published[0].text
-_SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
+from tt_impl.usage import Usage, usage
 
 
 @dataclass(frozen=True)
@@ -47,99 +51,163 @@ class Level:
         return cls(*(view.num_banks * n for n in per_bank))
 
 
-def find_published(name: str) -> Published:
-    """A published model by its name, its family left out or not (``large``); ``UserError`` if there is none."""
-    known = {published.name: published for published in SPEC.published}
-    for found in (name, f"{SPEC.name}-{name}"):
-        if found in known:
-            return known[found]
-    raise UserError(f"model '{name}' does not exist; choose one of {', '.join(known)}.")
+@dataclass(frozen=True)
+class Subject:
+    """A model to be measured: whose, which one, and what it is fed.
+
+    Attributes:
+        shapes: the shapes of its inputs by name.
+    """
+
+    spec: ModelSpec
+    config: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, model: dict[str, Any] | str, shapes: dict[str, list[int]]) -> Subject:
+        """``model`` is a published name or a config.json."""
+        if isinstance(model, dict):
+            spec, config = get(class_name_of(model)), model
+        else:
+            spec = get(model)
+            config = next(p.config for p in spec.published if p.name == model)
+        if spec.ttnn is None:
+            raise UserError(f"{class_name_of(config)} has no counterpart in TTNN, so nothing can be allocated.")
+        return cls(spec, config, {name: tuple(shape) for name, shape in shapes.items()})
+
+    def counts(self) -> dict[str, int]:
+        """How many blocks of each kind there are; empty for what has none."""
+        return self.spec.block_counts(self.config) if self.spec.kind == "transformer" else {}
+
+    def with_counts(self, counts: dict[str, int]) -> Subject:
+        """The same with other numbers of blocks."""
+        return Subject(self.spec, self.spec.with_block_counts(self.config, counts), self.shapes)
+
+    def build(self, ctx: Context, weights: ShapeWeights) -> Any:
+        """The model on a submesh."""
+        return resolve(self.spec.ttnn)(weights, ctx, self.spec.config_class.from_dict(self.config))
+
+    def feed(self, model: Any) -> None:
+        """One forward on zeros, its result dropped."""
+        dtype = torch.int64 if self.spec.kind == "text_encoder" else torch.float32
+        model(**{name: torch.zeros(shape, dtype=dtype) for name, shape in self.shapes.items()})
 
 
 def program(
-    device: ttnn.MeshDevice,
-    options: RunOptions,
-    *,
-    model: dict[str, Any] | str,
-    pixels: int = 1024,
-    forward: bool = True,
+    device: ttnn.MeshDevice, options: RunOptions, *, model: dict[str, Any] | str, shapes: dict[str, list[int]]
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Allocate ``model`` (config.json or a published name) and run one forward of a square image of ``pixels``.
+    """Allocate ``model`` (config.json or a published name) and run one forward of one block of each kind.
 
-    The batch is the negative and the positive prompt, cut over cfg. The report has an entry per cfg group; its sizes
-    are bytes of one device's DRAM: ``total``; ``weights``; ``persistent``, which adds the collectives' buffers;
-    ``peak``, the highest level of the forward, reached in ``peak_op``; ``headroom`` = total - peak; ``largest_free``,
-    the largest contiguous block of a bank times the banks, after the forward.
+    The report has one entry under ``groups``, for the first cfg group. Sizes are bytes of one device's DRAM: ``total``;
+    ``weights``; ``persistent``, which adds what a forward leaves; ``owners`` of what was added; ``peak``, the highest
+    level of the forward, reached in ``peak_op``; ``headroom`` = total - peak; ``largest_free``, the largest contiguous
+    block of a bank times the banks, after the forward. ``l1``: see :func:`_l1`, bytes of one core.
     """
-    published = find_published(model) if isinstance(model, str) else SPEC.published[0].but(config=model)
-    parsed = SD35Config.from_dict(published.config)
-    groups = []
-    for submesh in submeshes(device, options):
-        weights = ShapeWeights(torch.bfloat16)
-        started = time.monotonic()
-        transformer = SD35Transformer(weights, Context(submesh, options), parsed)
-        built = time.monotonic()
+    subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
+    weights, ctx, started = ShapeWeights(torch.bfloat16), Context(submesh, options), time.monotonic()
+    built = subject.build(ctx, weights)
+    loaded = Level.of(submesh, ttnn.BufferType.DRAM)
+    group = {"shape": list(submesh.shape), "parameters": weights.parameters, "total": loaded.total}
+    group |= {"weights": loaded.allocated, "build_s": round(time.monotonic() - started, 2)}
+    started = time.monotonic()
+    with one_of_each(built, subject.counts()):
+        subject.feed(built)
         level = Level.of(submesh, ttnn.BufferType.DRAM)
-        group = {
-            "shape": list(submesh.shape),
-            "parameters": weights.parameters,
-            "total": level.total,
-            "weights": level.allocated,
-            "build_s": round(built - started, 2),
-        }
-        transient, culprit = 0, ""
-        if forward:
-            _forward(transformer, parsed, pixels, 2 // options.parallel.cfg)
-            level = Level.of(submesh, ttnn.BufferType.DRAM)
-            transient, culprit = _transient(transformer, parsed, pixels, 2 // options.parallel.cfg)
-            group["forward_s"] = round(time.monotonic() - built, 2)
-        group |= {
-            "persistent": level.allocated,
-            "peak": level.allocated + transient,
-            "peak_op": culprit,
-            "headroom": level.total - level.allocated - transient,
-            "largest_free": level.largest_free,
-        }
-        groups.append(group)
-    return {"model": vars(parsed), "pixels": pixels, "groups": groups}, {}
+        taken = captured(subject, built, submesh)
+    group |= {"forward_s": round(time.monotonic() - started, 2)} | _sizes(level, taken, level.allocated)
+    group |= {"l1": _l1(submesh, taken), "owners": _owners(ctx, level.allocated - loaded.allocated)}
+    return {"model": subject.config, "groups": [group], "fits": True}, {}
 
 
-def _forward(transformer: SD35Transformer, config: SD35Config, pixels: int, batch: int) -> None:
-    """One forward on zeros, its result dropped."""
-    side = pixels // LATENT_PER_PIXEL
-    transformer(
-        hidden_states=torch.zeros(batch, config.in_channels, side, side),
-        encoder_hidden_states=torch.zeros(batch, PROMPT_TOKENS, config.joint_attention_dim),
-        pooled_projections=torch.zeros(batch, config.pooled_projection_dim),
-        timestep=torch.zeros(batch),
-    )
+def needs(
+    device: ttnn.MeshDevice, options: RunOptions, *, model: dict[str, Any] | str, shapes: dict[str, list[int]]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """What :func:`program` reports, of a transformer that does not fit: nothing large is really allocated.
 
-
-def _transient(transformer: SD35Transformer, config: SD35Config, pixels: int, batch: int) -> tuple[int, str]:
-    """The most DRAM of one device, in bytes, that a forward takes and gives back, and the operation that does it.
-
-    From a capture of a second forward without dispatch, which also sees what operations take inside themselves. Blocks
-    of a kind take the same, so one block of each is enough.
+    Weights are those of one block of each kind and, for every further one, the difference that one more makes.
     """
-    blocks = transformer._blocks
-    transformer._blocks = list({(block._dual, block._context_pre_only): block for block in blocks}.values())
+    subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
+    counts = subject.counts()
+    if not counts:
+        raise UserError(f"{subject.spec.name} has no blocks of which one would stand for all.")
+    one = dict.fromkeys(counts, 1)
+    total = smallest = _weights_of(subject.with_counts(one), submesh, options)
+    for kind, count in counts.items():
+        if count > 1:
+            larger = _weights_of(subject.with_counts(one | {kind: 2}), submesh, options)
+            total = tuple(t + (count - 1) * (b - a) for t, a, b in zip(total, smallest, larger, strict=True))
+    ctx = Context(submesh, options)
+    taken = captured(subject, subject.with_counts(one).build(ctx, ShapeWeights(torch.bfloat16)), submesh)
+    level = Level.of(submesh, ttnn.BufferType.DRAM)
+    group = {"shape": list(submesh.shape), "parameters": total[1], "total": level.total, "weights": total[0]}
+    group |= _sizes(level, taken, total[0] + taken.kept) | {"l1": _l1(submesh, taken)}
+    group |= {"owners": _owners(ctx, taken.kept), "largest_free": 0}
+    return {"model": subject.config, "groups": [group], "fits": False}, {}
+
+
+@contextmanager
+def one_of_each(model: Any, counts: dict[str, int]) -> Iterator[None]:
+    """Run one block of each kind of a model that has its blocks in ``_blocks``, in the order of ``counts``."""
+    blocks = getattr(model, "_blocks", [])
+    if counts and len(blocks) != sum(counts.values()):
+        raise InvariantError(f"the model has {len(blocks)} blocks but its spec counts {counts}")
+    if counts:
+        model._blocks = [
+            blocks[stop - count] for stop, count in zip(accumulate(counts.values()), counts.values(), strict=True)
+        ]
+    try:
+        yield
+    finally:
+        if counts:
+            model._blocks = blocks
+
+
+def captured(subject: Subject, model: Any, device: ttnn.MeshDevice) -> Usage:
+    """What a forward takes, from a capture without dispatch."""
     ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
     try:
-        _forward(transformer, config, pixels, batch)
+        subject.feed(model)
     finally:
         graph = ttnn.graph.end_graph_capture()
-        transformer._blocks = blocks
-    banks = ttnn.get_memory_view(transformer._ctx.device, ttnn.BufferType.DRAM).num_banks
-    level, peak, culprit = 0, 0, ""
-    running: list[str] = []
-    for node in graph:
-        kind, params = node["node_type"], node["params"]
-        if kind == "function_start":
-            running.append(params["name"])
-        elif kind == "function_end":
-            running.pop()
-        elif kind in _SIGN and params["type"] == "DRAM":
-            level += _SIGN[kind] * params["max_size_per_bank"] * banks
-            if level > peak:
-                peak, culprit = level, running[0] if running else ""
-    return peak, culprit
+    return usage(graph, ttnn.get_memory_view(device, ttnn.BufferType.DRAM).num_banks)
+
+
+def _weights_of(subject: Subject, submesh: ttnn.MeshDevice, options: RunOptions) -> tuple[int, int]:
+    """(bytes of one device, parameters) of a model that is built and dropped."""
+    before, weights = Level.of(submesh, ttnn.BufferType.DRAM).allocated, ShapeWeights(torch.bfloat16)
+    built = subject.build(Context(submesh, options), weights)
+    taken = Level.of(submesh, ttnn.BufferType.DRAM).allocated - before
+    del built
+    gc.collect()
+    return taken, weights.parameters
+
+
+def _sizes(level: Level, taken: Usage, persistent: int) -> dict[str, Any]:
+    """``taken`` is of a forward that found ``persistent`` bytes in place, those it kept itself included."""
+    peak = persistent + taken.peak.size - taken.kept
+    return {
+        "persistent": persistent,
+        "peak": peak,
+        "peak_op": taken.peak.op,
+        "headroom": level.total - peak,
+        "largest_free": level.largest_free,
+    }
+
+
+def _l1(device: ttnn.MeshDevice, taken: Usage) -> dict[str, Any]:
+    """Bytes of one core: ``total`` that the allocator has, ``kept`` by semaphores and tensors that stay, ``peak`` in
+    ``peak_op``, of which ``tensors`` are no circular buffers, ``headroom``."""
+    view = ttnn.get_memory_view(device, ttnn.BufferType.L1)
+    kept = max(taken.l1_kept, view.total_bytes_allocated_per_bank)
+    peak = taken.l1_peak.size + kept - taken.l1_kept
+    found = {"total": view.total_bytes_per_bank, "kept": kept, "peak": peak, "peak_op": taken.l1_peak.op}
+    return found | {"tensors": taken.l1_tensors + kept - taken.l1_kept, "headroom": view.total_bytes_per_bank - peak}
+
+
+def _owners(ctx: Context, kept: int) -> list[dict[str, Any]]:
+    """Who keeps ``kept`` bytes of DRAM after a forward: the collectives' buffers, and what the model itself keeps."""
+    owners = ctx.ccl.owned()
+    rest = kept - sum(owner["bytes"] for owner in owners)
+    return owners + (
+        [{"owner": "kept by the model", "axis": None, "shape": [], "count": 1, "bytes": rest}] if rest else []
+    )
