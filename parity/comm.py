@@ -14,12 +14,16 @@ STATS = "norm statistics: refsim gathers two fp32 per token (8 bytes), TTNN two 
 GROUPS = (
     "group norm: refsim gathers count, mean and M2 of a group (12 bytes), TTNN two sums, as pixels need no counting (8)"
 )
+HEAD_STATS = (
+    "statistics of a norm over all heads: refsim gathers one fp32 per token (4 bytes), TTNN one 32-wide fp32 tile per "
+    "token row (128)"
+)
 HOST = "the result is put together on the host in TTNN, by a collective in refsim"
 STREAMS = "split prompt: refsim exchanges image and prompt rows in one all_to_all, TTNN in one each, the image first"
 SILENT = "split prompt of a last block: refsim exchanges the zeros it asks with, TTNN leaves its result where it is"
 
 
-_RATIOS = {16.0: STATS, 8 / 12: GROUPS}
+_RATIOS = {16.0: STATS, 32.0: HEAD_STATS, 8 / 12: GROUPS}
 """What an all_gather of other bytes is, by TTNN's over refsim's."""
 
 

@@ -48,7 +48,7 @@ SHARED = ("config.py", "spec.py")
 HOSTS = "refsim/pipelines/hosts/"
 """What the host does of a pipeline, for both sides."""
 WITHOUT_TTNN = (
-    *(f"refsim/models/{name}/" for name in ("vae_cogvideox", "vae_wan", "wan22")),
+    *(f"refsim/models/{name}/" for name in ("vae_cogvideox", "vae_wan")),
 )
 """What only refsim runs so far: autoencoders and video models."""
 

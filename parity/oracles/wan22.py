@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from parity.cases import BlockShape
+from parity.inputs import generator, rounded
 from parity.oracles.base import Oracle
 
 
@@ -13,6 +17,26 @@ class WanOracle(Oracle):
     """``WanTransformer3DModel``."""
 
     class_names = ("WanTransformer3DModel",)
+    exact = ("grid",)
 
     def restore(self, model: Any, config: dict[str, Any], dtype: torch.dtype) -> None:
         model.rope = type(model.rope)(config["attention_head_dim"], config["patch_size"], config["rope_max_seq_len"])
+
+    def block_prefix(self, config: dict[str, Any], index: int) -> str:
+        return f"blocks.{index}."
+
+    def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
+        features = config["num_attention_heads"] * config["attention_head_dim"]
+        chunks = torch.randn(shape.batch, 6, features, generator=generator(0, "modulation")) * 0.5
+        return {"grid": torch.tensor(_grid(shape.n)), **rounded({"modulation": chunks}, "bf16")}
+
+
+def _grid(tokens: int) -> tuple[int, int, int]:
+    """Frames, rows and columns of so many tokens, none of them 1 where that can be."""
+    frames = _divisor(tokens, round(tokens ** (1 / 3)))
+    rows = _divisor(tokens // frames, math.isqrt(tokens // frames))
+    return frames, rows, tokens // frames // rows
+
+
+def _divisor(number: int, most: int) -> int:
+    return next(n for n in range(most, 0, -1) if number % n == 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parity.comm import HOST, SILENT, STATS, STREAMS, differences, unexplained
+from parity.comm import HEAD_STATS, HOST, SILENT, STATS, STREAMS, differences, unexplained
 
 
 def entry(collective: str, axis: int, size: int, group: str = "tp") -> dict:
@@ -30,9 +30,10 @@ def test_the_tail_that_reads_back_has_a_reason():
     assert unexplained(found) == 0
 
 
-def test_wider_norm_statistics_have_a_reason():
-    found = differences(REFERENCE, changed(0, bytes=64 * 16))
-    assert found[0]["reason"] == STATS
+@pytest.mark.parametrize(("wider", "reason"), [(16, STATS), (32, HEAD_STATS)])
+def test_wider_norm_statistics_have_a_reason(wider, reason):
+    found = differences(REFERENCE, changed(0, bytes=64 * wider))
+    assert found[0]["reason"] == reason
     assert unexplained(found) == 0
 
 

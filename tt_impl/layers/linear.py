@@ -139,6 +139,7 @@ class ColParallelQKV:
                 f"TTNN splits heads by whole tiles, so a head size of {sizes.head_dim} must be a multiple of {TILE}."
             )
         inner, padded = sizes.inner, sizes.padded(ctx)
+        self._parts = len(names)
         self._local_heads = padded // sizes.head_dim // ctx.tp
         lanes = padded_features(sizes.features, ctx.tp)
         weight = torch.stack(
@@ -158,6 +159,19 @@ class ColParallelQKV:
         qkv = ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
         return ttnn.experimental.nlp_create_qkv_heads(
             qkv, num_heads=self._local_heads, num_kv_heads=self._local_heads, transpose_k_heads=False
+        )
+
+    def columns(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
+        """(B, 1, rows, D) gathered -> per name (B, 1, rows, local heads * E), for a norm over all heads."""
+        if self._parts == 1:
+            return [ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)]
+        return ttnn.experimental.minimal_matmul_split(
+            x,
+            self._weight,
+            chunks=self._parts,
+            dim=-1,
+            bias_tensor=self._bias,
+            compute_kernel_config=self._ctx.linear_config,
         )
 
 

@@ -1,7 +1,11 @@
-"""AdaLN-Zero: shift, scale and gate chunks of the time embedding, each cut over tp like the residual stream."""
+"""AdaLN-Zero: shift, scale and gate chunks of the time embedding, each cut over tp like the residual stream.
+
+chunks of a device      [ its lanes of chunk 0 | its lanes of chunk 1 | ... ]
+"""
 
 from __future__ import annotations
 
+import torch
 import ttnn
 
 from refsim.checkpoint import Weights
@@ -38,8 +42,38 @@ class Modulation:
 
     def __call__(self, time_BD: ttnn.Tensor) -> list[ttnn.Tensor]:
         """(B, 1, 1, D) with silu applied -> per chunk (B, 1, 1, local D)."""
-        y = ttnn.linear(time_BD, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
-        return ttnn.chunk(y, self._chunks, -1)
+        return ttnn.chunk(self.joined(time_BD), self._chunks, -1)
+
+    def joined(self, time_BD: ttnn.Tensor) -> ttnn.Tensor:
+        """The same chunks side by side, (B, 1, 1, chunks * local D)."""
+        return ttnn.linear(time_BD, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+
+
+class ModulationTable:
+    """A model's own chunks in fp32, to which the time step's are added; those that scale are kept as 1 + scale.
+
+    Padded lanes are 0, also of what scales, so that modulation keeps them 0.
+
+    Args:
+        table_CD: one row per chunk.
+        scales: the chunks that scale.
+    """
+
+    def __init__(self, ctx: Context, table_CD: torch.Tensor, *, scales: tuple[int, ...]) -> None:
+        self._chunks = table_CD.shape[0]
+        one = torch.tensor([float(chunk in scales) for chunk in range(self._chunks)])
+        self._table = put_chunks(ctx, (table_CD + one[:, None])[None], dtype=ttnn.float32)
+
+    def __call__(self, time: ttnn.Tensor) -> list[ttnn.Tensor]:
+        """(B, 1, 1, chunks * local D) -> per chunk (B, 1, 1, local D) in fp32."""
+        return ttnn.chunk(ttnn.add(self._table, time, dtype=ttnn.float32), self._chunks, -1)
+
+
+def put_chunks(ctx: Context, x_BCD: torch.Tensor, dtype: ttnn.DataType | None = None) -> ttnn.Tensor:
+    """Chunks on the host -> (B, 1, 1, C * local D), each cut over tp by itself: a device has its lanes of all."""
+    batch, chunks, features = x_BCD.shape
+    lanes = pad_to(x_BCD, chunks, padded_features(features, ctx.tp)).unflatten(2, (ctx.tp, -1))
+    return ctx.put(lanes.transpose(1, 2).reshape(batch, 1, 1, -1), tp_dim=3, dtype=dtype)
 
 
 def modulate(x: ttnn.Tensor, shift: ttnn.Tensor, scale: ttnn.Tensor) -> ttnn.Tensor:

@@ -1,4 +1,7 @@
-"""Norms: per head, over gathered features, and over features cut over tp with padded lanes left out of the count."""
+"""Norms: per head, over all heads, over gathered features, and over features cut over tp; padded lanes do not count.
+
+Legend: B batch, N rows, H local heads, E features of a head, D features of the stream.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from tt_impl.layers.linear import pad_to
+from tt_impl.layers.rope import PairTables
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_features
+from tt_impl.parallel.padding import padded_features, padded_heads
 from tt_impl.parallel.tensor import gather_features
 
 
@@ -38,6 +42,52 @@ class RMSNorm:
 
 Affine = tuple[Weights, str]
 """Where the weight and the bias of a norm stand in the checkpoint: (weights, name)."""
+
+
+class DistributedRMSNorm:
+    """Of a token over all its heads, which are cut over tp; split into heads and turned by position in the same op.
+
+        (B, 1, N, H * E) --sum of squares, fp32--all_gather over tp--.
+                         `-------------------------------------------+--> x * rsqrt(sum / D + eps) * weight
+                                                                     --> (B, H, N, E), pairs of each head turned
+
+    ttnn divides by the lanes that all devices have. Lanes of padded heads are zero, so that only this count is wrong:
+    the gathered statistics are scaled by padded / real. The mean over the local heads instead is a silent error.
+    """
+
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, num_heads: int, head_dim: int, eps: float) -> None:
+        self._ctx, self._eps = ctx, eps
+        heads, features = padded_heads(num_heads, ctx.tp * ctx.ulysses), num_heads * head_dim
+        self._local_heads, self._correction = heads // ctx.tp, heads / num_heads
+        weight = pad_to(weights.take(f"{name}.weight", (features,)), heads * head_dim)
+        self._weight = ctx.put(weight[None], tp_dim=1)
+
+    def __call__(self, x: ttnn.Tensor, rotary: PairTables | None = None) -> ttnn.Tensor:
+        """(B, 1, N, H * E) -> (B, H, N, E); ``rotary``: (cos, sin, turn), fp32 or bf16, of the N rows."""
+        ctx, experimental = self._ctx, ttnn.experimental
+        stats = experimental.wan_fused_rmsnorm_pre_allgather(
+            x, dtype=ttnn.float32, compute_kernel_config=ctx.norm_config
+        )
+        stats = gather_features(ctx, stats)
+        if self._correction != 1.0:
+            stats = ttnn.multiply(stats, self._correction)
+        samples = x.shape[0]  # the op takes one at a time
+        heads = [self._finish(x[i : i + 1], stats[i : i + 1], rotary) for i in range(samples)] if samples > 1 else []
+        return ttnn.concat(heads, dim=0) if heads else self._finish(x, stats, rotary)
+
+    def _finish(self, x: ttnn.Tensor, stats: ttnn.Tensor, rotary: PairTables | None) -> ttnn.Tensor:
+        cos, sin, turn = rotary or (None, None, None)
+        return ttnn.experimental.wan_fused_rmsnorm_post_allgather(
+            x,
+            stats,
+            epsilon=self._eps,
+            num_heads_per_device=self._local_heads,
+            weight=self._weight,
+            transformation_mat=turn,
+            rope_cos=cos,
+            rope_sin=sin,
+            compute_kernel_config=self._ctx.norm_config,
+        )
 
 
 class LayerNorm:
@@ -102,3 +152,40 @@ class DistributedLayerNorm:
             x, stats, epsilon=self._eps, compute_kernel_config=ctx.norm_config, **self._affine
         )
         return y if self._mask is None else ttnn.multiply(y, self._mask)
+
+
+class ModulatedLayerNorm:
+    """Over features cut over tp, then times a weight and plus a bias that come with the call, all of it in fp32.
+
+        (B, 1, N, local D) --mean, variance of the local lanes--all_gather over tp--> normalised * weight + bias, bf16
+
+    One op each before and after the gather. It merges the devices' means as if they had equally many lanes; where the
+    last ones have fewer, :class:`DistributedLayerNorm` makes the sums and weight and bias are applied after it.
+
+    Args:
+        gathered: the input has all features on every device, padded lanes included, which are dropped.
+    """
+
+    def __init__(self, ctx: Context, *, features: int, eps: float, gathered: bool = False) -> None:
+        self._ctx, self._eps, self._features = ctx, eps, features
+        self._gather = ctx.tp > 1 and not gathered
+        self._uneven = None
+        if self._gather and padded_features(features, ctx.tp) != features:
+            self._uneven = DistributedLayerNorm(ctx, features=features, eps=eps)
+
+    def __call__(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
+        """``weight`` and ``bias`` (B or 1, 1, 1, local D) in fp32, 0 in padded lanes, which therefore stay 0."""
+        ctx, experimental = self._ctx, ttnn.experimental
+        if self._uneven is not None:
+            scaled = ttnn.multiply(self._uneven(x), weight, dtype=ttnn.float32)
+            return ttnn.add(scaled, bias, dtype=ctx.dtype)
+        if not self._gather and x.shape[-1] != self._features:
+            x = x[:, :, :, : self._features]
+        stats = experimental.dit_layernorm_pre_allgather(
+            x, ctx.reciprocals(x.shape[-1]), compute_kernel_config=ctx.norm_config
+        )
+        if self._gather:
+            stats = gather_features(ctx, stats)
+        return experimental.dit_layernorm_post_allgather(
+            x, stats, epsilon=self._eps, weight=weight, bias=bias, compute_kernel_config=ctx.norm_config
+        )

@@ -52,6 +52,7 @@ class Context:
                 "axes (sp over the whole mesh), or use ring or ulysses alone."
             )
         self.ccl = CCLManager(self.device, self.options.mesh, self.shape)
+        self._reciprocals: dict[int, ttnn.Tensor] = {}
         self.linear_config = ttnn.init_device_compute_kernel_config(
             self.device.arch(),
             math_fidelity=ttnn.MathFidelity.HiFi2,
@@ -132,6 +133,15 @@ class Context:
         mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
         host = ttnn.from_torch(x, dtype=dtype, mesh_mapper=mapper)
         return ttnn.to_device(host, self.device)
+
+    def reciprocals(self, count: int) -> ttnn.Tensor:
+        """1, 1/2, ... 1/count in every core's L1, which norms of that many lanes multiply by; made once."""
+        if count not in self._reciprocals:
+            grid = self.device.compute_with_storage_grid_size()
+            last = ttnn.CoreCoord(grid.x - 1, grid.y - 1)
+            cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), last)})
+            self._reciprocals[count] = ttnn.create_layer_norm_reciprocals(self.device, cores, count)
+        return self._reciprocals[count]
 
     def _local_shape(self, x: torch.Tensor, dims: list[int | None]) -> list[int]:
         """Shape of one device's shard of ``x``, cut along ``dims`` of (axis 0, axis 1)."""

@@ -21,16 +21,19 @@ _LOCAL_TILES = 4
 """Of attention in one piece: chunks of 128 rows, their mask and a head's features fit into L1 several times."""
 
 
-def program_config(ctx: Context, rows: int, *, reserve_row: bool) -> ttnn.SDPAProgramConfig:
-    """Chunks no longer than the tile-padded rows; ``reserve_row`` leaves the last core row to the ring's gather."""
+def program_config(ctx: Context, rows: int, *, reserve_row: bool, keys: int | None = None) -> ttnn.SDPAProgramConfig:
+    """Chunks no longer than the tile-padded rows; ``reserve_row`` leaves the last core row to the ring's gather.
+
+    ``keys``: how many there are, where they are not the rows of queries.
+    """
     grid = ctx.device.compute_with_storage_grid_size()
     blackhole = ctx.options.mesh.arch == "blackhole"
     q, k = _CHUNKS.get((blackhole, ctx.sp, ctx.tp), _DEFAULT)
-    tiles = -(-rows // ttnn.TILE_SIZE) * ttnn.TILE_SIZE
+    tiles, key_tiles = (-(-n // ttnn.TILE_SIZE) * ttnn.TILE_SIZE for n in (rows, rows if keys is None else keys))
     return ttnn.SDPAProgramConfig(
         compute_with_storage_grid_size=(grid.x, grid.y - 1 if reserve_row else grid.y),
         q_chunk_size=min(q, tiles),
-        k_chunk_size=min(k, tiles),
+        k_chunk_size=min(k, key_tiles),
         exp_approx_mode=False,
     )
 

@@ -9,7 +9,12 @@ The residual stream lives cut over tp (features) and sp (tokens). Norms, modulat
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
@@ -18,11 +23,12 @@ from refsim.layers.modulation import modulate
 from refsim.layers.norm import DistributedLayerNorm
 from refsim.models.wan22.attention import CrossAttention, SelfAttention
 from refsim.models.wan22.config import WanConfig
+from refsim.models.wan22.embeddings import rotary_tables
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features, shard_range
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor
+from refsim.runtime.tensor import MeshTensor, shards
 
 
 class WanBlock:
@@ -70,6 +76,28 @@ class WanBlock:
         normed = modulate(self._norm(_exact(spatial)), shift_ff, scale_ff)
         ff = self._ffn(gather_features(self._device, stored(normed)))
         return stored(_exact(spatial) + _exact(ff) * gate_ff)
+
+
+def bind_block(
+    weights: Weights, device: Device, config: WanConfig, index: int, inputs: dict[str, Tensor]
+) -> Callable[..., Any]:
+    """Return block ``index`` for patches of ``grid`` (frames, rows, columns) and the time step's chunks ``modulation``
+    (B, 6, D); it hands no prompt on.
+    """
+    frames, rows, columns = inputs["grid"].tolist()
+    tp, sp = device.groups["tp"], device.groups["sp"]
+    tokens = TokenShards.of(math.prod((frames, rows, columns)), sp.size)
+    rotary = rotary_tables(config, (frames, rows, columns), tokens, sp.index)
+    padded = padded_features(config.features, tp.size)
+    start, stop = shard_range(padded, tp)
+    lanes = F.pad(inputs["modulation"].to(device.options.storage), (0, padded - config.features))[..., start:stop]
+    time = [MeshTensor(chunk, shards(device.groups, tp=2)) for chunk in lanes.split(1, 1)]
+    block = WanBlock(weights, device, config, index)
+
+    def run(spatial: MeshTensor, prompt: MeshTensor, _time_BD: Tensor) -> tuple[MeshTensor, None]:
+        return block(spatial, gather_features(device, prompt), time, rotary=rotary, tokens=tokens), None
+
+    return run
 
 
 def _exact(x: MeshTensor) -> MeshTensor:

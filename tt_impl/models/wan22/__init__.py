@@ -1,0 +1,1 @@
+"""Wan2.2 text-to-video transformer (one expert)."""
