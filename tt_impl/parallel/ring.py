@@ -5,6 +5,9 @@
 
 Rows of padding are masked from ``logical_n``; the prompt joins at the rear. A replicated prompt stays where it is; one
 that is cut over the ring too is gathered into two buffers of its own and masked from ``logical_l``.
+
+ttnn's other collectives fall back to a line where the fabric has no wrap-around link (LoudBox, whose graph in ttnn is a
+plain 2x4); this one would stop there, so it is asked before.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def ring_attention(
             num_links=ccl.num_links[axis],
             cluster_axis=axis,
             mesh_device=ctx.device,
-            topology=ccl.topology[axis],
+            topology=ttnn.get_usable_topology(k, ccl.topology[axis], axis),
             subdevice_id=ttnn.SubDeviceId(0),
             ccl_core_grid_offset=ttnn.CoreCoord(0, grid.y - 1),
             **cut,
