@@ -194,6 +194,10 @@ MODELS: dict[str, RandomModel] = {
     "sd35_vae_tiny": RandomModel(
         _sd35_vae((16, 24, 32), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
     ),
+    # Whole tiles of channels on each of two devices, as ttnn.group_norm wants them.
+    "sd35_vae_tiny64": RandomModel(
+        _sd35_vae((64, 64), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
+    ),
     # The published decoders, 128 to 512 channels, three times doubled.
     "sd35_vae": RandomModel(_published("sd35-vae", **_IMAGE_BLOCKS), class_name="AutoencoderKL"),
     "cogvideox_vae": RandomModel(_published("cogvideox-vae", **_VIDEO_BLOCKS), class_name="AutoencoderKLCogVideoX"),

@@ -5,7 +5,6 @@ Differences that lie in how the two are built have a reason and are listed; any 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 Entry = dict[str, Any]
@@ -27,14 +26,18 @@ _RATIOS = {16.0: STATS, 32.0: HEAD_STATS, 8 / 12: GROUPS}
 """What an all_gather of other bytes is, by TTNN's over refsim's."""
 
 
-def differences(reference: list[Entry], device: list[Entry], host: Collection[str] = ("sp", "cfg")) -> list[Entry]:
+def differences(reference: list[Entry], device: list[Entry], results: int = 0) -> list[Entry]:
     """Where the two sequences differ: position, both entries (None where one side has none), and the reason or None.
 
     Args:
         reference: refsim's collectives of rank 0, ``{"collective", "axis", "bytes", "group"}``.
         device: TTNN's, of one cfg group, without ``group``.
-        host: the groups over which refsim gathers the result at the end.
+        results: how many all_gathers of refsim, wherever they stand, put pieces of a decoder's result together; all
+            of them, or none is explained.
     """
+    if results:
+        reference, found = _without_results(reference, device, results)
+        return found + differences(reference, device)
     found = []
     device = _streams_joined(reference, device)
     last_parts = None
@@ -43,7 +46,7 @@ def differences(reference: list[Entry], device: list[Entry], host: Collection[st
         theirs = device[index] if index < len(device) else None
         last_parts = theirs.get("parts", last_parts) if theirs else last_parts
         if mine is None or theirs is None:
-            tail = mine is not None and mine["collective"] == "all_gather" and mine["group"] in host
+            tail = mine is not None and mine["collective"] == "all_gather" and mine["group"] in ("sp", "cfg")
             reason = HOST if tail else None
         elif (mine["collective"], mine["axis"]) != (theirs["collective"], theirs["axis"]):
             reason = None
@@ -53,6 +56,19 @@ def differences(reference: list[Entry], device: list[Entry], host: Collection[st
             reason = _reason(mine, theirs, last_parts)
         found.append({"index": index, "refsim": mine, "ttnn": theirs, "reason": reason})
     return found
+
+
+def _without_results(reference: list[Entry], device: list[Entry], results: int) -> tuple[list[Entry], list[Entry]]:
+    """refsim's sequence without the all_gathers that have no partner in TTNN's, and these, if there are ``results``."""
+    kept, found, rest = [], [], list(device)
+    for index, mine in enumerate(reference):
+        partner = bool(rest) and (rest[0]["collective"], rest[0]["axis"]) == (mine["collective"], mine["axis"])
+        if mine["collective"] == "all_gather" and not partner:
+            found.append({"index": index, "refsim": mine, "ttnn": None, "reason": HOST})
+            continue
+        kept.append(mine)
+        del rest[:1]
+    return (kept, found) if len(found) == results else (reference, [])
 
 
 def _streams_joined(reference: list[Entry], device: list[Entry]) -> list[Entry]:

@@ -35,6 +35,7 @@ ALONE = {
     "refsim/pipelines/request.py": "what a user asks for is read once, for both",
     "tt_impl/pipelines/scheduler.py": "refsim's host runs the scheduler (refsim/pipelines/host.py)",
     "refsim/pipelines/attention.py": "attention alone is judged through the block in tt_impl",
+    "tt_impl/layers/conv3d.py": "how ttnn lays out a kernel and cuts its work into blocks",
     "tt_impl/layers/pixels.py": "one head over all pixels, which refsim's decoders write out where they need it",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
     "tt_impl/parallel/buffers.py": "who reads which persistent buffer, which refsim has in runtime/buffers.py",
@@ -47,9 +48,7 @@ SHARED = ("config.py", "spec.py")
 """Files of a model's folder that both sides use."""
 HOSTS = "refsim/pipelines/hosts/"
 """What the host does of a pipeline, for both sides."""
-WITHOUT_TTNN = (
-    *(f"refsim/models/{name}/" for name in ("vae_cogvideox", "vae_wan")),
-)
+WITHOUT_TTNN = ("refsim/models/vae_cogvideox/",)
 """What only refsim runs so far: autoencoders and video models."""
 
 RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}

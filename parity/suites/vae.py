@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from parity.cases import Layout, ModelShape, Registry, make_case
 
 
@@ -11,6 +13,7 @@ def add(found: Registry) -> None:
     _cogvideox(found)
     _sd35(found)
     _sd35_ttnn(found)
+    _wan_ttnn(found)
 
 
 def _wan(found: Registry) -> None:
@@ -47,13 +50,32 @@ def _sd35(found: Registry) -> None:
 
 def _sd35_ttnn(found: Registry) -> None:
     """Sizes that divide over the mesh and sizes that do not (13 columns over tp4 are 4 + 4 + 4 + 1 of 4)."""
+
+    def add(model: str, where: tuple[str, str], latent: tuple[int, int], suite: str = "full", **more: Any) -> None:
+        layout, shape = Layout(*where, **more), ModelShape(latent, 0, 2 if "cfg" in where[1] else 1)
+        found.add(make_case("ttnn_vae_decoder", model, layout, shape, dtype="bf16", suite=suite))
+
+    add("sd35_vae_tiny", ("n300", "sp2"), (10, 13), "smoke")
+    add("sd35_vae_tiny", ("t3k", "sp2_tp4"), (10, 13), "smoke")
+    add("sd35_vae_tiny", ("bh-qb", "sp2_tp2"), (8, 12), "smoke")
+    for where in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "sp4_tp8"), ("tg", "sp8_tp4"), ("bh-loudbox", "sp4_tp2")):
+        add("sd35_vae_tiny", where, (10, 13))
+    add("sd35_vae_tiny64", ("n300", "tp2"), (6, 7), "smoke", vae_parallel="tensor")  # whole pictures: ttnn's group norm
+    for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("bh-qb", "sp2_tp2")):
+        add("sd35_vae_tiny", where, (9, 13), vae_parallel="tensor")
+    for form in ("spatial", "tensor"):
+        add("sd35_vae", ("t3k", "sp2_tp4"), (16, 24), vae_parallel=form)
+
+
+def _wan_ttnn(found: Registry) -> None:
+    """Three latent frames: the first one, whose time is not doubled, one behind zeros, and one behind two kept ones."""
     for where, latent, suite in (
-        (("n300", "sp2"), (10, 13), "smoke"),
-        (("bh-qb", "sp2_tp2"), (8, 12), "smoke"),
-        (("t3k", "sp2_tp4"), (10, 13), "smoke"),
+        (("n300", "sp2"), (2, 4, 6), "smoke"),
+        (("bh-qb", "sp2_tp2"), (3, 5, 4), "smoke"),
+        (("t3k", "sp2_tp4"), (3, 6, 9), "full"),
+        (("t3k", "cfg2_sp2_tp2"), (2, 4, 6), "full"),
+        (("galaxy", "sp8_tp4"), (3, 10, 13), "full"),
+        (("bh-loudbox", "sp4_tp2"), (3, 8, 6), "full"),
     ):
-        found.add(
-            make_case(
-                "ttnn_vae_decoder", "sd35_vae_tiny", Layout(*where), ModelShape(latent, 0, 1), dtype="bf16", suite=suite
-            )
-        )
+        shape = ModelShape(latent, 0, 2 if "cfg" in where[1] else 1)
+        found.add(make_case("ttnn_vae_decoder", "wan_vae_tiny", Layout(*where), shape, dtype="bf16", suite=suite))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parity.comm import HEAD_STATS, HOST, SILENT, STATS, STREAMS, differences, unexplained
+from parity.comm import GROUPS, HEAD_STATS, HOST, SILENT, STATS, STREAMS, differences, unexplained
 
 
 def entry(collective: str, axis: int, size: int, group: str = "tp") -> dict:
@@ -52,6 +52,26 @@ def test_wider_norm_statistics_have_a_reason(wider, reason):
 )
 def test_any_other_difference_fails(device):
     assert unexplained(differences(REFERENCE, device)) > 0
+
+
+DECODER = [
+    *(entry("neighbor_pad", 0, 96, "sp"), entry("all_gather", 1, 96), entry("all_gather", 1, 640)),
+    *(entry("neighbor_pad", 0, 96, "sp"), entry("all_gather", 0, 512, "sp")),
+]
+"""Two chunks: a border, statistics of a group norm and the result; a border and the result, over the other axis."""
+CHUNKS = [DECODER[0], entry("all_gather", 1, 64), DECODER[3]]
+
+
+def test_results_of_chunks_and_sums_without_a_count_have_a_reason():
+    found = differences(DECODER, CHUNKS, results=2)
+    assert [f["reason"] for f in found] == [HOST, HOST, GROUPS]
+
+
+@pytest.mark.parametrize(
+    ("device", "results"), [(CHUNKS, 1), (CHUNKS, 3), ([CHUNKS[0], CHUNKS[2]], 2), (CHUNKS[1:], 2), (CHUNKS[:2], 2)]
+)
+def test_results_are_counted(device, results):
+    assert unexplained(differences(DECODER, device, results)) > 0
 
 
 SPLIT = [entry("all_to_all", 1, 96), entry("all_to_all", 1, 96), entry("reduce_scatter", 0, 64)]

@@ -9,7 +9,8 @@ import sys
 import pytest
 from safetensors.torch import load_file, save_file
 
-from parity.inputs import model_inputs
+from parity.cases import ModelShape
+from parity.inputs import decoder_inputs, model_inputs
 from parity.metrics import rel_rmse
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
@@ -43,8 +44,17 @@ def test_run_on_the_mock_mesh(tmp_path):
         assert rel_rmse(ours[name].float(), value.float()) == pytest.approx(0, abs=0.05)
 
 
-def test_a_decoder_has_no_place_there(tmp_path):
-    (tmp_path / "model").mkdir()
-    words = ["run", tmp_path / "model", "--mesh", "n300", "--parallel", "tp2", "--backend", "ttnn-mock"]
-    done = refsim(*words, "--vae-parallel", "tensor", "--inputs", tmp_path / "x", "--out", tmp_path / "y")
-    assert done.returncode == 2 and "leave out --vae-parallel" in done.stderr
+def test_a_decoder_cut_by_channel(tmp_path):
+    """An autoencoder runs like a transformer, cut as ``--vae-parallel`` says, which a transformer cannot be."""
+    with CheckpointStore() as store:
+        save_file({"z": decoder_inputs(ModelShape((4, 5), 0, 1), 16, "normal", 0)["z"]}, tmp_path / "in.safetensors")
+        words = ["--mesh", "n300", "--parallel", "tp2", "--dtype", "bf16", "--vae-parallel", "tensor"]
+        words += ["--inputs", tmp_path / "in.safetensors"]
+        for backend in ("ttnn-mock", "cpu"):
+            out = ["--backend", backend, "--out", tmp_path / f"{backend}.safetensors"]
+            done = refsim("run", store.folder("sd35_vae_tiny64", 0), *words, *out)
+            assert done.returncode == 0, done.stderr
+        done = refsim("run", store.folder(CASE.model, 0), *words, "--backend", "ttnn-mock", "--out", tmp_path / "no")
+        assert done.returncode == 2 and "leave out --vae-parallel" in done.stderr
+    ours, theirs = (load_file(tmp_path / f"{b}.safetensors")["sample"].float() for b in ("ttnn-mock", "cpu"))
+    assert rel_rmse(ours, theirs) < 0.03

@@ -1,6 +1,9 @@
-"""Convolutions of images cut by rows and columns: the neighbours' borders come first, then the arithmetic.
+"""Convolutions of images and videos cut by rows and columns: the neighbours' borders come first, then the arithmetic.
 
-    rows (tiles) --padding to zero--> image (row-major) --halo of kernel // 2--> ttnn.conv2d --> rows (tiles)
+    in space    rows (tiles) --padding to zero--> image (row-major) --halo of kernel // 2--> ttnn.conv2d --> rows
+
+    in time     [frames before, kept | new frames] --> no look into the future, chunk by chunk as in one go
+                       ^--- the last J - 1 of what went in, halos included, stay on the device for the next chunk
 
     in channels, where the tp axis holds those: column-parallel
 
@@ -10,19 +13,35 @@
 
 A convolution of 1 is a linear on rows, and needs no border. Otherwise each device holds the whole kernel.
 
-Legend: B samples, N local pixels, H and W local rows and columns, C channels, O channels out.
+Legend: B samples, T frames, N local pixels of all frames, H and W local rows and columns, C channels, O channels out,
+J frames that a kernel spans.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import ttnn
 
 from refsim.checkpoint import Weights
+from tt_impl.layers.conv3d import Conv3d
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.halo import ImageShards, exchange_halo, to_image, zero_padding
+from tt_impl.parallel.halo import ImageShards, exchange_halo, to_image, to_rows, zero_padding
 from tt_impl.parallel.tensor import gather_features
+
+
+@dataclass
+class Stream:
+    """One video on its way through a decoder.
+
+    Attributes:
+        past: per convolution the frames before the next chunk, halos included, on the device.
+        first: the chunk under way is the first one.
+    """
+
+    past: dict[str, ttnn.Tensor] = field(default_factory=dict)
+    first: bool = True
 
 
 @dataclass
@@ -98,3 +117,59 @@ class Conv2d:
         )
         self._prepared[tuple(image.shape)] = _Prepared(weight, bias)
         return out
+
+
+class CausalConv3d:
+    """Convolution of rows (B, 1, N, C) of a video, causal in time.
+
+    Args:
+        kernel: (time, space).
+        before: what stands before the first frame: ``zeros``, or the first frame itself, repeated (``first``).
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        ctx: Context,
+        name: str,
+        *,
+        in_channels: int,
+        out_channels: int,
+        kernel: tuple[int, int] = (3, 3),
+        before: Literal["zeros", "first"] = "zeros",
+    ) -> None:
+        self._ctx, self._name, self._before = ctx, name, before
+        self._time, self._space = kernel
+        weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
+        bias = weights.take(f"{name}.bias", (out_channels,))
+        if kernel == (1, 1):
+            self._linear = [ctx.put(weight.flatten(1).t()[None, None]), ctx.put(bias[None, None, None])]
+        else:
+            self._conv = Conv3d(ctx, weight, bias)
+
+    def __call__(self, x: ttnn.Tensor, shards: ImageShards, stream: Stream) -> ttnn.Tensor:
+        """Rows (B, 1, N, O)."""
+        if (self._time, self._space) == (1, 1):
+            weight, bias = self._linear
+            return ttnn.linear(x, weight, bias=bias, compute_kernel_config=self._ctx.linear_config)
+        images, padding = to_image(zero_padding(self._ctx, x, shards), shards), (0, 0)
+        if self._space > 1:
+            images, padding = exchange_halo(self._ctx, images, shards, by=self._space // 2)
+        video = ttnn.reshape(images, (x.shape[0], -1, *tuple(images.shape)[1:]))
+        if self._time > 1:
+            video = self._with_past(video, stream)
+        return to_rows(self._conv(video, padding=(0, *padding)), x.shape[0])
+
+    def _with_past(self, video: ttnn.Tensor, stream: Stream) -> ttnn.Tensor:
+        """The video behind the frames it follows, of which it leaves its own last ones for the next chunk."""
+        kept, past = self._time - 1, stream.past.get(self._name)
+        if past is not None:
+            before = [past]
+        elif self._before == "first":
+            before = [video[:, :1]] * kept
+        else:
+            shape = (video.shape[0], kept, *tuple(video.shape)[2:])
+            before = [ttnn.zeros(shape, dtype=video.dtype, layout=video.layout, device=self._ctx.device)]
+        video = ttnn.concat([*before, video], dim=1)
+        stream.past[self._name] = video[:, video.shape[1] - kept :]
+        return video

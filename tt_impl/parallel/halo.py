@@ -101,20 +101,18 @@ class ImageShards:
 
 
 def cut_image(ctx: Context, x: torch.Tensor, shards: ImageShards) -> ttnn.Tensor:
-    """Every device's image (B T, H, W, C) of (B, C, [T,] height, width) on the host, zero-padded."""
-    if x.ndim == 5:
-        x = x.transpose(1, 2).flatten(0, 1)
+    """Every device's image (B, [T,] H, W, C) of (B, C, [T,] height, width) on the host, zero-padded."""
     height, width = shards.padded(ctx)
-    x = F.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2])).permute(0, 2, 3, 1).contiguous()
-    tp_dim = None if shards.axes[1] is None else 2
-    return ctx.put(x, sp_dim=1, tp_dim=tp_dim, layout=ttnn.ROW_MAJOR_LAYOUT)
+    x = F.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2])).movedim(1, -1).contiguous()
+    tp_dim = None if shards.axes[1] is None else x.ndim - 2
+    return ctx.put(x, sp_dim=x.ndim - 3, tp_dim=tp_dim, layout=ttnn.ROW_MAJOR_LAYOUT)
 
 
 def read_image(ctx: Context, image: ttnn.Tensor, shards: ImageShards) -> torch.Tensor:
-    """The whole image (B T, C, height, width) on the host, put together from the devices' parts, padding dropped."""
-    tp_dim = None if shards.axes[1] is None else 2
-    whole = ctx.get(image, sp_dim=1, tp_dim=tp_dim)
-    return whole[:, : shards.height, : shards.width].permute(0, 3, 1, 2)
+    """The whole image (B, C, [T,] height, width) on the host, from the devices' parts (B, [T,] H, W, C)."""
+    rows = len(image.shape) - 3
+    whole = ctx.get(image, sp_dim=rows, tp_dim=None if shards.axes[1] is None else rows + 1)
+    return whole[..., : shards.height, : shards.width, :].movedim(-1, 1)
 
 
 def gather_image(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
@@ -144,6 +142,12 @@ def to_rows(image: ttnn.Tensor, samples: int) -> ttnn.Tensor:
     """Image (B T, H, W, C) of B ``samples`` -> rows (B, 1, N, C)."""
     rows = ttnn.reshape(image, (samples, 1, -1, image.shape[-1]))
     return ttnn.to_layout(rows, ttnn.TILE_LAYOUT)
+
+
+def to_video(rows: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
+    """Rows (B, 1, N, C) -> video (B, T, H, W, C), row-major."""
+    images = to_image(rows, shards)
+    return ttnn.reshape(images, (rows.shape[0], -1, *tuple(images.shape)[1:]))
 
 
 def exchange_halo(

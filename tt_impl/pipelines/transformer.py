@@ -53,6 +53,8 @@ def program(
     spec = spec_of_checkpoint(checkpoint)
     if spec.ttnn is None:
         raise UserError(f"{checkpoint.class_name} has no counterpart in TTNN; leave out --backend {options.backend}.")
+    if options.vae_parallel not in spec.vae_forms:
+        raise UserError(f"a {checkpoint.class_name} is not cut by channel; leave out --vae-parallel.")
     model_class, config = resolve(spec.ttnn), spec.config_class.from_dict(checkpoint.config)
     dims = spec.inputs(checkpoint.config)
     sizes = named_sizes(dims, {name: tuple(x.shape) for name, x in inputs.items()})

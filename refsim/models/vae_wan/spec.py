@@ -22,6 +22,7 @@ SPEC = ModelSpec(
     kind="vae_decoder",
     model="refsim.models.vae_wan.decoder:WanVAEDecoder",
     config="refsim.models.vae_wan.config:WanVAEConfig",
+    ttnn="tt_impl.models.vae_wan.decoder:WanVAEDecoder",
     latent="video",
     published=(Published("wan21-vae", _WAN21),),
 )

@@ -1,0 +1,94 @@
+"""ttnn's convolution of videos, with a kernel laid out once and blocks that fit a core's memory.
+
+    video (B, T, H, W, C)                          one core at a time
+      C in blocks of C_in_block     --gather-->    64 patches x K,  K = J L M C_in_block    (row-major, then tiles)
+      O in blocks of C_out_block                   K x C_out_block of the kernel            (tiles)
+      8 x 8 pixels of a frame                      64 x C_out_block, summed in fp32 over the blocks of C
+
+What stands on the right lies in L1 together. The pair of blocks with the most arithmetic per byte that still fits is
+taken; it does not depend on the size of the picture, so the kernel is laid out for it when it is loaded.
+
+Legend: B videos, T frames, H and W rows and columns, C channels, O channels out, J x L x M kernel over (T, H, W).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import ttnn
+
+from tt_impl.parallel.context import Context, filled
+from tt_impl.parallel.padding import TILE, round_up
+
+L1_BYTES = 1_200_000
+"""What the blocks may take of a core's 1.43 MB (Wormhole); kernels, bias and staging are in the rest."""
+_SIDE = 8
+"""Rows and columns of pixels that a core takes at a time."""
+
+
+class Conv3d:
+    """A convolution without padding of its own but what it is told.
+
+    Args:
+        weight: (O, C, J, L, M) on the host.
+        bias: (O,) on the host.
+    """
+
+    def __init__(self, ctx: Context, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self._ctx, self._kernel, self._out = ctx, tuple(weight.shape[2:]), weight.shape[0]
+        self._in = round_up(weight.shape[1], TILE)
+        self._blocks = blocks(self._in, round_up(self._out, TILE), math.prod(self._kernel))
+        self._weight = ttnn.experimental.prepare_conv3d_weights(
+            weight_tensor=ctx.host(weight), C_in_block=self._blocks[0], device=ctx.device
+        )
+        self._bias = ctx.put(filled(bias)[None])
+
+    def __call__(self, video: ttnn.Tensor, *, padding: tuple[int, int, int] = (0, 0, 0)) -> ttnn.Tensor:
+        """Video (B, T, H, W, C), row-major -> (B, T', H', W', O), row-major; ``padding`` are zeros on either side."""
+        grid = self._ctx.device.compute_with_storage_grid_size()
+        config = ttnn.Conv3dConfig(
+            weights_dtype=self._ctx.dtype,
+            output_layout=ttnn.ROW_MAJOR_LAYOUT,
+            C_in_block=self._blocks[0],
+            C_out_block=self._blocks[1],
+            H_out_block=min(_SIDE, video.shape[2]),
+            W_out_block=min(_SIDE, video.shape[3]),
+            compute_with_storage_grid_size=grid,
+        )
+        return ttnn.experimental.conv3d(
+            input_tensor=self._whole_lanes(video),
+            weight_tensor=self._weight,
+            bias_tensor=self._bias,
+            device=self._ctx.device,
+            config=config,
+            dtype=self._ctx.dtype,
+            output_channels=self._out,
+            kernel_size=self._kernel,
+            padding=padding,
+            compute_kernel_config=self._ctx.linear_config,
+        )
+
+    def _whole_lanes(self, video: ttnn.Tensor) -> ttnn.Tensor:
+        """Channels filled up to a multiple of 32, as the op takes no other number; no published decoder needs it."""
+        if video.shape[4] == self._in:
+            return video
+        b, t, h, w, c = video.shape
+        images = ttnn.reshape(video, (b * t, h, w, c))
+        images = ttnn.pad(images, [(0, 0), (0, 0), (0, 0), (0, self._in - c)], 0.0)
+        return ttnn.reshape(images, (b, t, h, w, self._in))
+
+
+def blocks(channels: int, out_channels: int, taps: int) -> tuple[int, int]:
+    """(C_in_block, C_out_block) for a kernel of ``taps`` positions; both numbers of channels are multiples of 32."""
+
+    def divisors(size: int) -> list[int]:
+        return [d for d in range(TILE, size + 1, TILE) if size % d == 0]
+
+    def l1_bytes(c_in: int, c_out: int) -> int:
+        k, patches = round_up(taps * c_in, TILE), _SIDE * _SIDE
+        return 2 * k * (2 * patches + c_out) + patches * c_out * 6
+
+    pairs = [(c_in, c_out) for c_in in divisors(channels) for c_out in divisors(out_channels)]
+    fitting = [pair for pair in pairs if l1_bytes(*pair) <= L1_BYTES]
+    return max(fitting, key=lambda pair: (pair[0] * pair[1], pair[0]), default=(TILE, TILE))
