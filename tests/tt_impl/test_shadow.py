@@ -11,7 +11,7 @@ from tt_impl.launch import Worker
 ON_T3K = cases_of(
     "attention", "cache", "collectives", "conv", "eltwise", "layout", "matmul", "norm", "refusals", "rope", "sharing"
 )
-ON_TWO_LINKS = cases_of("two_links", "decoding")
+ON_TWO_LINKS = cases_of("two_links", "decoding", "fused")
 ON_N300 = cases_of("submeshes")
 
 

@@ -18,7 +18,7 @@ import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
-from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call
+from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call, for_rule
 from tt_impl.mock.values import ShadowError, Shards, Store, host_shards, host_tensor
 
 __all__ = ["Shadow", "ShadowError", "shadow_values"]
@@ -55,7 +55,7 @@ class Shadow:
         outputs = [t for t in tensors_in(result) if on_device(t)]
         context = Call(call.name, call.args, call.kwargs, outputs, self.store)
         mesh_shape = next(iter(shards.values())).mesh_shape if shards else (1, 1)
-        kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in call.kwargs.items() if k not in NEUTRAL}
+        kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in for_rule(call.kwargs).items()}
         try:
             golden = rule(context, _prepare(call.args, shards, mesh_shape), kwargs)
         except TypeError as error:
@@ -221,6 +221,7 @@ SPECIAL: dict[str, Callable[[Shadow, Invocation], Any]] = {
     "ttnn.empty": _fill(float("nan")),
     "ttnn.empty_like": _fill(float("nan")),
     "ttnn.allocate_tensor_on_device": _fill(float("nan")),
+    "ttnn.experimental.dit_fused_distributed_groupnorm_create_stats_buffer": _fill(float("nan")),
     "ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer": _fill(float("nan")),
     "ttnn.experimental.dit_fused_distributed_layernorm_create_stats_buffer": _fill(float("nan")),
 }

@@ -194,6 +194,25 @@ def ring_with_empty_joint(t: Env) -> None:
     assert tuple(rear.shape)[:3] == (1, 2, 0)
 
 
+def windows(t: Env) -> None:
+    """Windows of 40, 88 and 128 tokens; rows cut over axis 1, each device told its first by a scalar of its own."""
+    ttnn, ends, n = t.ttnn, [0, 40, 128, 256], 256
+    q, k, v = (t.rand(1, 4, n, 64) for _ in range(3))
+    number = torch.repeat_interleave(torch.arange(3), torch.tensor([40, 88, 128]))
+    hidden = number[:, None] != number
+    on_mesh = [t.put(q, (None, 2)), t.put(k), t.put(v)]
+    bounds = t.put(torch.tensor(ends, dtype=torch.int32), dtype="int32", layout="ROW_MAJOR")
+    firsts = torch.arange(t.shape[1], dtype=torch.int32) * (n // t.shape[1])
+    first = t.put(firsts, (None, 0), dtype="int32", layout="ROW_MAJOR")
+    ahead = torch.ones(n, n, dtype=torch.bool).triu(1)
+    for causal, mask in ((False, hidden), (True, hidden | ahead)):
+        out = ttnn.transformer.scaled_dot_product_attention(
+            *on_mesh, is_causal=causal, cu_window_seqlens=bounds, windowed_q_token_offset_tensor=first,
+            program_config=_config(t),
+        )  # fmt: skip
+        t.check(out, t.shards(sdpa(q, k, v, ~mask), (None, 2)))
+
+
 def masked_rows(t: Env) -> None:
     """A row that may attend to nothing is NaN, not zero."""
     q, k, v = t.rand(1, 4, 64, 64), t.rand(1, 4, 64, 64), t.rand(1, 4, 64, 64)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.tt_impl.env import Env, collect, raises
+from tests.tt_impl.env import Env, collect
 
 
 def conv2d(t: Env) -> None:
@@ -58,7 +58,10 @@ def _conv3d(t: Env, x: Any, weight: Tensor, bias: Tensor, block: int, **more: An
         compute_with_storage_grid_size=t.device.compute_with_storage_grid_size(),
     )  # fmt: skip
     prepared = ttnn.experimental.prepare_conv3d_weights(
-        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16), C_in_block=block, device=t.device
+        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16),
+        C_in_block=block,
+        device=t.device,
+        groups=more.get("groups", 1),
     )
     return ttnn.experimental.conv3d(
         input_tensor=x, weight_tensor=prepared, bias_tensor=t.put(bias.reshape(1, -1)), device=t.device,
@@ -105,14 +108,73 @@ def neighbor_pad(t: Env) -> None:
         t.check(out, [part[:, :, :, 2:-1] for part in wanted])
 
 
-def unknown_arguments(t: Env) -> None:
-    x = t.put(t.rand(1, 2, 8, 16, 32), (2, 3), layout="ROW_MAJOR")
-    pad = t.ttnn.experimental.neighbor_pad_async
-    raises(
-        Exception,
-        lambda: pad(x, [2], [1], [1], "zeros", [0], t.semaphores(1), t.semaphores(1), num_links=[1], logical_h=6),
-        "neighbor_pad_async", "logical_h",
+def neighbor_pad_of_padded_video(t: Env) -> None:
+    """Rows 13 and later of 16 are padding, and two frames of zeros go before the first; the buffer holds it all."""
+    ttnn, pad = t.ttnn, t.ttnn.experimental.neighbor_pad_async
+    x = t.rand(1, 2, 16, 16, 32)
+    rows, columns = x.shape[2] // t.shape[0], x.shape[3] // t.shape[1]
+    inside = F.pad(x[:, :, :13], (0, 0, 0, 0, 0, 3))
+    around = F.pad(inside, (0, 0, 2, 1, 1, 1, 2, 0))
+    wanted = [
+        around[:, :, r * rows : (r + 1) * rows + 2, c * columns : (c + 1) * columns + 3]
+        for r in range(t.shape[0])
+        for c in range(t.shape[1])
+    ]
+    shape = tuple(wanted[0].shape)
+    buffer = ttnn.zeros(shape, dtype=ttnn.bfloat16, layout=ttnn.ROW_MAJOR_LAYOUT, device=t.device)
+    out = pad(
+        t.put(x, (2, 3), layout="ROW_MAJOR"), [2, 3], [1, 2], [1, 1], "zeros", [0, 1], t.semaphores(2),
+        t.semaphores(1), num_links=[1, 1], topology=t.linear, persistent_output_buffer=buffer, logical_h=13,
+        t_front_pad=2,
     )  # fmt: skip
+    t.check(out, wanted)
+    t.check(buffer, wanted)
+
+
+def slice_reshard(t: Env) -> None:
+    """Frames 3 to 27 of 32, cut anew: what one device held ends on another."""
+    x = t.rand(32, 4, 4, 32)
+    out = t.ttnn.experimental.slice_reshard_async(
+        t.put(x, (None, 0), layout="ROW_MAJOR"), 0, 3, 24, 1, t.semaphores(1)[0], t.semaphores(1)[0], num_links=1,
+        topology=t.linear,
+    )  # fmt: skip
+    t.check(out, t.shards(x[3:27], (None, 0)))
+
+
+def grouped_conv3d(t: Env) -> None:
+    x, weight, bias = t.rand(1, 64, 3, 8, 8), t.rand(64, 32, 3, 3, 3, scale=0.1), t.rand(64)
+    wanted = _last(F.conv3d(x, weight, bias, padding=(0, 1, 1), groups=2))
+    out = _conv3d(t, t.put(_last(x), layout="ROW_MAJOR"), weight, bias, 32, padding=(0, 1, 1), groups=2)
+    t.check(out, wanted)
+
+
+def narrow_weights(t: Env) -> None:
+    """A host weight is used as the configuration says to keep it."""
+    ttnn, x, weight = t.ttnn, t.rand(1, 32, 8, 8), torch.randn(64, 32, 1, 1, generator=t.random)
+    for dtype in ("bfloat16", "bfloat8_b"):
+        out = ttnn.conv2d(
+            input_tensor=t.put(x.permute(0, 2, 3, 1).reshape(1, 1, 64, 32), layout="ROW_MAJOR"),
+            weight_tensor=ttnn.from_torch(weight, dtype=ttnn.float32),
+            device=t.device, in_channels=32, out_channels=64, batch_size=1, input_height=8, input_width=8,
+            kernel_size=(1, 1), conv_config=ttnn.Conv2dConfig(weights_dtype=getattr(ttnn, dtype)),
+            dtype=ttnn.float32,
+        )  # fmt: skip
+        held = t.shadow.values(t.put(weight.reshape(64, 32).T.contiguous(), dtype=dtype))[0]
+        t.check(out, (x.flatten(2).mT @ held).reshape(1, 1, 64, 64), ulps=4)
+
+
+def replicated_border(t: Env) -> None:
+    """What an image is padded with is part of the configuration; a fused activation too."""
+    ttnn, x, weight = t.ttnn, t.rand(1, 32, 8, 8), t.rand(32, 32, 3, 3, scale=0.1)
+    config = ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16, activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU))
+    config.padding_mode = type(config.padding_mode).Replicate
+    out = ttnn.conv2d(
+        input_tensor=t.put(x.permute(0, 2, 3, 1).reshape(1, 1, 64, 32), layout="ROW_MAJOR"),
+        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16), device=t.device, in_channels=32, out_channels=32,
+        batch_size=1, input_height=8, input_width=8, kernel_size=(3, 3), padding=(1, 1), conv_config=config,
+    )  # fmt: skip
+    wanted = F.silu(F.conv2d(F.pad(x, (1, 1, 1, 1), "replicate"), weight))
+    t.check(out, wanted.permute(0, 2, 3, 1).reshape(1, 1, 64, 32))
 
 
 CASES = collect(globals())

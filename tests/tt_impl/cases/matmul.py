@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, raises
 
 
 def linear(t: Env) -> None:
@@ -84,6 +84,63 @@ def all_gather_matmul(t: Env) -> None:
     for part, wanted in zip(parts, (x @ w + b).chunk(3, -1), strict=True):
         t.check(part, wanted)
     t.check(buffer, x)
+
+
+def activation_of_a_program(t: Env) -> None:
+    """What the program config says to apply is applied, once; beside an argument's activation it is refused."""
+    ttnn, x, w, b = t.ttnn, t.rand(1, 1, 64, 128), t.rand(128, 64, scale=0.1), t.rand(1, 64)
+    config = ttnn.MatmulMultiCoreReuseMultiCastProgramConfig(
+        compute_with_storage_grid_size=(1, 1), in0_block_w=1, out_subblock_h=1, out_subblock_w=1, per_core_M=2,
+        per_core_N=2, transpose_mcast=False, fused_activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU),
+    )  # fmt: skip
+    held = [t.put(value) for value in (x, w)]
+    t.check(ttnn.matmul(*held, program_config=config), F.silu(x @ w))
+    t.check(ttnn.linear(*held, bias=t.put(b), program_config=config), F.silu(x @ w + b))
+    both = dict(program_config=config, activation="gelu")
+    raises(Exception, lambda: ttnn.linear(*held, **both), "linear", "program_config")
+
+
+def swiglu(t: Env) -> None:
+    """Tiles of gate and up take turns in the weight's columns."""
+    x, gate, up = t.rand(1, 1, 64, 128), t.rand(128, 128, scale=0.1), t.rand(128, 128, scale=0.1)
+    turns = torch.stack([gate.unflatten(1, (-1, 32)), up.unflatten(1, (-1, 32))], 2).flatten(1)
+    wanted = F.silu(x @ gate) * (x @ up)
+    out = t.ttnn.experimental.minimal_matmul(t.put(x), t.put(turns), fuse_swiglu=True)
+    t.check(out, wanted)
+    parts = t.ttnn.experimental.minimal_matmul_split(t.put(x), t.put(turns), chunks=2, fuse_swiglu=True)
+    for part, half in zip(parts, wanted.chunk(2, -1), strict=True):
+        t.check(part, half)
+
+
+def columns_in_two_pieces(t: Env) -> None:
+    """The prefix ends inside a tile, so the weight has rows of zeros there."""
+    prefix, suffix = t.rand(1, 1, 64, 48), t.rand(1, 1, 64, 64)
+    w = t.rand(112, 96, scale=0.1)
+    padded = torch.cat([w[:48], torch.zeros(16, 96), w[48:]])
+    out = t.ttnn.experimental.minimal_matmul([t.put(prefix), t.put(suffix)], t.put(padded))
+    t.check(out, torch.cat([prefix, suffix], -1) @ w)
+
+
+def all_gather_matmul_with_residual(t: Env) -> None:
+    ttnn, x, w, b = t.ttnn, t.rand(1, 1, 64, 1024), t.rand(1024, 384, scale=0.1), t.rand(1, 384)
+    residual, gate = t.rand(1, 1, 64, 384), t.rand(1, 1, 1, 384)
+    config = ttnn.MinimalMatmulConfig(
+        M_block_size=2, K_block_size=2, N_block_size=2, subblock_h=1, subblock_w=2,
+        compute_with_storage_grid_size=ttnn.CoreCoord(6, 6),
+    )  # fmt: skip
+
+    def run(**more: Any) -> Any:
+        return ttnn.experimental.all_gather_minimal_matmul_async(
+            t.put(x, (None, 3)), t.put(w), bias_tensor=t.put(b), config=config, num_workers_per_link=6,
+            multi_device_global_semaphore=t.semaphores(2), barrier_semaphore=t.semaphores(1)[0],
+            persistent_output_buffer=t.empty(1, 1, 64, 1024), num_links=1, cluster_axis=1, topology=t.linear, **more,
+        )  # fmt: skip
+
+    terms = dict(scalar=0.5, addcmul_input_tensor1=t.put(residual), addcmul_input_tensor2=t.put(gate))
+    (out,) = run(**terms)
+    t.check(out, residual + 0.5 * (x @ w + b) * gate)
+    (out,) = run(fused_activation=(ttnn.UnaryOpType.GELU, False))
+    t.check(out, F.gelu(x @ w + b))
 
 
 def sparse_matmul(t: Env) -> None:

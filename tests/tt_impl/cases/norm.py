@@ -49,6 +49,44 @@ def group_norm(t: Env) -> None:
     t.check(out, wanted.reshape(1, 1, 256, 1024))
 
 
+def group_norm_with_weights(t: Env) -> None:
+    """Weights packed as ttnn packs them, two images."""
+    ttnn, n, rows = t.ttnn, 2, 64
+    for channels, groups, grid in ((512, 32, (2, 4)), (480, 10, (4, 1))):
+        x, w, b = t.rand(n, 1, rows, channels), t.rand(channels), t.rand(channels)
+        core_grid = ttnn.CoreGrid(x=grid[0], y=grid[1])
+        (weight, bias), mask = ttnn.dram_group_norm_params_from_torch(
+            [w, b], channels, groups, t.device, core_grid=core_grid
+        )
+        out = ttnn.group_norm(
+            t.put(x), num_groups=groups, epsilon=EPS, input_mask=mask, weight=weight, bias=bias, core_grid=core_grid,
+            inplace=False, num_out_blocks=1,
+        )  # fmt: skip
+        t.check(out, _group_norm(x, groups, w, b))
+
+
+def _group_norm(x: Tensor, groups: int, w: Tensor, b: Tensor) -> Tensor:
+    """torch's, of [N, 1, H*W, C]."""
+    return F.group_norm(x.squeeze(1).mT, groups, w, b, EPS).mT.unsqueeze(1)
+
+
+def distributed_group_norm(t: Env) -> None:
+    """Rows of pixels cut over axis 1."""
+    ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 512, 256), t.rand(256), t.rand(256)
+    x = (x + torch.linspace(-1, 1, 512).reshape(1, 1, 512, 1)).bfloat16().float()
+    (weight, bias), mask = ttnn.dram_group_norm_params_from_torch(
+        [w, b], 256, 8, t.device, core_grid=ttnn.CoreGrid(x=1, y=1)
+    )
+    make, held = ttnn.experimental.dit_fused_distributed_groupnorm_create_stats_buffer, t.put(x, (None, 2))
+    for activation, after in ((None, lambda y: y), ("silu", F.silu)):
+        out = ttnn.experimental.dit_fused_distributed_groupnorm(
+            held, num_groups=8, epsilon=EPS, cluster_axis=1, mesh_device=t.device,
+            multi_device_global_semaphore=t.semaphores(2), topology=t.linear, input_mask=mask, weight=weight,
+            bias=bias, activation=activation, persistent_output_buffer=make(held, 8, 1, t.device),
+        )  # fmt: skip
+        t.check(out, t.shards(after(_group_norm(x, 8, w, b)), (None, 2)))
+
+
 def distributed_layer_norm(t: Env) -> None:
     ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512), t.rand(512)
     a = t.put(x, (None, 3))

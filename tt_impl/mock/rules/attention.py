@@ -49,11 +49,32 @@ def scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     is_causal: bool = True,
     scale: float | None = None,
+    cu_window_seqlens: Tensor | None = None,
+    windowed_q_token_offset: int = 0,
+    windowed_q_token_offset_tensor: Tensor | None = None,
     output_concat_heads: bool = False,
 ) -> Tensor:
-    """Causal unless told otherwise, as TTNN's default is."""
-    out = attend(input_tensor_q, input_tensor_k, input_tensor_v, scale=scale, mask=attn_mask, causal=is_causal)
+    """Causal unless told otherwise, as TTNN's default is; or only within windows that begin at ``cu_window_seqlens``.
+
+    With windows, the first row of Q is token ``windowed_q_token_offset`` of K, possibly another one per device.
+    """
+    mask = attn_mask
+    if cu_window_seqlens is not None:
+        if windowed_q_token_offset_tensor is not None:
+            windowed_q_token_offset = int(windowed_q_token_offset_tensor)
+        rows = torch.arange(input_tensor_q.shape[2]) + windowed_q_token_offset
+        mask = _windows(rows, torch.arange(input_tensor_k.shape[2]), cu_window_seqlens.flatten(), is_causal)
+        is_causal = False
+    out = attend(input_tensor_q, input_tensor_k, input_tensor_v, scale=scale, mask=mask, causal=is_causal)
     return join_heads(out).unsqueeze(1) if output_concat_heads else out
+
+
+def _windows(rows: Tensor, columns: Tensor, ends: Tensor, causal: bool) -> Tensor:
+    """The mask [1, 1, N, M] that lets tokens attend to their own window; minus infinity elsewhere."""
+    hidden = torch.bucketize(rows, ends, right=True)[:, None] != torch.bucketize(columns, ends, right=True)
+    if causal:
+        hidden |= columns > rows[:, None]
+    return torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))[None, None]
 
 
 @per_device("transformer.joint_scaled_dot_product_attention")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
@@ -129,22 +130,43 @@ def neighbor_pad_async(
     padding_mode: str,
     cluster_axis: Sequence[int],
     *_semaphores: Any,
+    logical_h: int = 0,
+    t_front_pad: int = 0,
 ) -> list[Tensor]:
     """Rows of the neighbours before and after along each dim; at the ends zeros, or the last row again.
 
-    The second dim is padded after the first, so that corners come from the neighbour across.
+    The second dim is padded after the first, so that corners come from the neighbour across. Rows of the first dim
+    from ``logical_h`` on, counted over the axis, come out as zeros, but neighbours get them as they are. Frames of
+    zeros before the first are ``t_front_pad`` rows of the dim before the first.
     """
     result = list(input_tensor)
-    for d, left, right, axis in zip(dim, padding_left, padding_right, cluster_axis, strict=True):
+    for number, (d, left, right, axis) in enumerate(zip(dim, padding_left, padding_right, cluster_axis, strict=True)):
         known: dict[tuple, list[Tensor]] = {}
         before = result
         result = list(before)
         for group in input_tensor.groups(axis):
             key = tuple(id(before[i]) for i in group)
             if key not in known:
-                known[key] = _with_neighbours([before[i] for i in group], d, left, right, padding_mode)
+                row = [before[i] for i in group]
+                known[key] = _with_neighbours(row, d, left, right, padding_mode)
+                if logical_h and number == 0:
+                    known[key] = _without_rows(known[key], d, left, row[0].shape[d], logical_h)
             for place, i in enumerate(group):
                 result[i] = known[key][place]
+    if t_front_pad:
+        after = [0, 0] * (input_tensor[0].dim() - dim[0])
+        result = call.each(lambda x: F.pad(x, (*after, t_front_pad, 0)), result)
+    return result
+
+
+def _without_rows(row: list[Tensor], dim: int, left: int, size: int, end: int) -> list[Tensor]:
+    """Padded tensors of a row with zeros for those of their own ``size`` rows that number ``end`` or more."""
+    result = []
+    for place, x in enumerate(row):
+        kept = min(max(end - place * size, 0), size)
+        x = x.clone()
+        x.narrow(dim, left + kept, size - kept).zero_()
+        result.append(x)
     return result
 
 
@@ -166,6 +188,22 @@ def _edge(x: Tensor, dim: int, row: int, count: int, padding_mode: str) -> Tenso
         raise TypeError(f"padding_mode '{padding_mode}' is not known")
     edge = x.narrow(dim, row, 1).repeat_interleave(count, dim)
     return edge if padding_mode == "replicate" else torch.zeros_like(edge)
+
+
+@across("experimental.slice_reshard_async")
+def slice_reshard_async(
+    call: Call,
+    input_tensor: Shards,
+    dim: int,
+    output_dim_offset: int,
+    output_dim_shape: int,
+    cluster_axis: int,
+    *_semaphores: Any,
+) -> list[Tensor]:
+    """Rows of the whole from ``output_dim_offset`` on, ``output_dim_shape`` of them, cut anew over the axis."""
+    whole = gathered(input_tensor, dim, cluster_axis)
+    kept = call.each(lambda x: x.narrow(dim, output_dim_offset, output_dim_shape), whole)
+    return scattered(kept, input_tensor.groups(cluster_axis), dim)
 
 
 @across("experimental.all_to_all_async_generic")

@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.values import Shards, round_to
 
 
 @across("conv2d")
@@ -42,13 +43,17 @@ def conv2d(
     """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [O, C/groups, K, L] -> [1, 1, N*H'*W', O]."""
     top, bottom, left, right = padding if len(padding) == 4 else (padding[0], padding[0], padding[1], padding[1])
     weight_shape = (out_channels, in_channels // groups, *kernel_size)
-    activation = getattr(call.kwargs.get("conv_config"), "activation", None)
+    config = call.kwargs.get("conv_config")
+    activation, dtype = getattr(config, "activation", None), getattr(config, "weights_dtype", None)
+    replicated = getattr(getattr(config, "padding_mode", None), "name", "") == "Replicate"
+    mode = "replicate" if replicated else "constant"
 
     def convolved(image: Tensor, given: Tensor, bias: Tensor | None) -> Tensor:
         x = image.reshape(batch_size, input_height, input_width, -1)[..., :in_channels].permute(0, 3, 1, 2)
-        bias = None if bias is None else bias.float().reshape(-1)[:out_channels]
-        weight = _weight(given.float(), weight_shape)
-        y = F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, tuple(stride), 0, tuple(dilation), groups)
+        bias = None if bias is None else _held(bias.float().reshape(1, 1, 1, -1), dtype).reshape(-1)[:out_channels]
+        weight = _weight(_held(_as_rows(given.float(), weight_shape), dtype), weight_shape)
+        x = F.pad(x, (left, right, top, bottom), mode)
+        y = F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
         return activate(y.permute(0, 2, 3, 1).reshape(1, 1, -1, out_channels), activation)
 
     outputs = call.each(convolved, input_tensor, weight_tensor, bias_tensor)
@@ -56,8 +61,7 @@ def conv2d(
         return (outputs,)
 
     def weights(given: Tensor) -> Tensor:
-        rows = _weight(given.float(), weight_shape).permute(2, 3, 1, 0).reshape(1, 1, -1, out_channels)
-        return _fill_up(rows, tuple(call.outputs[1].shape))
+        return _fill_up(_as_rows(given.float(), weight_shape), tuple(call.outputs[1].shape))
 
     def biases(given: Tensor) -> Tensor:
         return _fill_up(given.float().reshape(1, 1, 1, -1)[..., :out_channels], tuple(call.outputs[2].shape))
@@ -81,9 +85,7 @@ def prepare_conv3d_weights(
     call: Call, *, weight_tensor: Shards | Tensor, groups: int = 1, C_in_block: int = 0, alignment: int = 32
 ) -> list[Tensor]:
     """From the host, or from a device."""
-    if groups != 1:
-        raise call.unsupported("groups")
-    return call.each(lambda weight: _rows(weight.float(), C_in_block, alignment), weight_tensor)
+    return call.each(lambda weight: _rows(_dense(weight.float(), groups), C_in_block, alignment), weight_tensor)
 
 
 @across("experimental.conv3d")
@@ -102,14 +104,16 @@ def conv3d(
     groups: int = 1,
 ) -> list[Tensor]:
     """[N, D, H, W, C] -> [N, D', H', W', O]; weights as ``prepare_conv3d_weights`` gives them, or [O, C, J, K, L]."""
-    if groups != 1:
-        raise call.unsupported("groups")
     config = call.kwargs.get("config")
+    if tuple(getattr(config, "dilation", None) or dilation) not in ((1, 1, 1), tuple(dilation)):
+        raise call.unsupported("a dilation in the config that is not the call's")
     block = config.C_in_block if config is not None else 0
 
     def convolved(video: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = video.permute(0, 4, 1, 2, 3)
-        if weight.dim() != 5:
+        if weight.dim() == 5:
+            weight = _dense(weight, groups)
+        else:
             channels = weight.shape[-2] // math.prod(kernel_size)
             blocks = weight.reshape(-1, *kernel_size, block or channels, weight.shape[-1])
             weight = blocks.permute(5, 0, 4, 1, 2, 3).flatten(1, 2)[:, : x.shape[1]]
@@ -121,6 +125,27 @@ def conv3d(
         return y.permute(0, 2, 3, 4, 1)
 
     return call.each(convolved, input_tensor, weight_tensor, bias_tensor)
+
+
+def _dense(weight: Tensor, groups: int) -> Tensor:
+    """[O, C/groups, J, K, L] -> [O, C, J, K, L]: zero where an output channel does not see an input channel."""
+    if groups == 1:
+        return weight
+    own = weight.shape[1]
+    before = [(0, 0, 0, 0, 0, 0, i * own, (groups - 1 - i) * own) for i in range(groups)]
+    return torch.cat([F.pad(part, sides) for part, sides in zip(weight.chunk(groups), before, strict=True)])
+
+
+def _as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[O, C, K, L] -> [1, 1, K*L*C, O], as ttnn prepares it; a prepared one as it is."""
+    if tuple(weight.shape) != shape:
+        return weight
+    return weight.permute(2, 3, 1, 0).reshape(1, 1, -1, shape[0])
+
+
+def _held(rows: Tensor, dtype: Any) -> Tensor:
+    """Weights as ttnn keeps them once prepared, if a dtype for that is given."""
+    return rows if dtype is None else round_to(rows, dtype).float()
 
 
 def _weight(weight: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -187,6 +187,11 @@ def softmax(input_tensor: Tensor, dim: int = -1) -> Tensor:
 
 
 @per_device("embedding")
-def embedding(input_tensor: Tensor, weight: Tensor, *, padding_idx: int | None = None) -> Tensor:
-    """Ids [.., S] and table [V, D] -> [.., S, D]; a padding id keeps the row it has in the table."""
+def embedding(
+    input_tensor: Tensor, weight: Tensor, *, padding_idx: int | None = None, embeddings_type: Any = None
+) -> Tensor:
+    """Ids [.., S] and table [V, D] -> [.., S, D]; a padding id keeps the row it has in the table.
+
+    ``embeddings_type`` says what a device may keep of the table in its memory; the rows are the same.
+    """
     return F.embedding(input_tensor, weight.reshape(-1, weight.shape[-1]))

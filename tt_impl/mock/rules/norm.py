@@ -264,26 +264,3 @@ def _affine_by_head(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
     if weight is not None:
         x = x * shaped(weight)
     return x if bias is None else x + shaped(bias)
-
-
-@per_device("group_norm")
-def group_norm(
-    input_tensor: Tensor,
-    *,
-    num_groups: int,
-    epsilon: float = 1e-12,
-    input_mask: Tensor | None = None,
-    negative_mask: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """[N, 1, H*W, C]: channels last; weights are laid out in tiles, row-major, padded per group if need be."""
-    n, _, hw, c = input_tensor.shape
-    groups = input_tensor.reshape(n, hw, num_groups, c // num_groups)
-    mean = groups.mean((1, 3), keepdim=True)
-    variance = groups.var((1, 3), correction=0, keepdim=True)
-    x = ((groups - mean) * torch.rsqrt(variance + epsilon)).reshape(n, 1, hw, c)
-    for name, values in (("weight", weight), ("bias", bias)):
-        if values is not None and values.numel() != c:
-            raise TypeError(f"a {name} of {values.numel()} values for {c} channels is not known")
-    return _affine(x, weight, bias)

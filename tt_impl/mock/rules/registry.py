@@ -34,7 +34,18 @@ NEUTRAL = frozenset(
     recip_tensor reciprocals out tile inplace num_out_blocks use_welford conv_config slice_config
     """.split()
 )
-"""Arguments without influence on the values, their rounding (known from the output) aside."""
+"""Arguments without influence on the values, their rounding (known from the output) aside.
+
+A ``program_config`` has one: its activation, see :func:`for_rule`. What a ``conv_config`` and a ``config`` of conv3d
+say of values, the rules of convolutions look up themselves.
+"""
+
+
+def for_rule(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that a rule gets; ``program_activation`` is what a program config says to apply at the end."""
+    kept = {name: value for name, value in kwargs.items() if name not in NEUTRAL}
+    activation = getattr(kwargs.get("program_config"), "fused_activation", None)
+    return kept if activation is None else kept | {"program_activation": activation}
 
 
 @dataclass

@@ -1,0 +1,76 @@
+"""Group norm of images, channels last, whole or with rows cut over a mesh axis.
+
+Legend: N images, H x W pixels, C channels, G groups of C/G channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.collectives import gathered
+from tt_impl.mock.rules.eltwise import activate
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards
+
+
+@across("group_norm")
+def group_norm(
+    call: Call,
+    input_tensor: Shards,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-12,
+    input_mask: Shards | None = None,
+    negative_mask: Shards | None = None,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+) -> list[Tensor]:
+    """[N, 1, H*W, C]; masks tell a device which columns of a tile are of a group, and change nothing."""
+
+    def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return _affine(_normed(x, x, num_groups, epsilon), weight, bias)
+
+    return call.each(normed, input_tensor, weight, bias)
+
+
+@across("experimental.dit_fused_distributed_groupnorm")
+def dit_fused_distributed_groupnorm(
+    call: Call,
+    input_tensor: Shards,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    cluster_axis: int,
+    input_mask: Shards | None = None,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+    activation: Any = None,
+) -> list[Tensor]:
+    """[N, 1, H*W/P, C] with pixels cut over the axis: statistics of all of them, then the activation."""
+    whole = gathered(input_tensor, 2, cluster_axis)
+
+    def normed(x: Tensor, pixels: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return activate(_affine(_normed(x, pixels, num_groups, epsilon), weight, bias), activation)
+
+    return call.each(normed, input_tensor, whole, weight, bias)
+
+
+def _normed(x: Tensor, pixels: Tensor, groups: int, epsilon: float) -> Tensor:
+    """``x`` by mean and variance of every group's channels over all ``pixels``."""
+    by_group = pixels.unflatten(-1, (groups, -1))
+    mean = by_group.mean((1, 2, 4), keepdim=True)
+    variance = by_group.var((1, 2, 4), correction=0, keepdim=True)
+    return ((x.unflatten(-1, (groups, -1)) - mean) * torch.rsqrt(variance + epsilon)).flatten(-2)
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Scale and shift channels by [C], packed as [1, 1, C/32, 32] in whole tiles."""
+    for name, values in (("weight", weight), ("bias", bias)):
+        if values is not None and values.numel() != x.shape[-1]:
+            raise TypeError(f"a {name} of {values.numel()} values for {x.shape[-1]} channels is not known")
+    if weight is not None:
+        x = x * weight.reshape(-1)
+    return x if bias is None else x + bias.reshape(-1)
