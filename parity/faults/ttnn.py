@@ -14,9 +14,11 @@ from typing import Any, cast
 from parity.cases import Case
 from parity.faults import (  # noqa: F401 - they register
     ttnn_attention,
+    ttnn_cogvideox,
     ttnn_collectives,
     ttnn_decoding,
     ttnn_program,
+    ttnn_usp,
     ttnn_weights,
 )
 from parity.faults.records import SEED, Progress, Record, new_record, note_metrics, note_verdict
@@ -42,8 +44,10 @@ def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> l
         UserError: ttnn is not installed.
     """
     from parity.gate import check_environment, make_runner
+    from parity.suites import registry
     from parity.ttnn_runner import TTNNRunner
 
+    registry()  # the suites register the checkpoints of their cases
     known = ttnn_faults()
     chosen = list(known.values()) if ids is None else [known[name] for name in ids]
     cases = list(dict.fromkeys(fault.case for fault in chosen))
