@@ -48,6 +48,7 @@ KINDS: dict[str, Entry] = {
     "ttnn_vae_decoder": Entry("parity.kinds.ttnn_vae_decoder:TTNNVAEDecoder", cut="picture", backend="ttnn"),
     "ttnn_block": Entry("parity.kinds.ttnn_block:TTNNBlock", backend="ttnn"),
     "ttnn_text_encoder": Entry("parity.kinds.ttnn_text_encoder:TTNNTextEncoder", cut="heads", backend="ttnn"),
+    "ttnn_pipeline": Entry("parity.kinds.ttnn_pipeline:TTNNPipeline", backend="ttnn"),
     "ttnn_generation": Entry("parity.kinds.ttnn_generation:TTNNGeneration", cut="heads", backend="ttnn"),
 }
 

@@ -238,12 +238,8 @@ def _mp4(found: Generated) -> bytes:
 
 
 def _generated(result: Ran, fps: int) -> Generated:
-    import torch
-
-    frames = result.tensors["frames"].float()
-    pixels = ((frames / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
     return Generated(
-        pixels=pixels[0].permute(1, 2, 3, 0).contiguous(),
+        pixels=to_pixels(result.tensors["frames"]),
         steps=result.tensors["steps"],
         seconds=result.report["seconds"],
         replicas_equal=result.replicas_equal,
@@ -253,6 +249,14 @@ def _generated(result: Ran, fps: int) -> Generated:
         fps=fps,
         notes={name: value for name, value in result.report.items() if name != "seconds"},
     )
+
+
+def to_pixels(frames: Tensor) -> Tensor:
+    """Return (1, 3, F, H, W) in about -1..1 as (F, H, W, 3) in uint8."""
+    import torch
+
+    pixels = ((frames.float() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    return pixels[0].permute(1, 2, 3, 0).contiguous()
 
 
 def _compare(found: Generated, other: Generated, dtype: str, against: str) -> Check:

@@ -1,0 +1,90 @@
+"""A whole pipeline in TTNN, prompt to pictures, against refsim's ranks on the same mesh in the same dtype.
+
+refsim's pipelines are judged by diffusers (kind ``pipeline``). Both get the same tokens and the same noise of the host;
+everything after that is computed twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from parity import metrics as m
+from parity.cases import Case
+from parity.kinds.base import Metrics, TTNNKind
+from parity.pipelines import PIPELINES
+from parity.thresholds import FINITE, Threshold
+from refsim.api.images import Generated, generate_images, to_pixels
+from refsim.pipelines.pipeline import find_pipeline
+
+if TYPE_CHECKING:
+    from tt_impl.launch import Outcome
+
+
+class TTNNPipeline(TTNNKind):
+    """A tiny pipeline of ``parity.pipelines``, each run once by refsim."""
+
+    program = "tt_impl.pipelines.denoise:program"
+    thresholds: ClassVar = {
+        "bf16": (
+            Threshold(
+                "one_minus_pcc",
+                5e-4,
+                "PCC 0.9995 of the latents after the worst step, between two bf16 programs; each step starts from the "
+                "last one's error",
+            ),
+            Threshold(
+                "change_one_minus_pcc",
+                5e-4,
+                "the same of what the steps have changed since the noise, which a first step would hide",
+            ),
+            Threshold(
+                "picture_one_minus_pcc", 1e-3, "the pictures' 8-bit values, a decoder in bf16 behind the latents"
+            ),
+            Threshold("wrong_experts", 0, "every step is run by the expert that refsim takes for it"),
+            Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
+            FINITE,
+        )
+    }
+
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        folder = self.store.folder(case.model, seed)
+        return find_pipeline(folder).prepare(folder, PIPELINES[case.model].request)
+
+    def arguments(self, case: Case, seed: int) -> dict[str, Any]:
+        return {
+            "folder": str(self.store.folder(case.model, seed)),
+            "request": asdict(PIPELINES[case.model].request),
+        }
+
+    def reference(self, case: Case, seed: int, inputs: Path) -> Generated:
+        options = case.layout.options(case.dtype)
+        return generate_images(self.store.folder(case.model, seed), PIPELINES[case.model].request, options=options)
+
+    def measure(self, case: Case, seed: int, outcome: Outcome, reference: Generated) -> tuple[Metrics, dict[str, Any]]:
+        """The worst step's error, the picture's, and by step what there is to read of them."""
+        steps, pixels = outcome.tensors["steps"].float(), to_pixels(outcome.tensors["frames"])
+        noise = self.inputs(case, seed)["latents"]
+        pairs = list(zip(steps, reference.steps.float(), strict=True))
+        by_step = [m.one_minus_pcc(a, b) for a, b in pairs]
+        changes = [m.one_minus_pcc(a - noise, b - noise) for a, b in pairs]
+        ours, theirs = outcome.report["experts"], reference.notes["experts"]
+        found = {
+            "one_minus_pcc": m.worst(by_step),
+            "change_one_minus_pcc": m.worst(changes),
+            "picture_one_minus_pcc": m.one_minus_pcc(pixels.float(), reference.pixels.float()),
+            "max_pixel_difference": int((pixels.int() - reference.pixels.int()).abs().max()),
+            "wrong_experts": sum(a != b for a, b in zip(ours, theirs, strict=True)),
+            "flat_picture": int(reference.pixels.float().std() <= 10),
+            "non_finite": m.non_finite(steps),
+        }
+        kept = ("experts", "seconds", "dram")
+        return found, {
+            "steps": by_step,
+            "changes": changes,
+            "collectives": outcome.collectives,
+            **{name: outcome.report[name] for name in kept},
+        }

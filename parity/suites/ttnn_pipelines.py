@@ -1,0 +1,92 @@
+"""Whole pipelines in TTNN, prompt to pictures, judged against refsim's ranks in bf16, step by step.
+
+Their parts have whole tiles per head, as TTNN wants them, and sizes that divide by nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from parity.cases import Layout, ModelShape, Registry, make_case
+from parity.checkpoints import MODELS, RandomModel, register
+from parity.pipelines import PIPELINES, PipelineSpec, register_pipeline
+from refsim.models.registry import get_published
+
+
+def _model(like: str, **changes: Any) -> RandomModel:
+    """A model of ``parity.checkpoints`` with another configuration."""
+    return replace(MODELS[like], config=MODELS[like].config | changes)
+
+
+def _published(name: str, **changes: Any) -> RandomModel:
+    model = get_published(name)[1]
+    config = {key: value for key, value in model.config.items() if key != "_class_name"}
+    return RandomModel(config | changes, class_name=model.class_name)
+
+
+_HEADS = {"num_attention_heads": 3, "attention_head_dim": 64, "num_layers": 2}
+_COGVIDEOX = _HEADS | {"time_embed_dim": 40, "text_embed_dim": 96, "max_text_seq_length": 13}
+_COGVIDEOX |= {"sample_width": 12, "sample_height": 8, "sample_frames": 9}
+
+
+def _models() -> dict[str, RandomModel]:
+    return {
+        # Both CLIPs side by side are 384 wide, T5 wider.
+        "t5_416_tiny64": _model("t5_tiny64", d_model=416),
+        "sd35_416_tiny64": _model("sd35_tiny64", joint_attention_dim=416),
+        "flux1_96_tiny64": _published(
+            "flux1-dev",
+            num_attention_heads=3,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=64,
+            axes_dims_rope=(16, 24, 24),
+            joint_attention_dim=96,
+            pooled_projection_dim=192,
+        ),
+        "wan22_96_tiny64": _published("wan22-t2v-a14b", **_HEADS, ffn_dim=112, text_dim=96, freq_dim=32),
+        "cogvideox_2b_96_tiny64": _published("cogvideox-2b", **_COGVIDEOX),
+        "cogvideox_5b_96_tiny64": _published("cogvideox-5b", **_COGVIDEOX),
+    }
+
+
+def _like(name: str, parts: dict[str, str]) -> PipelineSpec:
+    """A pipeline of ``parity.pipelines`` with other parts."""
+    return replace(PIPELINES[name], parts=PIPELINES[name].parts | parts)
+
+
+def _pipelines() -> dict[str, PipelineSpec]:
+    clips = {"text_encoder": "clip_l_tiny64", "text_encoder_2": "clip_g_tiny64", "text_encoder_3": "t5_416_tiny64"}
+    flux = {"text_encoder": "clip_plain_tiny64", "text_encoder_2": "t5_tiny64", "transformer": "flux1_96_tiny64"}
+    wan = {"text_encoder": "umt5_tiny64", "transformer": "wan22_96_tiny64", "transformer_2": "wan22_96_tiny64"}
+    return {
+        "sd3_pipeline_tiny64": _like("sd3_pipeline_tiny", clips | {"transformer": "sd35_416_tiny64"}),
+        "flux1_pipeline_tiny64": _like("flux1_pipeline_tiny", flux),
+        "wan_pipeline_tiny64": _like("wan_pipeline_tiny", wan),
+        **{
+            f"cogvideox_{size}_pipeline_tiny64": _like(
+                f"cogvideox_{size}_pipeline_tiny",
+                {"text_encoder": "t5_tiny64", "transformer": f"cogvideox_{size}_96_tiny64"},
+            )
+            for size in ("2b", "5b")
+        },
+    }
+
+
+_MESHES = (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("bh-qb", "sp2_tp2"))
+
+
+def add(found: Registry) -> None:
+    """Add the cases of every pipeline: two that are small in the smoke suite, each on one mesh."""
+    for name, model in _models().items():
+        register(name, model)
+    for name, pipeline in _pipelines().items():
+        register_pipeline(name, pipeline)
+        smoke = {"sd3_pipeline_tiny64": "t3k", "flux1_pipeline_tiny64": "bh-qb"}.get(name)
+        for layout in _MESHES:
+            if pipeline.class_name == "FluxPipeline" and layout.config().cfg > 1:
+                continue  # it has no negative prompt
+            suite = "smoke" if layout is next((x for x in _MESHES if x.mesh == smoke), None) else "full"
+            text = pipeline.request.max_text
+            found.add(make_case("ttnn_pipeline", name, layout, ModelShape((), text, 2), dtype="bf16", suite=suite))
