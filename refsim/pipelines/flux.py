@@ -54,7 +54,7 @@ class FluxPipeline(FluxHost, Pipeline):
     def encode(self, run: Run) -> dict[str, Tensor]:
         """Both encoders' answers, positions of both streams, and guidance where the transformer takes it."""
         clip, _ = run.load("text_encoder", CLIPTextEncoder)
-        pooled = clip(run.tensors["clip"])
+        _, pooled = clip.encode(run.tensors["clip"])
         del clip
         t5, _ = run.load("text_encoder_2", T5Encoder)
         prompt = t5(run.tensors["t5"])
