@@ -18,6 +18,7 @@ from parity.faults import (  # noqa: F401 - they register
     ttnn_collectives,
     ttnn_decoding,
     ttnn_program,
+    ttnn_text_encoders,
     ttnn_usp,
     ttnn_weights,
 )
