@@ -14,6 +14,7 @@ def add(found: Registry) -> None:
     _sd35(found)
     _sd35_ttnn(found)
     _wan_ttnn(found)
+    _cogvideox_ttnn(found)
 
 
 def _wan(found: Registry) -> None:
@@ -79,3 +80,17 @@ def _wan_ttnn(found: Registry) -> None:
     ):
         shape = ModelShape(latent, 0, 2 if "cfg" in where[1] else 1)
         found.add(make_case("ttnn_vae_decoder", "wan_vae_tiny", Layout(*where), shape, dtype="bf16", suite=suite))
+
+
+def _cogvideox_ttnn(found: Registry) -> None:
+    """One chunk of two latent frames; one of three, statistics over all of them; two chunks, kept frames between."""
+    for where, latent, suite in (
+        (("n300", "sp2"), (2, 4, 5), "smoke"),
+        (("bh-qb", "sp2_tp2"), (4, 4, 5), "smoke"),
+        (("t3k", "sp2_tp4"), (5, 6, 9), "full"),
+        (("t3k", "cfg2_sp2_tp2"), (3, 4, 6), "full"),
+        (("galaxy", "sp4_tp8"), (3, 10, 13), "full"),
+        (("bh-loudbox", "sp4_tp2"), (1, 8, 6), "full"),
+    ):
+        shape = ModelShape(latent, 0, 2 if "cfg" in where[1] else 1)
+        found.add(make_case("ttnn_vae_decoder", "cogvideox_vae_tiny", Layout(*where), shape, dtype="bf16", suite=suite))

@@ -18,7 +18,9 @@ import math
 import torch
 import ttnn
 
+from tt_impl.layers.linear import pad_to
 from tt_impl.parallel.context import Context, filled
+from tt_impl.parallel.halo import to_rows
 from tt_impl.parallel.padding import TILE, round_up
 
 L1_BYTES = 1_200_000
@@ -37,15 +39,18 @@ class Conv3d:
 
     def __init__(self, ctx: Context, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self._ctx, self._kernel, self._out = ctx, tuple(weight.shape[2:]), weight.shape[0]
-        self._in = round_up(weight.shape[1], TILE)
-        self._blocks = blocks(self._in, round_up(self._out, TILE), math.prod(self._kernel))
+        # The op pads its output to whole tiles of channels, and a reshape would read that memory as if it were not:
+        # all lanes are asked for, and those that are no channels are dropped later.
+        self._lanes, self._in = (round_up(size, TILE) for size in weight.shape[:2])
+        self._blocks = blocks(self._in, self._lanes, math.prod(self._kernel))
+        weight = pad_to(filled(weight), self._lanes, *weight.shape[1:])
         self._weight = ttnn.experimental.prepare_conv3d_weights(
             weight_tensor=ctx.host(weight), C_in_block=self._blocks[0], device=ctx.device
         )
-        self._bias = ctx.put(filled(bias)[None])
+        self._bias = ctx.put(pad_to(bias, self._lanes)[None])
 
     def __call__(self, video: ttnn.Tensor, *, padding: tuple[int, int, int] = (0, 0, 0)) -> ttnn.Tensor:
-        """Video (B, T, H, W, C), row-major -> (B, T', H', W', O), row-major; ``padding`` are zeros on either side."""
+        """Video (B, T, H, W, C), row-major -> rows (B, 1, T' H' W', O); ``padding`` are zeros on either side."""
         grid = self._ctx.device.compute_with_storage_grid_size()
         config = ttnn.Conv3dConfig(
             weights_dtype=self._ctx.dtype,
@@ -56,18 +61,20 @@ class Conv3d:
             W_out_block=min(_SIDE, video.shape[3]),
             compute_with_storage_grid_size=grid,
         )
-        return ttnn.experimental.conv3d(
+        out = ttnn.experimental.conv3d(
             input_tensor=self._whole_lanes(video),
             weight_tensor=self._weight,
             bias_tensor=self._bias,
             device=self._ctx.device,
             config=config,
             dtype=self._ctx.dtype,
-            output_channels=self._out,
+            output_channels=self._lanes,
             kernel_size=self._kernel,
             padding=padding,
             compute_kernel_config=self._ctx.linear_config,
         )
+        rows = to_rows(out, video.shape[0])
+        return rows if self._lanes == self._out else rows[:, :, :, : self._out]
 
     def _whole_lanes(self, video: ttnn.Tensor) -> ttnn.Tensor:
         """Channels filled up to a multiple of 32, as the op takes no other number; no published decoder needs it."""

@@ -27,7 +27,7 @@ import ttnn
 from refsim.checkpoint import Weights
 from tt_impl.layers.conv3d import Conv3d
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.halo import ImageShards, exchange_halo, to_image, to_rows, zero_padding
+from tt_impl.parallel.halo import ImageShards, exchange_halo, to_image, zero_padding
 from tt_impl.parallel.tensor import gather_features
 
 
@@ -158,7 +158,7 @@ class CausalConv3d:
         video = ttnn.reshape(images, (x.shape[0], -1, *tuple(images.shape)[1:]))
         if self._time > 1:
             video = self._with_past(video, stream)
-        return to_rows(self._conv(video, padding=(0, *padding)), x.shape[0])
+        return self._conv(video, padding=(0, *padding))
 
     def _with_past(self, video: ttnn.Tensor, stream: Stream) -> ttnn.Tensor:
         """The video behind the frames it follows, of which it leaves its own last ones for the next chunk."""

@@ -20,6 +20,7 @@ SPEC = ModelSpec(
     kind="vae_decoder",
     model="refsim.models.vae_cogvideox.decoder:CogVideoXVAEDecoder",
     config="refsim.models.vae_cogvideox.config:CogVideoXVAEConfig",
+    ttnn="tt_impl.models.vae_cogvideox.decoder:CogVideoXVAEDecoder",
     latent="video",
     published=(Published("cogvideox-vae", _BOTH),),
     frames_per_pass=2,

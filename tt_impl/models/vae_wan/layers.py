@@ -14,7 +14,7 @@ from tt_impl.layers.conv3d import Conv3d
 from tt_impl.layers.convolution import CausalConv3d, Stream
 from tt_impl.layers.pixels import PixelAttention
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.halo import ImageShards, exchange_halo, to_image, to_rows, zero_padding
+from tt_impl.parallel.halo import ImageShards, exchange_halo, to_image, zero_padding
 
 _SHORTEST = 1e-12
 _SILU = ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU)
@@ -110,7 +110,7 @@ class Upsample:
         shards = shards.scaled(2)
         images, padding = exchange_halo(self._ctx, ttnn.upsample(images, 2), shards)
         video = ttnn.reshape(images, (samples, -1, *tuple(images.shape)[1:]))
-        return to_rows(self._conv(video, padding=(0, *padding)), samples), shards
+        return self._conv(video, padding=(0, *padding)), shards
 
     def _in_turn(self, pairs: ttnn.Tensor) -> ttnn.Tensor:
         """Images (B T, H, W, 2 C) that hold two frames each -> (2 B T, H, W, C), one after the other."""

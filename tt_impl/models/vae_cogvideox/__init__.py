@@ -1,0 +1,1 @@
+"""Decoder of CogVideoX's video autoencoder."""
