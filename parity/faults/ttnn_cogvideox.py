@@ -47,7 +47,7 @@ def modulation_of_the_other_stream() -> None:
 @fault(
     STREAMS,
     SP2,
-    "Shift and scale change places.",
+    "Shift and scale of every norm change places.",
     "SD3.5's last norm has them in the other order",
 )
 def modulation_scale_first() -> None:

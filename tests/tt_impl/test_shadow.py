@@ -9,7 +9,18 @@ from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
 from tt_impl.launch import Worker
 
 ON_T3K = cases_of(
-    "attention", "cache", "collectives", "conv", "eltwise", "layout", "matmul", "norm", "refusals", "rope", "sharing"
+    "attention",
+    "cache",
+    "collectives",
+    "conv",
+    "eltwise",
+    "layout",
+    "matmul",
+    "norm",
+    "refusals",
+    "rope",
+    "sharing",
+    "usp",
 )
 ON_TWO_LINKS = cases_of("two_links", "decoding", "fused")
 ON_N300 = cases_of("submeshes")

@@ -124,7 +124,13 @@ class AttentionSizes:
 
     def padded(self, ctx: Context) -> int:
         """The same, heads padded to a multiple of tp, and of what Ulysses cuts a tp member's heads into."""
-        return padded_heads(self.num_heads, ctx.tp * ctx.ulysses) * self.head_dim
+        heads = padded_heads(self.num_heads, ctx.tp * ctx.ulysses)
+        if heads != self.num_heads and not ctx.options.pad_heads:
+            raise UserError(
+                f"tp {ctx.tp} x ulysses {ctx.ulysses} cannot split {self.num_heads} heads evenly; allow padding to "
+                f"{heads} with --pad-heads."
+            )
+        return heads * self.head_dim
 
 
 class ColParallelQKV:
