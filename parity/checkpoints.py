@@ -166,7 +166,14 @@ _IMAGE_BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_type
 _VIDEO_BLOCKS = {"down_block_types": ("CogVideoXDownBlock3D",) * 4, "up_block_types": ("CogVideoXUpBlock3D",) * 4}
 _WAN_TINY = {"num_attention_heads": 3, "attention_head_dim": 20, "num_layers": 3, "ffn_dim": 112, "text_dim": 24}
 _WAN_TINY |= {"freq_dim": 32}
+_WAN_64 = {"attention_head_dim": 64, "num_layers": 2, "ffn_dim": 224, "text_dim": 40, "freq_dim": 64}
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
+
+
+def _wan(heads: int, block: int | None = None) -> RandomModel:
+    config = _published("wan22-t2v-a14b", num_attention_heads=heads, **_WAN_64)
+    return RandomModel(config, class_name=_WAN, block=block)
+
 
 MODELS: dict[str, RandomModel] = {
     # Three heads divide by nothing, dual attention in blocks 0 and 1, ordinary block 2, context_pre_only block 3;
@@ -185,7 +192,11 @@ MODELS: dict[str, RandomModel] = {
     "sd35_tiny64_dual_block": RandomModel(_sd35(3, 64, 3, (0,), **_TINY), block=0),
     # Three heads whose 20 features are turned 8 by time, 6 by height, 6 by width.
     "wan22_tiny": RandomModel(_published("wan22-t2v-a14b", **_WAN_TINY), max_shard_size="200KB", class_name=_WAN),
-    # Real widths of one expert, two of its 40 blocks, which are all alike.
+    # Whole tiles per head, as TTNN wants them: four heads of 64 features as the published ones divide, over four
+    # devices; and three, of which a fourth is padding, as are 64 of 256 features.
+    "wan22_tiny64": _wan(4),
+    "wan22_tiny64_block": _wan(4, block=1),
+    "wan22_uneven64": _wan(3),
     "wan_vae_tiny": RandomModel(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
     ),
@@ -228,6 +239,8 @@ MODELS: dict[str, RandomModel] = {
     # Whole tiles per head and whole tiles of features per device, as TTNN wants them.
     "qwen3_moe_tiny32": RandomModel(_QWEN3_MOE | _TILED, class_name="Qwen3MoeForCausalLM", rounded=True),
     "dflash_tiny32": RandomModel(_DFLASH | _TILED, class_name=DRAFTER, target="qwen3_moe_tiny32", rounded=True),
+    # Real widths of one expert, two of its 40 blocks, which are all alike, or one.
+    "wan22_a14b_block": RandomModel(_published("wan22-t2v-a14b", num_layers=1), class_name=_WAN, block=0),
     "wan22_a14b": RandomModel(_published("wan22-t2v-a14b", num_layers=2), max_shard_size="1GB", class_name=_WAN),
 }
 

@@ -20,6 +20,7 @@ from parity.faults import (  # noqa: F401 - they register
     ttnn_program,
     ttnn_text_encoders,
     ttnn_usp,
+    ttnn_wan,
     ttnn_weights,
 )
 from parity.faults.records import SEED, Progress, Record, new_record, note_metrics, note_verdict

@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from parity.cases import BlockShape, Layout, Registry, make_case
-from parity.checkpoints import RandomModel, register
 from parity.layouts import RING8, ULYSSES8, USP24, add_transformer
-from refsim.models.registry import get_published
-
-_CLASS = get_published("wan22-t2v-a14b")[1].class_name
-_A14B = {key: value for key, value in get_published("wan22-t2v-a14b")[1].config.items() if key != "_class_name"}
-_NARROW = {"attention_head_dim": 64, "num_layers": 2, "ffn_dim": 224, "text_dim": 40, "freq_dim": 64}
-
-_MODELS = {
-    # Whole tiles per head and per device, as the published ones have: four heads of 64 features over four devices.
-    "wan22_tiny64": RandomModel(_A14B | _NARROW | {"num_attention_heads": 4}, class_name=_CLASS),
-    # Three heads: one is padded, and so are 64 of 256 features.
-    "wan22_uneven64": RandomModel(_A14B | _NARROW | {"num_attention_heads": 3}, class_name=_CLASS),
-    "wan22_tiny64_block": RandomModel(_A14B | _NARROW | {"num_attention_heads": 4}, class_name=_CLASS, block=1),
-    # Real widths, one block.
-    "wan22_a14b_block": RandomModel(_A14B | {"num_layers": 1}, class_name=_CLASS, block=0),
-}
 
 
 def add(found: Registry) -> None:
     """Add the cases of the transformer, on CPU ranks and in TTNN."""
-    for name, model in _MODELS.items():
-        register(name, model)
     tiny = {"latent": (3, 8, 12), "text": 29, "suite": "full"}
     for layout in (
         Layout("t3k", "sp2_tp4"),
@@ -49,10 +31,34 @@ def add(found: Registry) -> None:
     _ttnn(found)
 
 
+_EVERYWHERE = (
+    Layout("n300", "tp2"),
+    Layout("n300", "sp2"),
+    RING8,  # 72 tokens in eight shards of 32: two full, one of 8, five of padding only
+    ULYSSES8,  # four heads on eight devices
+    USP24,
+    Layout("t3k-1x8", "tp8"),  # four heads on eight devices
+    Layout("tg", "sp8_tp4"),
+    Layout("galaxy", "sp8_tp4"),
+    Layout("bh-loudbox", "sp2_tp4"),
+    Layout("bh-galaxy", "sp8_tp4"),
+)
+
+
 def _ttnn(found: Registry) -> None:
     """Where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16", "latent": (3, 8, 12), "text": 29}
-    for layout in (Layout("t3k", "sp2_tp4"), Layout("bh-loudbox", "sp4_tp2")):
+    t3k = Layout("t3k", "sp2_tp4")
+    for layout in (t3k, Layout("bh-loudbox", "sp4_tp2")):
         add_transformer(found, "wan22_tiny64", layout, batch=1, **kind)
-    for layout in (Layout("t3k", "sp2_tp4"),):
-        found.add(make_case("ttnn_block", "wan22_tiny64_block", layout, BlockShape(75, 29), dtype="bf16"))
+    for layout in _EVERYWHERE:
+        add_transformer(found, "wan22_tiny64", layout, batch=1, suite="full", **kind)
+    for layout in (t3k, Layout("t3k", "cfg2_sp2_tp2")):
+        add_transformer(found, "wan22_tiny64", layout, guidance=4.0, suite="full", tag="guided", **kind)
+    for layout in (t3k, Layout("t3k-1x8", "tp8"), Layout("bh-qb", "sp2_tp2")):
+        add_transformer(found, "wan22_uneven64", layout, suite="full", **kind)
+    found.add(make_case("ttnn_block", "wan22_tiny64_block", t3k, BlockShape(75, 45), dtype="bf16"))
+    for layout in (t3k, Layout("galaxy", "sp8_tp4")):
+        suite = "smoke" if layout == t3k else "full"
+        shape = BlockShape(240, 77)
+        found.add(make_case("ttnn_block", "wan22_a14b_block", layout, shape, dtype="bf16", needs_gb=6, suite=suite))
