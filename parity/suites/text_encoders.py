@@ -41,10 +41,10 @@ def add(found: Registry) -> None:
 
 
 _WIDE_CASES = (
-    ("clip_g_layers", ("t3k", "sp2_tp4"), _CLIP_PROMPTS),
-    ("clip_g_layers", ("bh-qb-1x4", "tp4"), _CLIP_PROMPTS),
-    ("t5_xxl_layer", ("t3k", "sp2_tp4"), ModelShape((), 256, 1)),  # as SD3.5 and Flux.1 ask for
-    ("umt5_xxl_layer", ("bh-qb-1x4", "tp4"), ModelShape((), 512, 1)),  # as Wan does
+    ("clip_g_layers", ("t3k", "sp2_tp4"), _CLIP_PROMPTS, "full"),
+    ("clip_g_layers", ("bh-qb-1x4", "tp4"), _CLIP_PROMPTS, "smoke"),
+    ("t5_xxl_layer", ("t3k", "sp2_tp4"), ModelShape((), 256, 1), "full"),  # as SD3.5 and Flux.1 ask for
+    ("umt5_xxl_layer", ("bh-qb-1x4", "tp4"), ModelShape((), 512, 1), "full"),  # as Wan does
 )
 _SMOKE = (("t3k", "sp2_tp4"), ("n300", "tp2"), ("bh-qb-1x4", "tp4"))
 _FULL = (("galaxy", "sp8_tp4"), ("bh-qb", "sp2_tp2"), ("t3k-1x8", "tp8"))
@@ -59,8 +59,8 @@ def _ttnn(found: Registry) -> None:
             found.add(make_case(model=model, layout=Layout(*where), shape=_T5_PROMPTS, suite=suite, **kind))
         for model in ("clip_l_tiny64", "clip_g_tiny64"):
             found.add(make_case(model=model, layout=Layout(*where), shape=_CLIP_PROMPTS, suite=suite, **kind))
-    for model, where, shape in _WIDE_CASES:
-        more = {"suite": "full", "needs_gb": 4, **kind}
+    for model, where, shape, suite in _WIDE_CASES:
+        more = {"suite": suite, "needs_gb": 4, **kind}
         found.add(make_case(model=model, layout=Layout(*where), shape=shape, **more))
     found.add(make_case(model="clip_plain_tiny64", layout=Layout("n300", "tp2"), shape=_CLIP_PROMPTS, **kind))
     found.add(make_case(model="t5_tiny64", layout=Layout("t3k", "cfg2_sp2_tp2"), shape=_T5_PROMPTS, **kind))

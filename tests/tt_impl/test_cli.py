@@ -7,11 +7,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from parity.cases import ModelShape
+from parity.checkpoints import MODELS, load_oracle
 from parity.inputs import decoder_inputs, model_inputs
-from parity.metrics import rel_rmse
+from parity.metrics import one_minus_pcc, rel_rmse
+from parity.oracles import oracle_of
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
 
@@ -42,6 +45,25 @@ def test_run_on_the_mock_mesh(tmp_path):
     assert ours.keys() == theirs.keys() == {"sample", "guided"}
     for name, value in theirs.items():
         assert rel_rmse(ours[name].float(), value.float()) == pytest.approx(0, abs=0.05)
+
+
+def test_a_text_encoder(tmp_path):
+    """Its results have the names that refsim gives them and the values that transformers computes."""
+    case = next(case for case in suite_cases("smoke", "ttnn-mock") if case.id == "clip_g_tiny64-n300-tp2-heads-bf16")
+    model, out = MODELS[case.model], tmp_path / "out.safetensors"
+    inputs = oracle_of(model.class_name).text_inputs(model.config, case.shape, 0)
+    save_file(inputs, tmp_path / "in.safetensors")
+    with CheckpointStore() as store:
+        folder = store.folder(case.model, 0)
+        words = ["run", folder, "--mesh", "n300", "--parallel", "tp2", "--backend", "ttnn-mock", "--dtype", "bf16"]
+        done = refsim(*words, "--inputs", tmp_path / "in.safetensors", "--out", out)
+        with torch.inference_mode():
+            wanted = load_oracle(folder, torch.float32)(**inputs, output_hidden_states=True)
+    assert done.returncode == 0, done.stderr
+    found = load_file(out)
+    assert found.keys() == {"sample", "sequence"}
+    assert one_minus_pcc(found["sample"].float(), wanted.text_embeds) <= 5e-4
+    assert one_minus_pcc(found["sequence"].float(), wanted.hidden_states[-2]) <= 5e-4
 
 
 def test_a_decoder_cut_by_channel(tmp_path):
