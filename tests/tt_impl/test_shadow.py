@@ -22,7 +22,7 @@ ON_T3K = cases_of(
     "sharing",
     "usp",
 )
-ON_TWO_LINKS = cases_of("two_links", "decoding", "fused")
+ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused")
 ON_N300 = cases_of("submeshes")
 
 
