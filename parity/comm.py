@@ -1,6 +1,7 @@
 """Communication parity: both backends must ask for the same collectives, on the same axis, with the same bytes.
 
-Differences that lie in how the two are built have a reason and are listed; any other one fails the case.
+Differences that lie in how the two are built have a reason and are listed; any other one fails the case. A collective
+that TTNN runs as part of a larger op must still be there, in its place, with refsim's axis and bytes, and is listed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HEAD_STATS = (
 HOST = "the result is put together on the host in TTNN, by a collective in refsim"
 STREAMS = "split prompt: refsim exchanges image and prompt rows in one all_to_all, TTNN in one each, the image first"
 SILENT = "split prompt of a last block: refsim exchanges the zeros it asks with, TTNN leaves its result where it is"
-
+FUSED = "one op of TTNN is this collective and the matmul beside it; same axis, same bytes"
 
 _RATIOS = {16.0: STATS, 32.0: HEAD_STATS, 8 / 12: GROUPS}
 """What an all_gather of other bytes is, by TTNN's over refsim's."""
@@ -31,7 +32,7 @@ def differences(reference: list[Entry], device: list[Entry], results: int = 0) -
 
     Args:
         reference: refsim's collectives of rank 0, ``{"collective", "axis", "bytes", "group"}``.
-        device: TTNN's, of one cfg group, without ``group``.
+        device: TTNN's, of one cfg group, without ``group``; ``within`` names a larger op that it is a part of.
         results: how many all_gathers of refsim, wherever they stand, put pieces of a decoder's result together; all
             of them, or none is explained.
     """
@@ -51,7 +52,9 @@ def differences(reference: list[Entry], device: list[Entry], results: int = 0) -
         elif (mine["collective"], mine["axis"]) != (theirs["collective"], theirs["axis"]):
             reason = None
         elif mine["bytes"] == theirs["bytes"] and "parts" not in theirs:
-            continue
+            if "within" not in theirs:
+                continue
+            reason = FUSED
         else:
             reason = _reason(mine, theirs, last_parts)
         found.append({"index": index, "refsim": mine, "ttnn": theirs, "reason": reason})

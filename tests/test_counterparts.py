@@ -12,6 +12,7 @@ is read from syntax trees, so no ttnn is needed. What differs everywhere, on pur
     causal (refsim), mask (tt_impl)    tt_impl makes the mask once for all layers, refsim in each
     options (tt_impl)                  a ``ttnn.MeshDevice`` does not carry a run's options, refsim's device does
     silu (tt_impl)                     ttnn's norms go through the activation in the same op
+    onto, activation, scales (tt_impl)  what an op of ttnn does besides the matmul; refsim does it afterwards
     stop, meta (refsim)                tt_impl decodes a given number of tokens; only refsim's programs are priced
 """
 
@@ -38,10 +39,13 @@ ALONE = {
     "tt_impl/layers/conv3d.py": "how ttnn lays out a kernel and cuts its work into blocks",
     "tt_impl/layers/pixels.py": "one head over all pixels, which refsim's decoders write out where they need it",
     "tt_impl/parallel/manager.py": "semaphores and persistent buffers, which refsim has in runtime/",
+    "tt_impl/layers/matmul.py": "what ttnn does in one op with a matmul, refsim does one after the other",
+    "tt_impl/parallel/programs.py": "block sizes and cores of a device's matmuls",
     "tt_impl/parallel/buffers.py": "who reads which persistent buffer, which refsim has in runtime/buffers.py",
     "tt_impl/parallel/checks.py": "what ttnn's calls are checked for; refsim's collectives check themselves",
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
+    "tt_impl/pipelines/tt_dit.py": "a block of somebody else's, from a checkout, to be counted beside ours",
     "tt_impl/pipelines/ops.py": "operations of a device; refsim's are priced by refsim/timing",
 }
 SHARED = ("config.py", "spec.py")
@@ -52,7 +56,10 @@ WITHOUT_TTNN: tuple[str, ...] = ()
 """What only refsim runs so far: nothing."""
 
 RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}
-UNMATCHED = {"refsim": ("shard", "valid", "causal", "stop", "meta"), "tt_impl": ("options", "mask", "silu")}
+UNMATCHED = {
+    "refsim": ("shard", "valid", "causal", "stop", "meta"),
+    "tt_impl": ("options", "mask", "onto", "activation", "scales", "silu"),
+}
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
 _GROUPS = "one process drives the submeshes of all cfg groups"
 DIFFERENT = {

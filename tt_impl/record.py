@@ -17,6 +17,8 @@ _COLLECTIVES = {
     "ttnn.experimental.neighbor_pad_async": "neighbor_pad",
     "ttnn.transformer.ring_joint_scaled_dot_product_attention": "ring_attention",
 }
+_FUSED = {"ttnn.experimental.all_gather_minimal_matmul_async": "all_gather"}
+"""Operations that are a collective and a matmul in one."""
 _BYTES = {ttnn.bfloat16: 2.0, ttnn.float32: 4.0, ttnn.bfloat8_b: 1088 / 1024, ttnn.bfloat4_b: 576 / 1024}
 
 
@@ -55,7 +57,14 @@ class Recorder:
 
 
 def collectives(call: Invocation, inputs: list[ttnn.Tensor]) -> list[dict[str, Any]]:
-    """Name, mesh axis and the bytes each device holds before it, of each collective that ``call`` on ``inputs`` is."""
+    """Name, mesh axis and the bytes each device holds before it, of each collective that ``call`` on ``inputs`` is.
+
+    ``within`` names the operation where the collective is only a part of it.
+    """
+    if (part := _FUSED.get(call.name)) is not None:
+        size = math.prod(inputs[0].shape) * _BYTES.get(inputs[0].dtype, 4.0)
+        axis = call.kwargs.get("cluster_axis")
+        return [{"collective": part, "axis": axis, "bytes": int(size), "within": call.name}]
     name = _COLLECTIVES.get(call.name)
     if name is None:
         return []

@@ -12,6 +12,15 @@ from parity.faults.ttnn_tools import SP2_TP2, SP2_TP4, TP2, around, around_init,
 COLLECTIVES, NORMS, MODULATION = "collectives", "norms", "modulation"
 
 
+def _gathering(gather: Callable[[Any, Any], Any]) -> None:
+    """Linears gather their input by ``gather(ctx, x)``."""
+    from tt_impl.layers import linear
+
+    linear.gather_matmul = lambda ctx, x, weight, bias=None, **more: linear.matmul(
+        ctx, gather(ctx, x), weight, bias, **more
+    )
+
+
 @fault(
     COLLECTIVES,
     SP2_TP2,
@@ -19,9 +28,7 @@ COLLECTIVES, NORMS, MODULATION = "collectives", "norms", "modulation"
     "cluster_axis of the other parallelism, on a square mesh where every shape still fits",
 )
 def gather_on_the_wrong_axis() -> None:
-    from tt_impl.models.sd35.block import SD35Block
-
-    SD35Block._gather = lambda self, x: self._ctx.ccl.all_gather(x, dim=3, axis=1 - self._ctx.tp_axis)
+    _gathering(lambda ctx, x: ctx.ccl.all_gather(x, dim=3, axis=1 - ctx.tp_axis))
 
 
 @fault(
@@ -29,12 +36,10 @@ def gather_on_the_wrong_axis() -> None:
     TP2,
     "Rows instead of features are gathered.",
     "dim of all_gather left at that of the sequence",
-    says="width=.*height=|[Mm]ismatch",
+    says="inner dimensions must match",
 )
 def gather_on_the_wrong_dim() -> None:
-    from tt_impl.models.sd35.block import SD35Block
-
-    SD35Block._gather = lambda self, x: self._ctx.ccl.all_gather(x, dim=2, axis=self._ctx.tp_axis)
+    _gathering(lambda ctx, x: ctx.ccl.all_gather(x, dim=2, axis=ctx.tp_axis))
 
 
 @fault(
@@ -84,19 +89,16 @@ def reduced_twice() -> None:
     COLLECTIVES,
     TP2,
     "The bias is added before the reduction, tp times.",
-    "bias handed to ttnn.linear in a row-parallel layer",
+    "the same bias handed to every member's matmul in a row-parallel layer",
 )
 def bias_before_the_reduction() -> None:
-    import ttnn
+    from tt_impl.layers.linear import RowParallelLinear
 
-    from tt_impl.layers import linear
-    from tt_impl.parallel.tensor import gather_features
+    def put(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
+        own = x[..., : x.shape[3] // ctx.tp]
+        return original(ctx, own.repeat(1, 1, 1, ctx.tp) if x.shape[2] == 1 else x, **where)
 
-    def call(self: linear.RowParallelLinear, x: ttnn.Tensor) -> ttnn.Tensor:
-        partial = ttnn.linear(x, self._weight, bias=gather_features(self._ctx, self._bias))
-        return linear.reduce_scatter_features(self._ctx, partial)
-
-    linear.RowParallelLinear.__call__ = call
+    while_building(RowParallelLinear, put)
 
 
 @fault(COLLECTIVES, TP2, "The bias of row-parallel linears is forgotten.", "a bias loaded and never added")
@@ -183,3 +185,33 @@ def modulation_reshuffle_omitted() -> None:
         return original(ctx, x.unflatten(3, (ctx.tp, 6, -1)).transpose(3, 4).flatten(3), **where)
 
     while_building(Modulation, put)
+
+
+@fault(MODULATION, TP2, "Scales are taken for 1 + scale.", "the 1 that is part of a bias, left out of the bias")
+def scale_without_its_one() -> None:
+    from tt_impl.layers.modulation import Modulation
+
+    def init(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **(kwargs | {"scales": ()}))
+
+    around_init(Modulation, init)
+
+
+@fault(
+    MODULATION,
+    TP2,
+    "Stream and result change places: stream * gate + result.",
+    "the operands of addcmul in another order",
+)
+def gate_on_the_stream() -> None:
+    from tt_impl.layers import linear
+
+    around(linear, "add_gated", lambda original, onto, result: original(type(onto)(result, onto.gate), onto.stream))
+
+
+@fault(COLLECTIVES, TP2, "The activation is lost with the op it is fused into.", "fused_activation never handed on")
+def activation_not_handed_on() -> None:
+    from tt_impl.layers import linear
+
+    for name in ("matmul", "gather_matmul"):
+        around(linear, name, lambda original, *args, activation=None: original(*args))

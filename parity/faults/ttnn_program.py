@@ -148,8 +148,8 @@ def use_after_free() -> None:
 
     from tt_impl.layers.linear import RowParallelLinear
 
-    def call(original: Callable, self: Any, x: Any) -> Any:
+    def call(original: Callable, self: Any, *args: Any) -> Any:
         ttnn.deallocate(self._bias)
-        return original(self, x)
+        return original(self, *args)
 
     around(RowParallelLinear, "__call__", call)

@@ -17,7 +17,7 @@ WEIGHTS, HEADS = "weights", "heads"
     TP2,
     "The row-parallel weight is cut along its output instead of its input.",
     "dims of ShardTensor2dMesh taken from the column-parallel layer next to it",
-    says="width=.*height=|[Mm]ismatch",
+    says="inner dimensions must match",
 )
 def row_weight_cut_along_output() -> None:
     from tt_impl.layers.linear import RowParallelLinear

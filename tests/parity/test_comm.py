@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parity.comm import GROUPS, HEAD_STATS, HOST, SILENT, STATS, STREAMS, differences, unexplained
+from parity.comm import FUSED, GROUPS, HEAD_STATS, HOST, SILENT, STATS, STREAMS, differences, unexplained
 
 
 def entry(collective: str, axis: int, size: int, group: str = "tp") -> dict:
@@ -103,3 +103,12 @@ def test_a_silent_prompt_that_stays_where_it_is_has_a_reason():
 )
 def test_any_other_exchange_of_a_split_prompt_fails(sizes):
     assert unexplained(differences(SPLIT, exchanged(*sizes))) > 0
+
+
+def test_a_collective_inside_a_larger_op_is_listed_and_stays_exact():
+    fused = changed(1, within="ttnn.experimental.all_gather_minimal_matmul_async")
+    listed = [entry["index"] for entry in differences(REFERENCE, fused) if entry["reason"] == FUSED]
+    assert listed == [1]
+    assert unexplained(differences(REFERENCE, fused)) == 0
+    other = [fused[0], fused[1] | {"bytes": fused[1]["bytes"] + 32}, *fused[2:]]
+    assert unexplained(differences(REFERENCE, other)) > 0

@@ -8,8 +8,10 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
+from tt_impl.layers.matmul import Residual
 from tt_impl.layers.norm import RMSNorm
 from tt_impl.parallel.context import Context
+from tt_impl.parallel.ring import QKV
 from tt_impl.parallel.sdpa import local_program_config
 from tt_impl.parallel.usp import joint_attention
 
@@ -33,8 +35,14 @@ class _Projection:
         norm = {"features": sizes.head_dim, "eps": _EPS}
         self._norms = [RMSNorm(weights, ctx, f"{prefix}.{n}", **norm) for n in norms or ()]
 
-    def __call__(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
-        q, k, v = self._qkv(x)
+    def __call__(self, x: ttnn.Tensor) -> QKV:
+        return self._normed(*self._qkv(x))
+
+    def of_shards(self, x: ttnn.Tensor) -> QKV:
+        """Of ``x`` (B, 1, rows, local D), gathered on the way."""
+        return self._normed(*self._qkv.of_shards(x))
+
+    def _normed(self, q: ttnn.Tensor, k: ttnn.Tensor, v: ttnn.Tensor) -> QKV:
         if self._norms:
             q, k = self._norms[0](q), self._norms[1](k)
         return q, k, v
@@ -80,6 +88,23 @@ class JointAttention:
         """
         qkv = self._spatial(spatial)
         prompt_qkv = self._prompt(prompt) if self._prompt is not None else None
+        return self.attend(qkv, prompt_qkv, logical_n=logical_n, logical_l=logical_l)
+
+    def project(self, x: ttnn.Tensor, *, prompt: bool = False) -> QKV:
+        """q, k, v of the image's (or the prompt's) tokens (B, 1, rows, local D), gathered on the way."""
+        return (self._prompt if prompt else self._spatial).of_shards(x)
+
+    def attend(
+        self,
+        qkv: QKV,
+        prompt_qkv: QKV | None,
+        *,
+        logical_n: int,
+        logical_l: int | None = None,
+        onto: Residual | None = None,
+        onto_prompt: Residual | None = None,
+    ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
+        """Results (B, 1, rows, local D), gated and added to their streams where ``onto`` says so."""
         out, prompt_out = joint_attention(
             self._ctx,
             qkv,
@@ -88,10 +113,10 @@ class JointAttention:
             logical_l=logical_l,
             drop_prompt=self._prompt_out is None,
         )
-        spatial = self._out(out)
+        spatial = self._out(out, onto)
         if self._prompt_out is None:
             return spatial, None
-        return spatial, self._prompt_out(prompt_out)
+        return spatial, self._prompt_out(prompt_out, onto_prompt)
 
 
 def local_attention(ctx: Context, qkv: tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor], **options: Any) -> ttnn.Tensor:

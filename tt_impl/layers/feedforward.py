@@ -6,6 +6,7 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelLinear, RowParallelLinear
+from tt_impl.layers.matmul import Residual
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features
 
@@ -31,5 +32,10 @@ class ParallelFeedForward:
             in_padded=padded_features(hidden, ctx.tp),
         )
 
-    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return self._out(ttnn.gelu(self._in(x), variant=ttnn.GeluVariant.Tanh))
+    def __call__(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
+        """(B, 1, rows, D) gathered -> (B, 1, rows, local D); with ``onto``, gated and added to its stream."""
+        return self._out(self._in(x, "gelu_tanh"), onto)
+
+    def of_shards(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
+        """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
+        return self._out(self._in.of_shards(x, "gelu_tanh"), onto)

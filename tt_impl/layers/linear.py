@@ -13,6 +13,7 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from refsim.errors import UserError
+from tt_impl.layers.matmul import Residual, add_gated, gather_matmul, matmul
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import TILE, padded_features, padded_heads
 from tt_impl.parallel.tensor import reduce_scatter_features
@@ -37,7 +38,7 @@ class Linear:
             self._bias = ctx.put(weights.take(f"{name}.bias", (out_features,))[None, None, None])
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+        return matmul(self._ctx, x, self._weight, self._bias)
 
 
 class ColParallelLinear:
@@ -71,12 +72,19 @@ class ColParallelLinear:
             values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
             self._bias = ctx.put(values[None, None, None], tp_dim=3)
 
-    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+    def __call__(self, x: ttnn.Tensor, activation: str | None = None) -> ttnn.Tensor:
+        """``activation``: what follows, done in the same operation: ``gelu_tanh`` or ``silu``."""
+        return matmul(self._ctx, x, self._weight, self._bias, activation=activation)
+
+    def of_shards(self, x: ttnn.Tensor, activation: str | None = None) -> ttnn.Tensor:
+        """The same of ``x`` whose features are still cut over tp: gathered on the way."""
+        return gather_matmul(self._ctx, x, self._weight, self._bias, activation=activation)
 
 
 class RowParallelLinear:
-    """In features cut over tp; the partial results are reduced and scattered, then the bias is added, once.
+    """In features cut over tp; the partial results are reduced and scattered.
+
+    The bias is added by the first member's matmul, the others' is zero, so that the sum has it once.
 
     Args:
         in_padded: number of lanes of the whole input, padding included (heads are padded to whole heads, hidden
@@ -100,13 +108,14 @@ class RowParallelLinear:
         weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, in_padded)
         self._weight = ctx.put(weight.t()[None, None], tp_dim=2)
         if bias:
-            values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
-            self._bias = ctx.put(values[None, None, None], tp_dim=3)
+            values = weights.take(f"{name}.bias", (out_features,))
+            self._bias = ctx.put(pad_to(values, out_padded * ctx.tp)[None, None, None], tp_dim=3)
 
-    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        partial = ttnn.linear(x, self._weight, compute_kernel_config=self._ctx.linear_config)
+    def __call__(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
+        """(B, 1, rows, local K) -> (B, 1, rows, local D); with ``onto``, gated and added to its stream."""
+        partial = matmul(self._ctx, x, self._weight, self._bias)
         out = reduce_scatter_features(self._ctx, partial)
-        return out if self._bias is None else ttnn.add(out, self._bias)
+        return out if onto is None else add_gated(onto, out)
 
 
 @dataclass(frozen=True)
@@ -162,7 +171,13 @@ class ColParallelQKV:
 
     def __call__(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
         """(B, 1, rows, D) gathered -> three (B, local heads, rows, E)."""
-        qkv = ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+        return self._heads(matmul(self._ctx, x, self._weight, self._bias))
+
+    def of_shards(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
+        """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
+        return self._heads(gather_matmul(self._ctx, x, self._weight, self._bias))
+
+    def _heads(self, qkv: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
         return ttnn.experimental.nlp_create_qkv_heads(
             qkv, num_heads=self._local_heads, num_kv_heads=self._local_heads, transpose_k_heads=False
         )
@@ -190,6 +205,6 @@ class RowParallelHeads:
             weights, ctx, name, in_features=sizes.inner, out_features=sizes.features, in_padded=padded, bias=bias
         )
 
-    def __call__(self, x_BHNE: ttnn.Tensor) -> ttnn.Tensor:
-        """(B, local heads, rows, E) -> (B, 1, rows, local D)."""
-        return self._linear(ttnn.experimental.nlp_concat_heads(x_BHNE))
+    def __call__(self, x_BHNE: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
+        """(B, local heads, rows, E) -> (B, 1, rows, local D); with ``onto``, gated and added to its stream."""
+        return self._linear(ttnn.experimental.nlp_concat_heads(x_BHNE), onto)

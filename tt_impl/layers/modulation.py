@@ -10,8 +10,9 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from tt_impl.layers.linear import pad_to
+from tt_impl.layers.matmul import matmul, split_matmul
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_features
+from tt_impl.parallel.padding import TILE, padded_features
 
 
 class Modulation:
@@ -19,6 +20,7 @@ class Modulation:
 
     Args:
         in_features: of the time embedding, where it is not as wide as the stream.
+        scales: chunks that come out as 1 + scale, the 1 being part of their bias (0 in padded lanes).
     """
 
     def __init__(
@@ -30,11 +32,14 @@ class Modulation:
         features: int,
         chunks: int,
         in_features: int | None = None,
+        scales: tuple[int, ...] = (),
     ) -> None:
         self._ctx, self._chunks = ctx, chunks
         padded, width = padded_features(features, ctx.tp), in_features or features
         weight = weights.take(f"{name}.weight", (chunks * features, width)).unflatten(0, (chunks, features))
         bias = weights.take(f"{name}.bias", (chunks * features,)).unflatten(0, (chunks, features))
+        if scales:
+            bias = bias + torch.tensor([i in scales for i in range(chunks)], device=bias.device)[:, None]
         weight = pad_to(weight, padded, width).unflatten(1, (ctx.tp, -1)).transpose(0, 1).flatten(0, 2)
         bias = pad_to(bias, padded).unflatten(1, (ctx.tp, -1)).transpose(0, 1).flatten()
         self._weight = ctx.put(weight.t()[None, None], tp_dim=3)
@@ -42,11 +47,13 @@ class Modulation:
 
     def __call__(self, time_BD: ttnn.Tensor) -> list[ttnn.Tensor]:
         """(B, 1, 1, D) with silu applied -> per chunk (B, 1, 1, local D)."""
-        return ttnn.chunk(self.joined(time_BD), self._chunks, -1)
+        if self._bias.shape[3] % (self._chunks * TILE):
+            return ttnn.chunk(matmul(self._ctx, time_BD, self._weight, self._bias), self._chunks, -1)
+        return split_matmul(self._ctx, time_BD, self._weight, self._bias, chunks=self._chunks)
 
     def joined(self, time_BD: ttnn.Tensor) -> ttnn.Tensor:
         """The same chunks side by side, (B, 1, 1, chunks * local D)."""
-        return ttnn.linear(time_BD, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)
+        return matmul(self._ctx, time_BD, self._weight, self._bias)
 
 
 class ModulationTable:
@@ -61,7 +68,7 @@ class ModulationTable:
 
     def __init__(self, ctx: Context, table_CD: torch.Tensor, *, scales: tuple[int, ...]) -> None:
         self._chunks = table_CD.shape[0]
-        one = torch.tensor([float(chunk in scales) for chunk in range(self._chunks)], device=table_CD.device)
+        one = torch.tensor([float(chunk in scales) for chunk in range(self._chunks)])
         self._table = put_chunks(ctx, (table_CD + one[:, None])[None], dtype=ttnn.float32)
 
     def __call__(self, time: ttnn.Tensor) -> list[ttnn.Tensor]:

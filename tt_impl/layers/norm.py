@@ -106,21 +106,9 @@ class LayerNorm:
                 self._affine[n] = ctx.put(weights.take(f"{name}.{n}", (features,))[None, None, None])
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return self._norm(self._real(x), **self._affine)
-
-    def modulated(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
-        """Times a weight and plus a bias (B, 1, 1, features) of each sample, in fp32, rounded once."""
-        x, samples = self._real(x), x.shape[0]  # the op takes one weight for all rows
-        if samples == 1:
-            return self._norm(x, weight=weight, bias=bias)
-        one = [slice(i, i + 1) for i in range(samples)]
-        return ttnn.concat([self._norm(x[i], weight=weight[i], bias=bias[i]) for i in one], dim=0)
-
-    def _norm(self, x: ttnn.Tensor, **affine: ttnn.Tensor) -> ttnn.Tensor:
-        return ttnn.layer_norm(x, epsilon=self._eps, compute_kernel_config=self._ctx.norm_config, **affine)
-
-    def _real(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return x if x.shape[-1] == self._features else x[:, :, :, : self._features]
+        if x.shape[-1] != self._features:
+            x = x[:, :, :, : self._features]
+        return ttnn.layer_norm(x, epsilon=self._eps, compute_kernel_config=self._ctx.norm_config, **self._affine)
 
 
 class DistributedLayerNorm:
@@ -152,7 +140,41 @@ class DistributedLayerNorm:
             lanes = (torch.arange(padded) < features).float()
             self._mask = ctx.put(lanes[None, None, None], tp_dim=3)
 
+    def modulated(self, x: ttnn.Tensor, *by: tuple[ttnn.Tensor, ttnn.Tensor]) -> list[ttnn.Tensor]:
+        """``norm(x) * factor + shift`` for every (shift, factor) in ``by``, from the same statistics.
+
+        ``x`` (B, 1, rows, local D), shift and factor (B, 1, 1, local D); factor is 1 + scale in real lanes and 0 in
+        padded ones, so that no mask is needed. Without padding and without a weight of its own, the norm and the
+        modulation are one op, from mean and variance by Welford's recurrence.
+        """
+        ctx, batch = self._ctx, x.shape[0]
+        if self._local is not None or self._affine or self._correction != 1:
+            y = self._normalised(x)
+            return [ttnn.add(ttnn.multiply(y, factor), shift) for shift, factor in by]
+        x = _batch_before_rows(x)
+        stats = ttnn.experimental.dit_layernorm_pre_allgather(
+            x, ctx.reciprocals(x.shape[3]), compute_kernel_config=ctx.norm_config
+        )
+        stats = gather_features(ctx, stats)
+        results = []
+        for shift, factor in by:
+            y = ttnn.experimental.dit_layernorm_post_allgather(
+                x,
+                stats,
+                weight=_batch_before_rows(factor),
+                bias=_batch_before_rows(shift),
+                epsilon=self._eps,
+                compute_kernel_config=ctx.norm_config,
+            )
+            results.append(_batch_first(y, batch))
+        return results
+
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        y = self._normalised(x)
+        return y if self._mask is None else ttnn.multiply(y, self._mask)
+
+    def _normalised(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        """Without the mask: padded lanes hold -mean / deviation."""
         ctx = self._ctx
         if self._local is not None:
             return self._local(x)
@@ -160,10 +182,9 @@ class DistributedLayerNorm:
         stats = gather_features(ctx, stats)
         if self._correction != 1:
             stats = ttnn.multiply(stats, self._correction)
-        y = ttnn.layer_norm_post_all_gather(
+        return ttnn.layer_norm_post_all_gather(
             x, stats, epsilon=self._eps, compute_kernel_config=ctx.norm_config, **self._affine
         )
-        return y if self._mask is None else ttnn.multiply(y, self._mask)
 
 
 class ModulatedLayerNorm:
@@ -173,12 +194,16 @@ class ModulatedLayerNorm:
 
     One op each before and after the gather. It merges the devices' means as if they had equally many lanes; where the
     last ones have fewer, :class:`DistributedLayerNorm` makes the sums and weight and bias are applied after it.
+
+    Args:
+        gathered: the input has all features on every device, padded lanes included, which are dropped.
     """
 
-    def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
-        self._ctx, self._eps = ctx, eps
+    def __init__(self, ctx: Context, *, features: int, eps: float, gathered: bool = False) -> None:
+        self._ctx, self._eps, self._features = ctx, eps, features
+        self._gather = ctx.tp > 1 and not gathered
         self._uneven = None
-        if padded_features(features, ctx.tp) != features:
+        if self._gather and padded_features(features, ctx.tp) != features:
             self._uneven = DistributedLayerNorm(ctx, features=features, eps=eps)
 
     def __call__(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
@@ -187,10 +212,25 @@ class ModulatedLayerNorm:
         if self._uneven is not None:
             scaled = ttnn.multiply(self._uneven(x), weight, dtype=ttnn.float32)
             return ttnn.add(scaled, bias, dtype=ctx.dtype)
+        if not self._gather and x.shape[-1] != self._features:
+            x = x[:, :, :, : self._features]
+        batch, x, weight, bias = x.shape[0], *map(_batch_before_rows, (x, weight, bias))
         stats = experimental.dit_layernorm_pre_allgather(
             x, ctx.reciprocals(x.shape[-1]), compute_kernel_config=ctx.norm_config
         )
-        stats = gather_features(ctx, stats)
-        return experimental.dit_layernorm_post_allgather(
+        if self._gather:
+            stats = gather_features(ctx, stats)
+        y = experimental.dit_layernorm_post_allgather(
             x, stats, epsilon=self._eps, weight=weight, bias=bias, compute_kernel_config=ctx.norm_config
         )
+        return _batch_first(y, batch)
+
+
+def _batch_before_rows(x: ttnn.Tensor) -> ttnn.Tensor:
+    """(B, 1, rows, D) -> (1, B, rows, D), where ttnn's norms look for one factor per batch entry."""
+    return x if x.shape[0] == 1 else ttnn.reshape(x, (1, x.shape[0], *tuple(x.shape)[2:]))
+
+
+def _batch_first(x: ttnn.Tensor, batch: int) -> ttnn.Tensor:
+    """What :func:`_batch_before_rows` changed, changed back."""
+    return x if batch == 1 else ttnn.reshape(x, (batch, 1, *tuple(x.shape)[2:]))

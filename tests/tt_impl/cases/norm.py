@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, raises
 
 EPS = 1e-5
 # Statistics cross the mesh in bfloat16, and the variance is a difference of two of them.
@@ -130,6 +130,25 @@ def welford_layer_norm(t: Env) -> None:
         weight=t.put(w.reshape(1, 512), (None, 1)), bias=t.put(b.reshape(1, 512), (None, 1)),
     )  # fmt: skip
     t.check(out, t.shards(F.layer_norm(x, (512,), w, b, EPS), (None, 3)), ulps=ULPS_OF_STATS)
+
+
+def welford_weight_per_batch_entry(t: Env) -> None:
+    """The op looks for batches in dim 1; a weight per entry of dim 0 would be read as the first one for all."""
+    ttnn, x, w = t.ttnn, _offset(t, 1, 2, 64, 512), t.rand(1, 2, 1, 512)
+    gx, gy = t.mesh.grid
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(gx - 1, gy - 1))})
+    reciprocals = ttnn.create_layer_norm_reciprocals(t.device, cores, 512 // t.shape[1])
+
+    def normed(x: Tensor, w: Tensor) -> Any:
+        a, weight = t.put(x, (None, 3)), t.put(w, (None, 3))
+        stats = ttnn.all_gather(ttnn.experimental.dit_layernorm_pre_allgather(a, reciprocals), 3, cluster_axis=1)
+        return ttnn.experimental.dit_layernorm_post_allgather(a, stats, epsilon=EPS, weight=weight, bias=weight)
+
+    wanted = F.layer_norm(x, (512,), eps=EPS) * w + w
+    t.check(normed(x, w), t.shards(wanted, (None, 3)), ulps=ULPS_OF_STATS)
+    from tt_impl.mock.values import ShadowError
+
+    raises(ShadowError, lambda: normed(x.transpose(0, 1), w.transpose(0, 1)), "per entry of dim 0")
 
 
 def _rope(t: Env, rows: int, size: int) -> tuple[Tensor, Tensor, Tensor]:

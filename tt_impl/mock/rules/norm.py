@@ -121,6 +121,9 @@ def dit_layernorm_post_allgather(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
+    for values in (weight, bias):
+        if values is not None and values.ndim == 4 and values.shape[0] > 1:
+            raise TypeError("a weight or bias per entry of dim 0 is not known: the op looks for batches in dim 1")
     (means, variances), _ = _quantities(stats, 2)
     mean = means.mean(-1, keepdim=True)
     variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)

@@ -12,6 +12,7 @@ import ttnn
 from refsim.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads, pad_to
+from tt_impl.layers.matmul import Residual, add_gated, matmul
 from tt_impl.layers.norm import RMSNorm
 from tt_impl.layers.rope import PairTables, rotate_pairs
 from tt_impl.models.flux1.embeddings import Sequences
@@ -52,7 +53,14 @@ class RotaryQKV:
         self._norm_q, self._norm_k = (RMSNorm(weights, ctx, f"{prefix}.{n}", **norm) for n in norms)
 
     def __call__(self, x: ttnn.Tensor, rotary: PairTables) -> QKV:
-        q, k, v = self._qkv(x)
+        return self._turned(self._qkv(x), rotary)
+
+    def of_shards(self, x: ttnn.Tensor, rotary: PairTables) -> QKV:
+        """Of ``x`` (B, 1, rows, local D), gathered on the way."""
+        return self._turned(self._qkv.of_shards(x), rotary)
+
+    def _turned(self, qkv: QKV, rotary: PairTables) -> QKV:
+        q, k, v = qkv
         return rotate_pairs(self._norm_q(q), rotary), rotate_pairs(self._norm_k(k), rotary), v
 
 
@@ -75,14 +83,18 @@ class DoubleAttention:
             RowParallelHeads(weights, ctx, f"{prefix}.{name}", sizes) for name in ("to_out.0", "to_add_out")
         )
 
-    def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, sequences: Sequences
+    def project(self, x: ttnn.Tensor, sequences: Sequences, *, prompt: bool = False) -> QKV:
+        """q, k, v of the image's (or the prompt's) tokens (B, 1, rows, local D), gathered on the way."""
+        if prompt:
+            return self._prompt.of_shards(x, sequences.prompt_rotary)
+        return self._spatial.of_shards(x, sequences.rotary)
+
+    def attend(
+        self, qkv: QKV, prompt_qkv: QKV, sequences: Sequences, *, onto: Residual, onto_prompt: Residual
     ) -> tuple[ttnn.Tensor, ttnn.Tensor]:
-        """Gathered inputs (B, 1, rows, D); results cut over tp."""
-        qkv = self._spatial(spatial, sequences.rotary)
-        prompt_qkv = self._prompt(prompt, sequences.prompt_rotary)
+        """Results (B, 1, rows, local D), gated and added to their streams."""
         out, prompt_out = attend(self._ctx, qkv, prompt_qkv, sequences)
-        return self._out(out), self._prompt_out(prompt_out)
+        return self._out(out, onto), self._prompt_out(prompt_out, onto_prompt)
 
 
 class AttentionAndMLPOut:
@@ -103,10 +115,11 @@ class AttentionAndMLPOut:
             for part, size in zip(whole.split([d, mlp], 1), sizes, strict=True)
         ]
         self._weight = ctx.put(torch.cat(parts, 2).flatten(1).t()[None, None], tp_dim=2)
-        self._bias = ctx.put(pad_to(weights.take(f"{name}.bias", (d,)), padded)[None, None, None], tp_dim=3)
+        bias = pad_to(weights.take(f"{name}.bias", (d,)), padded * ctx.tp)  # the first member adds it, once
+        self._bias = ctx.put(bias[None, None, None], tp_dim=3)
 
-    def __call__(self, attention: ttnn.Tensor, mlp: ttnn.Tensor) -> ttnn.Tensor:
-        """(B, local heads, rows, E) and (B, 1, rows, local F) -> (B, 1, rows, local D)."""
+    def __call__(self, attention: ttnn.Tensor, mlp: ttnn.Tensor, onto: Residual) -> ttnn.Tensor:
+        """(B, local heads, rows, E) and (B, 1, rows, local F) -> (B, 1, rows, local D), added to its stream."""
         both = ttnn.concat([ttnn.experimental.nlp_concat_heads(attention), mlp], dim=3)
-        partial = ttnn.linear(both, self._weight, compute_kernel_config=self._ctx.linear_config)
-        return ttnn.add(reduce_scatter_features(self._ctx, partial), self._bias)
+        partial = matmul(self._ctx, both, self._weight, self._bias)
+        return add_gated(onto, reduce_scatter_features(self._ctx, partial))

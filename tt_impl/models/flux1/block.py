@@ -20,7 +20,8 @@ from refsim.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import ColParallelLinear
-from tt_impl.layers.modulation import Modulation, modulate
+from tt_impl.layers.matmul import Residual
+from tt_impl.layers.modulation import Modulation
 from tt_impl.layers.norm import DistributedLayerNorm
 from tt_impl.models.flux1.attention import AttentionAndMLPOut, DoubleAttention, RotaryQKV, attend
 from tt_impl.models.flux1.embeddings import Sequences
@@ -38,8 +39,10 @@ class DoubleBlock:
         self._ctx = ctx
         d, prefix = config.features, f"transformer_blocks.{index}"
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
-        self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=6)
-        self._mod_prompt = Modulation(weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=6)
+        self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=6, scales=(1, 4))
+        self._mod_prompt = Modulation(
+            weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=6, scales=(1, 4)
+        )
         self._attn = DoubleAttention(weights, ctx, f"{prefix}.attn", config)
         self._ff, self._ff_prompt = (
             ParallelFeedForward(weights, ctx, f"{prefix}.{name}", features=d, hidden=config.mlp_features)
@@ -52,17 +55,17 @@ class DoubleBlock:
         """(B, 1, local N, local D) and (B, 1, L, local D) in and out; ``time_BD`` (B, 1, 1, D) with silu applied."""
         shift, scale, gate, shift_ff, scale_ff, gate_ff = self._mod(time_BD)
         shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
-        attn, attn_prompt = self._attn(
-            self._modulated(spatial, shift, scale), self._modulated(prompt, shift_p, scale_p), sequences
+        (normed,) = self._norm.modulated(spatial, (shift, scale))
+        qkv = self._attn.project(normed, sequences)
+        (normed_p,) = self._norm.modulated(prompt, (shift_p, scale_p))
+        prompt_qkv = self._attn.project(normed_p, sequences, prompt=True)
+        spatial, prompt = self._attn.attend(
+            qkv, prompt_qkv, sequences, onto=Residual(spatial, gate), onto_prompt=Residual(prompt, gate_p)
         )
-        spatial = ttnn.add(spatial, ttnn.multiply(attn, gate))
-        prompt = ttnn.add(prompt, ttnn.multiply(attn_prompt, gate_p))
-        ff = self._ff(self._modulated(spatial, shift_ff, scale_ff))
-        ff_prompt = self._ff_prompt(self._modulated(prompt, shift_ff_p, scale_ff_p))
-        return ttnn.add(spatial, ttnn.multiply(ff, gate_ff)), ttnn.add(prompt, ttnn.multiply(ff_prompt, gate_ff_p))
-
-    def _modulated(self, x: ttnn.Tensor, shift: ttnn.Tensor, scale: ttnn.Tensor) -> ttnn.Tensor:
-        return gather_features(self._ctx, modulate(self._norm(x), shift, scale))
+        (normed,) = self._norm.modulated(spatial, (shift_ff, scale_ff))
+        spatial = self._ff.of_shards(normed, Residual(spatial, gate_ff))
+        (normed_p,) = self._norm.modulated(prompt, (shift_ff_p, scale_ff_p))
+        return spatial, self._ff_prompt.of_shards(normed_p, Residual(prompt, gate_ff_p))
 
 
 class SingleBlock:
@@ -72,7 +75,7 @@ class SingleBlock:
         self._ctx = ctx
         d, prefix = config.features, f"single_transformer_blocks.{index}"
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
-        self._mod = Modulation(weights, ctx, f"{prefix}.norm.linear", features=d, chunks=3)
+        self._mod = Modulation(weights, ctx, f"{prefix}.norm.linear", features=d, chunks=3, scales=(1,))
         self._qkv = RotaryQKV(weights, ctx, f"{prefix}.attn", config)
         self._mlp = ColParallelLinear(
             weights,
@@ -89,16 +92,14 @@ class SingleBlock:
     ) -> Streams:
         """(B, 1, local N, local D) and (B, 1, L, local D) in and out; ``time_BD`` (B, 1, 1, D) with silu applied."""
         shift, scale, gate = self._mod(time_BD)
+        # Both the attention and the MLP read what is gathered, so it is gathered by itself.
         normed, normed_p = (
-            gather_features(self._ctx, modulate(self._norm(x), shift, scale)) for x in (spatial, prompt)
+            gather_features(self._ctx, self._norm.modulated(x, (shift, scale))[0]) for x in (spatial, prompt)
         )
         qkv, prompt_qkv = self._qkv(normed, sequences.rotary), self._qkv(normed_p, sequences.prompt_rotary)
         attn, attn_p = attend(self._ctx, qkv, prompt_qkv, sequences)
-        spatial = ttnn.add(spatial, ttnn.multiply(self._project(normed, attn), gate))
-        return spatial, ttnn.add(prompt, ttnn.multiply(self._project(normed_p, attn_p), gate))
-
-    def _project(self, normed: ttnn.Tensor, attention: ttnn.Tensor) -> ttnn.Tensor:
-        return self._out(attention, ttnn.gelu(self._mlp(normed), variant=ttnn.GeluVariant.Tanh))
+        spatial = self._out(attn, self._mlp(normed, "gelu_tanh"), Residual(spatial, gate))
+        return spatial, self._out(attn_p, self._mlp(normed_p, "gelu_tanh"), Residual(prompt, gate))
 
 
 def bind_block(

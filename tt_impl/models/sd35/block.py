@@ -18,11 +18,11 @@ from refsim.models.sd35.config import SD35Config
 from tt_impl.layers.attention import JointAttention
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import AttentionSizes
-from tt_impl.layers.modulation import Modulation, modulate
+from tt_impl.layers.matmul import Residual
+from tt_impl.layers.modulation import Modulation
 from tt_impl.layers.norm import DistributedLayerNorm
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import split_length
-from tt_impl.parallel.tensor import gather_features
 
 _EPS = 1e-6
 
@@ -38,9 +38,11 @@ class SD35Block:
         sizes = AttentionSizes(d, config.num_attention_heads, config.attention_head_dim)
         qk_norm = config.qk_norm is not None
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
-        self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
+        chunks, scales = (9, (1, 4, 7)) if self._dual else (6, (1, 4))
+        self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=chunks, scales=scales)
+        chunks, scales = (2, (0,)) if self._context_pre_only else (6, (1, 4))
         self._mod_prompt = Modulation(
-            weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=2 if self._context_pre_only else 6
+            weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=chunks, scales=scales
         )
         self._attn = JointAttention(
             weights,
@@ -70,31 +72,29 @@ class SD35Block:
     ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
         """(B, 1, local N, local D), (B, 1, L, local D), (B, 1, 1, D) with silu applied; no prompt after the last."""
         shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
-        normed = self._norm(spatial)
-        attn_in = self._gather(modulate(normed, shift, scale))
+        further = [(dual[0], dual[1])] if self._dual else []
+        normed, *normed2 = self._norm.modulated(spatial, (shift, scale), *further)
+        qkv = self._attn.project(normed)
         if self._context_pre_only:
             scale_p, shift_p = self._mod_prompt(time_BD)
         else:
             shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
-        prompt_in = self._gather(modulate(self._norm(prompt), shift_p, scale_p))
+        (normed_p,) = self._norm.modulated(prompt, (shift_p, scale_p))
+        prompt_qkv = self._attn.project(normed_p, prompt=True)
 
-        attn, attn_prompt = self._attn(attn_in, prompt_in, logical_n=logical_n, logical_l=logical_l)
-        spatial = ttnn.add(spatial, ttnn.multiply(attn, gate))
+        onto_prompt = None if self._context_pre_only else Residual(prompt, gate_p)
+        spatial, prompt = self._attn.attend(
+            qkv, prompt_qkv, logical_n=logical_n, onto=Residual(spatial, gate), onto_prompt=onto_prompt
+        )
         if self._dual:
-            shift2, scale2, gate2 = dual
-            attn2, _ = self._attn2(self._gather(modulate(normed, shift2, scale2)), None, logical_n=logical_n)
-            spatial = ttnn.add(spatial, ttnn.multiply(attn2, gate2))
-        ff = self._ff(self._gather(modulate(self._norm(spatial), shift_ff, scale_ff)))
-        spatial = ttnn.add(spatial, ttnn.multiply(ff, gate_ff))
-
+            qkv = self._attn2.project(normed2[0])
+            spatial, _ = self._attn2.attend(qkv, None, logical_n=logical_n, onto=Residual(spatial, dual[2]))
+        (normed,) = self._norm.modulated(spatial, (shift_ff, scale_ff))
+        spatial = self._ff.of_shards(normed, Residual(spatial, gate_ff))
         if self._context_pre_only:
             return spatial, None
-        prompt = ttnn.add(prompt, ttnn.multiply(attn_prompt, gate_p))
-        ff_prompt = self._ff_prompt(self._gather(modulate(self._norm(prompt), shift_ff_p, scale_ff_p)))
-        return spatial, ttnn.add(prompt, ttnn.multiply(ff_prompt, gate_ff_p))
-
-    def _gather(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return gather_features(self._ctx, x)
+        (normed_p,) = self._norm.modulated(prompt, (shift_ff_p, scale_ff_p))
+        return spatial, self._ff_prompt.of_shards(normed_p, Residual(prompt, gate_ff_p))
 
 
 def bind_block(

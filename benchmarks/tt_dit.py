@@ -1,0 +1,185 @@
+"""Our SD3.5 block beside tt_dit's: operations and bytes per block, and the values of both and of refsim.
+
+    counts    4096 image and 333 prompt tokens, no values: what each program asks of ttnn on the same mesh
+    values    few tokens, the same random weights and inputs: ours, theirs and refsim by PCC
+
+``TT_METAL_TREE=/path/to/tt-metal python -m benchmarks.tt_dit --out reports/ops`` writes sd35-large.json and
+sd35-large.md; without that checkout there is nothing to compare with, which is said, and no file is written. The tables
+name the commit, by a digest of tt_dit's files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from parity.checkpoints import MODELS
+from parity.inputs import generator, rounded
+from parity.metrics import one_minus_pcc
+from parity.store import CheckpointStore
+from refsim import output
+from refsim.options import RunOptions
+from refsim.runtime import launch
+from tt_impl import ops
+from tt_impl.launch import Worker
+
+MODEL, CASE = "sd35-large", "sd35_large_block"
+TOKENS, FEW = (4096, 333), (256, 77)
+COMMITS = {"8d027b904171472e": "622c6fb9"}
+"""Commits by the digest of their tt_dit."""
+KEYS = ("operations", "fused", "collectives", "read_bytes", "written_bytes", "link_bytes")
+MIB = 1024 * 1024
+
+
+def tree() -> Path | None:
+    """The checkout that TT_METAL_TREE names, or None where it names none."""
+    folder = os.environ.get("TT_METAL_TREE", "")
+    return Path(folder).absolute() if folder and (Path(folder) / "models" / "tt_dit").is_dir() else None
+
+
+WITHOUT = "skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at 622c6fb9 and give its path."
+
+
+def commit(checkout: Path) -> str:
+    """The commit of a checkout by what its tt_dit says, or that it is another one."""
+    digest = hashlib.sha256()
+    for path in sorted((checkout / "models" / "tt_dit").rglob("*.py")):
+        digest.update(path.relative_to(checkout).as_posix().encode() + b"\0" + path.read_bytes())
+    short = digest.hexdigest()[:16]
+    return COMMITS.get(short, f"not 622c6fb9 (sha256 of tt_dit {short})")
+
+
+def block_inputs(tokens: tuple[int, int], features: int, seed: int) -> dict[str, Tensor]:
+    """``spatial`` (1, N, D), ``prompt`` (1, L, D), ``time`` (1, D) before silu, which bf16 can hold."""
+    g = generator(seed, "tt_dit")
+    shapes = {"spatial": (1, tokens[0], features), "prompt": (1, tokens[1], features), "time": (1, features)}
+    return rounded({name: torch.randn(shape, generator=g) for name, shape in shapes.items()}, "bf16")
+
+
+def compare(
+    checkout: Path, *, mesh: str = "t3k", parallel: str = "sp2_tp4", values: bool = True, seed: int = 0
+) -> dict[str, Any]:
+    """Counts of both blocks and, with ``values``, how far the three answers are apart (1 - PCC)."""
+    options = RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
+    config = MODELS[CASE].config
+    sizes = {"heads": config["num_attention_heads"], "head_dim": config["attention_head_dim"]}
+    sizes["features"] = sizes["heads"] * sizes["head_dim"]
+    with CheckpointStore() as store, Worker() as worker, tempfile.TemporaryDirectory() as name:
+        checkpoint, folder = store.folder(CASE, seed), Path(name)
+        weights = folder / "weights.safetensors"
+        safetensors.torch.save_file(_weights_of_block(checkpoint), weights)
+
+        def theirs(inputs: dict[str, Tensor], *, values: bool) -> Any:
+            safetensors.torch.save_file(inputs, folder / "theirs.safetensors")
+            given = {"tree": str(checkout), "weights": str(weights), "sizes": sizes}
+            given["inputs"] = str(folder / "theirs.safetensors")
+            return worker.execute("tt_impl.pipelines.tt_dit:program", options, given, values=values)
+
+        ours = ops.count(MODEL, options, size="1024", batch=1, run=worker.execute)
+        mine = next(block for block in ours.report["blocks"] if block["kind"] == "block")
+        other = theirs(block_inputs(TOKENS, sizes["features"], seed), values=False).report
+        found = {"model": MODEL, "mesh": mesh, "parallel": parallel, "tokens": list(TOKENS), "commit": commit(checkout)}
+        found |= {"ran": ours.ran, "ours": mine, "theirs": other}
+        if values:
+            inputs = block_inputs(FEW, sizes["features"], seed)
+            answers = {"theirs": theirs(inputs, values=True).tensors}
+            with_silu = inputs | {"time": rounded({"t": torch.nn.functional.silu(inputs["time"])}, "bf16")["t"]}
+            safetensors.torch.save_file(with_silu, folder / "ours.safetensors")
+            given = {"checkpoint": str(checkpoint), "inputs": str(folder / "ours.safetensors"), "index": 0}
+            answers["ours"] = worker.execute("tt_impl.pipelines.block:program", options, given).tensors
+            answers["refsim"] = launch.execute(
+                "refsim.pipelines.block:program", options.but(backend="cpu"), given
+            ).tensors
+            found["values"] = {"tokens": list(FEW), "one_minus_pcc": _apart(inputs, answers)}
+    return found
+
+
+def _weights_of_block(checkpoint: Path) -> dict[str, Tensor]:
+    """The block's tensors by their names within the block."""
+    prefix = "transformer_blocks.0."
+    tensors: dict[str, Tensor] = {}
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        tensors |= safetensors.torch.load_file(path)
+    return {name.removeprefix(prefix): x.contiguous() for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def _apart(inputs: dict[str, Tensor], answers: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, float]]:
+    """1 - PCC of every pair of answers, of each stream and of what the block added to it."""
+    found = {}
+    for one, two in (("ours", "refsim"), ("theirs", "refsim"), ("ours", "theirs")):
+        row = {}
+        for stream in ("spatial", "prompt"):
+            a, b, before = (t[stream].float() for t in (answers[one], answers[two], inputs))
+            row[stream] = one_minus_pcc(a, b)
+            row[f"added_{stream}"] = one_minus_pcc(a - before, b - before)
+        found[f"{one} to {two}"] = row
+    return found
+
+
+def table(found: dict[str, Any]) -> str:
+    """Markdown: totals, then both programs' operations."""
+    ours, theirs = found["ours"]["totals"], found["theirs"]["totals"]
+    lines = [
+        f"# {found['model']}: one block, beside tt_dit's",
+        "",
+        f"{found['tokens'][0]} image and {found['tokens'][1]} prompt tokens, {found['mesh']} {found['parallel']}, "
+        f"batch 1, bf16; tt_dit at {found['commit']}. Counted on {found['ran']}:",
+        "device operations, and bytes of the tensors that an operation reads and writes in one device's DRAM, each",
+        "once. Nothing here is a time.",
+        "",
+        "| per block | ours | tt_dit |",
+        "|---|---|---|",
+    ]
+    for key in KEYS:
+        a, b = ((f"{t[key] / MIB:.1f} MiB" if key.endswith("bytes") else str(t[key])) for t in (ours, theirs))
+        lines.append(f"| {key.replace('_bytes', '').replace('link', 'received over links')} | {a} | {b} |")
+    lines.append(f"| L1 peak of a core | {ours['l1_bytes'] // 1024} KiB | {theirs['l1_bytes'] // 1024} KiB |")
+    if "values" in found:
+        n, text = found["values"]["tokens"]
+        lines += ["", f"## 1 - PCC, {n} + {text} tokens, the same weights and inputs", ""]
+        pairs = found["values"]["one_minus_pcc"]
+        streams = list(next(iter(pairs.values())))
+        lines += ["| | " + " | ".join(streams) + " |", "|---|" + "---|" * len(streams)]
+        lines += [f"| {pair} | " + " | ".join(f"{row[s]:.1e}" for s in streams) + " |" for pair, row in pairs.items()]
+        lines += ["", "tt_dit's feed-forward has the erf GELU, diffusers' and ours the tanh one."]
+    for title, part in (("Ours", found["ours"]), ("tt_dit", found["theirs"])):
+        lines += ["", f"## {title}", "", "| count | operation | fuses | MiB read | written | received |", "|---|" * 6]
+        lines[-1] = "|---" * 6 + "|"
+        for row in part["operations"]:
+            sizes = (row[key] * row["count"] / MIB for key in KEYS[3:])
+            cells = [str(row["count"]), row["op"].removeprefix("ttnn."), ", ".join(row["fuses"])]
+            lines.append("| " + " | ".join([*cells, *(f"{size:.2f}" for size in sizes)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for sd35-large.json and sd35-large.md")
+    parser.add_argument("--mesh", default="t3k")
+    parser.add_argument("--parallel", default="sp2_tp4")
+    parser.add_argument("--no-values", action="store_true", help="count only")
+    given = parser.parse_args(argv)
+    checkout = tree()
+    if checkout is None:
+        print(WITHOUT, file=sys.stderr)
+        return 0
+    found = compare(checkout, mesh=given.mesh, parallel=given.parallel, values=not given.no_values)
+    print(table(found))
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        output.write(given.out / f"{MODEL}.json", (output.document(found) + "\n").encode())
+        output.write(given.out / f"{MODEL}.md", table(found).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
