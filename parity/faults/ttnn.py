@@ -20,6 +20,7 @@ from parity.faults import (  # noqa: F401 - they register
     ttnn_program,
     ttnn_text_encoders,
     ttnn_usp,
+    ttnn_vae,
     ttnn_wan,
     ttnn_weights,
 )
