@@ -68,7 +68,7 @@ class ModulationTable:
 
     def __init__(self, ctx: Context, table_CD: torch.Tensor, *, scales: tuple[int, ...]) -> None:
         self._chunks = table_CD.shape[0]
-        one = torch.tensor([float(chunk in scales) for chunk in range(self._chunks)])
+        one = torch.tensor([float(chunk in scales) for chunk in range(self._chunks)], device=table_CD.device)
         self._table = put_chunks(ctx, (table_CD + one[:, None])[None], dtype=ttnn.float32)
 
     def __call__(self, time: ttnn.Tensor) -> list[ttnn.Tensor]:

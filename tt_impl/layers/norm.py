@@ -106,9 +106,21 @@ class LayerNorm:
                 self._affine[n] = ctx.put(weights.take(f"{name}.{n}", (features,))[None, None, None])
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        if x.shape[-1] != self._features:
-            x = x[:, :, :, : self._features]
-        return ttnn.layer_norm(x, epsilon=self._eps, compute_kernel_config=self._ctx.norm_config, **self._affine)
+        return self._norm(self._real(x), **self._affine)
+
+    def modulated(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
+        """Times a weight and plus a bias (B, 1, 1, features) of each sample, in fp32, rounded once."""
+        x, samples = self._real(x), x.shape[0]  # the op takes one weight for all rows
+        if samples == 1:
+            return self._norm(x, weight=weight, bias=bias)
+        one = [slice(i, i + 1) for i in range(samples)]
+        return ttnn.concat([self._norm(x[i], weight=weight[i], bias=bias[i]) for i in one], dim=0)
+
+    def _norm(self, x: ttnn.Tensor, **affine: ttnn.Tensor) -> ttnn.Tensor:
+        return ttnn.layer_norm(x, epsilon=self._eps, compute_kernel_config=self._ctx.norm_config, **affine)
+
+    def _real(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return x if x.shape[-1] == self._features else x[:, :, :, : self._features]
 
 
 class DistributedLayerNorm:
@@ -194,16 +206,12 @@ class ModulatedLayerNorm:
 
     One op each before and after the gather. It merges the devices' means as if they had equally many lanes; where the
     last ones have fewer, :class:`DistributedLayerNorm` makes the sums and weight and bias are applied after it.
-
-    Args:
-        gathered: the input has all features on every device, padded lanes included, which are dropped.
     """
 
-    def __init__(self, ctx: Context, *, features: int, eps: float, gathered: bool = False) -> None:
-        self._ctx, self._eps, self._features = ctx, eps, features
-        self._gather = ctx.tp > 1 and not gathered
+    def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
+        self._ctx, self._eps = ctx, eps
         self._uneven = None
-        if self._gather and padded_features(features, ctx.tp) != features:
+        if padded_features(features, ctx.tp) != features:
             self._uneven = DistributedLayerNorm(ctx, features=features, eps=eps)
 
     def __call__(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
@@ -212,14 +220,11 @@ class ModulatedLayerNorm:
         if self._uneven is not None:
             scaled = ttnn.multiply(self._uneven(x), weight, dtype=ttnn.float32)
             return ttnn.add(scaled, bias, dtype=ctx.dtype)
-        if not self._gather and x.shape[-1] != self._features:
-            x = x[:, :, :, : self._features]
         batch, x, weight, bias = x.shape[0], *map(_batch_before_rows, (x, weight, bias))
         stats = experimental.dit_layernorm_pre_allgather(
             x, ctx.reciprocals(x.shape[-1]), compute_kernel_config=ctx.norm_config
         )
-        if self._gather:
-            stats = gather_features(ctx, stats)
+        stats = gather_features(ctx, stats)
         y = experimental.dit_layernorm_post_allgather(
             x, stats, epsilon=self._eps, weight=weight, bias=bias, compute_kernel_config=ctx.norm_config
         )

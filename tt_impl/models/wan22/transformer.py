@@ -16,7 +16,7 @@ from refsim.errors import UserError
 from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.spec import CLASS_NAME
 from tt_impl.layers.linear import Linear
-from tt_impl.layers.norm import ModulatedLayerNorm
+from tt_impl.layers.norm import LayerNorm
 from tt_impl.layers.rope import PairTables
 from tt_impl.models.wan22.block import WanBlock
 from tt_impl.models.wan22.embeddings import ConditionEmbedder, Grid, VideoPatches, rotary_tables
@@ -37,7 +37,7 @@ class WanTransformer:
         self._patches = VideoPatches(weights, ctx, config)
         self._condition = ConditionEmbedder(weights, ctx, config)
         self._blocks = [WanBlock(weights, ctx, config, i) for i in range(config.num_layers)]
-        self._norm_out = ModulatedLayerNorm(ctx, features=d, eps=config.eps, gathered=True)
+        self._norm_out = LayerNorm(ctx, features=d, eps=config.eps)
         shift_12D, scale_12D = weights.to(torch.float32).take("scale_shift_table", (1, 2, d))[:, None].chunk(2, 2)
         self._shift_out, self._scale_out = (ctx.put(x, dtype=ttnn.float32) for x in (shift_12D, 1 + scale_12D))
         out_features = math.prod(config.patch_size) * config.out_channels
@@ -82,4 +82,4 @@ class WanTransformer:
     def _project_out(self, spatial: ttnn.Tensor, temb_BD: ttnn.Tensor) -> ttnn.Tensor:
         """Map (B, 1, local N, local D) to patches, modulated by the time step before its silu."""
         shift, scale = (ttnn.add(x, temb_BD, dtype=ttnn.float32) for x in (self._shift_out, self._scale_out))
-        return self._proj_out(self._norm_out(gather_features(self._ctx, spatial), scale, shift))
+        return self._proj_out(self._norm_out.modulated(gather_features(self._ctx, spatial), scale, shift))
