@@ -27,7 +27,7 @@ class CogVideoXOracle(Oracle):
         return {"image_rotary_emb": _rotary_tables(model, tensors["hidden_states"])}
 
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
-        return {"grid": torch.tensor(_box(shape.n))}
+        return {"grid": torch.tensor(box(shape.n))}
 
     def tokens(self, sample: Tensor) -> Tensor:
         return super().tokens(sample.transpose(1, 2))
@@ -39,7 +39,7 @@ class CogVideoXOracle(Oracle):
         model.patch_embed.pos_embedding = model.patch_embed._get_positional_embeddings(*sizes).to(dtype)
 
 
-def _box(tokens: int) -> tuple[int, int, int]:
+def box(tokens: int) -> tuple[int, int, int]:
     """Three factors of a number of tokens, as near to one another as it has them, the smallest first."""
 
     def factor(n: int, root: float) -> int:

@@ -84,6 +84,8 @@ def _ttnn(found: Registry) -> None:
         USP42,
         Layout("t3k", "sp4_tp2", "ulysses"),
         Layout("galaxy", "sp8_tp4"),
+        Layout("galaxy", "sp32", "usp", 8, 4),
+        Layout("bh-loudbox", "sp8", "usp", 2, 4),
         *split,
     ):
         add_transformer(found, "cogvideox_5b_tiny64", layout, **_SIZE, **full)
@@ -97,9 +99,8 @@ def _ttnn(found: Registry) -> None:
     guided = full | {"guidance": 6.0} | _SIZE | {"batch": 2}
     for where in (("n300", "cfg2"), ("t3k", "cfg2_sp2_tp2")):
         add_transformer(found, "cogvideox_5b_tiny64", Layout(*where), **guided)
-    for layout in (Layout("t3k", "sp2_tp4"), Layout("bh-loudbox", "sp2_tp4")):
-        shape = BlockShape(n=315, text=45)
-        found.add(make_case("ttnn_block", "cogvideox_5b_block", layout, shape, dtype="bf16", needs_gb=4))
+    real = {"dtype": "bf16", "needs_gb": 4}
+    for layout, suite in ((Layout("t3k", "sp2_tp4"), "smoke"), (Layout("bh-loudbox", "sp2_tp4"), "full")):
+        found.add(make_case("ttnn_block", "cogvideox_5b_block", layout, BlockShape(315, 45), suite=suite, **real))
     for layout in (USP24, replace(USP24, prompt_layout="split")):
-        shape = BlockShape(n=315, text=226)
-        found.add(make_case("ttnn_block", "cogvideox_5b_block", layout, shape, dtype="bf16", needs_gb=4, suite="full"))
+        found.add(make_case("ttnn_block", "cogvideox_5b_block", layout, BlockShape(315, 226), suite="full", **real))

@@ -5,6 +5,7 @@ import torch
 
 from parity.cases import BlockShape
 from parity.kinds import thresholds_for, ttnn_block
+from parity.oracles import cogvideox
 from parity.suites import suite_cases
 from parity.thresholds import judge
 
@@ -81,3 +82,10 @@ def test_blocks_and_transformers_on_every_layout_of_the_acceptance():
     cases = suite_cases("smoke", "ttnn-mock")
     for model in ("sd35_medium", "sd35_large", "sd35_medium_block", "sd35_large_block"):
         assert {(c.mesh, c.layout.parallel) for c in cases if c.model == model} == wanted
+
+
+def test_cogvideox_gets_a_box_of_patches_and_a_narrow_time_step():
+    found = {case.shape.n: case for case in suite_cases("full", "ttnn-mock") if case.model == "cogvideox_5b_block"}
+    inputs = ttnn_block.TTNNBlock(None).inputs(found[315], seed=0)
+    assert inputs["grid"].tolist() == [5, 7, 9] and inputs["time"].shape == (1, 512)
+    assert [cogvideox.box(n) for n in (175, 76, 7)] == [(5, 5, 7), (4, 1, 19), (1, 1, 7)]
