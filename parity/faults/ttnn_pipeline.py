@@ -21,6 +21,7 @@ def _whole(name: str, parallel: str) -> Case:
 SD3 = _whole("sd3_pipeline_tiny64", "cfg2")  # negative and positive prompt on a device each
 WAN = _whole("wan_pipeline_tiny64", "tp2")  # two experts with a scale each, a scheduler that looks back
 FLUX = _whole("flux1_pipeline_tiny64", "tp2")
+DPM = _whole("cogvideox_5b_pipeline_tiny64", "sp2")  # a scheduler that adds noise
 
 
 @fault(PIPELINE, WAN, "The second expert starts one step late.", "the boundary compared with the last step's time")
@@ -159,3 +160,10 @@ def schedule_not_shifted() -> None:
     from refsim.pipelines.hosts import flux
 
     around(flux, "_shift", lambda original, config, tokens: 0.0)
+
+
+@fault(PIPELINE, DPM, "The scheduler's fresh noise is left out.", "a DPM taken for the DDIM beside it")
+def schedule_without_noise() -> None:
+    from tt_impl.pipelines import denoise
+
+    around(denoise, "_noise", lambda original, schedule, numbers, shape: None)

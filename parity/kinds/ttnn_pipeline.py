@@ -42,7 +42,10 @@ class TTNNPipeline(TTNNKind):
                 "the same of what the steps have changed since the noise, which a first step would hide",
             ),
             Threshold(
-                "picture_one_minus_pcc", 1e-3, "the pictures' 8-bit values, a decoder in bf16 behind the latents"
+                "picture_one_minus_pcc",
+                2e-3,
+                "8-bit values behind a decoder in bf16: refsim's own pictures in bf16 are 2e-4 (Wan, Flux) to 1e-3 "
+                "(CogVideoX) away from those in fp32, and here two bf16 programs differ",
             ),
             Threshold("wrong_experts", 0, "every step is run by the expert that refsim takes for it"),
             Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),

@@ -1,6 +1,7 @@
 """Whole pipelines in TTNN, prompt to pictures, judged against refsim's ranks in bf16, step by step.
 
-Their parts have whole tiles per head, as TTNN wants them, and sizes that divide by nothing.
+Their parts have whole tiles per head, as TTNN wants them, sizes that divide by nothing, and as few layers as show how
+they work together; each part is judged by itself elsewhere.
 """
 
 from __future__ import annotations
@@ -25,16 +26,22 @@ def _published(name: str, **changes: Any) -> RandomModel:
     return RandomModel(config | changes, class_name=model.class_name)
 
 
-_HEADS = {"num_attention_heads": 3, "attention_head_dim": 64, "num_layers": 2}
+_HEADS = {"num_attention_heads": 3, "attention_head_dim": 64, "num_layers": 1}
 _COGVIDEOX = _HEADS | {"time_embed_dim": 40, "text_embed_dim": 96, "max_text_seq_length": 13}
 _COGVIDEOX |= {"sample_width": 12, "sample_height": 8, "sample_frames": 9}
 
 
+_CLIPS = ("clip_l_tiny64", "clip_g_tiny64", "clip_plain_tiny64")
+
+
 def _models() -> dict[str, RandomModel]:
     return {
+        **{f"{name}_short": _model(name, num_hidden_layers=2) for name in _CLIPS},
+        **{f"{name}_short": _model(name, num_layers=1) for name in ("t5_tiny64", "umt5_tiny64")},
+        "sd35_vae_tiny_short": _model("sd35_vae_tiny", layers_per_block=1),
         # Both CLIPs side by side are 384 wide, T5 wider.
-        "t5_416_tiny64": _model("t5_tiny64", d_model=416),
-        "sd35_416_tiny64": _model("sd35_tiny64", joint_attention_dim=416),
+        "t5_416_tiny64": _model("t5_tiny64", d_model=416, num_layers=1),
+        "sd35_416_tiny64": _model("sd35_tiny64", joint_attention_dim=416, num_layers=2),
         "flux1_96_tiny64": _published(
             "flux1-dev",
             num_attention_heads=3,
@@ -57,17 +64,19 @@ def _like(name: str, parts: dict[str, str]) -> PipelineSpec:
 
 
 def _pipelines() -> dict[str, PipelineSpec]:
-    clips = {"text_encoder": "clip_l_tiny64", "text_encoder_2": "clip_g_tiny64", "text_encoder_3": "t5_416_tiny64"}
-    flux = {"text_encoder": "clip_plain_tiny64", "text_encoder_2": "t5_tiny64", "transformer": "flux1_96_tiny64"}
-    wan = {"text_encoder": "umt5_tiny64", "transformer": "wan22_96_tiny64", "transformer_2": "wan22_96_tiny64"}
+    clip_l, clip_g, clip_plain = (f"{name}_short" for name in _CLIPS)
+    t5, vae = {"text_encoder": "t5_tiny64_short"}, {"vae": "sd35_vae_tiny_short"}
+    clips = {"text_encoder": clip_l, "text_encoder_2": clip_g, "text_encoder_3": "t5_416_tiny64"}
+    flux = {"text_encoder": clip_plain, "text_encoder_2": "t5_tiny64_short", "transformer": "flux1_96_tiny64"}
+    wan = {"text_encoder": "umt5_tiny64_short", "transformer": "wan22_96_tiny64", "transformer_2": "wan22_96_tiny64"}
     return {
-        "sd3_pipeline_tiny64": _like("sd3_pipeline_tiny", clips | {"transformer": "sd35_416_tiny64"}),
-        "flux1_pipeline_tiny64": _like("flux1_pipeline_tiny", flux),
+        "sd3_pipeline_tiny64": _like("sd3_pipeline_tiny", clips | vae | {"transformer": "sd35_416_tiny64"}),
+        "flux1_pipeline_tiny64": _like("flux1_pipeline_tiny", flux | vae),
         "wan_pipeline_tiny64": _like("wan_pipeline_tiny", wan),
         **{
             f"cogvideox_{size}_pipeline_tiny64": _like(
                 f"cogvideox_{size}_pipeline_tiny",
-                {"text_encoder": "t5_tiny64", "transformer": f"cogvideox_{size}_96_tiny64"},
+                t5 | {"transformer": f"cogvideox_{size}_96_tiny64"},
             )
             for size in ("2b", "5b")
         },
