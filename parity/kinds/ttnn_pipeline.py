@@ -84,7 +84,7 @@ class TTNNPipeline(TTNNKind):
             "flat_picture": int(reference.pixels.float().std() <= 10),
             "non_finite": m.non_finite(steps),
         }
-        kept = ("experts", "seconds", "dram")
+        kept = ("experts", "seconds", "dram_left", "dram_of_experts")
         return found, {
             "steps": by_step,
             "changes": changes,

@@ -65,8 +65,8 @@ def in_ttnn(device, options, *, folder: str, inputs: dict[str, torch.Tensor], re
         for i, submesh in enumerate(groups)
     ]
     conditions = [{n: inputs[n][run.samples].to(run.storage) for n in CONDITIONS} for run in runs]
-    steps, used = denoise(TwoExpertsTTNN(), runs, conditions)
-    return {"experts": used}, {"steps": torch.stack(steps)}
+    steps, used, held = denoise(TwoExpertsTTNN(), runs, conditions)
+    return {"experts": used, "held": held}, {"steps": torch.stack(steps)}
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,7 @@ def test_every_step_is_refsims(folder, mesh, parallel):
     assert ours.report["experts"] == ref.value["experts"] == [EXPERTS[0][0]] * 2 + [EXPERTS[1][0]] * 2
     pairs = zip(ours.tensors["steps"], ref.tensors["steps"], strict=True)
     errors = [one_minus_pcc(a.float(), b.float()) for a, b in pairs]
-    print(errors)
     assert max(errors) <= 5e-4
+    high, low = (ours.report["held"][name] for name, _ in EXPERTS)
+    assert high <= low < 1.5 * high  # what the loop keeps comes on top of the second one, the first one is gone
     assert seen == sorted(seen) and set(seen) <= {(done, 4) for done in range(5)}

@@ -8,7 +8,7 @@
     latents --> decoder, on the first submesh --> frames
 
 A part's weights are on the devices only while it runs: encoders one after the other, one expert at a time, the
-decoder last; ``dram`` in the report says what was left after each stage. Guidance and the scheduler's step run on the
+decoder last; the report says what was left of each stage. Guidance and the scheduler's step run on the
 devices, on tensors that lie as the transformer's answer does.
 
 Counterpart of ``refsim.pipelines.denoise``, where every device is a process and the scheduler runs on the host.
@@ -53,7 +53,8 @@ def program(
 
     Returns:
         ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps`` (steps, 1, ...), the latents after every step; seconds
-        per stage, the expert of every step, and bytes of DRAM a device still held after each stage.
+        per stage, the expert of every step, bytes of DRAM that a device still held after each stage, and that it held
+        when an expert had been loaded.
     """
     root, asked = Path(folder), PipelineRequest(**request)
     pipeline = find_pipeline(root)
@@ -67,18 +68,19 @@ def program(
     stages = _Stages(groups[0])
     conditions = [pipeline.encode(run) for run in runs]
     stages.over("encode")
-    steps, used = denoise(pipeline, runs, conditions)
+    steps, used, held = denoise(pipeline, runs, conditions)
     stages.over("denoise")
     frames = pipeline.decode(runs[0], steps[-1])
     stages.over("decode")
-    report = {"experts": used, "seconds": stages.seconds, "dram": stages.dram}
+    report = {"experts": used, "seconds": stages.seconds, "dram_left": stages.left, "dram_of_experts": held}
     return report, {"frames": frames.float().contiguous(), "steps": torch.stack(steps)}
 
 
 def denoise(
     pipeline: Pipeline, runs: list[Run], conditions: list[dict[str, torch.Tensor]]
-) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the latents after every step in fp32, and the name of the expert that ran it.
+) -> tuple[list[torch.Tensor], list[str], dict[str, int]]:
+    """Return the latents after every step in fp32, the name of the expert that ran it, and by expert the DRAM of a
+    device, in bytes, that was taken when it had been loaded.
 
     ``runs`` and ``conditions`` are those of the cfg groups, negative first.
     """
@@ -87,7 +89,7 @@ def denoise(
     schedule = pipeline.scheduler(first.root, first.request, first.tensors)
     numbers = recurrences(schedule)
     groups = [Group(run, Context(run.device, run.options), given) for run, given in zip(runs, conditions, strict=True)]
-    latents, kept, used = first.tensors["latents"], [], []
+    latents, kept, used, held = first.tensors["latents"], [], [], {}
     for index, t in enumerate(schedule.timesteps):
         progress.report(index, len(numbers))
         expert = expert_of(experts, float(t), schedule.num_train_timesteps)
@@ -97,6 +99,7 @@ def denoise(
             gc.collect()
             for group in groups:
                 group.part = group.run.load(expert, group.ctx)
+            held[expert] = dram_taken(first.device)
         predictions = [group.predict(latents, pipeline.timestep(t)) for group in groups]
         predictions = gather_batch([group.ctx for group in groups], predictions)
         noise = _noise(schedule, numbers[index], latents.shape)
@@ -109,7 +112,7 @@ def denoise(
         kept.append(latents)
         used.append(expert)
     progress.report(len(numbers), len(numbers))
-    return kept, used
+    return kept, used, held
 
 
 @dataclass
@@ -165,19 +168,21 @@ def _noise(schedule: Schedule, numbers: Recurrence, shape: torch.Size) -> torch.
 
 
 class _Stages:
-    """Seconds of every stage, and the DRAM of a device that is taken when it is over, in bytes."""
+    """Seconds of every stage, and the DRAM of a device, in bytes, that is still taken when it is over."""
 
     def __init__(self, device: ttnn.MeshDevice) -> None:
         self._device, self._last = device, time.monotonic()
         self.seconds: dict[str, float] = {}
-        self.dram: dict[str, int] = {"start": self._taken()}
+        self.left: dict[str, int] = {}
 
     def over(self, name: str) -> None:
         gc.collect()  # what a stage has built goes before the next one builds
         now = time.monotonic()
         self.seconds[name], self._last = round(now - self._last, 3), now
-        self.dram[name] = self._taken()
+        self.left[name] = dram_taken(self._device)
 
-    def _taken(self) -> int:
-        view = ttnn.get_memory_view(self._device, ttnn.BufferType.DRAM)
-        return view.num_banks * view.total_bytes_allocated_per_bank
+
+def dram_taken(device: ttnn.MeshDevice) -> int:
+    """The DRAM of one device that is allocated now, in bytes, all banks together."""
+    view = ttnn.get_memory_view(device, ttnn.BufferType.DRAM)
+    return view.num_banks * view.total_bytes_allocated_per_bank
