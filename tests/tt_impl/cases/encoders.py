@@ -38,7 +38,7 @@ def _bias(t: Env, length: int) -> tuple[Any, Tensor]:
 
     ctx, config, weights = _context(t), T5Config(num_heads=HEADS), _Weights(t)
     bias = RelativeBias(weights, ctx, "table", config)
-    ids = bucket_ids(config, length).reshape(1, -1).to(torch.int32)
+    ids = bucket_ids(config, length).to(torch.int32)
     return bias(length, ctx.put_rows(ids, t.ttnn.uint32)), weights.known["table.weight"]
 
 

@@ -6,7 +6,7 @@
             x --rms norm--> gelu(wi_0 x) * (wi_1 x) --wo row-parallel--reduce_scatter--all_gather--> + --> x
 
     relative bias, once per length, on the device:
-    buckets (1, L * L) --ttnn.embedding from (buckets, local heads)--> (L * L, H) --permute--> (1, H, L, L), kept
+    ids of buckets (L, L) --ttnn.embedding from (buckets, local heads)--> (L, L, H) --permute--> (1, H, L, L), kept
 
 The bucket of every pair of positions is uploaded once, a table of numbers that all layers pick from; a bias of 64 heads
 and 512 tokens would be 32 times its size. T5 has one table, in its first layer, UMT5 one in every layer: a folder of
@@ -62,10 +62,10 @@ class RelativeBias:
         self._known: tuple[int, ttnn.Tensor] | None = None
 
     def __call__(self, length: int, buckets: ttnn.Tensor) -> ttnn.Tensor:
-        """``buckets`` (1, L * L), the ids of :func:`bucket_ids` row by row, whole on every device."""
+        """``buckets`` (L, L), the ids of :func:`bucket_ids`, whole on every device."""
         if self._known is None or self._known[0] != length:
             rows = ttnn.embedding(buckets, self._table, layout=ttnn.ROW_MAJOR_LAYOUT)
-            bias = ttnn.permute(ttnn.reshape(rows, (1, length, length, rows.shape[-1])), (0, 3, 1, 2))
+            bias = ttnn.permute(ttnn.unsqueeze(rows, 0), (0, 3, 1, 2))
             self._known = (length, ttnn.to_layout(bias, ttnn.TILE_LAYOUT))
         return self._known[1]
 
@@ -151,10 +151,10 @@ class T5Encoder:
         return self._ctx.get_equal(out)[:, 0]
 
     def _buckets(self, length: int) -> ttnn.Tensor:
-        """The bucket of every pair of ``length`` positions, (1, L * L) on the devices, kept for the last length."""
+        """The bucket of every pair of ``length`` positions, (L, L) on the devices, kept for the last length."""
         if self._known is None or self._known[0] != length:
-            ids = bucket_ids(self._config, length).reshape(1, -1)
-            self._known = (length, self._ctx.put_rows(ids.to(torch.int32), ttnn.uint32))
+            ids = bucket_ids(self._config, length).to(torch.int32)
+            self._known = (length, self._ctx.put_rows(ids, ttnn.uint32))
         return self._known[1]
 
     @staticmethod
