@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from parity.cases import Case, Layout, ModelShape, make_case
-from parity.faults.ttnn_tools import around, around_init, fault
+from parity.faults.ttnn_tools import around, around_init, fault, while_building
 
 BIAS, MASKS, TOKENS, ARITHMETIC = "relative-bias", "text-masks", "text-tokens", "text-arithmetic"
 
@@ -294,13 +294,25 @@ def gelu_for_quick_gelu() -> None:
 
 @fault(ARITHMETIC, T5, "The other half of the feed-forward is activated.", "wi_0 and wi_1 exchanged")
 def gate_and_up_swapped() -> None:
-    from tt_impl.models.t5.encoder import T5Block
+    from tt_impl.models.t5 import encoder
 
-    def init(original: Callable, self: Any, *args: Any) -> None:
-        original(self, *args)
-        self._gate, self._up = self._up, self._gate
+    around(encoder, "split_matmul", lambda original, *args, **kwargs: original(*args, **kwargs)[::-1])
 
-    around_init(T5Block, init)
+
+@fault(
+    ARITHMETIC,
+    T5,
+    "wi_0 and wi_1 are cut as they lie, so that the first devices gate and the last ones do not.",
+    "fused weights sharded as one, without giving each device its own part of both",
+)
+def gate_and_up_not_interleaved() -> None:
+    from tt_impl.models.t5.encoder import GateAndUp
+
+    def put(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
+        columns = x.unflatten(3, (ctx.tp, 2, -1)).transpose(3, 4).flatten(3)
+        return original(ctx, columns.contiguous(), **where)
+
+    while_building(GateAndUp, put)
 
 
 @fault(ARITHMETIC, T5, "The norms' epsilon is a thousand times what it is.", "1e-3 for 1e-6, a default of another norm")

@@ -28,10 +28,11 @@ from refsim.checkpoint import Weights
 from refsim.models.t5.config import T5Config
 from tt_impl.layers.attention import local_attention
 from tt_impl.layers.embeddings import TokenEmbedding
-from tt_impl.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelLinear, pad_to
+from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelLinear, pad_to
+from tt_impl.layers.matmul import split_matmul
 from tt_impl.layers.norm import RMSNorm, over_real_lanes, pad_lanes
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import TILE, padded_features, padded_heads
+from tt_impl.parallel.padding import TILE, padded_features, padded_heads, round_up
 from tt_impl.parallel.tensor import gather_features
 
 _TABLES = ("shared.weight", "encoder.embed_tokens.weight")
@@ -70,6 +71,26 @@ class RelativeBias:
         return self._known[1]
 
 
+class GateAndUp:
+    """``wi_0`` and ``wi_1`` as one product that comes out in two parts; a device has ``[its wi_0 | its wi_1]``.
+
+    Attributes:
+        padded: hidden features, whole tiles on every device.
+    """
+
+    def __init__(self, weights: Weights, ctx: Context, prefix: str, config: T5Config) -> None:
+        self._ctx, d = ctx, config.d_model
+        self.padded = round_up(config.d_ff, TILE * ctx.tp)
+        both = [weights.take(f"{prefix}.{n}.weight", (config.d_ff, d)) for n in ("wi_0", "wi_1")]
+        parts = [pad_to(w, self.padded, padded_features(d, ctx.tp)).unflatten(0, (ctx.tp, -1)) for w in both]
+        self._weight = ctx.put(torch.cat(parts, 1).flatten(0, 1).t()[None, None], tp_dim=3)
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        """(B, 1, L, D), whole -> gelu(wi_0 x) * (wi_1 x), (B, 1, L, local hidden)."""
+        gate, up = split_matmul(self._ctx, x, self._weight, None, chunks=2)
+        return ttnn.multiply(gate, up, input_tensor_a_activations=[ttnn.UnaryOpType.GELU_TANH])
+
+
 class T5Block:
     """``encoder.block.{index}``."""
 
@@ -88,9 +109,8 @@ class T5Block:
         self.bias = None
         if index == 0 or config.model_type == "umt5":
             self.bias = RelativeBias(weights, ctx, f"{attention}.relative_attention_bias", config)
-        wide = {"in_features": d, "out_features": config.d_ff, "gathered_input": True, "bias": False}
-        self._gate, self._up = (ColParallelLinear(weights, ctx, f"{ff}.{n}", **wide) for n in ("wi_0", "wi_1"))
-        inner = {"in_features": config.d_ff, "in_padded": padded_features(config.d_ff, ctx.tp)}
+        self._gated = GateAndUp(weights, ctx, ff, config)
+        inner = {"in_features": config.d_ff, "in_padded": self._gated.padded}
         self._down = RowParallelLinear(weights, ctx, f"{ff}.wo", **inner, **out)
 
     def __call__(self, x: ttnn.Tensor, bias_1HLL: ttnn.Tensor) -> ttnn.Tensor:
@@ -99,10 +119,7 @@ class T5Block:
         qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))
         heads = local_attention(ctx, qkv, attn_mask=bias_1HLL, is_causal=False, scale=1.0)  # no 1 / sqrt(E)
         x = ttnn.add(x, gather_features(ctx, self._out(heads)))
-        normed = over_real_lanes(self._norm2, x, self._features)
-        gated = ttnn.multiply(
-            self._gate(normed), self._up(normed), input_tensor_a_activations=[ttnn.UnaryOpType.GELU_TANH]
-        )
+        gated = self._gated(over_real_lanes(self._norm2, x, self._features))
         return ttnn.add(x, gather_features(ctx, self._down(gated)))
 
 
