@@ -62,12 +62,12 @@ def cases_of(*modules: str) -> list[Case]:
     return [(name, case) for name in modules for case in importlib.import_module(f"tests.tt_impl.cases.{name}").CASES]
 
 
-def run_cases(worker: Worker, cases: list[Case], mesh: str) -> Ran:
+def run_cases(worker: Worker, cases: list[Case], mesh: str, timeout_s: float = TIMEOUT_S) -> Ran:
     """Outcome of every case, one after the other on one open mesh; after a crash the rest goes to a new process."""
     ran = Ran({})
     spec = get_mesh(mesh)
     parallel = "sp{}_tp{}".format(*spec.shape)  # which no case looks at
-    options = RunOptions.of(mesh=spec, parallel=parallel, backend="ttnn-mock", timeout_s=TIMEOUT_S)
+    options = RunOptions.of(mesh=spec, parallel=parallel, backend="ttnn-mock", timeout_s=timeout_s)
     pending = list(cases)
     with tempfile.TemporaryDirectory(prefix="tests-tt-impl-") as folder:
         progress = Path(folder) / "progress"

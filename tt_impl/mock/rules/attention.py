@@ -6,6 +6,8 @@ Legend: B batch, H heads, N tokens (of this device), M tokens of the whole ring,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,22 @@ from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.heads import join_heads
 from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.values import Shards
+
+_chosen: Callable[[int], Tensor] | None = None
+
+
+@contextmanager
+def only_rows(choose: Callable[[int], Tensor]) -> Iterator[None]:
+    """While it is open, attention without a mask computes the rows of Q that ``choose(rows)`` numbers, no others.
+
+    For sizes whose whole attention would take minutes: rows do not depend on each other. The others are NaN.
+    """
+    global _chosen
+    outer, _chosen = _chosen, choose
+    try:
+        yield
+    finally:
+        _chosen = outer
 
 
 def attend(
@@ -34,6 +52,11 @@ def attend(
     q, k, v = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     if causal and mask is not None:
         raise TypeError("is_causal and attn_mask exclude each other")
+    if _chosen is not None and mask is None and not causal:
+        rows = _chosen(q.shape[2])
+        out = q.new_full((*q.shape[:3], size), float("nan"))
+        out[:, :, rows] = F.scaled_dot_product_attention(q[:, :, rows], k, v, scale=scale)[..., :size]
+        return out
     out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)[..., :size]
     if mask is not None:
         out = out.masked_fill((mask == float("-inf")).all(-1, keepdim=True), float("nan"))
