@@ -56,12 +56,13 @@ class BlockShape:
 
 @dataclass(frozen=True)
 class GenerationShape:
-    """Prompts of up to ``text`` tokens, and the tokens to give after each; ``cache`` of the drafter."""
+    """Prompts of ``least`` to ``text`` tokens, and the tokens to give after each; ``cache`` of the drafter."""
 
     prompts: int = 10
     text: int = 13
     max_new_tokens: int = 10
     cache: str = "context"
+    least: int = 2
 
 
 @dataclass(frozen=True)

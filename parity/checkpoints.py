@@ -48,6 +48,11 @@ def _published(name: str, **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ("_class_name", "architectures")} | changes
 
 
+def _widths(name: str, *keys: str) -> dict[str, Any]:
+    """Sizes of a published configuration."""
+    return {key: get_published(name)[1].config[key] for key in keys}
+
+
 def _sd35(heads: int, head_dim: int, layers: int, dual: tuple[int, ...], **more: Any) -> dict[str, Any]:
     sizes: dict[str, Any] = {"num_attention_heads": heads, "attention_head_dim": head_dim, "num_layers": layers}
     sizes |= {"caption_projection_dim": heads * head_dim, "dual_attention_layers": dual, "pos_embed_max_size": 96}
@@ -111,7 +116,18 @@ _DFLASH = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+_HEADS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+_WIDE = {"vocab_size": 1024, "num_hidden_layers": 2, "num_experts": 8}
+"""Of a target at its published width that fits into a test's memory: fewer layers, experts and tokens."""
 _TILED = {"hidden_size": 128, "head_dim": 32}
+_TWO = {"num_experts": 2, "num_experts_per_tok": 1}
+_ONE_LAYER = {
+    "vocab_size": 1024,
+    "mask_token_id": 1023,
+    "num_hidden_layers": 1,
+    "target_layer_ids": [0],
+    "layer_types": ["full_attention"],
+}
 _LOUD = (3, 17, 36)
 """Words, on both devices of two, that a random target says more often than others: with them a random drafter, which
 has the same head, is right now and then."""
@@ -241,6 +257,20 @@ MODELS: dict[str, RandomModel] = {
     "dflash_tiny32": RandomModel(_DFLASH | _TILED, class_name=DRAFTER, target="qwen3_moe_tiny32", rounded=True),
     # Real widths of one expert, two of its 40 blocks, which are all alike, or one.
     "wan22_a14b_block": RandomModel(_published("wan22-t2v-a14b", num_layers=1), class_name=_WAN, block=0),
+    # Two experts whose choice is seldom close, so that long prompts are clear.
+    "qwen3_moe_two_tiny32": RandomModel(_QWEN3_MOE | _TILED | _TWO, class_name="Qwen3MoeForCausalLM", rounded=True),
+    "dflash_two_tiny32": RandomModel(_DFLASH | _TILED, class_name=DRAFTER, target="qwen3_moe_two_tiny32", rounded=True),
+    "qwen3_moe_wide": RandomModel(
+        _QWEN3_MOE | _widths("qwen3-30b-a3b", *_HEADS, "moe_intermediate_size") | _WIDE,
+        class_name="Qwen3MoeForCausalLM",
+        rounded=True,
+    ),
+    "dflash_wide": RandomModel(
+        _DFLASH | _widths("dflash-qwen3-coder", *_HEADS, "intermediate_size") | _ONE_LAYER,
+        class_name=DRAFTER,
+        target="qwen3_moe_wide",
+        rounded=True,
+    ),
     "wan22_a14b": RandomModel(_published("wan22-t2v-a14b", num_layers=2), max_shard_size="1GB", class_name=_WAN),
 }
 

@@ -6,6 +6,7 @@ that TTNN runs as part of a larger op must still be there, in its place, with re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 Entry = dict[str, Any]
@@ -18,16 +19,26 @@ HEAD_STATS = (
     "statistics of a norm over all heads: refsim gathers one fp32 per token (4 bytes), TTNN one 32-wide fp32 tile per "
     "token row (128)"
 )
+ARGMAX = (
+    "best token: refsim gathers value, token and the second best value of a row (12 bytes), for the margin it tells; "
+    "TTNN value and token (8)"
+)
 HOST = "the result is put together on the host in TTNN, by a collective in refsim"
 STREAMS = "split prompt: refsim exchanges image and prompt rows in one all_to_all, TTNN in one each, the image first"
 SILENT = "split prompt of a last block: refsim exchanges the zeros it asks with, TTNN leaves its result where it is"
 FUSED = "one op of TTNN is this collective and the matmul beside it; same axis, same bytes"
 
-_RATIOS = {16.0: STATS, 32.0: HEAD_STATS, 8 / 12: GROUPS}
+LOOKED_INTO = "the first prompt's pass once more and its logits gathered, for the tensors that are judged"
+
+RATIOS = {16.0: STATS, 32.0: HEAD_STATS, 8 / 12: GROUPS}
 """What an all_gather of other bytes is, by TTNN's over refsim's."""
+DECODING = {8 / 12: ARGMAX}
+"""The same where tokens are decoded; there are no other reasons."""
 
 
-def differences(reference: list[Entry], device: list[Entry], results: int = 0) -> list[Entry]:
+def differences(
+    reference: list[Entry], device: list[Entry], results: int = 0, ratios: Mapping[float, str] = RATIOS
+) -> list[Entry]:
     """Where the two sequences differ: position, both entries (None where one side has none), and the reason or None.
 
     Args:
@@ -35,10 +46,11 @@ def differences(reference: list[Entry], device: list[Entry], results: int = 0) -
         device: TTNN's, of one cfg group, without ``group``; ``within`` names a larger op that it is a part of.
         results: how many all_gathers of refsim, wherever they stand, put pieces of a decoder's result together; all
             of them, or none is explained.
+        ratios: reasons for an all_gather of other bytes.
     """
     if results:
         reference, found = _without_results(reference, device, results)
-        return found + differences(reference, device)
+        return found + differences(reference, device, ratios=ratios)
     found = []
     device = _streams_joined(reference, device)
     last_parts = None
@@ -56,7 +68,7 @@ def differences(reference: list[Entry], device: list[Entry], results: int = 0) -
                 continue
             reason = FUSED
         else:
-            reason = _reason(mine, theirs, last_parts)
+            reason = _reason(mine, theirs, last_parts, ratios)
         found.append({"index": index, "refsim": mine, "ttnn": theirs, "reason": reason})
     return found
 
@@ -88,15 +100,31 @@ def _streams_joined(reference: list[Entry], device: list[Entry]) -> list[Entry]:
     return joined + rest
 
 
-def _reason(mine: Entry, theirs: Entry, last_parts: list[int] | None) -> str | None:
+def _reason(mine: Entry, theirs: Entry, last_parts: list[int] | None, ratios: Mapping[float, str]) -> str | None:
     """Why the same collective on the same axis differs in what it moves, or in how many calls."""
     if mine["collective"] == "all_gather":
-        return _RATIOS.get(theirs["bytes"] / mine["bytes"])
+        return ratios.get(theirs["bytes"] / mine["bytes"])
     if mine["collective"] == "all_to_all" and "parts" in theirs:
         return STREAMS
     if mine["collective"] == "all_to_all" and last_parts is not None:
         return SILENT if [mine["bytes"], theirs["bytes"]] == [sum(last_parts), last_parts[0]] else None
     return None
+
+
+def decoding_differences(reference: list[Entry], device: list[Entry], logits: int) -> list[Entry]:
+    """The same of a run that decodes after prompts; in TTNN the first prompt's pass is run once more behind it all.
+
+    That pass is part of the sequence twice, so what it asks for is known; then it gathers ``logits`` bytes.
+    """
+    count = len(reference)
+    found = differences(reference, device[:count], ratios=DECODING)
+    again = device[count:]
+    for index, theirs in enumerate(again):
+        last = index == len(again) - 1
+        wanted = {"collective": "all_gather", "axis": theirs["axis"], "bytes": logits} if last else device[index]
+        reason = LOOKED_INTO if theirs == wanted else None
+        found.append({"index": count + index, "refsim": None, "ttnn": theirs, "reason": reason})
+    return found
 
 
 def unexplained(found: list[Entry]) -> int:

@@ -17,6 +17,7 @@ from parity.faults import (  # noqa: F401 - they register
     ttnn_cogvideox,
     ttnn_collectives,
     ttnn_decoding,
+    ttnn_paged_cache,
     ttnn_pipeline,
     ttnn_program,
     ttnn_text_encoders,

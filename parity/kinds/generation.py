@@ -77,7 +77,7 @@ class Generation(CpuKind):
         oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
         found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         margin, undecided = 0.0, 0
-        with _one_thread():
+        with one_thread():
             for prompt, text in zip(prompts, result.texts, strict=True):
                 expected = oracle.expect(prompt, case.shape.max_new_tokens)
                 if expected.closest < UNDECIDED:
@@ -112,9 +112,10 @@ class Generation(CpuKind):
 
 
 def draw_prompts(case: Case, count: int, seed: int) -> list[list[int]]:
-    """Ids of ``count`` prompts of up to ``case.shape.text`` tokens."""
+    """Ids of ``count`` prompts of ``case.shape.least`` to ``case.shape.text`` tokens."""
     g, vocabulary = generator(seed, "prompts"), MODELS[case.model].config["mask_token_id"]
-    lengths = [2 + (7 * i) % (case.shape.text - 1) for i in range(count)]
+    least, most = case.shape.least, case.shape.text
+    lengths = [least + (7 * i) % (most - least + 1) for i in range(count)]
     return [torch.randint(vocabulary, (length,), generator=g).tolist() for length in lengths]
 
 
@@ -250,7 +251,7 @@ def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """The oracle computes a row at a time, which is too little for more than one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

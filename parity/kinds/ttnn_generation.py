@@ -20,6 +20,7 @@ from torch import Tensor
 from parity import metrics as m
 from parity.cases import Case
 from parity.checkpoints import MODELS
+from parity.comm import decoding_differences, unexplained
 from parity.kinds.base import Metrics, TTNNKind
 from parity.kinds.generation import (
     Expected,
@@ -28,12 +29,14 @@ from parity.kinds.generation import (
     differences,
     draw_prompts,
     generate,
+    one_thread,
     wrong_rows,
 )
 from parity.store import CheckpointStore
 from parity.thresholds import Threshold
 from refsim.api.text import TextResult
 from refsim.errors import RefsimError
+from refsim.parallel.padding import padded_features
 
 if TYPE_CHECKING:
     from tt_impl.launch import Outcome
@@ -45,6 +48,7 @@ difference of two by up to twice as much."""
 ROUTER_TOSS_UP = 0.02
 """Router logits have a spread of 1 and hidden states an error of half a percent; another expert is another answer."""
 
+_FP32_BYTES = 4
 CANDIDATES = 32
 """Prompts drawn per case; those with the most different lengths of accepted prefixes are taken."""
 
@@ -64,6 +68,9 @@ class TTNNGeneration(TTNNKind):
             Threshold("wrong_proposals", 0, "every proposal that is not a toss-up is the reference's"),
             Threshold("wrong_steps", 0, "the longest prefix that matches is accepted, and the target's own token"),
             Threshold("wrong_rows", 0, "both caches hold the rows of final tokens, no more and no fewer"),
+            Threshold(
+                "comm_unexplained", 0, "the same collectives in the same order, on the same axis, with the same bytes"
+            ),
             *(Threshold(f"{n}_one_minus_pcc", 1e-4, _BF16_ATTENTION) for n in ("layers", "last", "logits", "draft")),
         )
     }
@@ -77,7 +84,8 @@ class TTNNGeneration(TTNNKind):
         """As many as the case has, on none of which the oracle's choices are close."""
         key = case.id, seed
         if key not in self._prompts:
-            self._prompts[key] = self._clear_prompts(case, seed)
+            with one_thread():
+                self._prompts[key] = self._clear_prompts(case, seed)
         return self._prompts[key]
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
@@ -99,10 +107,16 @@ class TTNNGeneration(TTNNKind):
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: TextResult) -> tuple[Metrics, dict[str, Any]]:
         texts, oracle = outcome.report["texts"], self._oracles.of(case, seed)
-        found = self._compare_texts(case, seed, texts, reference)
-        found |= compare_states(outcome.tensors, oracle.states(self.prompts(case, seed)[0]))
+        with one_thread():
+            found = self._compare_texts(case, seed, texts, reference)
+            found |= compare_states(outcome.tensors, oracle.states(self.prompts(case, seed)[0]))
         found["mean_accepted"] = reference.mean_accepted
-        return found, {"collectives": outcome.collectives, "texts": texts}
+        communication = decoding_differences(
+            reference.collectives, outcome.collectives, logits_bytes(outcome.tensors["logits"], case.layout.config().tp)
+        )
+        found["comm_unexplained"] = unexplained(communication)
+        found["comm_calls"] = len(reference.collectives)
+        return found, {"communication": communication, "collectives": outcome.collectives, "texts": texts}
 
     def drop(self, case: Case, seed: int) -> None:
         super().drop(case, seed)
@@ -149,6 +163,12 @@ def compare_states(tensors: dict[str, Tensor], states: dict[str, Tensor]) -> Met
         found[f"{name}_one_minus_pcc"] = m.worst([m.one_minus_pcc(a, b) for a, b in zip(ours, wanted, strict=True)])
     error = (tensors["logits"].float() - states["logits"]).abs().max() / states["logits"].abs().max()
     return found | {"logits_max_error": float(error)}
+
+
+def logits_bytes(logits: Tensor, tp: int) -> int:
+    """Bytes that a device has of the logits (rows, vocabulary) before they are gathered."""
+    rows, vocab_size = logits.shape
+    return rows * padded_features(vocab_size, tp) // tp * _FP32_BYTES
 
 
 def closest_choice(expected: Expected) -> float:

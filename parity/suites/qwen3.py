@@ -17,6 +17,8 @@ def add(found: Registry) -> None:
         found.add(make_case("generation", "dflash_tiny", Layout(*where), GenerationShape()))
     uncached = GenerationShape(cache="none")
     found.add(make_case("generation", "dflash_tiny", Layout("n300", "tp2"), uncached, tag="uncached"))
+    paged = GenerationShape(text=40, least=26, cache="paged")  # more rows than a page has
+    found.add(make_case("generation", "dflash_tiny", Layout("n300", "tp2"), paged, tag="paged"))
     _ttnn(found)
 
 
@@ -26,3 +28,8 @@ def _ttnn(found: Registry) -> None:
         found.add(make_case("ttnn_generation", "dflash_tiny32", Layout(*where), _TTNN_SHAPE))
     uncached = replace(_TTNN_SHAPE, cache="none")
     found.add(make_case("ttnn_generation", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), uncached, tag="uncached"))
+    wide = replace(_TTNN_SHAPE, prompts=1, max_new_tokens=4)
+    found.add(make_case("ttnn_generation", "dflash_wide", Layout("bh-qb-1x4", "tp4"), wide, suite="full"))
+    paged = replace(_TTNN_SHAPE, text=32, least=28, cache="paged")  # the tokens behind fill another page
+    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4")):
+        found.add(make_case("ttnn_generation", "dflash_two_tiny32", Layout(*where), paged, tag="paged"))

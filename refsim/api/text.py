@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class TextResult:
     Attributes:
         texts: one per prompt.
         seconds: ``load`` and ``decode``, as rank 0 saw it.
+        collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
         replicas_equal: every rank ended with the same tokens.
         block: tokens the target verifies in one pass; 1 without a drafter.
         same_as_target: the tokens are those of the target alone; None unless asked for.
@@ -58,6 +59,7 @@ class TextResult:
     bytes_by_collective: dict[str, int]
     wall_s: float
     block: int = 1
+    collectives: list[dict[str, Any]] = field(default_factory=list)
     same_as_target: bool | None = None
 
     @property
@@ -133,6 +135,7 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
         bytes_by_collective=result.bytes_by_collective,
         wall_s=result.wall_s,
         block=result.value["block"],
+        collectives=result.collectives,
         same_as_target=None if alone is None else [t.tokens for t in found] == [t.tokens for t in _texts(alone)],
     )
 

@@ -17,7 +17,9 @@ def generate(
     parallel: Annotated[str, typer.Option(help="tp of all devices, such as tp4.")] = "sp1",
     draft: Annotated[Path | None, typer.Option(help="Folder of its DFlash drafter; none: the target alone.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to give.")] = 128,
-    cache: Annotated[str, typer.Option(help="What the drafter's cache keeps: context, noise or none.")] = "context",
+    cache: Annotated[
+        str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
+    ] = "context",
     dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "fp32",
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the folder's chat template.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Decode with the target alone too, and compare.")] = False,

@@ -28,14 +28,16 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import InvariantError
 from refsim.layers.kv_cache import KVCache
+from refsim.layers.paged_cache import pages_for
 from refsim.models.dflash.draft import DFlashDraftModel, check_pair
 from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
 from refsim.models.registry import find_model
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
-CACHES = ("context", "noise", "none")
-"""What the drafter's cache keeps; see ``refsim.models.dflash.draft``."""
+CACHES = ("context", "noise", "none", "paged")
+"""What the drafter's cache keeps, see ``refsim.models.dflash.draft``; ``paged``: the context, and the target's rows lie
+in pages."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +219,12 @@ def program(
     model, draft_model = load(device, target, draft, device.options.storage)
     loaded = time.monotonic()
     tensors = load_file(inputs)
-    texts = []
-    for prompt in tensors["ids"].split(tensors["lengths"].tolist()):
+    texts, lengths = [], tensors["lengths"].tolist()
+    block = 1 if draft_model is None else draft_model.config.block_size
+    if cache == "paged":
+        model.use_pages(pages_for(lengths, max_new_tokens + block))
+        cache = "context"
+    for prompt in tensors["ids"].split(lengths):
         if draft_model is None:
             texts.append(greedy(model, prompt[None], max_new_tokens=max_new_tokens, stop=stop))
             continue
@@ -229,7 +235,7 @@ def program(
     value = {
         "digest": digest(tokens),
         "texts": [asdict(text) for text in texts],
-        "block": 1 if draft_model is None else draft_model.config.block_size,
+        "block": block,
         "seconds": {"load": round(loaded - begun, 3), "decode": round(time.monotonic() - loaded, 3)},
     }
     return value, {"tokens": tokens}

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from parity.comm import FUSED, GROUPS, HEAD_STATS, HOST, SILENT, STATS, STREAMS, differences, unexplained
+from parity.comm import (
+    ARGMAX,
+    FUSED,
+    GROUPS,
+    HEAD_STATS,
+    HOST,
+    LOOKED_INTO,
+    SILENT,
+    STATS,
+    STREAMS,
+    decoding_differences,
+    differences,
+    unexplained,
+)
 
 
 def entry(collective: str, axis: int, size: int, group: str = "tp") -> dict:
@@ -112,3 +125,40 @@ def test_a_collective_inside_a_larger_op_is_listed_and_stays_exact():
     assert unexplained(differences(REFERENCE, fused)) == 0
     other = [fused[0], fused[1] | {"bytes": fused[1]["bytes"] + 32}, *fused[2:]]
     assert unexplained(differences(REFERENCE, other)) > 0
+
+
+DECODED = [
+    entry("reduce_scatter", 1, 512),
+    entry("all_gather", 1, 256),
+    entry("all_gather", 1, 12),
+    entry("all_gather", 1, 192),
+]
+"""A prompt's pass, its best next token, and the best tokens of 16 proposals."""
+LOGITS = 1024
+ON_DEVICE = [
+    {k: v for k, v in e.items() if k != "group"} | {"bytes": b}
+    for e, b in zip(DECODED, (512, 256, 8, 128), strict=True)
+]
+AGAIN = [*ON_DEVICE[:2], {"collective": "all_gather", "axis": 1, "bytes": LOGITS}]
+"""What follows: the prompt's pass, and its logits."""
+
+
+def test_best_tokens_and_the_pass_that_is_looked_into_have_reasons():
+    found = decoding_differences(DECODED, [*ON_DEVICE, *AGAIN], LOGITS)
+    assert [f["reason"] for f in found] == [ARGMAX, ARGMAX, LOOKED_INTO, LOOKED_INTO, LOOKED_INTO]
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        ON_DEVICE[:3],
+        [*ON_DEVICE[:2], ON_DEVICE[2] | {"bytes": 12 * 16}, ON_DEVICE[3]],
+        [ON_DEVICE[1], *ON_DEVICE[1:]],
+        [*ON_DEVICE, ON_DEVICE[1], AGAIN[2]],
+        [*ON_DEVICE, *AGAIN[:2], AGAIN[2] | {"bytes": 8}],
+        [*ON_DEVICE, AGAIN[2], AGAIN[2]],
+    ],
+    ids=["missing", "bytes_of_norm_statistics", "name", "another_pass", "other_logits", "logits_twice"],
+)
+def test_anything_else_that_decoding_sends_fails(device):
+    assert unexplained(decoding_differences(DECODED, device, LOGITS)) > 0

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import ttnn
 
+from tt_impl.layers.grouped_attention import grouped_attention
+from tt_impl.parallel.context import Context
+
 Rows = tuple[ttnn.Tensor, ttnn.Tensor]
 
 
@@ -33,6 +36,18 @@ class KVCache:
             new if old is None else tuple(ttnn.concat(list(pair), dim=2) for pair in zip(old, new, strict=True))
         )
         return self._rows
+
+    def attend(
+        self,
+        ctx: Context,
+        query_BHNE: ttnn.Tensor,
+        key_BGNE: ttnn.Tensor,
+        value_BGNE: ttnn.Tensor,
+        *,
+        mask: ttnn.Tensor | None,
+    ) -> ttnn.Tensor:
+        """Add rows, and the local heads' attention of their queries, (1, 1, N, H * E)."""
+        return grouped_attention(ctx, query_BHNE, *self.append(key_BGNE, value_BGNE), mask=mask)
 
     def crop(self, length: int) -> None:
         """Keep rows 0 .. length-1.

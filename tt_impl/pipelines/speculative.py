@@ -23,13 +23,15 @@ from refsim.errors import InvariantError, UserError
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.options import RunOptions
+from tt_impl.layers.paged_cache import pages_for
 from tt_impl.models.dflash.draft import DFlashDraftModel
 from tt_impl.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.tensor import gather_features
 
-CACHES = ("context", "none")
-"""What the drafter's cache keeps: the context, or nothing, so that the whole context is handed in at every call."""
+CACHES = ("context", "none", "paged")
+"""What the drafter's cache keeps: the context, or nothing, so that the whole context is handed in at every call;
+``paged``: the context, and the target's rows lie in pages."""
 
 
 class DFlashDrafter:
@@ -56,7 +58,7 @@ class DFlashDrafter:
         hidden = self._model(self._target.embed(block), kept, self._cache, start=start)
         if self.rows != start:
             raise InvariantError(f"the drafter's cache has {self.rows} rows before position {start}")
-        return self._target.argmax(hidden)[1:]
+        return self._target.argmax(hidden[:, :, 1:])
 
 
 def speculate(
@@ -70,7 +72,7 @@ def speculate(
     """Greedy tokens of the target with a drafter's help: ``tokens`` and, per step, ``steps``."""
     cache = target.new_cache()
     hidden = target.hidden(prompt_1P, cache, keep)
-    tokens, steps = [int(target.argmax(hidden.last)[-1])], []
+    tokens, steps = [int(target.argmax(last_row(hidden.last)))], []
     start, kept = prompt_1P.shape[1], hidden.kept
     while len(tokens) < max_new_tokens:
         proposed = drafter.propose(start, tokens[-1], kept)
@@ -98,9 +100,14 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: torch.Tensor, *, max_new_toke
     """Tokens of the target alone, one row per pass."""
     cache, rows, tokens = target.new_cache(), prompt_1P, []
     while len(tokens) < max_new_tokens:
-        tokens.append(int(target.argmax(target.hidden(rows, cache).last)[-1]))
+        tokens.append(int(target.argmax(last_row(target.hidden(rows, cache).last))))
         rows = torch.tensor([tokens[-1:]])
     return {"tokens": tokens, "steps": []}
+
+
+def last_row(x: ttnn.Tensor) -> ttnn.Tensor:
+    """The last row alone: of a prompt's tokens no other one's successor is asked for."""
+    return x[:, :, x.shape[2] - 1 :]
 
 
 def matching_prefix(proposed: torch.Tensor, best: torch.Tensor) -> int:
@@ -150,7 +157,12 @@ def program(
     if cache not in CACHES:
         raise UserError(f"cache '{cache}' does not exist on the device; choose one of {', '.join(CACHES)}.")
     model, draft_model = load(Context(device, options), target, draft, options.storage)
-    prompts = inputs["ids"].split(inputs["lengths"].tolist())
+    lengths = inputs["lengths"].tolist()
+    prompts = inputs["ids"].split(lengths)
+    if cache == "paged":
+        block = 1 if draft_model is None else draft_model.config.block_size
+        model.use_pages(pages_for([*lengths, lengths[0]], max_new_tokens + block))  # the first one is looked into again
+        cache = "context"
     texts = []
     for prompt in prompts:
         if draft_model is None:

@@ -24,6 +24,7 @@ from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.norm import RMSNorm
+from refsim.layers.paged_cache import PagedKVCache, PagePool
 from refsim.layers.rope import text_rotary
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.qwen3_moe.attention import Qwen3MoeAttention
@@ -62,7 +63,7 @@ class Qwen3MoeDecoderLayer:
         self._attention = Qwen3MoeAttention(weights, device, f"{prefix}.self_attn", config)
         self._experts = Qwen3MoeSparseMoeBlock(weights, device, f"{prefix}.mlp", config)
 
-    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> MeshTensor:
+    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache | PagedKVCache) -> MeshTensor:
         attended = self._attention(self._norm(self._norm1, x), rotary, cache)
         x = x + gather_features(self._device, attended)
         return x + gather_features(self._device, self._experts(self._norm(self._norm2, x)))
@@ -95,6 +96,7 @@ class Qwen3MoeForCausalLM:
             gathered_input=True,
             bias=False,
         )
+        self._pool: PagePool | None = None
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -105,16 +107,22 @@ class Qwen3MoeForCausalLM:
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Any number of ids will do."""
 
-    def new_cache(self) -> list[KVCache]:
+    def use_pages(self, pages: int) -> None:
+        """Keep the rows of all users in a pool of so many pages per layer from now on."""
+        self._pool = PagePool(len(self._layers), pages)
+
+    def new_cache(self) -> list[KVCache] | list[PagedKVCache]:
         """Return one empty cache per layer."""
-        return [KVCache() for _ in self._layers]
+        return [KVCache() for _ in self._layers] if self._pool is None else self._pool.new_cache()
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Map ids (B, N), all of them real to logits (B, N, vocabulary), whole on every device."""
         logits = gather_features(self.device, self.logits(self.hidden(input_ids).last))
         return logits.local[..., : self.config.vocab_size]
 
-    def hidden(self, ids_BN: Tensor, cache: list[KVCache] | None = None, keep: tuple[int, ...] = ()) -> Hidden:
+    def hidden(
+        self, ids_BN: Tensor, cache: list[KVCache] | list[PagedKVCache] | None = None, keep: tuple[int, ...] = ()
+    ) -> Hidden:
         """Run the layers on new rows, which follow the rows of the cache and are added to it.
 
         Args:

@@ -118,3 +118,20 @@ def test_heads_that_cannot_be_cut(folder):
     config = {"num_attention_heads": 12, "num_key_value_heads": 3}
     with pytest.raises(UserError, match="tp of 1, 3, 6, 12 would work"):
         load(folder, "t3k-1x8", "tp8", **config)
+
+
+def test_pages_give_what_a_whole_cache_gives(folder):
+    """Two users in turn, rows rejected in between, more rows than a page has."""
+    model, ids = load(folder), torch.arange(90).reshape(2, 45) % VOCAB
+    whole = [model.new_cache() for _ in range(2)]
+    model.use_pages(4)
+    paged = [model.new_cache() for _ in range(2)]
+    for user, start, stop, kept in ((0, 0, 30, 30), (1, 0, 3, 3), (0, 30, 45, 33), (1, 3, 40, 40), (0, 33, 40, 40)):
+        rows = ids[user : user + 1, start:stop]
+        ours, theirs = (model.hidden(rows, cache[user]).last for cache in (paged, whole))
+        assert torch.equal(ours, theirs)
+        for cache in (paged[user], whole[user]):
+            for layer in cache:
+                layer.crop(kept)
+    with pytest.raises(UserError, match=r"all 4 pages of 32 rows are taken"):
+        model.hidden(ids[:1], model.new_cache())

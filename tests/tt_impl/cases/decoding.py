@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.errors import InvariantError
+from refsim.errors import InvariantError, UserError
 from refsim.options import RunOptions
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, raises
 
 TP, WORDS = 4, 40
 
@@ -106,6 +106,43 @@ def cropped_cache(t: Env) -> None:
         except ValueError:
             continue
         raise AssertionError(f"12 rows were cropped to {rows}")
+
+
+def cache_in_pages(t: Env) -> None:
+    """Two users in turn, some rows rejected: the attention of whole caches, and that of torch."""
+    from tt_impl.layers.grouped_attention import causal_mask
+    from tt_impl.layers.kv_cache import KVCache
+    from tt_impl.layers.paged_cache import PagePool
+
+    ctx, heads, size = _context(t), 4, 32
+    pool = PagePool(ctx, layers=1, pages=5)
+    users = [(KVCache(), pool.new_cache()[0], []) for _ in range(2)]
+    for user, rows, kept in ((0, 37, 37), (1, 3, 3), (0, 16, 2), (1, 16, 16), (0, 16, 16), (1, 16, 1), (1, 1, 1)):
+        whole, paged, seen = users[user]
+        q, k, v = t.rand(1, heads, rows, size), t.rand(1, 2, rows, size), t.rand(1, 2, rows, size)
+        seen.append((k, v))
+        keys, values = (torch.cat(parts, 2) for parts in zip(*seen, strict=True))
+        mask = causal_mask(ctx, rows, keys.shape[2])
+        ours, other = (cache.attend(ctx, *map(ctx.put, (q, k, v)), mask=mask) for cache in (paged, whole))
+        hidden = torch.ones(rows, keys.shape[2], dtype=torch.bool).tril(keys.shape[2] - rows)
+        wanted = F.scaled_dot_product_attention(q, keys, values, attn_mask=hidden, enable_gqa=True)
+        found, contiguous = (t.shadow.values(x)[-1] for x in (ours, other))
+        torch.testing.assert_close(found, wanted.transpose(1, 2).flatten(2)[None], rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(found, contiguous, rtol=2e-2, atol=2e-2)
+        assert paged.length == whole.length == keys.shape[2]
+        if kept < rows:
+            paged.crop(paged.length - rows + kept)
+            whole.crop(whole.length - rows + kept)
+            seen[-1] = (k[:, :, :kept], v[:, :, :kept])
+
+
+def no_page_is_left(t: Env) -> None:
+    from tt_impl.layers.paged_cache import PagePool
+
+    pool = PagePool(_context(t), layers=1, pages=2)
+    x = t.put(t.rand(1, 2, 33, 32))
+    pool.new_cache()[0].attend(pool.ctx, x, x, x, mask=None)
+    raises(UserError, lambda: pool.new_cache()[0].attend(pool.ctx, x, x, x, mask=None), "all 2 pages of 32 rows")
 
 
 def rotary_of_part_of_a_tile(t: Env) -> None:

@@ -9,10 +9,11 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
-from tt_impl.layers.grouped_attention import GroupedQKV, grouped_attention
+from tt_impl.layers.grouped_attention import GroupedQKV
 from tt_impl.layers.kv_cache import KVCache
 from tt_impl.layers.linear import RowParallelLinear
 from tt_impl.layers.norm import RMSNorm
+from tt_impl.layers.paged_cache import PagedKVCache
 from tt_impl.layers.rope import Tables, rotate_halves
 from tt_impl.parallel.context import Context
 
@@ -31,7 +32,9 @@ class Qwen3MoeAttention:
             weights, ctx, f"{prefix}.o_proj", in_features=heads * e, out_features=d, in_padded=heads * e, bias=False
         )
 
-    def __call__(self, x: ttnn.Tensor, rotary: Tables, cache: KVCache, *, mask: ttnn.Tensor | None) -> ttnn.Tensor:
+    def __call__(
+        self, x: ttnn.Tensor, rotary: Tables, cache: KVCache | PagedKVCache, *, mask: ttnn.Tensor | None
+    ) -> ttnn.Tensor:
         q, k, v = self._qkv(x)
         q, k = rotate_halves(self._q_norm(q), *rotary), rotate_halves(self._k_norm(k), *rotary)
-        return self._out(grouped_attention(self._ctx, q, *cache.append(k, v), mask=mask))
+        return self._out(cache.attend(self._ctx, q, k, v, mask=mask))

@@ -26,6 +26,7 @@ from tt_impl.layers.grouped_attention import causal_mask
 from tt_impl.layers.kv_cache import KVCache
 from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.norm import RMSNorm
+from tt_impl.layers.paged_cache import PagedKVCache, PagePool
 from tt_impl.layers.rope import Tables, text_rotary
 from tt_impl.models.qwen3_moe.attention import Qwen3MoeAttention
 from tt_impl.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
@@ -54,7 +55,9 @@ class Qwen3MoeDecoderLayer:
         self._attention = Qwen3MoeAttention(weights, ctx, f"{prefix}.self_attn", config)
         self._experts = Qwen3MoeSparseMoeBlock(weights, ctx, f"{prefix}.mlp", config)
 
-    def __call__(self, x: ttnn.Tensor, rotary: Tables, cache: KVCache, *, mask: ttnn.Tensor | None) -> ttnn.Tensor:
+    def __call__(
+        self, x: ttnn.Tensor, rotary: Tables, cache: KVCache | PagedKVCache, *, mask: ttnn.Tensor | None
+    ) -> ttnn.Tensor:
         x = ttnn.add(x, gather_features(self._ctx, self._attention(self._norm1(x), rotary, cache, mask=mask)))
         return ttnn.add(x, gather_features(self._ctx, self._experts(self._norm2(x))))
 
@@ -77,13 +80,20 @@ class Qwen3MoeForCausalLM:
             weights, ctx, head, in_features=d, out_features=vocab_size, gathered_input=True, bias=False
         )
         self._best = VocabArgmax(ctx, vocab_size)
+        self._pool: PagePool | None = None
         weights.finish(CLASS_NAME)
 
-    def new_cache(self) -> list[KVCache]:
-        """One empty cache per layer."""
-        return [KVCache() for _ in self._layers]
+    def use_pages(self, pages: int) -> None:
+        """Keep the rows of all users in a pool of so many pages per layer from now on."""
+        self._pool = PagePool(self.ctx, len(self._layers), pages)
 
-    def hidden(self, ids_BN: torch.Tensor, cache: list[KVCache], keep: tuple[int, ...] = ()) -> Hidden:
+    def new_cache(self) -> list[KVCache] | list[PagedKVCache]:
+        """One empty cache per layer."""
+        return [KVCache() for _ in self._layers] if self._pool is None else self._pool.new_cache()
+
+    def hidden(
+        self, ids_BN: torch.Tensor, cache: list[KVCache] | list[PagedKVCache], keep: tuple[int, ...] = ()
+    ) -> Hidden:
         """Run the layers on new rows, which follow the rows of the cache and are added to it.
 
         Args:
