@@ -1,9 +1,10 @@
 """An encoder of prompts in TTNN against refsim in the same storage dtype (bf16), result by result.
 
 Results are whole on every device, but features are cut over tp before they are gathered: every member's share of them
-is judged as a shard of its own, so that one device that goes wrong is not averaged away. Embeddings of the random
-checkpoints are a hundred times smaller than what a block adds to them, so a result is the sum of what blocks added and
-nothing hides behind the residual stream.
+is judged as a shard of its own, so that one device that goes wrong is not averaged away. In the random
+checkpoints an embedding is an eighth (tiny ones) to a twentieth (CLIP-G's width) of what the first block adds to it,
+and every block adds about as much as all before it: a result is the sum of what blocks added, and nothing hides behind
+the residual stream.
 
 Legend: B batch, L tokens, F features.
 """

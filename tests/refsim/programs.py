@@ -368,14 +368,3 @@ def leave_behind(device: Device, *, op: str) -> Answer:
     if op == "recv" and device.rank == 1:
         _LEFT_BEHIND.append(device.irecv(stale, group, 0, step=0))
     return {}, {}
-
-
-def clip_sequence(device: Device, *, checkpoint: str, ids: list[list[int]]) -> Answer:
-    """What a CLIP encoder hands a Stable Diffusion 3 transformer."""
-    from refsim.checkpoint import Checkpoint, Weights
-    from refsim.models.clip.config import CLIPTextConfig
-    from refsim.models.clip.encoder import CLIPTextEncoder
-
-    folder = Checkpoint(checkpoint)
-    encoder = CLIPTextEncoder(Weights(folder, torch.float32), device, CLIPTextConfig.from_dict(folder.config))
-    return {}, {"sequence": encoder.encode(torch.tensor(ids))[0].contiguous()}

@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 
 import refsim
 from refsim.errors import UserError
-from tests.refsim.helpers import run
 from tests.refsim.models.tiny_sd35 import relative_rmse
 from tests.refsim.models.tiny_text import make_clip
 
@@ -48,8 +47,10 @@ def test_sequence_is_the_penultimate_state(tmp_path):
     encoder.save_pretrained(tmp_path)
     with torch.no_grad():
         expected = encoder(ids, output_hidden_states=True).hidden_states[-2]
-    result = run("clip_sequence", "t3k", "sp2_tp4", {"checkpoint": str(tmp_path), "ids": ids.tolist()})
-    assert relative_rmse(result.tensors["sequence"], expected) <= 5e-6
+    for parallel in ("sp2_tp4", "cfg2_sp2_tp2"):
+        result = refsim.run(tmp_path, inputs={"input_ids": ids}, mesh="t3k", parallel=parallel)
+        assert result.tensors.keys() == {"sample", "sequence"}
+        assert relative_rmse(result.tensors["sequence"], expected) <= 5e-6
 
 
 def test_ids_and_lengths_that_are_none(tmp_path):
