@@ -13,7 +13,7 @@ import ttnn
 
 from refsim.checkpoint import Weights
 from refsim.errors import UserError
-from tt_impl.layers.matmul import Residual, add_gated, gather_matmul, matmul
+from tt_impl.layers.matmul import Residual, add_gated, gather_matmul, gather_split_matmul, matmul, split_matmul
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import TILE, padded_features, padded_heads
 from tt_impl.parallel.tensor import reduce_scatter_features
@@ -185,15 +185,14 @@ class ColParallelQKV:
     def columns(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
         """(B, 1, rows, D) gathered -> per name (B, 1, rows, local heads * E), for a norm over all heads."""
         if self._parts == 1:
-            return [ttnn.linear(x, self._weight, bias=self._bias, compute_kernel_config=self._ctx.linear_config)]
-        return ttnn.experimental.minimal_matmul_split(
-            x,
-            self._weight,
-            chunks=self._parts,
-            dim=-1,
-            bias_tensor=self._bias,
-            compute_kernel_config=self._ctx.linear_config,
-        )
+            return [matmul(self._ctx, x, self._weight, self._bias)]
+        return split_matmul(self._ctx, x, self._weight, self._bias, chunks=self._parts)
+
+    def columns_of_shards(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
+        """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
+        if self._parts == 1:
+            return [gather_matmul(self._ctx, x, self._weight, self._bias)]
+        return gather_split_matmul(self._ctx, x, self._weight, self._bias, chunks=self._parts)
 
 
 class RowParallelHeads:

@@ -68,16 +68,36 @@ def gather_matmul(
 ) -> ttnn.Tensor:
     """:func:`matmul` of ``x`` gathered over tp: (B, 1, rows, K / tp) @ (1, 1, K, N).
 
-    In one operation, in which a block is multiplied as soon as it has arrived; in two where that one cannot be had:
-    for more than one batch entry (its rows are counted without the batch), or where the links cannot be shared out
-    evenly among the cores.
+    In one operation, in which a block is multiplied as soon as it has arrived; in two where that one cannot be had.
     """
-    grid = ctx.device.compute_with_storage_grid_size()
-    links = ctx.ccl.num_links[ctx.tp_axis]
-    workers = programs.workers_per_link(grid.x, links)
-    if ctx.tp == 1 or x.shape[0] > 1 or not workers:
+    if not (workers := _workers(ctx, x)):
         return matmul(ctx, gather_features(ctx, x), weight, bias, activation=activation)
-    # The last row of cores forwards packets.
+    fused = ACTIVATIONS[activation] if activation else None
+    return _gathered(ctx, x, weight, workers, bias_tensor=bias, fused_activation=fused)[0]
+
+
+def gather_split_matmul(
+    ctx: Context, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor | None, *, chunks: int
+) -> list[ttnn.Tensor]:
+    """:func:`split_matmul` of ``x`` gathered over tp, as :func:`gather_matmul` does it."""
+    if not (workers := _workers(ctx, x)):
+        return split_matmul(ctx, gather_features(ctx, x), weight, bias, chunks=chunks)
+    return _gathered(ctx, x, weight, workers, bias_tensor=bias, chunks=chunks)
+
+
+def _workers(ctx: Context, x: ttnn.Tensor) -> int:
+    """Cores that share a link while ``x`` is gathered and multiplied in one operation; 0 where there is none: for more
+    than one batch entry (its rows are counted without the batch), or where the links cannot be shared out evenly.
+    """
+    if ctx.tp == 1 or x.shape[0] > 1:
+        return 0
+    grid = ctx.device.compute_with_storage_grid_size()
+    return programs.workers_per_link(grid.x, ctx.ccl.num_links[ctx.tp_axis])
+
+
+def _gathered(ctx: Context, x: ttnn.Tensor, weight: ttnn.Tensor, workers: int, **how: Any) -> list[ttnn.Tensor]:
+    """The operation; the last row of cores forwards packets."""
+    grid = ctx.device.compute_with_storage_grid_size()
     config = programs.matmul_config(
         x.shape[-2],
         weight.shape[-2],
@@ -90,12 +110,11 @@ def gather_matmul(
         x,
         weight,
         axis=ctx.tp_axis,
-        bias_tensor=bias,
-        fused_activation=ACTIVATIONS[activation] if activation else None,
         compute_kernel_config=ctx.linear_config,
         config=config,
         num_workers_per_link=workers,
         num_buffers_per_channel=programs.buffers_per_channel(workers),
+        **how,
     )
 
 

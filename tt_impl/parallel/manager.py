@@ -59,9 +59,9 @@ class CCLManager:
             cluster_axis=axis,
         )
 
-    def all_gather_matmul(self, x: ttnn.Tensor, weight: ttnn.Tensor, *, axis: int, **how: Any) -> ttnn.Tensor:
-        """The last dim gathered along ``axis`` and multiplied with ``weight`` in one operation; ``how``: the rest of
-        its arguments."""
+    def all_gather_matmul(self, x: ttnn.Tensor, weight: ttnn.Tensor, *, axis: int, **how: Any) -> list[ttnn.Tensor]:
+        """The last dim gathered along ``axis`` and multiplied with ``weight`` in one operation, in as many parts as it
+        is asked for; ``how``: the rest of its arguments."""
         with self.collective(axis):
             buffer = self.gather_buffer(x, dim=3, axis=axis)
             return ttnn.experimental.all_gather_minimal_matmul_async(
@@ -73,7 +73,7 @@ class CCLManager:
                 topology=self.topology[axis],
                 cluster_axis=axis,
                 **how,
-            )[0]
+            )
 
     def reduce_scatter(self, x: ttnn.Tensor, *, dim: int, axis: int) -> ttnn.Tensor:
         """Sum over the row or column, cut along ``dim``."""

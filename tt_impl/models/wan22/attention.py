@@ -1,8 +1,8 @@
 """Wan's two attentions: of the video over itself around the ring, and of the video over the prompt on each device;
 counterpart of ``refsim.models.wan22.attention``.
 
-    self    x --fused QKV--> q k v --norm over all heads, heads, RoPE in one op--> ring attention, no joint --> out
-    cross   x --q--> norm over all heads --.
+    self    x --gather, QKV--> q k v --norm over all heads, heads, RoPE in one op--> ring attention, no joint --> out
+    cross   x --gather, q--> norm over all heads --.
             prompt --fused KV--> norm(k) --+--> attention of local q over the whole prompt --> out
 
 The norm of all heads of a token needs their sum of squares over tp: an all-gather for q and one for k.
@@ -15,6 +15,7 @@ import ttnn
 from refsim.checkpoint import Weights
 from refsim.models.wan22.config import WanConfig
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
+from tt_impl.layers.matmul import Residual
 from tt_impl.layers.norm import DistributedRMSNorm
 from tt_impl.layers.rope import PairTables
 from tt_impl.parallel.context import Context
@@ -51,12 +52,14 @@ class SelfAttention(_Attention):
         names = tuple(f"{prefix}.{n}" for n in ("to_q", "to_k", "to_v"))
         self._qkv = ColParallelQKV(weights, ctx, names, self._sizes)
 
-    def __call__(self, spatial: ttnn.Tensor, rotary: PairTables, logical_n: int) -> ttnn.Tensor:
-        """Map (B, 1, local N, D) gathered to (B, 1, local N, local D)."""
-        q, k, v = self._qkv.columns(spatial)
+    def __call__(
+        self, spatial: ttnn.Tensor, rotary: PairTables, logical_n: int, onto: Residual | None = None
+    ) -> ttnn.Tensor:
+        """Map (B, 1, local N, local D), gathered on the way, to the same; ``onto``: gated, added to a stream."""
+        q, k, v = self._qkv.columns_of_shards(spatial)
         qkv = self._norm_q(q, rotary), self._norm_k(k, rotary), self._heads(v)
         out, _ = joint_attention(self._ctx, qkv, None, logical_n=logical_n)
-        return self._out(out)
+        return self._out(out, onto)
 
 
 class CrossAttention(_Attention):
@@ -68,9 +71,9 @@ class CrossAttention(_Attention):
         self._kv = ColParallelQKV(weights, ctx, (f"{prefix}.to_k", f"{prefix}.to_v"), self._sizes)
 
     def __call__(self, spatial: ttnn.Tensor, prompt: ttnn.Tensor) -> ttnn.Tensor:
-        """Map (B, 1, local N, D) and (B, 1, L, D), both gathered, to (B, 1, local N, local D)."""
+        """Map (B, 1, local N, local D), gathered on the way, and (B, 1, L, D) gathered to (B, 1, local N, local D)."""
         ctx = self._ctx
-        (q,), (k, v) = self._q.columns(spatial), self._kv.columns(prompt)
+        (q,), (k, v) = self._q.columns_of_shards(spatial), self._kv.columns(prompt)
         out = ttnn.transformer.scaled_dot_product_attention(
             self._norm_q(q),
             self._norm_k(k),

@@ -4,7 +4,9 @@
             --LN affine--all_gather--> cross-attention (no gate) -----------+
             --LN, mod--all_gather--> FF --reduce_scatter--gate--------------+-->
 
-A norm and its modulation are one pair of ops. Statistics, modulation and gates are fp32, the stream between them bf16.
+A norm and its modulation are one pair of ops, gathers are part of the matmul behind them where that can be had.
+Statistics and modulation are fp32, the stream between them bf16, and so are the gates, as the op that gates and adds
+takes one dtype.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from refsim.checkpoint import Weights
 from refsim.models.wan22.config import WanConfig
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import pad_to
+from tt_impl.layers.matmul import Residual
 from tt_impl.layers.modulation import ModulationTable, put_chunks
 from tt_impl.layers.norm import ModulatedLayerNorm
 from tt_impl.layers.rope import PairTables
@@ -63,19 +66,11 @@ class WanBlock:
             time: the time step's six chunks side by side, (B, 1, 1, 6 * local D).
         """
         shift, scale, gate, shift_ff, scale_ff, gate_ff = self._table(time)
-        normed = self._norm(spatial, scale, shift)
-        attn = self._attn1(gather_features(self._ctx, normed), rotary, logical_n)
-        spatial = self._gated(spatial, attn, gate)
-
+        gate, gate_ff = (ttnn.typecast(x, self._ctx.dtype) for x in (gate, gate_ff))
+        spatial = self._attn1(self._norm(spatial, scale, shift), rotary, logical_n, Residual(spatial, gate))
         normed = spatial if self._norm2 is None else self._norm(spatial, *self._norm2)
-        spatial = ttnn.add(spatial, self._attn2(gather_features(self._ctx, normed), prompt))
-
-        normed = self._norm(spatial, scale_ff, shift_ff)
-        return self._gated(spatial, self._ffn(gather_features(self._ctx, normed)), gate_ff)
-
-    def _gated(self, spatial: ttnn.Tensor, x: ttnn.Tensor, gate: ttnn.Tensor) -> ttnn.Tensor:
-        """``spatial + x * gate``, rounded once."""
-        return ttnn.add(spatial, ttnn.multiply(x, gate, dtype=ttnn.float32), dtype=self._ctx.dtype)
+        spatial = ttnn.add(spatial, self._attn2(normed, prompt))
+        return self._ffn.of_shards(self._norm(spatial, scale_ff, shift_ff), Residual(spatial, gate_ff))
 
 
 def bind_block(
