@@ -65,7 +65,7 @@ def _sd35_ttnn(found: Registry) -> None:
     for where in (("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("bh-qb", "sp2_tp2")):
         add("sd35_vae_tiny", where, (9, 13), vae_parallel="tensor")
     for form in ("spatial", "tensor"):
-        add("sd35_vae", ("t3k", "sp2_tp4"), (16, 24), vae_parallel=form)
+        add("sd35_vae", ("t3k", "sp2_tp4"), (4, 8), vae_parallel=form)
 
 
 def _wan_ttnn(found: Registry) -> None:
@@ -73,13 +73,17 @@ def _wan_ttnn(found: Registry) -> None:
     for where, latent, suite in (
         (("n300", "sp2"), (2, 4, 6), "smoke"),
         (("bh-qb", "sp2_tp2"), (3, 5, 4), "smoke"),
-        (("t3k", "sp2_tp4"), (3, 6, 9), "full"),
+        (("t3k", "sp2_tp4"), (3, 3, 7), "full"),
         (("t3k", "cfg2_sp2_tp2"), (2, 4, 6), "full"),
-        (("galaxy", "sp8_tp4"), (3, 10, 13), "full"),
-        (("bh-loudbox", "sp4_tp2"), (3, 8, 6), "full"),
+        (("galaxy", "sp8_tp4"), (2, 10, 7), "full"),
+        (("bh-loudbox", "sp4_tp2"), (2, 8, 5), "full"),
     ):
         shape = ModelShape(latent, 0, 2 if "cfg" in where[1] else 1)
         found.add(make_case("ttnn_vae_decoder", "wan_vae_tiny", Layout(*where), shape, dtype="bf16", suite=suite))
+    published = ModelShape((2, 2, 4), 0, 1)
+    found.add(
+        make_case("ttnn_vae_decoder", "wan_vae", Layout("bh-qb", "sp2_tp2"), published, dtype="bf16", suite="full")
+    )
 
 
 def _cogvideox_ttnn(found: Registry) -> None:
@@ -87,10 +91,16 @@ def _cogvideox_ttnn(found: Registry) -> None:
     for where, latent, suite in (
         (("n300", "sp2"), (2, 4, 5), "smoke"),
         (("bh-qb", "sp2_tp2"), (4, 4, 5), "smoke"),
-        (("t3k", "sp2_tp4"), (5, 6, 9), "full"),
+        (("t3k", "sp2_tp4"), (5, 3, 7), "full"),
         (("t3k", "cfg2_sp2_tp2"), (3, 4, 6), "full"),
-        (("galaxy", "sp4_tp8"), (3, 10, 13), "full"),
-        (("bh-loudbox", "sp4_tp2"), (1, 8, 6), "full"),
+        (("galaxy", "sp4_tp8"), (2, 5, 9), "full"),
+        (("bh-loudbox", "sp4_tp2"), (1, 8, 5), "full"),
     ):
         shape = ModelShape(latent, 0, 2 if "cfg" in where[1] else 1)
         found.add(make_case("ttnn_vae_decoder", "cogvideox_vae_tiny", Layout(*where), shape, dtype="bf16", suite=suite))
+    published = ModelShape((2, 2, 4), 0, 1)
+    found.add(
+        make_case(
+            "ttnn_vae_decoder", "cogvideox_vae", Layout("bh-qb", "sp2_tp2"), published, dtype="bf16", suite="full"
+        )
+    )

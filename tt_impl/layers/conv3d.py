@@ -25,6 +25,8 @@ from tt_impl.parallel.padding import TILE, round_up
 
 L1_BYTES = 1_200_000
 """What the blocks may take of a core's 1.43 MB (Wormhole); kernels, bias and staging are in the rest."""
+DST_TILES = 4
+"""Tiles of fp32 sums that a core's registers hold: more tiles of channels out than that are a multiple of it."""
 _SIDE = 8
 """Rows and columns of pixels that a core takes at a time."""
 
@@ -96,6 +98,7 @@ def blocks(channels: int, out_channels: int, taps: int) -> tuple[int, int]:
         k, patches = round_up(taps * c_in, TILE), _SIDE * _SIDE
         return 2 * k * (2 * patches + c_out) + patches * c_out * 6
 
-    pairs = [(c_in, c_out) for c_in in divisors(channels) for c_out in divisors(out_channels)]
+    widths = [c for c in divisors(out_channels) if c <= DST_TILES * TILE or c % (DST_TILES * TILE) == 0]
+    pairs = [(c_in, c_out) for c_in in divisors(channels) for c_out in widths]
     fitting = [pair for pair in pairs if l1_bytes(*pair) <= L1_BYTES]
     return max(fitting, key=lambda pair: (pair[0] * pair[1], pair[0]), default=(TILE, TILE))
