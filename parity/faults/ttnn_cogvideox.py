@@ -51,9 +51,12 @@ def modulation_of_the_other_stream() -> None:
     "SD3.5's last norm has them in the other order",
 )
 def modulation_scale_first() -> None:
-    from tt_impl.models.cogvideox import block
+    from tt_impl.layers.norm import DistributedLayerNorm
 
-    around(block, "modulate", lambda original, x, shift, scale: original(x, scale, shift))
+    def modulated(original: Callable, self: Any, x: Any, *by: Any) -> Any:
+        return original(self, x, *((factor, shift) for shift, factor in by))
+
+    around(DistributedLayerNorm, "modulated", modulated)
 
 
 @fault(
@@ -96,7 +99,7 @@ def heads_normalised_together() -> None:
         narrow = ttnn.permute(ttnn.reshape(wide, (batch, rows, heads, features)), (0, 2, 1, 3))
         return ttnn.add(ttnn.multiply(narrow, norm._affine["weight"]), norm._affine["bias"])
 
-    around(_Attention, "_project", project)
+    around(_Attention, "project", project)
 
 
 @fault(
@@ -117,7 +120,7 @@ def rotary_on_the_prompt() -> None:
         cos, sin, turn = tables
         return original(self, x, (cos[:, :, : x.shape[2]], sin[:, :, : x.shape[2]], turn))
 
-    around(_Attention, "_project", project)
+    around(_Attention, "project", project)
 
 
 def _angles(change: Callable[[Any, Any], tuple[Any, Any]]) -> None:

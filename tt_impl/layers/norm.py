@@ -105,8 +105,9 @@ class LayerNorm:
             for n in ("weight", "bias"):
                 self._affine[n] = ctx.put(weights.take(f"{name}.{n}", (features,))[None, None, None])
 
-    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return self._norm(self._real(x), **self._affine)
+    def __call__(self, x: ttnn.Tensor, **affine: ttnn.Tensor) -> ttnn.Tensor:
+        """``affine``: weight and bias (1, 1, 1, features) that come with the call."""
+        return self._norm(self._real(x), **self._affine, **affine)
 
     def modulated(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
         """Times a weight and plus a bias (B, 1, 1, features) of each sample, in fp32, rounded once."""
@@ -129,7 +130,7 @@ class DistributedLayerNorm:
     ttnn's pair of ops gathers sum(x) and sum(x^2) and divides by the number of lanes it sees, padding included. Padded
     lanes are zero, so both sums are right and only the count is not: the gathered statistics are scaled by
     padded / real before the second op. A mask keeps the padded lanes zero; where the norm has a weight and a bias, they
-    are zero there and no mask is needed.
+    are zero there and no mask is needed. Modulation takes weight and bias in: both are vectors, x is not touched twice.
 
     Args:
         affine: where weight and bias stand in the checkpoint; None for none.
@@ -142,8 +143,8 @@ class DistributedLayerNorm:
         self._local = self._mask = None
         self._affine: dict[str, ttnn.Tensor] = {}
         if ctx.tp == 1:
-            self._local = LayerNorm(ctx, features=features, eps=eps, affine=affine)
-        elif affine is not None:
+            self._local = LayerNorm(ctx, features=features, eps=eps)
+        if affine is not None:
             weights, name = affine
             for n in ("weight", "bias"):
                 lanes = pad_to(weights.take(f"{name}.{n}", (features,)), padded)
@@ -156,11 +157,15 @@ class DistributedLayerNorm:
         """``norm(x) * factor + shift`` for every (shift, factor) in ``by``, from the same statistics.
 
         ``x`` (B, 1, rows, local D), shift and factor (B, 1, 1, local D); factor is 1 + scale in real lanes and 0 in
-        padded ones, so that no mask is needed. Without padding and without a weight of its own, the norm and the
-        modulation are one op, from mean and variance by Welford's recurrence.
+        padded ones, so that no mask is needed. Without padding, the norm and the modulation are one op, from mean and
+        variance by Welford's recurrence.
         """
         ctx, batch = self._ctx, x.shape[0]
-        if self._local is not None or self._affine or self._correction != 1:
+        if self._affine:
+            by = tuple(self._with_affine(*pair) for pair in by)
+        if self._local is not None and batch == 1:
+            return [self._local.modulated(x, factor, shift) for shift, factor in by]
+        if self._local is not None or self._correction != 1:
             y = self._normalised(x)
             return [ttnn.add(ttnn.multiply(y, factor), shift) for shift, factor in by]
         x = _batch_before_rows(x)
@@ -181,21 +186,26 @@ class DistributedLayerNorm:
             results.append(_batch_first(y, batch))
         return results
 
+    def _with_affine(self, shift: ttnn.Tensor, factor: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
+        """``(y * weight + bias) * factor + shift`` as a shift and a factor of y."""
+        weight, bias = self._affine["weight"], self._affine["bias"]
+        return ttnn.add(ttnn.multiply(bias, factor), shift), ttnn.multiply(weight, factor)
+
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        y = self._normalised(x)
+        y = self._normalised(x, **self._affine)
         return y if self._mask is None else ttnn.multiply(y, self._mask)
 
-    def _normalised(self, x: ttnn.Tensor) -> ttnn.Tensor:
+    def _normalised(self, x: ttnn.Tensor, **affine: ttnn.Tensor) -> ttnn.Tensor:
         """Without the mask: padded lanes hold -mean / deviation."""
         ctx = self._ctx
         if self._local is not None:
-            return self._local(x)
+            return self._local(x, **affine)
         stats = ttnn.layer_norm_pre_all_gather(x, dtype=ttnn.bfloat16, compute_kernel_config=ctx.norm_config)
         stats = gather_features(ctx, stats)
         if self._correction != 1:
             stats = ttnn.multiply(stats, self._correction)
         return ttnn.layer_norm_post_all_gather(
-            x, stats, epsilon=self._eps, compute_kernel_config=ctx.norm_config, **self._affine
+            x, stats, epsilon=self._eps, compute_kernel_config=ctx.norm_config, **affine
         )
 
 

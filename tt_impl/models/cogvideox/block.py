@@ -4,7 +4,7 @@
     text  --LN affine--mod--all_gather--'    (same weights for both)                 '
 
 Both streams share every weight; the linear of a norm's modulation gives each stream its own shift, scale and gate. Only
-video tokens are turned by their positions.
+video tokens are turned by their positions. A norm, its weight and bias and the modulation are one pair of ops.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from refsim.checkpoint import Weights
 from refsim.models.cogvideox.config import CogVideoXConfig
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
-from tt_impl.layers.modulation import Modulation, modulate
+from tt_impl.layers.matmul import Residual
+from tt_impl.layers.modulation import Modulation
 from tt_impl.layers.norm import DistributedLayerNorm, LayerNorm
 from tt_impl.layers.rope import PairTables, rotate_pairs
 from tt_impl.models.cogvideox.embeddings import rotary_tables
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.ring import QKV
 from tt_impl.parallel.sequence import split_length
-from tt_impl.parallel.tensor import gather_features
 from tt_impl.parallel.usp import joint_attention
 
 _HEAD_EPS = 1e-6
@@ -35,7 +35,7 @@ Streams = tuple[ttnn.Tensor, ttnn.Tensor]
 
 
 class _Attention:
-    """``attn1``; gathered inputs (B, 1, rows, D), results cut over tp, tokens over sp as they came in."""
+    """``attn1``; both streams cut over tp and sp, in and out; the weights are the same for both."""
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: CogVideoXConfig) -> None:
         self._ctx, e = ctx, config.attention_head_dim
@@ -47,24 +47,27 @@ class _Attention:
         )
         self._out = RowParallelHeads(weights, ctx, f"{prefix}.to_out.0", sizes)
 
-    def __call__(
-        self, video: ttnn.Tensor, text: ttnn.Tensor, rotary: PairTables | None, logical_n: int, logical_l: int | None
-    ) -> Streams:
-        out, text_out = joint_attention(
-            self._ctx,
-            self._project(video, rotary),
-            self._project(text, None),
-            logical_n=logical_n,
-            logical_l=logical_l,
-        )
-        return self._out(out), self._out(text_out)
-
-    def _project(self, x: ttnn.Tensor, rotary: PairTables | None) -> QKV:
-        q, k, v = self._qkv(x)
+    def project(self, x: ttnn.Tensor, rotary: PairTables | None) -> QKV:
+        """q, k, v of a stream (B, 1, rows, local D), gathered on the way; ``rotary`` turns q and k of the video."""
+        q, k, v = self._qkv.of_shards(x)
         q, k = self._norm_q(q), self._norm_k(k)
         if rotary is not None:
             q, k = rotate_pairs(q, rotary), rotate_pairs(k, rotary)
         return q, k, v
+
+    def attend(
+        self,
+        qkv: QKV,
+        text_qkv: QKV,
+        *,
+        logical_n: int,
+        logical_l: int | None,
+        onto: Residual,
+        onto_text: Residual,
+    ) -> Streams:
+        """Results (B, 1, rows, local D), gated and added to their streams."""
+        out, text_out = joint_attention(self._ctx, qkv, text_qkv, logical_n=logical_n, logical_l=logical_l)
+        return self._out(out, onto), self._out(text_out, onto_text)
 
 
 class CogVideoXBlock:
@@ -76,7 +79,7 @@ class CogVideoXBlock:
 
         def zero(name: str) -> tuple[DistributedLayerNorm, Modulation]:
             norm = DistributedLayerNorm(ctx, features=d, eps=config.norm_eps, affine=(weights, f"{prefix}.{name}.norm"))
-            wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6}
+            wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6, "scales": (1, 4)}
             return norm, Modulation(weights, ctx, f"{prefix}.{name}.linear", **wide)
 
         (self._norm1, self._mod1), (self._norm2, self._mod2) = zero("norm1"), zero("norm2")
@@ -102,25 +105,22 @@ class CogVideoXBlock:
             logical_l: the same of a prompt that is split over sp; None for one that every device holds whole.
         """
         shift, scale, gate, text_shift, text_scale, text_gate = self._mod1(time_BT)
-        attn, text_attn = self._attn(
-            self._gather(modulate(self._norm1(video), shift, scale)),
-            self._gather(modulate(self._norm1(text), text_shift, text_scale)),
-            rotary,
-            logical_n,
-            logical_l,
+        (normed,) = self._norm1.modulated(video, (shift, scale))
+        qkv = self._attn.project(normed, rotary)
+        (normed_text,) = self._norm1.modulated(text, (text_shift, text_scale))
+        video, text = self._attn.attend(
+            qkv,
+            self._attn.project(normed_text, None),
+            logical_n=logical_n,
+            logical_l=logical_l,
+            onto=Residual(video, gate),
+            onto_text=Residual(text, text_gate),
         )
-        video = ttnn.add(video, ttnn.multiply(attn, gate))
-        text = ttnn.add(text, ttnn.multiply(text_attn, text_gate))
         shift, scale, gate, text_shift, text_scale, text_gate = self._mod2(time_BT)
-        video_ff = self._ff(self._gather(modulate(self._norm2(video), shift, scale)))
-        text_ff = self._ff(self._gather(modulate(self._norm2(text), text_shift, text_scale)))
-        return (
-            ttnn.add(video, ttnn.multiply(video_ff, gate)),
-            ttnn.add(text, ttnn.multiply(text_ff, text_gate)),
-        )
-
-    def _gather(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        return gather_features(self._ctx, x)
+        (normed,) = self._norm2.modulated(video, (shift, scale))
+        video = self._ff.of_shards(normed, Residual(video, gate))
+        (normed_text,) = self._norm2.modulated(text, (text_shift, text_scale))
+        return video, self._ff.of_shards(normed_text, Residual(text, text_gate))
 
 
 def bind_block(
