@@ -41,3 +41,16 @@ def memory(
 
     check_folder(out, "--out")
     write(out, match=match, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
+def sdpa(
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
+    match: Annotated[str, typer.Option("-k", help="Systems whose name has all these words; others stay.")] = "",
+) -> None:
+    """Try chunk sizes of ring attention on mock meshes: which fit a core's L1, which ttnn refuses."""
+    from refsim.output import check_folder
+    from tt_impl.sdpa_report import write
+
+    check_folder(out, "--out")
+    write(out, match=match, progress=lambda text: typer.echo(text, err=True))

@@ -29,6 +29,7 @@ class Context:
         sp_axis: the mesh axis of sp; None if it lies on both.
         sp, tp, ring, ulysses: the factors; sp = ring * ulysses.
         dtype: storage of activations and weights.
+        chunks: rows of q and of k that attention over sp takes at a time, in place of the table's (``sdpa.py``).
     """
 
     device: ttnn.MeshDevice
@@ -38,6 +39,7 @@ class Context:
         parallel = self.options.parallel
         self.dtype = DTYPES[self.options.dtype]
         self.shape = tuple(self.device.shape)
+        self.chunks: tuple[int, int] | None = None
         self.sp, self.tp = parallel.sp, parallel.tp
         self.ring, self.ulysses = parallel.ring, parallel.ulysses
         self.tp_axis = parallel.tensor_parallel.mesh_axis

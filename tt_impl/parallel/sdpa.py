@@ -28,7 +28,7 @@ def program_config(ctx: Context, rows: int, *, reserve_row: bool, keys: int | No
     """
     grid = ctx.device.compute_with_storage_grid_size()
     blackhole = ctx.options.mesh.arch == "blackhole"
-    q, k = _CHUNKS.get((blackhole, ctx.sp, ctx.tp), _DEFAULT)
+    q, k = ctx.chunks or _CHUNKS.get((blackhole, ctx.sp, ctx.tp), _DEFAULT)
     tiles, key_tiles = (-(-n // ttnn.TILE_SIZE) * ttnn.TILE_SIZE for n in (rows, rows if keys is None else keys))
     return ttnn.SDPAProgramConfig(
         compute_with_storage_grid_size=(grid.x, grid.y - 1 if reserve_row else grid.y),
