@@ -66,15 +66,12 @@ def schedule_one_sigma_off() -> None:
     around(denoise, "recurrences", late)
 
 
-@fault(PIPELINE, WAN, "The scheduler finds this step's prediction where the last one's was.", "one buffer for both")
+@fault(PIPELINE, WAN, "The scheduler finds these latents where the former ones were.", "one buffer for both")
 def schedule_history_overwritten() -> None:
     from tt_impl.pipelines.scheduler import DeviceScheduler
 
     def step(original: Callable, self: Any, prediction: Any, index: int, noise: Any = None) -> Any:
-        import ttnn
-
-        if self._predictions:
-            self._predictions[0] = ttnn.typecast(prediction, ttnn.float32)
+        self._latents = [self._latents[0]] * len(self._latents)
         return original(self, prediction, index, noise)
 
     around(DeviceScheduler, "step", step)
