@@ -117,10 +117,10 @@ def _text(summary: dict[str, Any], found: Generated) -> str:
         same = ""
     lines = [f"{summary['pictures']} picture(s) of {height}x{width} -> {summary['files'][0]}  ({same}{stages})"]
     lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str | int)]
-    for name in ("dram_of_experts", "dram_left"):
-        if held := found.notes.get(name):
-            each = ", ".join(f"{stage} {size / 2**20:.1f}" for stage, size in held.items())
-            lines.append(f"{name.replace('_', ' ')}, MiB of a device: {each}")
+    if "dram_left" in found.notes:
+        sizes = {f"with {name}": sizes[1] for name, sizes in found.notes["dram_of_experts"].items()}
+        sizes |= {f"left of {name}": size for name, size in found.notes["dram_left"].items()}
+        lines.append(f"DRAM of a device, MiB: {', '.join(f'{k} {size / 2**20:.1f}' for k, size in sizes.items())}")
     if found.check is not None:
         lines += [f"step {i:3d}  PCC {pcc:.12f}" for i, pcc in enumerate(found.check.step_pcc)]
         verdict = "passed" if found.check.passed else "FAILED"

@@ -53,8 +53,8 @@ def program(
 
     Returns:
         ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps`` (steps, 1, ...), the latents after every step; seconds
-        per stage, the expert of every step, bytes of DRAM that a device still held after each stage, and that it held
-        when an expert had been loaded.
+        per stage, the expert of every step, bytes of DRAM that a device still held after each stage, and those that
+        it held before an expert was loaded and afterwards.
     """
     root, asked = Path(folder), PipelineRequest(**request)
     pipeline = find_pipeline(root)
@@ -78,9 +78,9 @@ def program(
 
 def denoise(
     pipeline: Pipeline, runs: list[Run], conditions: list[dict[str, torch.Tensor]]
-) -> tuple[list[torch.Tensor], list[str], dict[str, int]]:
+) -> tuple[list[torch.Tensor], list[str], dict[str, list[int]]]:
     """Return the latents after every step in fp32, the name of the expert that ran it, and by expert the DRAM of a
-    device, in bytes, that was taken when it had been loaded.
+    device, in bytes, that was taken before it was loaded and afterwards.
 
     ``runs`` and ``conditions`` are those of the cfg groups, negative first.
     """
@@ -97,9 +97,10 @@ def denoise(
             for group in groups:
                 group.part = None  # the one before is let go of first: two do not fit into a device
             gc.collect()
+            before = dram_taken(first.device)
             for group in groups:
                 group.part = group.run.load(expert, group.ctx)
-            held[expert] = dram_taken(first.device)
+            held[expert] = [before, dram_taken(first.device)]
         predictions = [group.predict(latents, pipeline.timestep(t)) for group in groups]
         predictions = gather_batch([group.ctx for group in groups], predictions)
         noise = _noise(schedule, numbers[index], latents.shape)
