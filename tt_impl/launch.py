@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import subprocess
 import tempfile
@@ -148,7 +149,11 @@ class Worker:
             self._process = processes.start(
                 "tt_impl.worker",
                 self._folder.name,
-                env={"TMPDIR": self._folder.name},  # what it leaves behind when it is killed goes with the folder
+                env={
+                    "TMPDIR": self._folder.name,  # what it leaves behind when it is killed goes with the folder
+                    # Golden values of small tensors: threads that spin at the end of a loop cost far more than it.
+                    "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

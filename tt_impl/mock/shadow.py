@@ -19,7 +19,7 @@ import ttnn
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call, for_rule
-from tt_impl.mock.values import ShadowError, Shards, Store, host_shards, host_tensor
+from tt_impl.mock.values import RANGES, ShadowError, Shards, Store, host_shards, host_tensor
 
 __all__ = ["Shadow", "ShadowError", "shadow_values"]
 
@@ -175,8 +175,11 @@ def _fill(value: float | None) -> Callable[[Shadow, Invocation], Any]:
             filled = value
             if filled is None:
                 filled = call.kwargs["fill_value"] if "fill_value" in call.kwargs else call.args[1]
-            integer = not result.dtype.name.startswith(("BFLOAT", "FLOAT"))
-            number = -1 if integer and filled != filled else filled
+            integer = result.dtype in RANGES
+            number = filled
+            if integer and filled != filled:
+                low, high = RANGES[result.dtype]
+                number = -1 if low < 0 else high
             golden = torch.full(tuple(result.shape), number, dtype=torch.int64 if integer else torch.float32)
             rows, columns = _mesh_of(result)
             shadow.store.write(result, [golden] * (rows * columns), call.name)

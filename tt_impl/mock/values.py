@@ -22,6 +22,12 @@ from refsim.errors import RefsimError
 from tt_impl.intercept import uncaught
 
 INTEGERS = (ttnn.uint8, ttnn.uint16, ttnn.int32, ttnn.uint32)
+RANGES = {
+    ttnn.uint8: (0, 2**8 - 1),
+    ttnn.uint16: (0, 2**16 - 1),
+    ttnn.uint32: (0, 2**32 - 1),
+    ttnn.int32: (-(2**31), 2**31 - 1),
+}
 BLOCK_FLOATS = (ttnn.bfloat8_b, ttnn.bfloat4_b)
 
 
@@ -32,7 +38,7 @@ class ShadowError(RefsimError):
 def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
     """``value`` as a tensor of ``dtype`` stores it; block floats by ttnn's own host conversion."""
     if dtype in INTEGERS:
-        return value.to(torch.int64)
+        return _whole(value, dtype)
     if dtype == ttnn.float32:
         return value.float()
     if dtype == ttnn.bfloat16:
@@ -42,6 +48,16 @@ def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
             host = ttnn.from_torch(value.float(), dtype=dtype, layout=ttnn.TILE_LAYOUT)
             return ttnn.to_torch(host).to(torch.bfloat16)
     raise ShadowError(f"dtype {dtype.name} has no shadow.")
+
+
+def _whole(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
+    """Integers as int64. Sums and products of 32 bits wrap around; of what else does not fit nobody knows."""
+    whole, (low, high) = value.to(torch.int64), RANGES[dtype]
+    if whole.numel() == 0 or (int(whole.min()) >= low and int(whole.max()) <= high):
+        return whole
+    if value.is_floating_point() or dtype not in (ttnn.int32, ttnn.uint32):
+        raise ShadowError(f"values from {whole.min()} to {whole.max()} do not fit {dtype.name}; clamp them before.")
+    return torch.remainder(whole - low, 2**32) + low
 
 
 class Shards(Sequence):
