@@ -227,7 +227,10 @@ MODELS: dict[str, RandomModel] = {
     ),
     # The published decoders, 128 to 512 channels, three times doubled.
     "sd35_vae": RandomModel(_published("sd35-vae", **_IMAGE_BLOCKS), class_name="AutoencoderKL"),
-    "wan_vae": RandomModel(_published("wan21-vae"), class_name="AutoencoderKLWan"),
+    "wan_vae": RandomModel(
+        _published("wan21-vae", dim_mult=[1, 2, 4, 4], temperal_downsample=[False, True, True]),
+        class_name="AutoencoderKLWan",
+    ),
     "cogvideox_vae": RandomModel(_published("cogvideox-vae", **_VIDEO_BLOCKS), class_name="AutoencoderKLCogVideoX"),
     # Parts of pipelines: text encoders as wide as the transformers beside them ask for.
     "clip_l_tiny": RandomModel(_CLIP, class_name="CLIPTextModelWithProjection"),
