@@ -12,7 +12,7 @@ is read from syntax trees, so no ttnn is needed. What differs everywhere, on pur
     causal (refsim), mask (tt_impl)    tt_impl makes the mask once for all layers, refsim in each
     options (tt_impl)                  a ``ttnn.MeshDevice`` does not carry a run's options, refsim's device does
     silu (tt_impl)                     ttnn's norms go through the activation in the same op
-    onto, activation, scales (tt_impl)  what an op of ttnn does besides the matmul; refsim does it afterwards
+    onto, activation, within, scales (tt_impl)  what an op of ttnn does besides the matmul; refsim does it afterwards
     stop, meta (refsim)                tt_impl decodes a given number of tokens; only refsim's programs are priced
 """
 
@@ -59,7 +59,7 @@ WITHOUT_TTNN: tuple[str, ...] = ()
 RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}
 UNMATCHED = {
     "refsim": ("shard", "valid", "causal", "stop", "meta"),
-    "tt_impl": ("options", "mask", "onto", "activation", "scales", "silu"),
+    "tt_impl": ("options", "mask", "onto", "activation", "within", "scales", "silu"),
 }
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
 _GROUPS = "one process drives the submeshes of all cfg groups"

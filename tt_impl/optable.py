@@ -102,7 +102,7 @@ class OpTable:
             graph = end_graph_capture()
         rows = table(graph, call.name, _given(call), levels)
         for row, more in zip(rows, fuses(call, [row["device_op"] for row in rows]), strict=True):
-            self._add(row | {"inputs": shapes, "fuses": more, "link_bytes": received})
+            self._add(_with_scratch(row, call) | {"inputs": shapes, "fuses": more, "link_bytes": received})
             received = 0  # counted once, however many device operations the call became
         result = call.proceed()
         self._dram_total = levels.dram_total
@@ -223,6 +223,29 @@ def _in_dram(graph: list[dict[str, Any]], nodes: list[int]) -> dict[int, int]:
     """Bytes on one device by the number that the graph gives a tensor, of those among ``nodes`` that lie in DRAM."""
     tensors = (graph[i]["params"] for i in nodes if graph[i]["node_type"] == "tensor")
     return {t["tensor_id"]: _tensor(t)["bytes"] for t in tensors if "BufferType::DRAM" in t.get("memory_config", "")}
+
+
+def _with_scratch(row: Row, call: Invocation) -> Row:
+    """``row`` with the other half of what the operation both writes and reads: what it gathers, or sums on its way.
+
+    ttnn lists the buffer of a gathering matmul among its results, that of ring attention among its inputs, and the
+    partial sums of a reduce-scatter as all of its results but the last.
+    """
+    name = call.name.rpartition(".")[2]
+    if name == "all_gather_minimal_matmul_async":
+        return row | {"read_bytes": row["read_bytes"] + _buffer_bytes(call.kwargs.get("persistent_output_buffer"))}
+    if name == "ring_joint_scaled_dot_product_attention":
+        gathered = sum(_buffer_bytes(call.kwargs.get(f"persistent_output_buffer_{which}")) for which in "kv")
+        return row | {"written_bytes": row["written_bytes"] + gathered}
+    if name == "reduce_scatter_minimal_async":
+        sums = row["written_bytes"] - row["outputs"][-1]["bytes"]
+        return row | {"read_bytes": row["read_bytes"] + sums}
+    return row
+
+
+def _buffer_bytes(buffer: ttnn.Tensor | None) -> int:
+    """Bytes on one device of a tensor of whole tiles."""
+    return 0 if buffer is None else int(math.prod(buffer.padded_shape) * _BYTES.get(buffer.dtype.name, 4.0))
 
 
 def _tensors(graph: list[dict[str, Any]], end: dict[str, Any]) -> list[dict[str, Any]]:

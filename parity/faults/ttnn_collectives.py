@@ -214,4 +214,4 @@ def activation_not_handed_on() -> None:
     from tt_impl.layers import linear
 
     for name in ("matmul", "gather_matmul"):
-        around(linear, name, lambda original, *args, activation=None: original(*args))
+        around(linear, name, lambda original, *args, activation=None, **more: original(*args, **more))

@@ -34,8 +34,8 @@ class ParallelFeedForward:
 
     def __call__(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
         """(B, 1, rows, D) gathered -> (B, 1, rows, local D); with ``onto``, gated and added to its stream."""
-        return self._out(self._in(x, "gelu_tanh"), onto)
+        return self._out(self._in(x, "gelu_tanh", within=True), onto)
 
     def of_shards(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
         """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
-        return self._out(self._in.of_shards(x, "gelu_tanh"), onto)
+        return self._out(self._in.of_shards(x, "gelu_tanh", within=True), onto)

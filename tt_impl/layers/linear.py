@@ -72,13 +72,13 @@ class ColParallelLinear:
             values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
             self._bias = ctx.put(values[None, None, None], tp_dim=3)
 
-    def __call__(self, x: ttnn.Tensor, activation: str | None = None) -> ttnn.Tensor:
-        """``activation``: what follows, done in the same operation: ``gelu_tanh`` or ``silu``."""
-        return matmul(self._ctx, x, self._weight, self._bias, activation=activation)
+    def __call__(self, x: ttnn.Tensor, activation: str | None = None, *, within: bool = False) -> ttnn.Tensor:
+        """``activation`` and ``within`` as in :func:`tt_impl.layers.matmul.matmul`."""
+        return matmul(self._ctx, x, self._weight, self._bias, activation=activation, within=within)
 
-    def of_shards(self, x: ttnn.Tensor, activation: str | None = None) -> ttnn.Tensor:
+    def of_shards(self, x: ttnn.Tensor, activation: str | None = None, *, within: bool = False) -> ttnn.Tensor:
         """The same of ``x`` whose features are still cut over tp: gathered on the way."""
-        return gather_matmul(self._ctx, x, self._weight, self._bias, activation=activation)
+        return gather_matmul(self._ctx, x, self._weight, self._bias, activation=activation, within=within)
 
 
 class RowParallelLinear:
@@ -171,15 +171,19 @@ class ColParallelQKV:
 
     def __call__(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
         """(B, 1, rows, D) gathered -> three (B, local heads, rows, E)."""
-        return self._heads(matmul(self._ctx, x, self._weight, self._bias))
+        return self._heads(matmul(self._ctx, x, self._weight, self._bias, within=True))
 
     def of_shards(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
         """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
-        return self._heads(gather_matmul(self._ctx, x, self._weight, self._bias))
+        return self._heads(gather_matmul(self._ctx, x, self._weight, self._bias, within=True))
 
     def _heads(self, qkv: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
         return ttnn.experimental.nlp_create_qkv_heads(
-            qkv, num_heads=self._local_heads, num_kv_heads=self._local_heads, transpose_k_heads=False
+            qkv,
+            num_heads=self._local_heads,
+            num_kv_heads=self._local_heads,
+            transpose_k_heads=False,
+            memory_config=ttnn.DRAM_MEMORY_CONFIG,
         )
 
     def columns(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:

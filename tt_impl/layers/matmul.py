@@ -43,11 +43,19 @@ def matmul(
     bias: ttnn.Tensor | None = None,
     *,
     activation: str | None = None,
+    within: bool = False,
 ) -> ttnn.Tensor:
-    """(B, 1, rows, K) @ (1, 1, K, N) + bias (1, 1, 1, N), then the activation."""
+    """(B, 1, rows, K) @ (1, 1, K, N) + bias (1, 1, 1, N), then the activation.
+
+    Args:
+        activation: one of ``ACTIVATIONS``, done in the same operation.
+        within: the result does not leave the layer, and lies where :func:`programs.activation_memory` says.
+    """
+    memory = programs.activation_memory(x.shape[-2]) if within else ttnn.DRAM_MEMORY_CONFIG
     if _one_row_of_tiles(x) and activation is None:
-        return ttnn.linear(x, weight, bias=bias, compute_kernel_config=ctx.linear_config)
-    return ttnn.experimental.minimal_matmul(x, weight, bias_tensor=bias, **_how(ctx, x, weight, activation))
+        return ttnn.linear(x, weight, bias=bias, memory_config=memory, compute_kernel_config=ctx.linear_config)
+    how = _how(ctx, x, weight, activation)
+    return ttnn.experimental.minimal_matmul(x, weight, bias_tensor=bias, memory_config=memory, **how)
 
 
 def split_matmul(
@@ -65,15 +73,17 @@ def gather_matmul(
     bias: ttnn.Tensor | None = None,
     *,
     activation: str | None = None,
+    within: bool = False,
 ) -> ttnn.Tensor:
     """:func:`matmul` of ``x`` gathered over tp: (B, 1, rows, K / tp) @ (1, 1, K, N).
 
     In one operation, in which a block is multiplied as soon as it has arrived; in two where that one cannot be had.
     """
     if not (workers := _workers(ctx, x)):
-        return matmul(ctx, gather_features(ctx, x), weight, bias, activation=activation)
-    fused = ACTIVATIONS[activation] if activation else None
-    return _gathered(ctx, x, weight, workers, bias_tensor=bias, fused_activation=fused)[0]
+        return matmul(ctx, gather_features(ctx, x), weight, bias, activation=activation, within=within)
+    how = {"fused_activation": ACTIVATIONS[activation]} if activation else {}
+    memory = programs.activation_memory(x.shape[-2]) if within else ttnn.DRAM_MEMORY_CONFIG
+    return _gathered(ctx, x, weight, workers, bias_tensor=bias, memory_config=memory, **how)[0]
 
 
 def gather_split_matmul(

@@ -15,6 +15,7 @@ from typing import Any
 import ttnn
 
 from refsim.mesh import MeshSpec, Topology
+from tt_impl.parallel import programs
 from tt_impl.parallel.buffers import BufferLedger, Loan
 
 _TOPOLOGY = {Topology.LINEAR: ttnn.Topology.Linear, Topology.RING: ttnn.Topology.Ring, None: ttnn.Topology.Linear}
@@ -33,6 +34,7 @@ class CCLManager:
         self.num_links = [max(1, spec.links[axis]) for axis in (0, 1)]
         grid = device.compute_with_storage_grid_size()
         last = ttnn.CoreCoord(grid.x - 1, grid.y - 1)
+        self._num_cores = grid.x * grid.y
         self._cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), last)})
         self._semaphores: dict[tuple[str, int], list[list]] = {}
         self._buffers: dict[tuple, list[ttnn.Tensor]] = {}
@@ -79,6 +81,7 @@ class CCLManager:
         """Sum over the row or column, cut along ``dim``."""
         if self.shape[axis] == 1:
             return x
+        size = math.prod(x.padded_shape) * (4 if x.dtype == ttnn.float32 else 2)
         with self.collective(axis):
             return ttnn.experimental.reduce_scatter_minimal_async(
                 x,
@@ -89,6 +92,7 @@ class CCLManager:
                 num_links=self.num_links[axis],
                 topology=self.topology[axis],
                 cluster_axis=axis,
+                intermediate_memory_config=programs.scratch_memory(2 * size, self._num_cores),  # a line has both ways
             )
 
     def neighbor_pad(self, x: ttnn.Tensor, *, dims: list[int], axes: list[int], by: int) -> ttnn.Tensor:

@@ -1,4 +1,4 @@
-"""How a matmul is laid out on the cores: block sizes from the sizes of the product and the device's grid.
+"""How a matmul is laid out on the cores, and where tensors lie: chosen from sizes and the device's grid.
 
     rows M -> one axis of the grid, columns N -> the other one; a core computes its part block by block:
 
@@ -29,6 +29,11 @@ MUX_L1 = 1024 * 1024
 """Bytes of a mux core's L1 for its channels, of 1.4 MiB; the rest is for what it counts and for semaphores."""
 CHANNEL_BUFFER = 4400
 """Bytes of one packet in a channel of the mux."""
+
+SHORT = 512
+"""Rows of a device's sequence from which on activations lie in DRAM, see :func:`activation_memory`."""
+SCRATCH = 512 * 1024
+"""Bytes of a core's L1 for what lives within one operation, beside 195 KiB of a reduce-scatter's own buffers."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,21 @@ def matmul_config(rows: int, inner: int, columns: int, grid: tuple[int, int], **
         subblock_w=found.subblock_w,
         compute_with_storage_grid_size=ttnn.CoreCoord(*grid),
     )
+
+
+def activation_memory(rows: int) -> ttnn.MemoryConfig:
+    """Where what a layer hands to itself lies (q, k, v before heads are split; a feed-forward's hidden features).
+
+    One rule, by the length of the sequence on a device, after the model's document, which keeps 512 tokens and more in
+    DRAM "for large prompts without overloading SRAM": below that, L1 interleaved, which saves a write and a read of
+    DRAM. It is never sharded: these matmuls are bound by compute, so that a sharded input gains nothing.
+    """
+    return ttnn.L1_MEMORY_CONFIG if rows < SHORT else ttnn.DRAM_MEMORY_CONFIG
+
+
+def scratch_memory(size: int, cores: int) -> ttnn.MemoryConfig:
+    """Where ``size`` bytes of one operation's own partial results lie: L1 interleaved if a core's share fits."""
+    return ttnn.L1_MEMORY_CONFIG if size <= SCRATCH * cores else ttnn.DRAM_MEMORY_CONFIG
 
 
 def workers_per_link(columns_of_cores: int, links: int) -> int:
