@@ -90,7 +90,14 @@ class Layout:
     vae_parallel: VAEParallel = "spatial"
 
     def options(self, dtype: str | None = None, **more: Any) -> RunOptions:
-        """The options of a run of this layout; ``more`` are further fields of :class:`RunOptions`."""
+        """The options of a run of this layout; ``more`` are further fields of :class:`RunOptions`.
+
+        ``bfp8_b`` is storage of weights on a device; everything else, and all of refsim, is then bf16.
+        """
+        if dtype == "bfp8_b":
+            dtype = "bf16"
+            if more.get("backend", "cpu") != "cpu":
+                more["weights_dtype"] = "bfp8_b"
         given = {"q_chunk_size": self.chunks[0], "k_chunk_size": self.chunks[1], "dtype": dtype, **more}
         names = ("mesh", "parallel", "attention", "ring", "ulysses", "prompt_layout", "ring_order", "vae_parallel")
         return RunOptions.of(**{name: getattr(self, name) for name in names}, **given)
@@ -113,7 +120,7 @@ class Case:
         id: unique, see the top of this file.
         kind: what is run and how it is judged, one of ``parity.kinds.KINDS``.
         model: ``attention`` or a name in ``parity.checkpoints.MODELS`` or ``parity.pipelines.PIPELINES``.
-        dtype: storage, ``fp32`` or ``bf16``.
+        dtype: storage, ``fp32`` or ``bf16``; ``bfp8_b`` is bf16 with the device's weights in bfp8_b.
         suite: ``smoke`` cases are part of ``full``.
         family: of the inputs, see ``parity.inputs``.
         guidance: of a transformer: also judge ``uncond + guidance * (cond - uncond)``.

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 Backend = Literal["cpu", "ttnn-mock", "ttnn-sim", "ttnn-device"]
 Dtype = Literal["fp32", "bf16"]
+WeightsDtype = Literal["bf16", "bfp8_b"]
 PromptLayout = Literal["replicated", "split"]
 RingOrder = Literal["gather", "step", "block"]
 VAEParallel = Literal["spatial", "tensor"]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+WEIGHTS_DTYPES: tuple[WeightsDtype, ...] = get_args(WeightsDtype)
 PROMPT_LAYOUTS: tuple[PromptLayout, ...] = get_args(PromptLayout)
 RING_ORDERS: tuple[RingOrder, ...] = get_args(RingOrder)
 VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
@@ -44,6 +46,8 @@ class RunOptions:
         mesh: the devices; rank ``r`` plays device ``r`` in row-major order.
         parallel: the factors of the parallel schemes and the mesh axis of each.
         dtype: storage of weights and activations, ``fp32`` or ``bf16``.
+        weights_dtype: storage of the matrices of linear layers on a ttnn backend: ``bf16``, or ``bfp8_b``, blocks of 16
+            numbers with one exponent, which are half as large; biases, norms and activations keep ``dtype``.
         prompt_layout: the prompt's tokens are ``replicated`` on every device of sp, or ``split`` over them.
         ring_order: how the ring overlaps: ``gather`` all shards first, or pass on a ``step`` or a ``block`` at a time
             (see ``refsim.parallel.ring``).
@@ -67,6 +71,7 @@ class RunOptions:
     mesh: MeshSpec
     parallel: DiTParallelConfig
     dtype: Dtype = "fp32"
+    weights_dtype: WeightsDtype = "bf16"
     prompt_layout: PromptLayout = "replicated"
     ring_order: RingOrder = "step"
     q_chunk_size: int = 256
@@ -88,6 +93,7 @@ class RunOptions:
             )
         for name, allowed in (
             ("backend", BACKENDS),
+            ("weights_dtype", WEIGHTS_DTYPES),
             ("prompt_layout", PROMPT_LAYOUTS),
             ("ring_order", RING_ORDERS),
             ("vae_parallel", VAE_PARALLEL),
@@ -96,6 +102,10 @@ class RunOptions:
                 raise UserError(f"{name} '{getattr(self, name)}' does not exist; choose one of {', '.join(allowed)}.")
         if self.dtype not in DTYPES:
             raise UserError(f"dtype '{self.dtype}' is not supported; choose fp32 or bf16.")
+        if self.weights_dtype != "bf16" and self.backend == "cpu":
+            raise UserError(
+                f"weights in {self.weights_dtype} are for ttnn; choose a ttnn backend or leave out --weights-dtype."
+            )
         if not all(isinstance(n, int) and n >= 1 for n in (self.q_chunk_size, self.k_chunk_size)):
             raise UserError(f"chunk sizes are 1 or more, not {self.q_chunk_size} and {self.k_chunk_size}.")
         if not 0 < self.timeout_s < _MAX_TIMEOUT_S:

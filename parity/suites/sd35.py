@@ -124,6 +124,12 @@ def _ttnn(found: Registry) -> None:
     for model in ("sd35_medium", "sd35_large"):
         for where in _TTNN_LAYOUTS:
             found.add(make_case("ttnn_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))
+        found.add(
+            make_case(
+                "ttnn_block", f"{model}_block", Layout("t3k", "sp2_tp4"), BlockShape(), dtype="bfp8_b",
+                needs_gb=4, suite="smoke" if model == "sd35_medium" else "full",
+            )
+        )  # fmt: skip
         for where in _TTNN_LAYOUTS:
             guidance = 4.5 if where[1].startswith("cfg") else None
             batch = 2 if guidance else 1

@@ -17,6 +17,9 @@ def ops(
     ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
     size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...", show_default="the largest")] = None,
     batch: Annotated[int, typer.Option(min=1, max=64, help="Prompts that a group computes at a time.")] = 1,
+    weights_dtype: Annotated[
+        str, typer.Option(help="Matrices of linear layers on a ttnn backend: bf16 or bfp8_b.")
+    ] = "bf16",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Count a transformer's operations on a mesh, block by block: fused or not, bytes moved, cores, L1."""
@@ -25,7 +28,13 @@ def ops(
     from tt_impl import ops as ttnn_ops
 
     options = RunOptions.of(
-        mesh=mesh, parallel=parallel, attention=attention, ring=ring, ulysses=ulysses, backend="ttnn-mock"
+        mesh=mesh,
+        parallel=parallel,
+        attention=attention,
+        ring=ring,
+        ulysses=ulysses,
+        weights_dtype=weights_dtype,
+        backend="ttnn-mock",
     )
     started = monotonic()
     found = ttnn_ops.count(model, options, size=size, batch=batch)

@@ -35,6 +35,9 @@ def run(
     dtype: Annotated[
         str | None, typer.Option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
     ] = None,
+    weights_dtype: Annotated[
+        str, typer.Option(help="Matrices of linear layers on a ttnn backend: bf16 or bfp8_b.")
+    ] = "bf16",
     prompt_layout: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
     ring_order: Annotated[str, typer.Option(help="How the ring overlaps: gather, step or block.")] = "step",
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
@@ -73,6 +76,7 @@ def run(
         ring=ring,
         ulysses=ulysses,
         dtype=dtype,
+        weights_dtype=weights_dtype,
         prompt_layout=renamed("--prompt-tokens", prompt_tokens, "--prompt-layout", prompt_layout),
         ring_order=renamed("--schedule", schedule, "--ring-order", ring_order),
         pad_heads=pad_heads,

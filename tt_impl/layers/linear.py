@@ -33,7 +33,7 @@ class Linear:
     ) -> None:
         self._ctx, self._bias = ctx, None
         weight = weights.take(f"{name}.weight", (out_features, in_features))
-        self._weight = ctx.put(weight.t()[None, None])
+        self._weight = ctx.put_weight(weight.t()[None, None])
         if bias:
             self._bias = ctx.put(weights.take(f"{name}.bias", (out_features,))[None, None, None])
 
@@ -67,7 +67,7 @@ class ColParallelLinear:
         in_padded = padded_features(in_features, ctx.tp) if gathered_input else in_features
         weight = weights.take(f"{name}.weight", (out_features, *(unflatten or (in_features,)))).flatten(1)
         weight = pad_to(weight, out_padded, in_padded)
-        self._weight = ctx.put(weight.t()[None, None], tp_dim=3)
+        self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=3)
         if bias:
             values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
             self._bias = ctx.put(values[None, None, None], tp_dim=3)
@@ -106,7 +106,7 @@ class RowParallelLinear:
         self._ctx, self._bias = ctx, None
         out_padded = padded_features(out_features, ctx.tp)
         weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, in_padded)
-        self._weight = ctx.put(weight.t()[None, None], tp_dim=2)
+        self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=2)
         if bias:
             values = weights.take(f"{name}.bias", (out_features,))
             self._bias = ctx.put(pad_to(values, out_padded * ctx.tp)[None, None, None], tp_dim=3)
@@ -160,7 +160,7 @@ class ColParallelQKV:
         weight = torch.stack(
             [pad_to(weights.take(f"{n}.weight", (inner, sizes.features)), padded, lanes) for n in names]
         )
-        self._weight = ctx.put(self._per_device(weight).t()[None, None], tp_dim=3)
+        self._weight = ctx.put_weight(self._per_device(weight).t()[None, None], tp_dim=3)
         if bias:
             values = torch.stack([pad_to(weights.take(f"{n}.bias", (inner,)), padded) for n in names])
             self._bias = ctx.put(self._per_device(values)[None, None, None], tp_dim=3)

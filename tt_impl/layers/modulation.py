@@ -42,7 +42,7 @@ class Modulation:
             bias = bias + torch.tensor([i in scales for i in range(chunks)], device=bias.device)[:, None]
         weight = pad_to(weight, padded, width).unflatten(1, (ctx.tp, -1)).transpose(0, 1).flatten(0, 2)
         bias = pad_to(bias, padded).unflatten(1, (ctx.tp, -1)).transpose(0, 1).flatten()
-        self._weight = ctx.put(weight.t()[None, None], tp_dim=3)
+        self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=3)
         self._bias = ctx.put(bias[None, None, None], tp_dim=3)
 
     def __call__(self, time_BD: ttnn.Tensor) -> list[ttnn.Tensor]:

@@ -12,6 +12,8 @@ from refsim.options import RunOptions
 from tt_impl.parallel.manager import CCLManager
 
 DTYPES = {"fp32": ttnn.float32, "bf16": ttnn.bfloat16}
+WEIGHTS = {"bf16": None, "bfp8_b": ttnn.bfloat8_b}
+"""Storage of linear layers' matrices by option; None is that of everything else."""
 
 
 def filled(x: torch.Tensor) -> torch.Tensor:
@@ -75,6 +77,10 @@ class Context:
             math_approx_mode=False,
             fp32_dest_acc_en=False,
         )
+
+    def put_weight(self, x: torch.Tensor, **where: int | None) -> ttnn.Tensor:
+        """The matrix of a linear layer, :meth:`put` in the dtype of weights."""
+        return self.put(x, dtype=WEIGHTS[self.options.weights_dtype] or self.dtype, **where)
 
     def put(
         self,

@@ -114,7 +114,7 @@ class AttentionAndMLPOut:
             pad_to(part, padded, size).unflatten(1, (ctx.tp, -1))
             for part, size in zip(whole.split([d, mlp], 1), sizes, strict=True)
         ]
-        self._weight = ctx.put(torch.cat(parts, 2).flatten(1).t()[None, None], tp_dim=2)
+        self._weight = ctx.put_weight(torch.cat(parts, 2).flatten(1).t()[None, None], tp_dim=2)
         bias = pad_to(weights.take(f"{name}.bias", (d,)), padded * ctx.tp)  # the first member adds it, once
         self._bias = ctx.put(bias[None, None, None], tp_dim=3)
 
