@@ -86,18 +86,18 @@ class Check:
     """How far a run is from the one it is checked against.
 
     Attributes:
-        against: what that was, in words.
         step_pcc: Pearson correlation of the latents after every step.
-        picture_pcc: of all 8-bit values of the pictures.
-        max_pixel_difference: largest difference of two of these values.
+        max_pixel_difference: largest difference of two 8-bit values.
         exact: storage was fp32, where pixels are judged too; bf16 rounds a latent by more than a pixel's step.
+        picture_pcc: of all 8-bit values of the pictures; not judged.
+        against: what it is checked against, in words.
     """
 
-    against: str
     step_pcc: list[float]
-    picture_pcc: float
     max_pixel_difference: int
     exact: bool
+    picture_pcc: float = 1.0
+    against: str = "one process"
 
     @property
     def passed(self) -> bool:
@@ -262,7 +262,8 @@ def to_pixels(frames: Tensor) -> Tensor:
 def _compare(found: Generated, other: Generated, dtype: str, against: str) -> Check:
     pcc = [_pcc(a, b) for a, b in zip(found.steps, other.steps, strict=True)]
     difference = int((found.pixels.int() - other.pixels.int()).abs().max())
-    return Check(against, pcc, _pcc(found.pixels, other.pixels), difference, exact=dtype == "fp32")
+    picture = _pcc(found.pixels, other.pixels)
+    return Check(pcc, difference, exact=dtype == "fp32", picture_pcc=picture, against=against)
 
 
 def _pcc(a: Tensor, b: Tensor) -> float:
