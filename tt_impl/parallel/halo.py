@@ -67,11 +67,11 @@ class ImageShards:
         if by not in self._kept:
             rows, columns = (by * n for n in self.local)
             self._kept[by] = ImageShards(by * self.height, by * self.width, (rows, columns), self.axes)
-        return self._kept[by]  # type: ignore[return-value]
+        return self._kept[by]
 
     def padded(self, ctx: Context) -> tuple[int, int]:
         """Rows and columns of all devices together, padding included."""
-        return tuple(  # type: ignore[return-value]
+        return tuple(
             n * (1 if axis is None else ctx.shape[axis]) for n, axis in zip(self.local, self.axes, strict=True)
         )
 
@@ -162,4 +162,4 @@ def exchange_halo(
     cut = [(dim, axis) for dim, axis in zip((1, 2), shards.axes, strict=True) if axis is not None]
     if cut:
         x = ctx.ccl.neighbor_pad(x, dims=[dim for dim, _ in cut], axes=[axis for _, axis in cut], by=by)
-    return x, tuple(0 if axis is not None else by for axis in shards.axes)  # type: ignore[return-value]
+    return x, tuple(0 if axis is not None else by for axis in shards.axes)

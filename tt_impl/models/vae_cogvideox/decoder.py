@@ -182,7 +182,7 @@ class CogVideoXVAEDecoder:
         stream, frames = Stream(), []
         start, stop = 0, _CHUNK + z.shape[2] % 2
         while start < z.shape[2]:
-            part = latent[:, start:stop]
+            part = latent[:, start : min(stop, z.shape[2])]  # a single latent frame is a chunk of one
             chunk = LatentChunk(to_rows(part, z.shape[0]), tuple(part.shape)[1:4])
             frames.append(self._decode(chunk, shards, stream))
             start, stop = stop, stop + _CHUNK
