@@ -7,7 +7,7 @@ import path, and its own classes load the weights and run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import safetensors.torch
@@ -57,9 +57,7 @@ def program(
     return entry("block", 1, table.rows), read
 
 
-def _block(
-    device: ttnn.MeshDevice, options: RunOptions, sizes: Mapping[str, int]
-) -> tuple[Callable[..., Any], tuple[int, int]]:
+def _block(device: ttnn.MeshDevice, options: RunOptions, sizes: Mapping[str, int]) -> tuple[Any, tuple[int, int]]:
     """The block as tt_dit's own tests build it, and the mesh axes of sp and tp."""
     from models.tt_dit.models.transformers.transformer_sd35 import SD35TransformerBlock
     from models.tt_dit.parallel.config import DiTParallelConfig, ParallelFactor
