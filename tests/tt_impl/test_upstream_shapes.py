@@ -15,7 +15,7 @@ from tests.tt_impl.worker import TIMEOUT_S, Case, Outcome, run_cases
 from tt_impl.launch import Worker
 
 FULL = os.environ.get("TT_UPSTREAM_SHAPES") == "full"
-LARGE = ("wan_", "mochi", "t3k_long", "batch_", "dim_2_one", "dim_1_of_four")
+LARGE = ("wan_", "narrow_prompt_126", "mochi", "t3k_long", "batch_", "dim_2_one", "dim_1_of_four")
 """Parts of the names of cases that hold gigabytes or take more than a few seconds."""
 
 
