@@ -15,6 +15,15 @@ nox.options.error_on_missing_interpreters = True
 nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "ttnn", "ttnn-faults"]
 
 
+MEMORY = (
+    ("sd35-large", "t3k", "cfg2_sp2_tp2"),
+    ("sd35-large", "galaxy", "cfg2_sp4_tp4"),
+    ("sd35-large", "n150", "sp1"),  # does not fit, and says what to shrink
+    ("cogvideox-5b", "t3k", "sp2_tp4"),
+)
+"""Whole models, all blocks, from shapes alone; the others: ``refsim report memory``."""
+
+
 @nox.session
 def parity(session: nox.Session) -> None:
     """The main job: every parallel scheme on every mesh of the smoke suite, judged against independent code."""
@@ -86,8 +95,8 @@ def ttnn(session: nox.Session) -> None:
     """The device backend: real ttnn on meshes without hardware, judged against refsim."""
     session.install("-e", ".[ttnn,dev]")
     session.run("pytest", "-n", "2", "--dist", "loadfile", "tests/tt_impl", "tests/docs", *session.posargs)
-    for mesh, parallel in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):  # all 38 blocks, from shapes alone
-        session.run("refsim", "memory", "--model", "large", "--mesh", mesh, "--parallel", parallel)
+    for model, mesh, parallel in MEMORY:
+        session.run("refsim", "memory", "--model", model, "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
 
 

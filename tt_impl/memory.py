@@ -20,6 +20,8 @@ NEEDS = "tt_impl.pipelines.memory:needs"
 _FULL = ("Out of Memory", "Not enough space", "beyond max L1 size", "clash with L1 buffers")
 """What ttnn says when DRAM or L1 is full: an allocation that fails, or circular buffers that grow too far."""
 _SIZES = 3
+PASSES = 3
+"""Of a video's decoder, which holds as much in all passes as soon as its causal caches are full."""
 
 
 def find_published(name: str) -> Published:
@@ -107,8 +109,9 @@ def stages(model: Published, size: tuple[int, ...], options: RunOptions, batch: 
         name = f"expert {number}" if model.experts > 1 else "transformer"
         found.append(Stage(name, model, shapes))
     if model.decoder:
-        _, decoder = get_published(model.decoder)
-        found.append(Stage("decoder", decoder, input_shapes(decoder, size, options, 1)))
+        spec, decoder = get_published(model.decoder)
+        frames = [min(n, PASSES * spec.frames_per_pass) for n in size[:-2]]
+        found.append(Stage("decoder", decoder, input_shapes(decoder, (*frames, *size[-2:]), options, 1)))
     return found
 
 

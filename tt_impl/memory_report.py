@@ -115,8 +115,9 @@ def _readme(rows: list[Row]) -> Iterator[str]:
         yield _transformer(row)
     yield (
         "\n## Pipelines\n\nEvery stage under the same configuration. *held*: weights and persistent buffers, "
-        "*working*: the transient peak beside them. Two experts are two models. *swap*: the models that cannot stay, "
-        "chosen so that the fewest bytes are loaded per picture.\n"
+        "*working*: the transient peak beside them. Two experts are two models; a video's "
+        "decoder is run for three of its passes, and the frames of further ones come on top. *swap*: the models that "
+        "cannot stay, chosen so that the fewest bytes are loaded per picture.\n"
     )
     yield "| model | mesh | configuration | stage: held + working, MiB | all held | of | swap |\n" + "|---" * 7 + "|"
     for row in rows:
