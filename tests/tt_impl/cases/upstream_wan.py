@@ -14,6 +14,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -23,6 +24,9 @@ from torch import Tensor
 from tests.tt_impl.cases.norm import _rotated
 from tests.tt_impl.cases.upstream_ring import _rows
 from tests.tt_impl.env import Env
+
+if TYPE_CHECKING:
+    from refsim.models.wan22.config import WanConfig
 
 MESHES = ("t3k", "bh-galaxy")
 GRIDS = {"wan_5b_720p": (31, 20, 40), "wan_14b_480p": (21, 30, 52), "wan_14b_720p": (21, 45, 80)}
@@ -55,13 +59,11 @@ def run(t: Env, grid: Grid, prompt_rows: int | None, heads: int) -> None:
         safetensors.torch.save_file({f"a.{k}": v for k, v in weights.items()}, Path(folder, "model.safetensors"))
         Path(folder, "config.json").write_text(json.dumps({}), encoding="utf-8")
         taken = Weights(Checkpoint(folder), torch.bfloat16)
-        kind = SelfAttention if prompt_rows is None else CrossAttention
-        attention = kind(taken, ctx, "a", config)
+        attention: Any = (SelfAttention if prompt_rows is None else CrossAttention)(taken, ctx, "a", config)
     prompt = None if prompt_rows is None else t.rand(1, 1, prompt_rows, config.features)
+    beside = (rotary_tables(ctx, config, grid), n) if prompt is None else (ctx.put(prompt),)
     with only_rows(_rows):
-        out = (
-            attention(held, rotary_tables(ctx, config, grid), n) if prompt is None else attention(held, ctx.put(prompt))
-        )
+        out = attention(held, *beside)
     angles = _angles(grid, config.attention_head_dim) if prompt is None else None
     keys = _keys(x if prompt is None else prompt, weights, config, angles)
     values = t.shadow.values(out)
@@ -108,7 +110,7 @@ def _heads(x: Tensor, size: int, angles: Tensor | None = None) -> Tensor:
     return _rotated(heads, pairs.cos().float(), pairs.sin().float())
 
 
-def _keys(x: Tensor, weights: dict[str, Tensor], config: object, angles: Tensor | None) -> tuple[Tensor, Tensor]:
+def _keys(x: Tensor, weights: dict[str, Tensor], config: WanConfig, angles: Tensor | None) -> tuple[Tensor, Tensor]:
     size = config.attention_head_dim
     k = F.rms_norm(_projected(x, weights, "to_k"), x.shape[-1:], weights["norm_k.weight"], config.eps)
     return _heads(k, size, angles), _heads(_projected(x, weights, "to_v"), size)
@@ -119,7 +121,7 @@ def _attended(
     rows: Tensor,
     keys: tuple[Tensor, Tensor],
     weights: dict[str, Tensor],
-    config: object,
+    config: WanConfig,
     angles: Tensor | None,
 ) -> Tensor:
     q = F.rms_norm(_projected(x, weights, "to_q"), x.shape[-1:], weights["norm_q.weight"], config.eps)
