@@ -84,13 +84,16 @@ def test_split_heads_has_all_outputs(outcome: launch.Outcome) -> None:
 
 
 def test_resources(outcome: launch.Outcome) -> None:
-    """The fullest core holds the largest operation's buffers, and some semaphores; DRAM holds weights and streams."""
+    """The fullest core holds an operation's buffers, what a layer hands to itself, and some semaphores; DRAM holds
+    weights and streams."""
     rows, found = outcome.optable or [], outcome.resources or {}
     assert found["operations"] == sum(row["count"] for row in rows) > found["different"] == len(rows)
     assert sum(found["fidelities"].values()) == found["operations"] and found["fidelities"]["HiFi2"] > 0
     largest = max(rows, key=lambda row: row["cb_bytes"])
-    assert found["peak_l1"]["op"] == largest["op"]
-    assert largest["cb_bytes"] <= found["peak_l1"]["bytes"] < largest["cb_bytes"] + 1024
+    fullest = max(rows, key=lambda row: row["cb_bytes"] + row["l1_bytes"])
+    assert found["peak_l1"] == {"op": fullest["op"], "bytes": fullest["cb_bytes"] + fullest["l1_bytes"]}
+    hidden = 2 * 64 * 4 * 256 // 4  # the longest such tensor: 64 rows of four times the features, cut over tp
+    assert largest["cb_bytes"] <= found["peak_l1"]["bytes"] <= largest["cb_bytes"] + hidden + 1024
     assert found["peak_dram"]["total"] == 12 * 1072693184
     weights = sum(math.prod(t) * 2 for t in {tuple(row["inputs"][1]) for row in rows if "matmul" in row["op"]})
     assert weights < found["peak_dram"]["bytes"] == max(row["dram_bytes"] for row in rows) < 10 * weights
