@@ -91,13 +91,22 @@ def _pipelines() -> dict[str, PipelineSpec]:
 _MESHES = (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("bh-qb", "sp2_tp2"))
 
 
+_SMOKE = {
+    "sd3_pipeline_tiny64": "t3k",
+    "flux1_pipeline_tiny64": "bh-qb",
+    "wan_pipeline_tiny64": "t3k",
+    "cogvideox_5b_pipeline_tiny64": "bh-qb",
+}
+"""The mesh on which each runs in the smoke suite."""
+
+
 def add(found: Registry) -> None:
-    """Add the cases of every pipeline: two that are small in the smoke suite, each on one mesh."""
+    """Add the cases of every pipeline; the smoke suite has one of each system."""
     for name, model in _models().items():
         register(name, model)
     for name, pipeline in _pipelines().items():
         register_pipeline(name, pipeline)
-        smoke = {"sd3_pipeline_tiny64": "t3k", "flux1_pipeline_tiny64": "bh-qb"}.get(name)
+        smoke = _SMOKE.get(name)
         for layout in _MESHES:
             if pipeline.class_name == "FluxPipeline" and layout.config().cfg > 1:
                 continue  # it has no negative prompt
