@@ -19,7 +19,7 @@ import ttnn
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call, for_rule
-from tt_impl.mock.values import RANGES, ShadowError, Shards, Store, host_shards, host_tensor
+from tt_impl.mock.values import RANGES, MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards, host_tensor
 
 __all__ = ["Shadow", "ShadowError", "shadow_values"]
 
@@ -48,7 +48,7 @@ class Shadow:
             return self._without_device(call)
         rule = RULES.get(call.name)
         if rule is None:
-            raise ShadowError(f"{call.name} has no shadow rule.")
+            raise MissingRule(call.name)
         # Read before the operation runs: it may free its inputs, or be told to write into one of them.
         shards = {id(t): self.store.read(t, call.name) for t in self._inputs(call)}
         result = call.proceed()
@@ -59,7 +59,7 @@ class Shadow:
         try:
             golden = rule(context, _prepare(call.args, shards, mesh_shape), kwargs)
         except TypeError as error:
-            raise ShadowError(f"the shadow rule of {call.name} does not fit this call: {error}.") from error
+            raise RefusedOption(call.name, f"this call: {error}") from error
         self.evaluations[call.name] += context.evaluations
         if len(golden) != len(outputs):
             raise ShadowError(f"{call.name} gives {len(outputs)} tensors, but its shadow rule {len(golden)}.")
@@ -76,7 +76,7 @@ class Shadow:
     def _without_device(call: Invocation) -> Any:
         result = call.proceed()
         if any(map(on_device, tensors_in(result))):
-            raise ShadowError(f"{call.name} has no shadow rule.")
+            raise MissingRule(call.name)
         return result
 
     @staticmethod

@@ -34,6 +34,36 @@ BLOCK_FLOATS = (ttnn.bfloat8_b, ttnn.bfloat4_b)
 class ShadowError(RefsimError):
     """The shadow cannot tell the value of a tensor: names the operation."""
 
+    op = ""
+    """Full name of the operation (``ttnn.add``), where one is to blame."""
+
+
+class MissingRule(ShadowError):
+    """No rule says what the operation computes."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"{op} has no shadow rule.")
+        self.op = op
+
+
+class RefusedOption(ShadowError):
+    """There is a rule, but it does not know an argument of this call."""
+
+    def __init__(self, op: str, what: str) -> None:
+        super().__init__(f"the shadow rule of {op} does not know {what}.")
+        self.op, self.what = op, what
+
+
+class UnseenValue(ShadowError):
+    """An operation reads memory whose value nobody saw being written."""
+
+    def __init__(self, op: str, what: str) -> None:
+        super().__init__(
+            f"{op} reads a {what} without golden value: "
+            "it was made before the shadow began or by a function that the shadow does not see."
+        )
+        self.op = op
+
 
 def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
     """``value`` as a tensor of ``dtype`` stores it; block floats by ttnn's own host conversion."""
@@ -108,10 +138,7 @@ class Store:
     def read(self, tensor: ttnn.Tensor, reader: str) -> Shards:
         values = self.values.get(tensor.buffer_unique_id())
         if values is None:
-            raise ShadowError(
-                f"{reader} reads a {_describe(tensor)} without golden value: "
-                "it was made before the shadow began or by a function that the shadow does not see."
-            )
+            raise UnseenValue(reader, _describe(tensor))
         stored = [values[rank] for rank in ranks_of(tensor)]
         if stored[0].numel() != math.prod(tensor.shape):
             raise ShadowError(f"{reader} reads a {_describe(tensor)}, but its buffer holds {tuple(stored[0].shape)}.")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import ttnn
 
-from tt_impl.mock.values import ShadowError, Shards, Store, ranks_of
+from tt_impl.mock.values import RefusedOption, ShadowError, Shards, Store, ranks_of
 
 NEUTRAL = frozenset(
     """
@@ -76,7 +76,7 @@ class Call:
         return results
 
     def unsupported(self, what: str) -> ShadowError:
-        return ShadowError(f"the shadow rule of {self.name} does not know {what}.")
+        return RefusedOption(self.name, what)
 
     def written(self, argument: str, shards: list[torch.Tensor]) -> None:
         """The operation also wrote ``shards`` into the tensor passed as keyword ``argument``, if one was."""
