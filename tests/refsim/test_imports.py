@@ -13,7 +13,10 @@ tt_impl                               takes from refsim: the foundations, what a
                                       host's part of a pipeline (refsim.pipelines.request, hosts)
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
 tt_impl.mock                          takes from the project: meshes, errors, and what every kind of mesh needs
-                                      (tt_impl.installed, intercept); imported in ``tt_impl.mesh.stand_in`` only
+                                      (tt_impl.installed, intercept, freed); imported in ``tt_impl.mesh.stand_in``
+                                      and by tt_impl.harness only
+tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
+                                      import, what records and counts, and none of our models
 ttnn                                  is imported by tt_impl only, and in functions by the faults that are put into it
 """
 
@@ -35,9 +38,10 @@ LENT = re.compile(
     rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
 )
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
-LEAVES = ("installed", "intercept")
+LEAVES = ("installed", "intercept", "freed")
 MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
-LEAF_LENT = re.compile(r"refsim\.errors(\.|$)")
+LEAF_LENT = re.compile(r"(refsim\.errors|tt_impl\.intercept)(\.|$)")
+OURS = ("api", "kernels", "launch", "layers", "models", "parallel", "pipelines", "worker")
 MOCK_DOOR = "tt_impl.mesh"
 
 
@@ -85,7 +89,11 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
         broken.append("tt_impl.mock takes only meshes and errors from the project")
     if within(module, LEAVES, "tt_impl") and within(name, PRODUCT) and not LEAF_LENT.match(name):
         broken.append("what the mock may import takes only errors from the project")
-    mocked, mock = within(module, ("mock",), "tt_impl"), within(name, ("mock",), "tt_impl")
+    mocked, mock = within(module, ("mock", "harness"), "tt_impl"), within(name, ("mock",), "tt_impl")
+    if within(module, ("harness",), "tt_impl") and within(name, OURS, "tt_impl"):
+        broken.append("what serves others' programs knows none of our models")
+    if top == "tt_impl" and not within(module, ("harness",), "tt_impl") and within(name, ("harness",), "tt_impl"):
+        broken.append("nothing in tt_impl stands on the harness")
     if top == "tt_impl" and mock and not mocked and not (module == MOCK_DOOR and lazy):
         broken.append(f"what runs on silicon loads no mock; {MOCK_DOOR}.stand_in does, for kind mock")
     fault = module.startswith("parity.faults.") and lazy
@@ -155,6 +163,8 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("tt_impl.parallel.manager", "from tt_impl.mock.checks import x", "loads no mock"),
         ("tt_impl.worker", "def f():\n    import tt_impl.mock.shadow", "loads no mock"),
         ("tt_impl.mesh", "from tt_impl.mock import hardware", "loads no mock"),
+        ("tt_impl.harness.plugin", "def f():\n    import tt_impl.models.wan22", "none of our models"),
+        ("tt_impl.mesh", "from tt_impl.harness import session", "stands on the harness"),
         ("tt_impl.layers.linear", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.parallel.ring", "def f():\n    import refsim.parallel.ring", "must not borrow"),
         ("tt_impl.mesh", "import refsim", "must not borrow"),
@@ -184,6 +194,7 @@ def test_a_planted_violation_is_caught(module, source, rule):
         ("tt_impl.models.sd35.block", "from refsim.models.sd35.config import C\nfrom refsim.models.sd35 import config"),
         ("tt_impl.mesh", "def stand_in():\n    from tt_impl.mock import hardware"),
         ("tt_impl.pipelines.wan", "from refsim.pipelines.hosts.wan import WanHost\nimport refsim.pipelines.request"),
+        ("tt_impl.harness.session", "from tt_impl.mock.shadow import Shadow\nfrom tt_impl.record import Recorder"),
         ("tt_impl.mock.checks", "from tt_impl.intercept import Invocation\nfrom tt_impl.mock import rules"),
         ("parity.gate", "from refsim.parallel import ring\nimport tt_impl.mesh"),
         ("refsim.models.sd35.block", "import ttnn_like\nfrom paritybit import x"),

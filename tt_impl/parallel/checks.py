@@ -13,8 +13,9 @@ from typing import Any
 
 import ttnn
 
-from refsim.errors import HazardError, UserError
+from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology
+from tt_impl.freed import check_allocated
 from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
 from tt_impl.parallel.padding import TILE
 
@@ -79,19 +80,6 @@ def check_divided(call: Invocation, divided: set[int]) -> None:
             f"{call.name} uses a mesh that was cut into submeshes, whose allocators would give out the same memory "
             "twice; use the submeshes only."
         )
-
-
-def check_allocated(name: str, arguments: Any) -> None:
-    """Refuse a tensor whose buffer is gone: ttnn would end the process.
-
-    A view of such a tensor still calls itself allocated, but its memory has gone back to the allocator.
-    """
-    if name in ("ttnn.deallocate", "ttnn.Tensor.deallocate"):
-        return
-    for tensor in tensors_in(arguments):
-        if on_device(tensor) and (not tensor.is_allocated() or tensor.buffer_unique_id() is None):
-            shape, dtype = tuple(tensor.shape), tensor.dtype.name
-            raise HazardError(f"{name} uses a {dtype} tensor of shape {shape} that was deallocated before.")
 
 
 def check_links(call: Invocation, spec: MeshSpec) -> None:

@@ -1,0 +1,23 @@
+"""A tensor whose memory has gone back to the allocator is found before ttnn meets it, which would end the process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refsim.errors import HazardError
+from tt_impl.intercept import on_device, tensors_in
+
+_FREEING = ("ttnn.deallocate", "ttnn.Tensor.deallocate")
+
+
+def check_allocated(name: str, arguments: Any) -> None:
+    """Refuse a tensor among the arguments of the operation ``name`` whose buffer is gone: ``HazardError``.
+
+    A view of such a tensor still calls itself allocated, but its memory has gone back to the allocator.
+    """
+    if name in _FREEING:
+        return
+    for tensor in tensors_in(arguments):
+        if on_device(tensor) and (not tensor.is_allocated() or tensor.buffer_unique_id() is None):
+            shape, dtype = tuple(tensor.shape), tensor.dtype.name
+            raise HazardError(f"{name} uses a {dtype} tensor of shape {shape} that was deallocated before.")

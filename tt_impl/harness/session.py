@@ -1,0 +1,92 @@
+"""One watched program: its calls are guarded, given values, and noted, whoever wrote it.
+
+    call -> crash guard -> event log -> shadow -> ttnn
+            (a refusal     (what was    (golden
+            instead of a    asked for)   values)
+            dead process)
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tt_impl.freed import check_allocated
+from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
+from tt_impl.mock.checks import refuse_crashes
+from tt_impl.mock.shadow import Shadow, shadow_values
+
+
+@dataclass
+class Session:
+    """What one program did.
+
+    Attributes:
+        shadow: the golden values, and ``shadow.calls``, how often each operation was called.
+    """
+
+    shadow: Shadow
+
+    @property
+    def fallbacks(self) -> Counter[str]:
+        """Operations whose values came from ttnn's own golden functions: evidence that is circular."""
+        return getattr(self.shadow, "fallbacks", Counter())
+
+    @property
+    def device_operations(self) -> int:
+        """How often an operation was called at all."""
+        return sum(self.shadow.calls.values())
+
+
+class LastOperation:
+    """The operation under way, in memory that a process shares with those it forks: it survives their crash."""
+
+    _SIZE = 4096
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, self._SIZE)
+
+    def note(self, text: str) -> None:
+        """Remember ``text``, cut where it is too long."""
+        data = text.encode("utf-8", "replace")[: self._SIZE - 2]
+        self._memory[: len(data) + 1] = data + b"\0"
+
+    def read(self) -> str:
+        """The last text noted here or in a forked process; empty if there was none."""
+        data = self._memory[: self._SIZE]
+        return data[: data.index(b"\0")].decode("utf-8", "replace")
+
+
+@contextmanager
+def watched(
+    fallback: bool = False, report: bool = False, last: Callable[[str], None] | None = None
+) -> Iterator[Session]:
+    """Give values to every ttnn call in the block and note what it does.
+
+    Args:
+        fallback: operations without a rule are answered by ttnn's golden functions, counted in ``Session.fallbacks``.
+        report: keep what a report needs of every operation, too.
+        last: called with each operation and its shapes before it runs, to say where a process crashed.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(intercepted(_guard(last)))
+        options = {"fallback": True} if fallback else {}
+        yield Session(stack.enter_context(shadow_values(**options)))
+
+
+def _guard(last: Callable[[str], None] | None) -> Callable[[Invocation], Any]:
+    """The handler that refuses what would end the process, and tells ``last`` what is under way."""
+
+    def handle(call: Invocation) -> Any:
+        arguments = (call.args, call.kwargs)
+        check_allocated(call.name, arguments)
+        if last is not None:
+            shapes = [list(tensor.shape) for tensor in tensors_in(arguments) if on_device(tensor)]
+            last(f"{call.name} on {shapes}" if shapes else call.name)
+        return refuse_crashes(call)
+
+    return handle
