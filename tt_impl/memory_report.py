@@ -50,25 +50,28 @@ _HEAD = (
 
 
 def write(out: Path, *, match: str = "", progress: Progress = lambda text: None) -> list[Row]:
-    """Write ``memory.json`` and ``README.md`` into ``out``, of the systems whose ``model size mesh parallel`` has all
-    words of ``match``; those left out keep what the folder's file says of them."""
+    """Write ``memory.json`` and ``README.md`` into ``out``, of those systems alone whose ``model size mesh parallel``
+    has all words of ``match``: one table is one run.
+
+    Raises:
+        UserError: no system has these words.
+    """
+    chosen = [system for system in SYSTEMS if all(word in " ".join(system) for word in match.split())]
+    if not chosen:
+        raise UserError(f"no system has the words '{match}'; one of them is '{' '.join(SYSTEMS[0])}'.")
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "memory.json"
-    known = {tuple(row["system"]): row for row in json.loads(path.read_text())} if path.exists() else {}
+    rows = []
     with Worker() as worker:
-        for system in SYSTEMS:
-            if all(word in " ".join(system) for word in match.split()):
-                progress(" ".join(system))
-                known[system] = measured(system, worker)
-                _write(out, known)
-    return _write(out, known)
+        for system in chosen:
+            progress(" ".join(system))
+            rows.append(measured(system, worker))
+    _write(out, rows)
+    return rows
 
 
-def _write(out: Path, known: dict[tuple[str, ...], Row]) -> list[Row]:
-    rows = [known[system] for system in SYSTEMS if system in known]
+def _write(out: Path, rows: list[Row]) -> None:
     (out / "memory.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (out / "README.md").write_text("\n".join(_readme(rows)) + "\n", encoding="utf-8")
-    return rows
 
 
 def measured(system: tuple[str, str, str, str], worker: Worker) -> Row:

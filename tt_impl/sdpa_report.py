@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, UserError
 from refsim.models.registry import get_published, spec_of
 from refsim.options import RunOptions
 from tt_impl import memory
@@ -37,18 +37,22 @@ _WITH_PROMPT = 8
 
 
 def write(out: Path, *, match: str = "", progress: Callable[[str], None] = lambda text: None) -> list[Row]:
-    """Write ``sdpa_chunks.json`` and ``sdpa_chunks.md`` into ``out``, of the systems whose name has all words of
-    ``match``; those left out keep what the folder's file says of them."""
+    """Write ``sdpa_chunks.json`` and ``sdpa_chunks.md`` into ``out``, of those systems alone whose name has all words of
+    ``match``: one table is one run.
+
+    Raises:
+        UserError: no system has these words.
+    """
+    chosen = [system for system in SYSTEMS if all(word in " ".join(system) for word in match.split())]
+    if not chosen:
+        raise UserError(f"no system has the words '{match}'; one of them is '{' '.join(SYSTEMS[0])}'.")
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "sdpa_chunks.json"
-    known = {tuple(row["system"]): row for row in json.loads(path.read_text())} if path.exists() else {}
+    rows = []
     with Worker() as worker:
-        for system in SYSTEMS:
-            if all(word in " ".join(system) for word in match.split()):
-                progress(" ".join(system))
-                known[system] = swept(system, worker)
-    rows = [known[system] for system in SYSTEMS if system in known]
-    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        for system in chosen:
+            progress(" ".join(system))
+            rows.append(swept(system, worker))
+    (out / "sdpa_chunks.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (out / "sdpa_chunks.md").write_text("\n".join(_markdown(rows)) + "\n", encoding="utf-8")
     return rows
 

@@ -33,7 +33,7 @@ def perf(
 @report.command()
 def memory(
     out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
-    match: Annotated[str, typer.Option("-k", help="Systems whose name has all these words; others stay.")] = "",
+    match: Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")] = "",
 ) -> None:
     """Allocate the published systems, pipelines whole, on mock meshes: DRAM, L1, what to swap, what does not fit."""
     from refsim.output import check_folder
@@ -46,7 +46,7 @@ def memory(
 @report.command()
 def sdpa(
     out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
-    match: Annotated[str, typer.Option("-k", help="Systems whose name has all these words; others stay.")] = "",
+    match: Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")] = "",
 ) -> None:
     """Try chunk sizes of ring attention on mock meshes: which fit a core's L1, which ttnn refuses."""
     from refsim.output import check_folder

@@ -123,11 +123,17 @@ def test_no_such_model() -> None:
         memory.latent(LARGE, "4k")
 
 
-def test_the_report_keeps_what_is_not_asked_for(tmp_path) -> None:
-    from tt_impl.memory_report import SYSTEMS, write
+def test_a_report_is_one_run(tmp_path, monkeypatch) -> None:
+    from tt_impl import memory_report
 
-    row = {"system": list(SYSTEMS[0]), "ran": "", "stages": [{"stage": "transformer", "model": "sd35-large"}]}
-    row["stages"][0]["missing"] = "not today"
-    (tmp_path / "memory.json").write_text(json.dumps([row]))
-    assert write(tmp_path, match="no such system") == [row]
-    assert "| sd35-large 1024 | quietbox | cfg2_sp2_tp2 | not today |" in (tmp_path / "README.md").read_text()
+    before = {"system": list(memory_report.SYSTEMS[0]), "ran": "", "stages": []}
+    (tmp_path / "memory.json").write_text(json.dumps([before]))
+    missing = {"stage": "transformer", "model": "wan22-t2v-a14b", "missing": "not today"}
+    row = {"system": ["wan22-t2v-a14b", "480p", "t3k", "sp2_tp4"], "ran": "", "stages": [missing]}
+    monkeypatch.setattr(memory_report, "measured", lambda system, worker: row)
+    assert memory_report.write(tmp_path, match="wan22 t3k") == [row]
+    assert json.loads((tmp_path / "memory.json").read_text()) == [row]
+    table = (tmp_path / "README.md").read_text()
+    assert "| wan22-t2v-a14b 480p | t3k | sp2_tp4 | not today |" in table and "sd35" not in table
+    with pytest.raises(UserError, match="no system has the words 'llama'"):
+        memory_report.write(tmp_path, match="llama")
