@@ -36,6 +36,9 @@ class MeshSpec:
         shape: (rows, columns).
         links: Ethernet links a collective may use per hop, per axis; 0 on an axis of one device.
         torus: per axis, whether the last device is wired back to the first when the mesh is used in 2-D.
+
+    Raises:
+        UserError: ``shape`` is no pair of whole numbers above 0.
     """
 
     name: str
@@ -44,6 +47,10 @@ class MeshSpec:
     shape: tuple[int, int]
     links: tuple[int, int]
     torus: tuple[bool, bool] = (False, False)
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 2 or any(type(n) is not int or n < 1 for n in self.shape):
+            raise UserError(f"mesh {self.name} has shape {self.shape}; give (rows, columns), both at least 1.")
 
     @property
     def num_devices(self) -> int:

@@ -50,6 +50,9 @@ def run(
     for path, name in ((checkpoint, "checkpoint"), (inputs, "inputs")):
         if isinstance(path, str | Path) and not Path(path).exists():
             raise UserError(f"{name} '{path}' does not exist; give the path of one that does.")
+    if out is not None:
+        read = [checkpoint] if isinstance(inputs, dict) else [checkpoint, inputs]
+        output.check_target(Path(out), "out", *map(Path, read))
     _check_installed(options)
     with tempfile.TemporaryDirectory(prefix="refsim-inputs-", ignore_cleanup_errors=True) as folder:
         if isinstance(inputs, dict):

@@ -47,6 +47,9 @@ def run(
         RankFailure: a rank died, raised or hung.
     """
     options = as_options(options, given)
+    if out is not None:
+        read = [checkpoint] if isinstance(inputs, dict) else [checkpoint, inputs]
+        output.check_target(Path(out), "out", *map(Path, read))
     with contextlib.ExitStack() as stack:
         if isinstance(inputs, dict):
             inputs = stack.enter_context(as_file(inputs))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import refsim
+import tt_impl.api
 from refsim.errors import UserError
 from refsim.runtime.pool import Pool
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, relative_rmse, serial_attention
@@ -92,6 +93,28 @@ def test_inputs_that_need_gradients_are_taken_and_left_alone():
     out, _, _ = refsim.simulate_attention(x, x * 2, x + 1, mesh="n300", scheme="ring")
     assert not out.requires_grad
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "ttnn-mock"])
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("model/out.safetensors", "out '.*' would overwrite the input"),
+        ("x.safetensors", "out '.*' would overwrite the input"),
+        ("link.safetensors", "out '.*' would overwrite the input"),
+        ("nowhere/out.safetensors", "out '.*' is not a file in an existing folder"),
+    ],
+)
+def test_an_output_is_checked_before_the_run(tmp_path, backend, out, says):
+    """Never a file of the checkpoint, the input, or a link to one of them; nothing is started first."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "x.safetensors").write_bytes(b"input")
+    (tmp_path / "link.safetensors").symlink_to(tmp_path / "x.safetensors")
+    how = {"inputs": tmp_path / "x.safetensors", "out": tmp_path / out, "mesh": "n300", "parallel": "tp2"}
+    with pytest.raises(UserError, match=says):
+        run = refsim.run if backend == "cpu" else tt_impl.api.run
+        run(tmp_path / "model", **how)
+    assert (tmp_path / "x.safetensors").read_bytes() == b"input"
 
 
 def test_public_names_are_loaded_on_use():

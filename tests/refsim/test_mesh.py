@@ -82,3 +82,9 @@ def test_unknown_mesh_lists_the_names():
     assert caught.value.exit_code == 2
     assert "'t4k'" in str(caught.value)
     assert all(name in str(caught.value) for name in MESHES)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, -1), (8,), (2, 4.0), (True, 2)])
+def test_a_mesh_has_devices(shape):
+    with pytest.raises(UserError, match=r"mesh mine has shape .*; give \(rows, columns\), both at least 1"):
+        MeshSpec("mine", "mine", "blackhole", shape, (1, 1))
