@@ -1,9 +1,9 @@
 """One watched program: its calls are guarded, given values, and noted, whoever wrote it.
 
-    call -> crash guard -> event log -> shadow -> ttnn
-            (a refusal     (what was    (golden
-            instead of a    asked for)   values)
-            dead process)
+call -> crash guard -> event log -> shadow -> ttnn
+        (a refusal     (what was    (golden
+        instead of a    asked for)   values)
+        dead process)
 """
 
 from __future__ import annotations

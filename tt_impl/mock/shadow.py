@@ -18,7 +18,8 @@ import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
-from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call, for_rule
+from tt_impl.mock.golden import OPTION, golden_values, has_golden
+from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call, Rule, for_rule
 from tt_impl.mock.values import RANGES, MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards, host_tensor
 
 __all__ = ["Shadow", "ShadowError", "shadow_values"]
@@ -27,11 +28,14 @@ __all__ = ["Shadow", "ShadowError", "shadow_values"]
 class Shadow:
     """The golden values of one program; ``calls`` counts its operations by name.
 
-    ``evaluations`` counts how often rules computed: once for all devices that share their inputs.
+    ``evaluations`` counts how often rules computed: once for all devices that share their inputs. With ``fallback``,
+    operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fallback: bool = False) -> None:
         self.store = Store()
+        self.fallback = fallback
+        self.fallbacks: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.evaluations: Counter[str] = Counter()
 
@@ -46,26 +50,38 @@ class Shadow:
             return special(self, call)
         if not self._touches_device(call):
             return self._without_device(call)
-        rule = RULES.get(call.name)
-        if rule is None:
+        if call.name not in RULES and not (self.fallback and has_golden(call.name)):
             raise MissingRule(call.name)
         # Read before the operation runs: it may free its inputs, or be told to write into one of them.
         shards = {id(t): self.store.read(t, call.name) for t in self._inputs(call)}
         result = call.proceed()
         outputs = [t for t in tensors_in(result) if on_device(t)]
         context = Call(call.name, call.args, call.kwargs, outputs, self.store)
-        mesh_shape = next(iter(shards.values())).mesh_shape if shards else (1, 1)
-        kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in for_rule(call.kwargs).items()}
-        try:
-            golden = rule(context, _prepare(call.args, shards, mesh_shape), kwargs)
-        except TypeError as error:
-            raise RefusedOption(call.name, f"this call: {error}") from error
+        golden = self._golden(context, shards)
         self.evaluations[call.name] += context.evaluations
         if len(golden) != len(outputs):
             raise ShadowError(f"{call.name} gives {len(outputs)} tensors, but its shadow rule {len(golden)}.")
         for tensor, value in zip(outputs, golden, strict=True):
             self.store.write(tensor, value, call.name)
         return result
+
+    def _golden(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
+        """Values of the outputs by the rule; by ttnn's golden function where there is none, or it refuses an option."""
+        rule = RULES.get(context.name)
+        if rule is None:
+            self.fallbacks[context.name] += 1
+            return golden_values(context, shards)
+        try:
+            return _by_rule(rule, context, shards)
+        except RefusedOption as refused:
+            if not (self.fallback and has_golden(context.name)):
+                raise
+            try:
+                golden = golden_values(context, shards)
+            except ShadowError as error:
+                raise refused from error
+        self.fallbacks[context.name + OPTION] += 1
+        return golden
 
     @staticmethod
     def _touches_device(call: Invocation) -> bool:
@@ -87,11 +103,24 @@ class Shadow:
 
 
 @contextmanager
-def shadow_values() -> Iterator[Shadow]:
-    """Compute golden values while the block runs; tensors made before have none."""
-    shadow = Shadow()
+def shadow_values(fallback: bool = False) -> Iterator[Shadow]:
+    """Compute golden values while the block runs; tensors made before have none.
+
+    Args:
+        fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
+    """
+    shadow = Shadow(fallback)
     with intercepted(shadow.handle):
         yield shadow
+
+
+def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
+    mesh_shape = next(iter(shards.values())).mesh_shape if shards else (1, 1)
+    kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in for_rule(context.kwargs).items()}
+    try:
+        return rule(context, _prepare(context.args, shards, mesh_shape), kwargs)
+    except TypeError as error:
+        raise RefusedOption(context.name, f"this call: {error}") from error
 
 
 def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int]) -> Any:
