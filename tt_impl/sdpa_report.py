@@ -37,8 +37,8 @@ _WITH_PROMPT = 8
 
 
 def write(out: Path, *, match: str = "", progress: Callable[[str], None] = lambda text: None) -> list[Row]:
-    """Write ``sdpa_chunks.json`` and ``sdpa_chunks.md`` into ``out``, of those systems alone whose name has all words of
-    ``match``: one table is one run.
+    """Write ``sdpa_chunks.json`` and ``sdpa_chunks.md`` into ``out``, of those systems alone whose name has all
+    words of ``match``: one table is one run.
 
     Raises:
         UserError: no system has these words.
