@@ -71,9 +71,9 @@ def _on_one_device(operation: FastOperation, call: Call, inputs: dict[int, Shard
         args, kwargs = prepare(args, kwargs)
         result = operation.golden_function(*args, **kwargs)
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise ShadowError(
-            f"the golden function of {call.name} fails with {type(error).__name__} ({said}); it needs a shadow rule."
+            f"the golden function of {call.name} fails with {type(error).__name__} ({message}); it needs a shadow rule."
         ) from error
     values = _leaves(result)
     if len(values) != len(call.outputs):
