@@ -27,7 +27,8 @@ from refsim import processes
 from refsim.checkpoint import Checkpoint
 from refsim.jobs import Job, failure, named
 from tt_impl import progress
-from tt_impl.mesh import open_mesh, stand_in
+from tt_impl.backends import get_backend, stand_in
+from tt_impl.mesh import open_mesh
 
 _BACKTRACE = re.compile(r"\s*backtrace:")  # of C++, at the end of ttnn's messages; it stays in the traceback
 
@@ -59,8 +60,8 @@ def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
         recorder = Recorder(folder / "last_op")
         progress.write_to(folder)
         with contextlib.ExitStack() as stack:
-            if message["kind"] == "mock" and message["values"]:
-                stack.enter_context(stand_in().values())
+            if message["values"]:
+                stack.enter_context(get_backend(message["kind"]).values())
             stack.enter_context(intercepted(recorder))
             if message["optable"]:
                 from tt_impl.optable import OpTable

@@ -51,7 +51,7 @@ def no_mock() -> None:
     from tt_impl.mesh import open_mesh
 
     for name in (module_name(path)[0] for path in files("tt_impl")):
-        if not name.startswith(("tt_impl.mock", "tt_impl.kernels")):
+        if not name.startswith(("tt_impl.mock", "tt_impl.harness", "tt_impl.kernels")):
             importlib.import_module(name)
     try:
         with open_mesh("n150", "device"):

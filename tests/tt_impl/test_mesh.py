@@ -10,10 +10,10 @@ import pytest
 from refsim.errors import UserError
 from refsim.mesh import MESHES
 from tests.tt_impl.worker import cases_of, launch, run_cases
-from tt_impl import installed
-from tt_impl import mesh as mesh_module
+from tt_impl import backends, cluster, installed
+from tt_impl.cluster import derive_fabric
 from tt_impl.launch import Worker
-from tt_impl.mesh import derive_fabric, open_mesh
+from tt_impl.mesh import open_mesh
 
 # name: (compute grid x, y; fabric). Grids: 8x8 on Wormhole cards, 8x9 on a Galaxy; 11x10 on P150 and P300, 12x10
 # on a Blackhole Galaxy.
@@ -82,12 +82,12 @@ def test_unknown_kind_and_mesh() -> None:
 
 
 def test_no_silicon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(mesh_module, "DEVICE_NODES", tmp_path / "none")
-    monkeypatch.delenv(mesh_module.SIMULATOR, raising=False)
-    monkeypatch.delenv(mesh_module.CLUSTER_DESCRIPTOR, raising=False)
+    monkeypatch.setattr(backends, "DEVICE_NODES", tmp_path / "none")
+    monkeypatch.delenv(backends.SIMULATOR, raising=False)
+    monkeypatch.delenv(backends.CLUSTER_DESCRIPTOR, raising=False)
     with pytest.raises(UserError, match="no Tenstorrent device"), open_mesh("n150", "device"):
         pass
-    monkeypatch.setenv(mesh_module.SIMULATOR, "libttsim_wh.so")
+    monkeypatch.setenv(backends.SIMULATOR, "libttsim_wh.so")
     with pytest.raises(UserError, match="would not open silicon"), open_mesh("n150", "device"):
         pass
 
@@ -99,12 +99,12 @@ def test_simulator_setup_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         with pytest.raises(UserError, match=match), open_mesh(mesh, "sim"):
             pass
 
-    monkeypatch.setattr(mesh_module, "installed_toolchain", lambda package: None)
-    monkeypatch.delenv(mesh_module.SIMULATOR, raising=False)
-    monkeypatch.delenv(mesh_module.CLUSTER_DESCRIPTOR, raising=False)
+    monkeypatch.setattr(backends, "installed_toolchain", lambda package: None)
+    monkeypatch.delenv(backends.SIMULATOR, raising=False)
+    monkeypatch.delenv(backends.CLUSTER_DESCRIPTOR, raising=False)
     refused("n150", "needs TT_METAL_SIMULATOR")
     library = tmp_path / "libttsim_wh.so"
-    monkeypatch.setenv(mesh_module.SIMULATOR, str(library))
+    monkeypatch.setenv(backends.SIMULATOR, str(library))
     refused("n150", "is not a file")
     library.touch()
     refused("n150", "soc_descriptor.yaml beside")
@@ -114,13 +114,13 @@ def test_simulator_setup_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     refused("n150", "no RISC-V toolchain")
     pair = tmp_path / "libttsim_wh_x2.so"
     pair.touch()
-    monkeypatch.setenv(mesh_module.SIMULATOR, str(pair))
+    monkeypatch.setenv(backends.SIMULATOR, str(pair))
     refused("n300", "needs TT_METAL_MOCK_CLUSTER_DESC_PATH")
-    assert mesh_module._process.opened is None
+    assert cluster.process.opened is None
 
 
 def test_only_a_mock_mesh_loads_the_mock(tmp_path: Path) -> None:
-    if mesh_module.DEVICE_NODES.is_dir():
+    if backends.DEVICE_NODES.is_dir():
         pytest.skip("a Tenstorrent device is present")
     done = launch("tests.tt_impl.programs", "no_mock", folder=tmp_path)
     refused, loaded, mock = done.stdout.splitlines()[-3:]

@@ -95,7 +95,8 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str, timeout_s: float = T
 def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[str]], progress: str) -> dict[str, Any]:
     """Runs in the worker: every case inside a shadow of its own; a line of JSON in ``progress`` for each."""
     from tests.tt_impl.env import Env
-    from tt_impl.mesh import Mesh, derive_fabric
+    from tt_impl.cluster import derive_fabric
+    from tt_impl.mesh import Mesh
     from tt_impl.mock.shadow import shadow_values
 
     spec = options.mesh

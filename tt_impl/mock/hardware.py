@@ -1,25 +1,40 @@
-"""What the rest of ``tt_impl`` asks of the mock: a machine that seems to have a mesh, and values for what it computes.
+"""A machine that seems to have a mesh: its environment, the open mesh, and values for what is computed there.
 
-``tt_impl.mesh.stand_in`` imports this module, for meshes of kind ``mock`` only; on silicon and in ttsim nothing of this
-package is loaded.
+On silicon and in ttsim nothing of this package is loaded: ``tt_impl.backends.stand_in`` imports this module, for meshes
+of kind ``mock`` only, and so does ``tt_impl.harness``, which knows no other kind.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refsim.mesh import MeshSpec
+from refsim.mesh import MeshSpec, get_mesh
+from tt_impl import cluster
 from tt_impl.installed import CLUSTER_DESCRIPTOR, SIMULATOR
 from tt_impl.mock import environment
 from tt_impl.mock.descriptor import descriptor
 
 if TYPE_CHECKING:
+    import ttnn
+
     from tt_impl.mock.shadow import Shadow
 
-__all__ = ["descriptor", "install", "refusals", "share", "values"]
+
+def prepare(mesh: MeshSpec | str) -> MeshSpec:
+    """Point ttnn at a mock cluster of ``mesh``, by environment variables; to be called before ttnn opens anything.
+
+    Raises:
+        UserError: there is no such mesh or no mock of it, or this process has opened another cluster.
+    """
+    spec = get_mesh(mesh)
+    if cluster.claim("mock", spec, descriptor(spec)):
+        cluster.process.folder = install(spec)
+    return spec
 
 
 def install(spec: MeshSpec) -> Path:
@@ -34,9 +49,35 @@ def install(spec: MeshSpec) -> Path:
     return folder
 
 
+@contextmanager
+def ttnn_mock(
+    mesh: MeshSpec | str = "t3k", *, fabric: str | None = None, fallback: bool = False
+) -> Iterator[ttnn.MeshDevice]:
+    """A mesh without hardware: ``with ttnn_mock("t3k") as mesh_device:``, golden values included.
+
+    Args:
+        mesh: one of ``refsim meshes``, or a mesh of your own.
+        fabric: name of a ``ttnn.FabricConfig``; None derives it from the topologies of the mesh.
+        fallback: operations without a rule are answered by ttnn's golden functions, which proves nothing about them.
+
+    Raises:
+        UserError: no such mesh or fabric; another cluster was opened in this process, or one is open.
+    """
+    spec = prepare(mesh)
+    with temporary_files_in(cluster.process.folder):
+        with cluster.opened(spec, fabric or cluster.derive_fabric(spec)) as device, refusals(), values(fallback):
+            yield device
+
+
 def temporary_files_in(folder: Path) -> AbstractContextManager[None]:
     """See :func:`tt_impl.mock.environment.temporary_files_in`."""
     return environment.temporary_files_in(folder)
+
+
+def keep_temporary_files() -> None:
+    """Have what ttnn brings along leave its files with the mock's, in a process whose meshes others open."""
+    tempfile.tempdir = tempfile.gettempdir()  # Python's own stay where they would have been
+    os.environ["TMPDIR"] = str(cluster.process.folder)
 
 
 def refusals() -> AbstractContextManager[None]:
@@ -47,11 +88,11 @@ def refusals() -> AbstractContextManager[None]:
     return intercepted(refuse_crashes)
 
 
-def values() -> AbstractContextManager[Shadow]:
+def values(fallback: bool = False) -> AbstractContextManager[Shadow]:
     """While it is open, every operation computes its golden values."""
     from tt_impl.mock.shadow import shadow_values
 
-    return shadow_values()
+    return shadow_values(fallback=True) if fallback else shadow_values()
 
 
 def share() -> None:
