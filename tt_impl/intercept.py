@@ -36,6 +36,8 @@ METHODS = (
 )
 DEVICE_METHODS = ("create_submesh", "create_submeshes", "load_sub_device_manager")
 FUNCTIONS = ("aggregate_tensor", "combine_device_tensors", "distribute_tensor", "begin_trace_capture")
+MARKS = ("create_global_semaphore", "reset_global_semaphore_value", "synchronize_device")
+"""Functions that handle no tensors, but order what does."""
 
 
 @dataclass
@@ -59,11 +61,11 @@ _inside = 0
 
 
 @contextmanager
-def intercepted(handler: Handler) -> Iterator[None]:
-    """Send every call of ttnn through ``handler`` while the block runs."""
+def intercepted(handler: Handler, first: bool = False) -> Iterator[None]:
+    """Send every call of ttnn through ``handler`` while the block runs; ``first`` puts it before all others."""
     if not _handlers:
         _patch()
-    _handlers.append(handler)
+    _handlers.insert(0 if first else len(_handlers), handler)
     try:
         yield
     finally:
@@ -110,7 +112,7 @@ def _patch() -> None:
     for owner, prefix, names in (
         (ttnn.Tensor, "ttnn.Tensor.", METHODS),
         (ttnn.MeshDevice, "ttnn.MeshDevice.", DEVICE_METHODS),
-        (ttnn, "ttnn.", FUNCTIONS),
+        (ttnn, "ttnn.", FUNCTIONS + MARKS),
     ):
         for name in names:
             _replace(owner, name, _caught(prefix + name, getattr(owner, name)))

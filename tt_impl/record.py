@@ -19,7 +19,7 @@ _COLLECTIVES = {
 }
 _FUSED = {"ttnn.experimental.all_gather_minimal_matmul_async": "all_gather"}
 """Operations that are a collective and a matmul in one."""
-_BYTES = {ttnn.bfloat16: 2.0, ttnn.float32: 4.0, ttnn.bfloat8_b: 1088 / 1024, ttnn.bfloat4_b: 576 / 1024}
+BYTES = {ttnn.bfloat16: 2.0, ttnn.float32: 4.0, ttnn.bfloat8_b: 1088 / 1024, ttnn.bfloat4_b: 576 / 1024}
 
 
 class Recorder:
@@ -62,7 +62,7 @@ def collectives(call: Invocation, inputs: list[ttnn.Tensor]) -> list[dict[str, A
     ``within`` names the operation where the collective is only a part of it.
     """
     if (part := _FUSED.get(call.name)) is not None:
-        size = math.prod(inputs[0].shape) * _BYTES.get(inputs[0].dtype, 4.0)
+        size = math.prod(inputs[0].shape) * BYTES.get(inputs[0].dtype, 4.0)
         axis = call.kwargs.get("cluster_axis")
         return [{"collective": part, "axis": axis, "bytes": int(size), "within": call.name}]
     name = _COLLECTIVES.get(call.name)
@@ -73,7 +73,7 @@ def collectives(call: Invocation, inputs: list[ttnn.Tensor]) -> list[dict[str, A
     moved = inputs[1:3] if name == "ring_attention" else inputs[:1]
     if name == "ring_attention" and call.kwargs.get("logical_l"):
         moved += inputs[4:6]  # a prompt that is cut over the ring travels too
-    size = sum(math.prod(t.shape) * _BYTES.get(t.dtype, 4.0) for t in moved)
+    size = sum(math.prod(t.shape) * BYTES.get(t.dtype, 4.0) for t in moved)
     return [{"collective": name, "axis": call.kwargs.get("cluster_axis"), "bytes": int(size)}]
 
 
@@ -82,7 +82,7 @@ def _borders(call: Invocation) -> list[dict[str, Any]]:
     x, dims, left, right, _mode, axes = call.args[:6]
     shape, found = list(x.shape), []
     for dim, before, after, axis in zip(dims, left, right, axes, strict=True):
-        border = _BYTES.get(x.dtype, 4.0) * math.prod(shape) / shape[dim] * before
+        border = BYTES.get(x.dtype, 4.0) * math.prod(shape) / shape[dim] * before
         shape[dim] += before + after
         found.append({"collective": "neighbor_pad", "axis": axis, "bytes": int(border)})
     return found

@@ -38,7 +38,7 @@ LENT = re.compile(
     rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
 )
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
-LEAVES = ("cluster", "freed", "installed", "intercept")
+LEAVES = ("cluster", "freed", "installed", "intercept", "record")
 MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "launch", "layers", "models", "parallel", "pipelines", "worker")

@@ -14,6 +14,7 @@ ON_T3K = cases_of(
     "collectives",
     "conv",
     "eltwise",
+    "events",
     "golden",
     "layout",
     "matmul",

@@ -17,7 +17,7 @@ import torch
 import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
-from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
+from tt_impl.intercept import MARKS, Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call, Rule, for_rule
 from tt_impl.mock.values import RANGES, MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards, host_tensor
@@ -244,6 +244,7 @@ SPECIAL: dict[str, Callable[[Shadow, Invocation], Any]] = {
     "ttnn.copy_host_to_device_tensor": _copy_to_device,
     "ttnn.MeshDevice.create_submesh": _valueless,
     "ttnn.MeshDevice.create_submeshes": _valueless,
+    **{f"ttnn.{name}": _valueless for name in MARKS},
     "ttnn.zeros": _fill(0.0),
     "ttnn.zeros_like": _fill(0.0),
     "ttnn.ones": _fill(1.0),

@@ -1,0 +1,127 @@
+"""What the event log notes of a program: lines, buffers, options, collectives, frees."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from refsim.errors import RefsimError
+from tests.tt_impl.env import Env, collect
+from tt_impl.intercept import intercepted
+
+
+def _here() -> int:
+    return inspect.currentframe().f_back.f_lineno
+
+
+def _log(t: Env) -> Any:
+    from tt_impl.mock.events import EventLog
+
+    return EventLog(t.shadow)
+
+
+def lines_and_buffers(t: Env) -> None:
+    ttnn, log = t.ttnn, _log(t)
+    x = t.put(t.rand(1, 1, 64, 128), (2, 3))
+    with intercepted(log, first=True):
+        total, line = ttnn.add(x, 2.5), _here()
+        ttnn.multiply_(total, x)
+        view = ttnn.reshape(total, (1, 32, 32))
+    added, multiplied, viewed = log.events
+    assert added.where == f"tests/tt_impl/cases/events.py:{line}", added.where
+    assert [use.shape for use in added.inputs] == [(1, 1, 32, 32)] and added.options == {"1": 2.5}
+    (result,) = added.outputs
+    assert (result.dtype, result.layout, result.memory, result.sharding) == ("BFLOAT16", "TILE", "DRAM", None)
+    assert (result.bytes, result.devices, result.mesh) == (2 * 32 * 32, tuple(range(8)), (2, 4))
+    assert (result.buffer, result.address) == (total.buffer_unique_id(), total.buffer_address())
+    assert added.written == () and multiplied.written == (result.buffer,)
+    assert viewed.outputs[0].buffer == result.buffer == view.buffer_unique_id() and viewed.written == ()
+    assert [event.number for event in log.events] == [0, 1, 2] and log.ops()["ttnn.add"] == 1
+
+
+def bytes_are_those_of_a_device(t: Env) -> None:
+    ttnn, log = t.ttnn, _log(t)
+    with intercepted(log, first=True):
+        t.put(t.rand(5, 7))
+        t.put(t.rand(5, 7), layout="ROW_MAJOR")
+        t.put(t.rand(5, 7), dtype="bfloat8_b")
+        x = t.put(t.rand(1, 1, 64, 32))
+        memory = ttnn.create_sharded_memory_config((1, 1, 64, 32), ttnn.CoreGrid(y=2, x=1), ttnn.ShardStrategy.HEIGHT)
+        ttnn.to_memory_config(x, memory)
+    sizes = [event.outputs[0].bytes for event in log.events]
+    assert sizes[:4] == [2048, 5 * 32, 1088, 4096], sizes
+    sharded = log.events[-1].outputs[0]
+    assert (sharded.memory, sharded.sharding) == ("L1", "HEIGHT_SHARDED")
+
+
+def collectives_of_all_kinds(t: Env) -> None:
+    ttnn, log = t.ttnn, _log(t)
+    x = t.put(t.rand(1, 1, 128, 128), (2, 3))
+    semaphores = t.semaphores(4)
+    with intercepted(log, first=True):
+        ttnn.all_gather(x, 3, cluster_axis=1, topology=t.linear)
+        ttnn.all_reduce(x, cluster_axis=0, num_links=1)
+        ttnn.experimental.all_gather_async(x, 3, 0, t.device, t.linear, semaphores[:2], num_links=1)
+        ttnn.experimental.neighbor_pad_async(
+            ttnn.to_layout(x, ttnn.ROW_MAJOR_LAYOUT), [2], [1], [1], "zeros", [1], [semaphores[2]], [semaphores[3]],
+            num_links=[1], topology=t.linear,
+        )  # fmt: skip
+        ttnn.mesh_partition(x, 2, cluster_axis=0)
+    found = [entry for event in log.events for entry in event.collectives]
+    kinds = [(e["collective"], e["axis"], e["bytes"], e["topology"], e["links"]) for e in found]
+    assert kinds == [
+        ("all_gather", 1, 4096, "Linear", None),
+        ("all_reduce", 0, 4096, None, 1),
+        ("all_gather", 0, 4096, "Linear", 1),
+        ("neighbor_pad", 1, 64, "Linear", 1),
+    ], kinds
+    addresses = [ttnn.get_global_semaphore_address(semaphore) for semaphore in semaphores]
+    assert log.events[2].options["semaphores"] == addresses[:2]
+    assert log.events[4].options["semaphores"] == addresses[2:]
+
+
+def frees(t: Env) -> None:
+    ttnn, log = t.ttnn, _log(t)
+    with intercepted(log, first=True):
+        first = t.put(t.rand(32, 32))
+        buffer = first.buffer_unique_id()
+        ttnn.deallocate(first)
+        second = t.put(t.rand(32, 32))
+        other = second.buffer_unique_id()
+        del second
+        third = t.put(t.rand(32, 32))
+    assert third.buffer_unique_id() not in (buffer, other)
+    assert [(free.buffer, free.event, free.how) for free in log.frees[:1]] == [(buffer, 1, "deallocate")]
+    assert (other, 3, "reused") in [(free.buffer, free.event, free.how) for free in log.frees], log.frees
+
+
+def marks_and_errors(t: Env) -> None:
+    """Semaphores and synchronisations are events; a call that failed is one and says so."""
+    ttnn, log = t.ttnn, _log(t)
+    x = t.put(t.rand(32, 32))
+    with intercepted(log, first=True):
+        (semaphore,) = t.semaphores(1)
+        ttnn.reset_global_semaphore_value(semaphore, 0)
+        ttnn.synchronize_device(t.device)
+        try:
+            ttnn.experimental.mish(x)
+        except (RefsimError, AttributeError):
+            pass
+        try:
+            ttnn.add(x, "text")
+        except TypeError:
+            pass
+        ttnn.deallocate(x)
+        try:
+            ttnn.add(x, 1.0)
+        except RefsimError:
+            pass
+    address = ttnn.get_global_semaphore_address(semaphore)
+    made, reset, synchronized = log.events[:3]
+    assert made.options["result"] == address and reset.options["semaphores"] == [address]
+    assert synchronized.op == "ttnn.synchronize_device"
+    failed = next(event for event in log.events if event.error)
+    assert failed.error == "TypeError" and failed.outputs == []
+
+
+CASES = collect(globals())
