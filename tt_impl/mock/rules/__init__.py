@@ -1,5 +1,39 @@
 """Shadow rules by family; importing this package registers them."""
 
-from tt_impl.mock.rules import attention, cache, collectives, conv, eltwise, group_norm, heads, layout, matmul, norm
+from tt_impl.mock.rules import (
+    attention,
+    backward,
+    binary,
+    cache,
+    collectives,
+    conv,
+    creation,
+    data_movement,
+    eltwise,
+    group_norm,
+    heads,
+    indexing,
+    layout,
+    matmul,
+    norm,
+    reduction,
+)
 
-__all__ = ["attention", "cache", "collectives", "conv", "eltwise", "group_norm", "heads", "layout", "matmul", "norm"]
+__all__ = [
+    "attention",
+    "backward",
+    "binary",
+    "cache",
+    "collectives",
+    "conv",
+    "creation",
+    "data_movement",
+    "eltwise",
+    "group_norm",
+    "heads",
+    "indexing",
+    "layout",
+    "matmul",
+    "norm",
+    "reduction",
+]

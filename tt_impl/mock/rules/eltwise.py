@@ -1,8 +1,11 @@
-"""Elementwise operations, reductions, softmax and embedding."""
+"""Elementwise operations of one tensor, and the activations that other operations apply at their end.
+
+A function of this table takes the tensor and the operation's parameters under ttnn's own names; as an activation it
+takes the parameters of a ``ttnn.UnaryWithParam`` in the same order.
+"""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,184 +17,270 @@ from tt_impl.mock.rules.registry import per_device
 
 Number = int | float
 
-UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+
+def sigmoid(x: Tensor, vector_mode: int = 4, mode: Any = None) -> Tensor:
+    """Both vector modes and all accuracies are the same function."""
+    if vector_mode not in (2, 4):
+        raise TypeError(f"vector_mode {vector_mode} is not known")
+    return torch.sigmoid(x)
+
+
+def gelu(x: Tensor, *, variant: Any = None) -> Tensor:
+    return F.gelu(x, approximate="tanh" if getattr(variant, "name", "") == "Tanh" else "none")
+
+
+def selu(x: Tensor, scale: float = 1.0507, alpha: float = 1.67326) -> Tensor:
+    return scale * (x.clamp(min=0) + alpha * torch.expm1(x.clamp(max=0)))
+
+
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    return F.softplus(x, beta, threshold)
+
+
+def celu(x: Tensor, alpha: float = 1.0, _reciprocal: float | None = None) -> Tensor:
+    return F.celu(x, alpha)
+
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return F.elu(x, alpha)
+
+
+def xielu(x: Tensor, alpha_p: float = 0.8, alpha_n: float = 0.8) -> Tensor:
+    """Positive side a parabola, negative side an exponential, with beta = 0.5 and eps = -1e-6."""
+    negative = alpha_n * torch.expm1(x.clamp(max=-1e-6)) - alpha_n * x
+    return torch.where(x > 0, alpha_p * x * x, negative) + 0.5 * x
+
+
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    return torch.logit(x, eps)
+
+
+def round_(x: Tensor, decimals: int | None = 0) -> Tensor:
+    return torch.round(x, decimals=decimals or 0)
+
+
+def prelu(x: Tensor, weight: Tensor | Number | Sequence[float]) -> Tensor:
+    """``weight`` is one number, or one per channel (dim 1)."""
+    if isinstance(weight, list | tuple):
+        (weight,) = weight
+    if isinstance(weight, Tensor):
+        weight = weight.reshape((-1,) + (1,) * (x.dim() - 2)) if x.dim() > 1 else weight.reshape(-1)
+    return torch.where(x < 0, weight * x, x)
+
+
+def rdiv(x: Tensor, value: float, rounding_mode: str | None = None) -> Tensor:
+    return torch.div(torch.full_like(x, value), x, rounding_mode=rounding_mode)
+
+
+def fill(x: Tensor, fill_value: Number) -> Tensor:
+    return torch.full_like(x, fill_value)
+
+
+def alt_complex_rotate90(x: Tensor) -> Tensor:
+    """Pairs along the last dim (a, b) -> (-b, a): times i, if they are complex numbers."""
+    pairs = x.unflatten(-1, (-1, 2))
+    return torch.stack((-pairs[..., 1], pairs[..., 0]), -1).flatten(-2)
+
+
+def tril(x: Tensor, *, diagonal: int = 0) -> Tensor:
+    return torch.tril(x, diagonal)
+
+
+def triu(x: Tensor, *, diagonal: int = 0) -> Tensor:
+    return torch.triu(x, diagonal)
+
+
+def clamp(x: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
+    return torch.clamp(x, min, max)
+
+
+UNARY: dict[str, Callable[..., Tensor]] = {
     "abs": torch.abs,
+    "acos": torch.acos,
+    "acosh": torch.acosh,
+    "alt_complex_rotate90": alt_complex_rotate90,
+    "asin": torch.asin,
+    "asinh": torch.asinh,
+    "atan": torch.atan,
+    "atanh": torch.atanh,
+    "bitwise_not": torch.bitwise_not,
+    "cbrt": lambda x: torch.sign(x) * torch.abs(x).pow(1 / 3),
     "ceil": torch.ceil,
+    "celu": celu,
+    "clamp": clamp,
+    "clip": clamp,
     "cos": torch.cos,
+    "cosh": torch.cosh,
+    "deg2rad": torch.deg2rad,
+    "digamma": torch.digamma,
+    "elu": elu,
+    "eqz": lambda x: x == 0,
     "erf": torch.erf,
+    "erfc": torch.erfc,
+    "erfinv": torch.erfinv,
     "exp": torch.exp,
+    "exp2": torch.exp2,
+    "expm1": torch.expm1,
+    "fill": fill,
     "floor": torch.floor,
+    "frac": torch.frac,
+    "gelu": gelu,
+    "gez": lambda x: x >= 0,
+    "gtz": lambda x: x > 0,
+    "hardmish": lambda x: x * (x + 2).clamp(0, 2) / 2,
+    "hardshrink": lambda x, lambd=0.5: F.hardshrink(x, lambd),
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val),
+    "heaviside": lambda x, value: torch.heaviside(x, torch.as_tensor(value, dtype=x.dtype)),
+    "i0": torch.special.i0,
+    "i1": torch.special.i1,
     "identity": lambda x: x,
+    "isfinite": torch.isfinite,
+    "isinf": torch.isinf,
+    "isnan": torch.isnan,
+    "isneginf": torch.isneginf,
+    "isposinf": torch.isposinf,
+    "leaky_relu": lambda x, negative_slope: torch.where(x < 0, negative_slope * x, x),
+    "lez": lambda x: x <= 0,
+    "lgamma": torch.lgamma,
     "log": torch.log,
+    "log10": torch.log10,
+    "log1p": torch.log1p,
+    "log2": torch.log2,
+    "log_sigmoid": F.logsigmoid,
+    "logical_not": torch.logical_not,
+    "logical_not_": torch.logical_not,
+    "logit": logit,
+    "ltz": lambda x: x < 0,
+    "mish": F.mish,
+    "multigammaln": lambda x: torch.special.multigammaln(x, 4),
     "neg": torch.neg,
+    "nez": lambda x: x != 0,
+    "polygamma": lambda x, k: torch.polygamma(k, x),
+    "prelu": prelu,
+    "rad2deg": torch.rad2deg,
+    "rdiv": rdiv,
     "reciprocal": torch.reciprocal,
     "relu": torch.relu,
+    "relu6": lambda x: x.clamp(0, 6),
+    "relu_max": lambda x, upper_limit: x.clamp(0, upper_limit),
+    "relu_min": lambda x, lower_limit: x.clamp(min=lower_limit),
+    "round": round_,
+    "rpow": lambda x, exponent: torch.pow(exponent, x),
     "rsqrt": torch.rsqrt,
-    "sigmoid": torch.sigmoid,
+    "selu": selu,
+    "sigmoid": sigmoid,
+    "sigmoid_accurate": torch.sigmoid,
     "sign": torch.sign,
+    "signbit": torch.signbit,
     "silu": F.silu,
     "sin": torch.sin,
+    "sinh": torch.sinh,
+    "softcap": lambda x, beta: beta * torch.tanh(x / beta),
+    "softplus": softplus,
+    "softshrink": lambda x, lambd=0.5: F.softshrink(x, lambd),
+    "softsign": F.softsign,
     "sqrt": torch.sqrt,
     "square": torch.square,
+    "swish": F.silu,
+    "tan": torch.tan,
     "tanh": torch.tanh,
+    "tanhshrink": F.tanhshrink,
+    "threshold": lambda x, threshold, value: F.threshold(x, threshold, value),
+    "tril": tril,
+    "triu": triu,
+    "trunc": torch.trunc,
+    "xielu": xielu,
 }
 
-BINARY: dict[str, Callable[[Any, Any], Tensor]] = {
-    "add": operator.add,
-    "div": operator.truediv,
-    "eq": operator.eq,
-    "ge": operator.ge,
-    "gt": operator.gt,
-    "le": operator.le,
-    "lt": operator.lt,
-    "maximum": lambda a, b: torch.maximum(a, torch.as_tensor(b, dtype=a.dtype)),
-    "minimum": lambda a, b: torch.minimum(a, torch.as_tensor(b, dtype=a.dtype)),
-    "multiply": operator.mul,
-    "ne": operator.ne,
-    "rsub": lambda a, b: b - a,
-    "subtract": operator.sub,
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "add_unary_sfpu": lambda x, value: x + value,
+    "clamp_tss": clamp,
+    "div_unary_sfpu": lambda x, value: x / value,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "logical_not_unary": torch.logical_not,
+    "logsigmoid": F.logsigmoid,
+    "maximum": lambda x, value: x.clamp(min=value),
+    "minimum": lambda x, value: x.clamp(max=value),
+    "mul_unary_sfpu": lambda x, value: x * value,
+    "power": torch.pow,
+    "power_iterative": torch.pow,
+    "prelu_sfpu": prelu,
+    "recip": torch.reciprocal,
+    "rsub": lambda x, value: value - x,
+    "sub_unary_sfpu": lambda x, value: x - value,
+    "unary_eq": torch.eq,
+    "unary_ge": torch.ge,
+    "unary_gt": torch.gt,
+    "unary_le": torch.le,
+    "unary_lt": torch.lt,
+    "unary_ne": torch.ne,
 }
+"""What a ``ttnn.UnaryOpType`` names otherwise than the operation."""
 
-IN_PLACE = {"add_": "add", "divide_": "div", "multiply_": "multiply", "rsub_": "rsub", "subtract_": "subtract"}
+ACCURACIES = frozenset("erf erfc exp gelu gelu_approx log log10 log1p log2 mish rsqrt sigmoid sqrt tanh".split())
+"""Activations whose parameters choose how well the same function is approximated."""
 
 
 def activate(x: Tensor, activation: Any) -> Tensor:
     """Apply an activation: a name ("gelu"), a ``ttnn.UnaryOpType``, that with parameters, or a ``UnaryWithParam``."""
     if activation is None:
         return x
+    kind, parameters = activation, getattr(activation, "params", ())
     if isinstance(activation, tuple):
-        activation = activation[0]
-    kind = getattr(activation, "op_type", activation)
+        kind, *parameters = activation
+    kind = getattr(kind, "op_type", kind)
     name = (kind if isinstance(kind, str) else kind.name).lower()
-    if name in ("gelu", "gelu_approx"):  # the parameter chooses a lookup table for the same function
-        return F.gelu(x)
-    if name == "gelu_tanh":
-        return F.gelu(x, approximate="tanh")
-    if name in UNARY:
-        return UNARY[name](x)
-    raise TypeError(f"activation '{name}' is not known")
+    if name in ACCURACIES:
+        name, parameters = name.removesuffix("_approx"), ()
+    function = ACTIVATIONS.get(name) or UNARY.get(name)
+    if function is None:
+        raise TypeError(f"activation '{name}' is not known")
+    return as_numbers(function(x, *parameters), x)
 
 
-def _chain(x: Tensor, activations: Sequence[Any]) -> Tensor:
+def as_numbers(result: Tensor, like: Tensor) -> Tensor:
+    """Truth values as zeros and ones of the other tensor's dtype."""
+    return result.to(like.dtype) if result.dtype == torch.bool else result
+
+
+def chain(x: Tensor, activations: Sequence[Any] | None) -> Tensor:
+    """Activations one after the other, nothing rounded in between."""
     for activation in activations or ():
         x = activate(x, activation)
     return x
 
 
-def _unary(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    return lambda input_tensor: function(input_tensor)
-
-
-def _binary(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
-    def rule(
-        input_tensor_a: Tensor | Number,
-        input_tensor_b: Tensor | Number,
-        *,
-        activations: Sequence[Any] = (),
-        input_tensor_a_activations: Sequence[Any] = (),
-        input_tensor_b_activations: Sequence[Any] = (),
-    ) -> Tensor:
-        a = _chain(input_tensor_a, input_tensor_a_activations)
-        b = _chain(input_tensor_b, input_tensor_b_activations)
-        if not isinstance(a, Tensor):
-            a = torch.as_tensor(a, dtype=b.dtype)
-        result = function(a, b)
-        return _chain(result.to(a.dtype) if result.dtype == torch.bool else result, activations)
+def _unary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def rule(input_tensor: Tensor, *parameters: Any, **options: Any) -> Tensor:
+        return as_numbers(function(input_tensor, *parameters, **options), input_tensor)
 
     return rule
 
 
 for _name, _function in UNARY.items():
     per_device(_name)(_unary(_function))
-for _name, _function in BINARY.items():
-    per_device(_name)(_binary(_function))
-for _name, _plain in IN_PLACE.items():
-    per_device(_name)(_binary(BINARY[_plain]))
 
 
-@per_device("gelu")
-def gelu(input_tensor: Tensor, *, variant: Any = None) -> Tensor:
-    tanh = getattr(variant, "name", "") == "Tanh"
-    return F.gelu(input_tensor, approximate="tanh" if tanh else "none")
+@per_device("unary_chain")
+def unary_chain(input_tensor: Tensor, ops_chain: Sequence[Any]) -> Tensor:
+    return chain(input_tensor, ops_chain)
 
 
-@per_device("pow")
-def pow_(input_tensor: Tensor, exponent: Tensor | Number) -> Tensor:
-    return torch.pow(input_tensor, exponent)
-
-
-@per_device("clamp")
-def clamp(input_tensor: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:
-    return torch.clamp(input_tensor, min, max)
-
-
-@per_device("addcmul")
-def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number = 1.0) -> Tensor:
-    return input_a + value * input_b * input_c
-
-
-@per_device("where")
-def where(predicate: Tensor, true_value: Tensor | Number, false_value: Tensor | Number) -> Tensor:
-    return torch.where(predicate != 0, true_value, false_value)
-
-
-@per_device("swiglu")
-def swiglu(input_tensor: Tensor, dim: int = -1) -> Tensor:
-    value, gate = input_tensor.chunk(2, dim)
-    return value * F.silu(gate)
-
-
-@per_device("geglu")
-def geglu(input_tensor: Tensor, dim: int = -1) -> Tensor:
-    value, gate = input_tensor.chunk(2, dim)
-    return value * F.gelu(gate)
-
-
-def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def rule(
-        input_tensor: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, scalar: Number = 1.0
-    ) -> Tensor:
-        dims = tuple(range(input_tensor.dim())) if dim is None else dim
-        return function(input_tensor, dim=dims, keepdim=keepdim) * scalar
+def _gated(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def rule(input_tensor: Tensor, dim: int = -1, *, variant: Any = None) -> Tensor:
+        """The first half along ``dim`` times the activation of the second."""
+        value, gate = input_tensor.chunk(2, dim)
+        return value * (gelu(gate, variant=variant) if variant is not None else activation(gate))
 
     return rule
 
 
-for _name, _function in {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin}.items():
-    per_device(_name)(_reduction(_function))
-
-
-@per_device("argmax")
-def argmax(input_tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return torch.argmax(input_tensor, dim=dim, keepdim=keepdim)
-
-
-@per_device("topk")
-def topk(input_tensor: Tensor, k: int = 32, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Tensor]:
-    return list(torch.topk(input_tensor, k, dim, largest, sorted))
-
-
-@per_device("gather")
-def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    return torch.gather(input, dim, index)
-
-
-@per_device("scatter")
-def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return torch.scatter(input, dim, index, src.to(input.dtype))
+for _name, _function in {"glu": torch.sigmoid, "reglu": torch.relu, "geglu": F.gelu, "swiglu": F.silu}.items():
+    per_device(_name)(_gated(_function))
 
 
 @per_device("softmax")
 def softmax(input_tensor: Tensor, dim: int = -1) -> Tensor:
     return torch.softmax(input_tensor, dim)
-
-
-@per_device("embedding")
-def embedding(
-    input_tensor: Tensor, weight: Tensor, *, padding_idx: int | None = None, embeddings_type: Any = None
-) -> Tensor:
-    """Ids [.., S] and table [V, D] -> [.., S, D]; a padding id keeps the row it has in the table.
-
-    ``embeddings_type`` says what a device may keep of the table in its memory; the rows are the same.
-    """
-    return F.embedding(input_tensor, weight.reshape(-1, weight.shape[-1]))

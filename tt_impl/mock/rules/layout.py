@@ -1,4 +1,4 @@
-"""Operations that move values and do not change them: views, layouts, dtypes, cutting and joining."""
+"""Operations that change how values lie in memory and not the values: views, layouts, dtypes, placements."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import per_device
 
 
-@per_device("to_memory_config", "interleaved_to_sharded", "sharded_to_interleaved", "reshard", "reallocate")
+@per_device("to_memory_config", "sharded_to_interleaved", "reshard", "reallocate")
 def to_memory_config(tensor: Tensor, *_placement: Any) -> Tensor:
     return tensor
+
+
+@per_device("interleaved_to_sharded")
+def interleaved_to_sharded(
+    input_tensor: Tensor, *_placement: Any, keep_l1_aligned: bool = False, **_named: Any
+) -> Tensor:
+    """``keep_l1_aligned`` pads the rows of a shard in memory."""
+    return input_tensor
 
 
 @per_device("to_layout")
@@ -44,10 +50,20 @@ def assign(input_tensor: Tensor, *_output: Any) -> Tensor:
 
 
 @per_device("reshape", "Tensor.reshape")
-def reshape(input_tensor: Tensor, *shape: Any) -> Tensor:
-    """``shape`` is one sequence, the sizes themselves, or a logical and a padded shape."""
-    sizes = shape[0] if isinstance(shape[0], list | tuple) else shape
-    return input_tensor.reshape(tuple(sizes))
+def reshape(input_tensor: Tensor, *sizes: Any, **named: Any) -> Tensor:
+    """The shape is one sequence or the sizes themselves; a second sequence is the shape with padding."""
+    shape = named.pop("shape", None) or named.pop("logical_shape", None)
+    named.pop("padded_shape", None)
+    if named:
+        raise TypeError(f"{sorted(named)} is not known")
+    if shape is None:
+        shape = sizes[0] if isinstance(sizes[0], list | tuple) else sizes
+    return input_tensor.reshape(tuple(shape))
+
+
+@per_device("reshape_on_device")
+def reshape_on_device(input_tensor: Tensor, W: int, Z: int, Y: int, X: int) -> Tensor:
+    return input_tensor.reshape(W, Z, Y, X)
 
 
 @per_device("view", "experimental.view")
@@ -73,71 +89,19 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None = None) -> Ten
 
 
 @per_device("permute")
-def permute(input_tensor: Tensor, dims: Sequence[int]) -> Tensor:
+def permute(input_tensor: Tensor, dims: Sequence[int], *_pad_value: float) -> Tensor:
     return input_tensor.permute(tuple(dims))
 
 
 @per_device("transpose")
-def transpose(input_tensor: Tensor, dim1: int, dim2: int) -> Tensor:
+def transpose(input_tensor: Tensor, dim1: int, dim2: int, *_pad_value: float) -> Tensor:
     return input_tensor.transpose(dim1, dim2)
-
-
-@per_device("slice")
-def slice_(
-    input_tensor: Tensor, slice_start: Sequence[int], slice_end: Sequence[int], slice_step: Sequence[int] | None = None
-) -> Tensor:
-    steps = slice_step or [1] * len(slice_start)
-    return input_tensor[tuple(map(slice, slice_start, slice_end, steps))]
-
-
-@per_device("concat")
-def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return torch.cat(list(tensors), dim)
-
-
-@per_device("stack")
-def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
-    return torch.stack(list(input_tensors), dim)
-
-
-@per_device("pad")
-def pad(input_tensor: Tensor, padding: Sequence[Any], value: float = 0.0, *rest: Any) -> Tensor:
-    """``padding`` is (before, after) per dimension, the last ones if there are fewer than dimensions."""
-    if rest or not isinstance(padding[0], list | tuple):
-        raise TypeError("only padding as (before, after) per dimension is known")
-    amounts = [amount for pair in reversed(list(padding)) for amount in pair]
-    return F.pad(input_tensor, amounts, value=value)
 
 
 @per_device("fill_implicit_tile_padding")
 def fill_implicit_tile_padding(input_tensor: Tensor, *_fill_value: Any) -> Tensor:
     """What fills the last tile lies beyond the tensor; a golden value has no tiles."""
     return input_tensor
-
-
-@per_device("split")
-def split(input_tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
-    return list(torch.split(input_tensor, split_size if isinstance(split_size, int) else list(split_size), dim))
-
-
-@per_device("chunk")
-def chunk(input_tensor: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
-    return list(torch.chunk(input_tensor, chunks, dim))
-
-
-@per_device("repeat")
-def repeat(input_tensor: Tensor, repeat_dims: Sequence[int]) -> Tensor:
-    return input_tensor.repeat(tuple(repeat_dims))
-
-
-@per_device("repeat_interleave")
-def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int) -> Tensor:
-    return input_tensor.repeat_interleave(repeats, dim)
-
-
-@per_device("expand")
-def expand(input_tensor: Tensor, output_shape: Sequence[int]) -> Tensor:
-    return input_tensor.expand(tuple(output_shape)).contiguous()
 
 
 @per_device("upsample")

@@ -1,0 +1,89 @@
+"""Property tests of shadow rules: drawn tensors, different on every device, and what each device must then hold.
+
+A property is a function of hypothesis' ``data``; :func:`hold` runs it on examples that are the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.tt_impl.env import ULP, Env
+
+ROWS = (1, 5, 32, 33)
+COLUMNS = (1, 7, 32, 50)
+
+
+def hold(examples: int, check: Callable[[Any], None]) -> None:
+    """``check`` on drawn data, the same examples in every run."""
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import strategies as st
+
+    quiet = settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    quiet(given(st.data())(lambda data: check(data)))()
+
+
+def choose(data: Any, options: Sequence[Any]) -> Any:
+    from hypothesis import strategies as st
+
+    return data.draw(st.sampled_from(list(options)))
+
+
+def whole(data: Any, low: int, high: int) -> int:
+    from hypothesis import strategies as st
+
+    return data.draw(st.integers(low, high))
+
+
+def shape_of(data: Any, ranks: Sequence[int] = (2, 3, 4)) -> tuple[int, ...]:
+    """Shape of one device's part; the last two dims are often no whole tiles."""
+    leading = tuple(whole(data, 1, 3) for _ in range(choose(data, ranks) - 2))
+    return (*leading, choose(data, ROWS), choose(data, COLUMNS))
+
+
+def numbers(data: Any, shape: Sequence[int], low: float, high: float, integers: bool = False) -> Tensor:
+    """Drawn values of ``shape`` between ``low`` and ``high``."""
+    random = torch.Generator().manual_seed(whole(data, 0, 2**31))
+    if integers:
+        return torch.randint(int(low), int(high) + 1, tuple(shape), generator=random)
+    return torch.rand(*shape, generator=random) * (high - low) + low
+
+
+def on_mesh(env: Env, parts: Callable[[], Tensor], dtype: str = "bfloat16", layout: str = "TILE") -> Any:
+    """A device tensor whose part on every device is another result of ``parts``."""
+    values = [parts() for _ in range(env.n)]
+    stacked = torch.stack(values).unflatten(0, env.shape)
+    joined = torch.cat([torch.cat(list(stacked[row]), 1) for row in range(env.shape[0])], 0)
+    return env.put(joined, (0, 1), dtype=dtype, layout=layout)
+
+
+def held(env: Env, tensor: Any) -> list[Tensor]:
+    """What every device holds: float64, or int64."""
+    return [value.double() if value.is_floating_point() else value for value in env.shadow.values(tensor)]
+
+
+def agree(env: Env, out: Any, wanted: Sequence[Tensor], ulps: float = 2.0) -> None:
+    """Every device holds what is wanted, within ``ulps`` units of its dtype; infinities and NaN where they belong."""
+    values = env.shadow.values(out)
+    assert len(values) == len(wanted)
+    name = out.dtype.name.lower()
+    unit = ULP.get(name, 0.0) * ulps
+    for device, (value, want) in enumerate(zip(values, wanted, strict=True)):
+        assert tuple(value.shape) == tuple(want.shape), f"device {device}: {tuple(value.shape)}, not {tuple(want.shape)}"
+        want = want.double()
+        finite = want[want.isfinite()]
+        largest = finite.abs().max().item() if finite.numel() else 0.0
+        atol = unit * largest * (1.0 if "loat8" in name or "loat4" in name else 1e-2)
+        torch.testing.assert_close(
+            value.double(), want, rtol=unit, atol=atol, equal_nan=True, msg=lambda text, d=device: f"device {d}: {text}"
+        )

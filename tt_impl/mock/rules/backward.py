@@ -1,0 +1,109 @@
+"""Gradients of elementwise operations: torch differentiates the forward function.
+
+Results are the gradients of the operands in order, those left out that ``are_required_outputs`` denies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.binary import BINARY
+from tt_impl.mock.rules.eltwise import UNARY
+from tt_impl.mock.rules.registry import per_device
+
+PLAIN = (
+    "abs acos acosh asin asinh atan atanh ceil celu clamp clip cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
+    "expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 leaky_relu lgamma log log10 log1p log2 "
+    "log_sigmoid logit multigammaln neg rad2deg rdiv reciprocal relu relu6 round rpow rsqrt selu sigmoid sign "
+    "silu sin sinh softplus softshrink softsign sqrt square tan tanh tanhshrink threshold trunc"
+).split()
+"""Operations of one tensor whose gradient is that of the function in ``UNARY``."""
+
+OF_TWO = "atan2 div fmod hypot ldexp logaddexp logaddexp2 pow remainder rsub squared_difference xlogy".split()
+"""Operations of two operands whose gradient is that of the function in ``BINARY``."""
+
+DEFAULTS: dict[str, dict[str, Any]] = {"leaky_relu": {"negative_slope": 0.01}}
+
+FORWARD: dict[str, Callable[..., Tensor]] = {
+    **{name: UNARY[name] for name in PLAIN},
+    **{name: BINARY[name] for name in OF_TWO},
+    "add": lambda a, b: a + b,
+    "addalpha": lambda a, b, alpha=1.0: a + alpha * b,
+    "addcdiv": lambda a, b, c, value: a + value * b / c,
+    "addcmul": lambda a, b, c, value: a + value * b * c,
+    "assign": lambda a, *_copied: a * 1,
+    "concat": lambda a, b, dim=0: torch.cat((a, b), dim),
+    "div_no_nan": lambda a, b: a * 0 if b == 0 else a / b,
+    "hardtanh": lambda x, min=-1.0, max=1.0: x.clamp(min, max),
+    "lerp": lambda a, b, weight: a + weight * (b - a),
+    "logiteps": lambda x, eps=0.0: torch.logit(x, eps),
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "mul": lambda a, b: a * b,
+    "polygamma": lambda x, n: torch.polygamma(n, x),
+    "prod": lambda x, dim=None: x.prod() if dim is None else x.prod(dim, keepdim=True),
+    "repeat": lambda x, shape: x.repeat(tuple(shape)),
+    "sub": lambda a, b: a - b,
+    "subalpha": lambda a, b, alpha=1.0: a - alpha * b,
+    "where": lambda condition, a, b: torch.where(condition != 0, a, b),
+}
+
+OPERANDS = ("input_tensor", "input_tensor_a", "input_a", "other_tensor", "input_tensor_b", "input_tensor_c")
+
+
+def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[Any], **options: Any) -> list[Tensor]:
+    """The gradient of every operand that is a tensor; zeros where the function does not depend on it."""
+    with torch.enable_grad():
+        leaves = [x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for x in operands]
+        result = function(*leaves, **options)
+        wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if not result.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in wanted]
+        found = torch.autograd.grad(result, wanted, grad.expand(result.shape), allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(wanted, found, strict=True)]
+
+
+def _backward(function: Callable[..., Tensor], skipped: int = 0, **defaults: Any) -> Callable[..., list[Tensor]]:
+    """``skipped`` operands come first and have no gradient."""
+
+    def rule(
+        grad_tensor: Tensor, *operands: Any, are_required_outputs: Sequence[bool] | None = None, **options: Any
+    ) -> list[Tensor]:
+        operands += tuple(options.pop(name) for name in OPERANDS if name in options)
+        found = gradients(function, grad_tensor, operands, **(defaults | options))[skipped:]
+        if are_required_outputs is None or len(found) == 1:
+            return found
+        return [g for g, required in zip(found, are_required_outputs, strict=True) if required]
+
+    return rule
+
+
+for _name, _function in FORWARD.items():
+    per_device(f"{_name}_bw")(_backward(_function, skipped=int(_name == "where"), **DEFAULTS.get(_name, {})))
+
+
+@per_device("fill_zero_bw")
+def fill_zero_bw(grad_tensor: Tensor, input_tensor: Tensor) -> list[Tensor]:
+    return [torch.zeros_like(grad_tensor)]
+
+
+@per_device("fill_bw")
+def fill_bw(grad_tensor: Tensor, input_tensor: Tensor) -> list[Tensor]:
+    """The sum of the gradient, in every place: that of the one number that filled the tensor."""
+    return [torch.full_like(grad_tensor, grad_tensor.sum().item())]
+
+
+@per_device("bias_gelu_bw")
+def bias_gelu_bw(
+    grad_tensor: Tensor, *operands: Any, variant: Any = None, approximate: str = "none", **named: Any
+) -> list[Tensor]:
+    tanh = approximate == "tanh" or getattr(variant, "name", "") == "Tanh"
+    operands += tuple(named.pop(name) for name in (*OPERANDS, "bias") if name in named)
+    return _backward(lambda a, b: F.gelu(a + b, approximate="tanh" if tanh else "none"), **named)(
+        grad_tensor, *operands
+    )

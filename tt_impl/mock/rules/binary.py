@@ -1,0 +1,248 @@
+"""Elementwise operations of two operands, either of which may be a Python number, plain and in place.
+
+Operands broadcast as in torch. A number reaches a device in the dtype of the tensor beside it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import ttnn
+from torch import Tensor
+
+from tt_impl.intercept import tensors_in
+from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import INTEGERS
+
+Number = int | float
+Operand = Any  # Shards, or a number
+
+
+def _whole(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """For divisions: of integers by zero, nobody says what a device makes."""
+
+    def guarded(a: Tensor, b: Tensor) -> Tensor:
+        if not a.is_floating_point() and not b.is_floating_point() and bool((b == 0).any()):
+            raise TypeError("the division of integers by zero is not known")
+        return function(a, b)
+
+    return guarded
+
+
+def divide(a: Tensor, b: Tensor, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is None:
+        return a / b
+    return _whole(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(a, b)
+
+
+def shift_left(a: Tensor, b: Tensor) -> Tensor:
+    """Bits beyond the width of the dtype fall away when the result is stored."""
+    return torch.where((b >= 0) & (b < 32), a << b.clamp(0, 31), torch.zeros_like(a))
+
+
+def shift_right(a: Tensor, b: Tensor) -> Tensor:
+    """Arithmetic: the sign stays."""
+    if bool(((b < 0) | (b > 31)).any()):
+        raise TypeError("a right shift by less than 0 or more than 31 bits is not known")
+    return a >> b
+
+
+def shift_right_logical(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where((b >= 0) & (b < 32), torch.remainder(a, 2**32) >> b.clamp(0, 31), torch.zeros_like(a))
+
+
+BINARY: dict[str, Callable[..., Tensor]] = {
+    "add": operator.add,
+    "atan2": torch.atan2,
+    "bias_gelu": lambda a, b: F.gelu(a + b),
+    "bitwise_and": torch.bitwise_and,
+    "bitwise_left_shift": shift_left,
+    "bitwise_or": torch.bitwise_or,
+    "bitwise_right_shift": shift_right,
+    "bitwise_xor": torch.bitwise_xor,
+    "div": divide,
+    "div_no_nan": lambda a, b: torch.where(b == 0, 0.0, a / b),
+    "divide": operator.truediv,
+    "eq": torch.eq,
+    "floor_div": lambda a, b: torch.floor(a / b),
+    "fmod": _whole(torch.fmod),
+    "gcd": torch.gcd,
+    "ge": torch.ge,
+    "gt": torch.gt,
+    "hypot": torch.hypot,
+    "lcm": torch.lcm,
+    "ldexp": lambda a, b: a * torch.exp2(b.float()),
+    "le": torch.le,
+    "logaddexp": lambda a, b: torch.logaddexp(a.float(), b.float()),
+    "logaddexp2": lambda a, b: torch.logaddexp2(a.float(), b.float()),
+    "logical_and": torch.logical_and,
+    "logical_left_shift": shift_left,
+    "logical_or": torch.logical_or,
+    "logical_right_shift": shift_right_logical,
+    "logical_xor": torch.logical_xor,
+    "lt": torch.lt,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "multiply": operator.mul,
+    "ne": torch.ne,
+    "pow": torch.pow,
+    "remainder": _whole(torch.remainder),
+    "rsub": lambda a, b: b - a,
+    "squared_difference": lambda a, b: (a - b).square(),
+    "subtract": operator.sub,
+    "xlogy": torch.xlogy,
+}
+
+IN_PLACE = {"divide_": "divide"} | {
+    f"{name}_": name
+    for name in (
+        "add bias_gelu eq ge gt ldexp le logaddexp logaddexp2 logical_and logical_or logical_xor lt multiply ne rsub "
+        "squared_difference subtract"
+    ).split()
+}
+"""The result is written into the first operand."""
+
+EXACT = frozenset({"div_no_nan", "floor_div", "fmod", "maximum", "minimum", "pow", "remainder"})
+"""With a number as second operand these are operations of one tensor, and the number is a parameter in float32."""
+
+DROPS_ACTIVATIONS = frozenset({"maximum", "minimum", "remainder"})
+"""With a number as second operand ttnn takes activations for these and does not apply them."""
+
+
+def _number(value: Operand, dtype: ttnn.DataType, exact: bool = False) -> Operand:
+    """A Python number as an operation passes it beside a tensor of ``dtype``; what is no number stays."""
+    if not isinstance(value, bool | int | float):
+        return value
+    if dtype in INTEGERS:
+        return torch.tensor(int(value), dtype=torch.int64)
+    number = torch.tensor(float(value), dtype=torch.float32)
+    return number if exact or dtype == ttnn.float32 else number.bfloat16().float()
+
+
+def _operands(call: Call, a: Operand, b: Operand) -> tuple[Any, Any]:
+    dtype = tensors_in((call.args, call.kwargs))[0].dtype
+    return _number(a, dtype), _number(b, dtype, call.name.removeprefix("ttnn.") in EXACT)
+
+
+def _apply(
+    call: Call, function: Callable[..., Tensor], a: Operand, b: Operand, options: dict[str, Any]
+) -> list[Tensor]:
+    """``options`` are the activations, and what is left goes to the function (a ``rounding_mode``)."""
+    options = dict(options)
+    activations = [options.pop(f"{kind}activations", ()) for kind in ("", "input_tensor_a_", "input_tensor_b_")]
+    if any(activations) and isinstance(b, int | float) and call.name.removeprefix("ttnn.") in DROPS_ACTIVATIONS:
+        raise call.unsupported("activations beside a number, which ttnn would not apply")
+
+    def one(x: Tensor, y: Tensor) -> Tensor:
+        after, before_a, before_b = activations
+        x, y = chain(x, before_a), chain(y, before_b)
+        result = function(x, y, **options)
+        return chain(as_numbers(result, x), after)
+
+    return call.each(one, *_operands(call, a, b))
+
+
+def _binary(function: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
+    def rule(call: Call, input_tensor_a: Operand, input_tensor_b: Operand, **options: Any) -> list[Tensor]:
+        return _apply(call, function, input_tensor_a, input_tensor_b, options)
+
+    return rule
+
+
+def _in_place(function: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
+    def rule(call: Call, input_a: Operand, input_b: Operand, **options: Any) -> list[Tensor]:
+        return _apply(call, function, input_a, input_b, options)
+
+    return rule
+
+
+for _name, _function in BINARY.items():
+    across(_name)(_binary(_function))
+for _name, _plain in IN_PLACE.items():
+    across(_name)(_in_place(BINARY[_plain]))
+
+
+@per_device("isclose")
+def isclose(
+    input_tensor_a: Tensor, input_tensor_b: Tensor, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    a, b = torch.broadcast_tensors(input_tensor_a.float(), input_tensor_b.float())
+    return torch.isclose(a, b, rtol, atol, equal_nan).float()
+
+
+@per_device("addalpha")
+def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Tensor:
+    return input_tensor_a + alpha * input_tensor_b
+
+
+@per_device("subalpha")
+def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Tensor:
+    return input_tensor_a - alpha * input_tensor_b
+
+
+@per_device("outer")
+def outer(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
+    """Vectors, each the only dim longer than one of four -> [1, 1, N, M]."""
+    return torch.outer(input_tensor_a.flatten(), input_tensor_b.flatten())[None, None]
+
+
+@per_device("polyval")
+def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
+    """The first coefficient is that of the highest power."""
+    result = torch.full_like(input_tensor_a, coeffs[0])
+    for coefficient in coeffs[1:]:
+        result = result * input_tensor_a + coefficient
+    return result
+
+
+@across("bcast")
+def bcast(call: Call, input_a: Any, input_b: Any, math_op: Any, dim: Any) -> list[Tensor]:
+    """``dim`` says along which of H and W the second operand has one entry; torch sees that from its shape."""
+    name = {"ADD": "add", "SUB": "subtract", "MUL": "multiply"}[math_op.name]
+    return call.each(BINARY[name], input_a, input_b)
+
+
+@per_device("where")
+def where(predicate: Tensor, true_value: Tensor | Number, false_value: Tensor | Number) -> Tensor:
+    return torch.where(predicate != 0, true_value, false_value)
+
+
+@per_device("addcmul")
+def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number = 1.0) -> Tensor:
+    return input_a + value * input_b * input_c
+
+
+@per_device("addcdiv")
+def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number = 1.0) -> Tensor:
+    return input_a + value * input_b / input_c
+
+
+@per_device("lerp")
+def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return input + weight * (end - input)
+
+
+@per_device("mac")
+def mac(input_tensor_a: Tensor, input_tensor_b: Tensor | float, input_tensor_c: Tensor | float) -> Tensor:
+    return input_tensor_a * input_tensor_b + input_tensor_c
+
+
+@per_device("snake_beta")
+def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return input_tensor + torch.sin(alpha * input_tensor).square() / beta
+
+
+@per_device("clamped_silu_glu")
+def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    return F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
+
+
+@per_device("situ_glu")
+def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
+    softcap = UNARY["softcap"]
+    return softcap(gate, beta1) * torch.sigmoid(gate) * softcap(up, beta2)

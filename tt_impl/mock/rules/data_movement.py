@@ -1,0 +1,228 @@
+"""Operations that cut, join, repeat and shift values along dims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across, per_device
+
+TILE = 32
+
+
+def cut(x: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
+    """``x[start:end:step]`` in every dim, as Python cuts a list: negative places count from the end."""
+    for dim, (low, high, stride) in enumerate(zip(start, end, step or [1] * len(start), strict=True)):
+        places = range(*slice(low, high, stride).indices(x.shape[dim]))
+        if places != range(x.shape[dim]):
+            x = (
+                x.index_select(dim, torch.tensor(list(places), dtype=torch.int64))
+                if stride != 1
+                else x.narrow(dim, places.start, len(places))
+            )
+    return x
+
+
+def _integers(values: Any) -> list[int]:
+    return values.flatten().tolist() if isinstance(values, Tensor) else list(values)
+
+
+@per_device("slice")
+def slice_(
+    input_tensor: Tensor, *limits: Any, slice_dim: int | None = None, num_devices: int | None = None, **named: Any
+) -> Tensor:
+    """``limits`` are the first places, the places after the last, and steps: as numbers or as tensors of numbers.
+
+    ``slice_dim`` and ``num_devices`` say how large the result of limits in tensors is, which the output tells too.
+    """
+    values = list(limits)
+    for names in (("slice_start", "starts"), ("slice_end", "ends"), ("slice_step", "steps")):
+        values += [named.pop(name) for name in names if name in named]
+    if named or len(values) not in (2, 3):
+        raise TypeError(f"{sorted(named) or values} is not known")
+    start, end, *step = values
+    return cut(
+        input_tensor, _integers(start), _integers(end), _integers(step[0]) if step and step[0] is not None else None
+    )
+
+
+@per_device("experimental.padded_slice")
+def padded_slice(
+    input_tensor: Tensor,
+    padded_slice_start: Sequence[int],
+    padded_slice_end: Sequence[int],
+    padded_slice_step: Sequence[int] | None = None,
+) -> Tensor:
+    return cut(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step)
+
+
+@per_device("experimental.slice_write")
+def slice_write(input_tensor: Tensor, output_tensor: Tensor, start: Any, end: Any, step: Any) -> Tensor:
+    """``output_tensor`` with ``input_tensor`` written over its part ``[start:end:step]``."""
+    result = output_tensor.clone()
+    result[tuple(map(slice, start, end, step))] = input_tensor
+    return result
+
+
+@per_device("concat")
+def concat(tensors: Sequence[Tensor], dim: int = 0, *, groups: int = 1) -> Tensor:
+    """With ``groups``, the first groups of all tensors come before the second groups."""
+    if groups == 1:
+        return torch.cat(list(tensors), dim)
+    parts = [x.chunk(groups, dim) for x in tensors]
+    return torch.cat([x[group] for group in range(groups) for x in parts], dim)
+
+
+@per_device("stack")
+def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
+    return torch.stack(list(input_tensors), dim)
+
+
+def _pad_pairs(x: Tensor, pairs: Sequence[Sequence[int]], value: float) -> Tensor:
+    return F.pad(x, [amount for pair in reversed(list(pairs)) for amount in pair], value=value)
+
+
+@per_device("pad")
+def pad(input_tensor: Tensor, *args: Any, **named: Any) -> Tensor:
+    """``padding`` is (before, after) per dimension, the last ones if there are fewer than dimensions.
+
+    The other form has the shape of the result and where in it the tensor starts.
+    """
+    names = ["padding", "value"]
+    if "output_padded_shape" in named or (args and not isinstance(args[0][0], list | tuple)):
+        names = ["output_padded_shape", "input_tensor_start", "value"]
+    given = dict(zip(names, args, strict=False)) | named
+    if set(given) - set(names) or len(args) > len(names):
+        raise TypeError(f"{sorted(set(given) - set(names))} is not known")
+    value = given.get("value", 0.0)
+    if "padding" in given:
+        return _pad_pairs(input_tensor, given["padding"], value)
+    shape, start = given["output_padded_shape"], given["input_tensor_start"]
+    pairs = [(s, size - s - n) for s, size, n in zip(start, shape, input_tensor.shape, strict=True)]
+    return _pad_pairs(input_tensor, pairs, value)
+
+
+def _grown(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
+    return _pad_pairs(x, [(0, size - n) for size, n in zip(shape, x.shape, strict=True)], value)
+
+
+@across("tilize_with_val_padding")
+def tilize_with_val_padding(call: Call, input_tensor: Any, output_tensor_shape: Any, pad_value: float) -> list[Tensor]:
+    """The shape that the output shows; what it holds beyond the tensor is ``pad_value``."""
+    shape = tuple(call.outputs[0].shape)
+    return call.each(lambda x: _grown(x, shape, pad_value), input_tensor)
+
+
+@across("tilize_with_zero_padding")
+def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
+    shape = tuple(call.outputs[0].shape)
+    return call.each(lambda x: _grown(x, shape, 0.0), input_tensor)
+
+
+@per_device("untilize_with_unpadding")
+def untilize_with_unpadding(input_tensor: Tensor, output_tensor_end: Sequence[int]) -> Tensor:
+    """``output_tensor_end`` names the last place of every dim that stays."""
+    return cut(input_tensor, [0] * input_tensor.dim(), [end + 1 for end in output_tensor_end])
+
+
+@per_device("split")
+def split(input_tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
+    return list(torch.split(input_tensor, split_size if isinstance(split_size, int) else list(split_size), dim))
+
+
+@per_device("chunk")
+def chunk(input_tensor: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
+    return list(torch.chunk(input_tensor, chunks, dim))
+
+
+@per_device("repeat")
+def repeat(input_tensor: Tensor, repeat_dims: Sequence[int]) -> Tensor:
+    """Fewer numbers than dims are of the last dims, as in torch's ``tile``."""
+    return torch.tile(input_tensor, tuple(repeat_dims))
+
+
+@per_device("repeat_interleave")
+def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int) -> Tensor:
+    return input_tensor.repeat_interleave(repeats, dim)
+
+
+@per_device("expand")
+def expand(input_tensor: Tensor, output_shape: Sequence[int]) -> Tensor:
+    return input_tensor.expand(tuple(output_shape)).contiguous()
+
+
+@per_device("experimental.broadcast_to")
+def broadcast_to(input: Tensor, output_shape: Sequence[int]) -> Tensor:
+    return input.expand(tuple(output_shape)).contiguous()
+
+
+@per_device("roll")
+def roll(input_tensor: Tensor, shifts: int | Sequence[int], dim: int | Sequence[int] | None = None) -> Tensor:
+    """Without ``dim`` the tensor is rolled as if it were flat."""
+    return torch.roll(input_tensor, shifts, dim)
+
+
+@across("interleaved_to_sharded_partial")
+def interleaved_to_sharded_partial(
+    call: Call, input_tensor: Any, grid: Any, shard_shape: Any, num_slices: int, slice_index: int, *_placement: Any
+) -> list[Tensor]:
+    """Slice number ``slice_index`` of ``num_slices`` equal ones of the rows, all leading dims taken as rows."""
+    shape = tuple(call.outputs[0].shape)
+    return call.each(lambda x: _rows(x, num_slices)[slice_index].reshape(shape), input_tensor)
+
+
+@per_device("sharded_to_interleaved_partial")
+def sharded_to_interleaved_partial(
+    input_tensor: Tensor, cache_tensor: Tensor, num_slices: int, slice_index: int
+) -> Tensor:
+    """``cache_tensor`` with slice number ``slice_index`` of its rows replaced."""
+    slices = list(_rows(cache_tensor, num_slices))
+    slices[slice_index] = input_tensor.reshape(slices[slice_index].shape)
+    return torch.cat(slices).reshape(cache_tensor.shape)
+
+
+def _rows(x: Tensor, slices: int) -> Sequence[Tensor]:
+    return x.reshape(-1, x.shape[-1]).chunk(slices)
+
+
+@per_device("experimental.convert_to_hwc")
+def convert_to_hwc(input: Tensor) -> Tensor:
+    """[1, B, C, HW] -> [1, 1, B * HW, C]."""
+    return input.transpose(2, 3).reshape(1, 1, -1, input.shape[2])
+
+
+@per_device("experimental.convert_to_chw")
+def convert_to_chw(input: Tensor) -> Tensor:
+    """[1, 1, HW, C] -> [1, 1, C, HW]."""
+    return input.transpose(2, 3)
+
+
+@across("fold")
+def fold(
+    call: Call,
+    input: Any,
+    stride_h: int,
+    stride_w: int,
+    use_transpose_as_fold: bool = False,
+    *layout: Any,
+    collapse_output: bool = False,
+    **named: Any,
+) -> list[Tensor]:
+    """[N, H, W, C] -> [N, H / stride_h, W / stride_w, stride_h * stride_w * C], in the shape of the output."""
+    if use_transpose_as_fold or any(layout) or any(named.values()):
+        raise call.unsupported("use_transpose_as_fold and what belongs to it")
+    shape = tuple(call.outputs[0].shape)
+
+    def one(x: Tensor) -> Tensor:
+        n, h, w, c = x.shape
+        cells = x.reshape(n, h // stride_h, stride_h, w // stride_w, stride_w, c).transpose(2, 3)
+        return cells.reshape(shape)
+
+    if math.prod(shape) != math.prod(input.shape):
+        raise call.unsupported(f"an output of shape {shape}")
+    return call.each(one, input)

@@ -1,0 +1,122 @@
+"""Operations that look up, move or fill values by index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across, per_device
+
+Number = int | float
+REDUCTIONS = {"add": "sum", "sum": "sum", "multiply": "prod", "prod": "prod", "amax": "amax", "amin": "amin"}
+
+
+@per_device("gather")
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    if sparse_grad:
+        raise TypeError("sparse_grad is not known")
+    return torch.gather(input, dim, index)
+
+
+@per_device("scatter")
+def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str | None = None) -> Tensor:
+    """Without ``reduce`` no place may be named twice: which value stays, nobody says."""
+    source = src.to(input.dtype)
+    if reduce is not None:
+        return torch.scatter_reduce(input, dim, index, source, REDUCTIONS[reduce])
+    return torch.scatter(input, dim, index, source)
+
+
+@per_device("scatter_add")
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return torch.scatter_add(input, dim, index, src.to(input.dtype))
+
+
+@per_device("tosa_gather")
+def tosa_gather(input: Tensor, index: Tensor) -> Tensor:
+    """[N, K, C] and [N, W] -> [N, W, C]."""
+    return torch.gather(input, 1, index[..., None].expand(*index.shape, input.shape[2]))
+
+
+@per_device("tosa_scatter")
+def tosa_scatter(input: Tensor, index: Tensor, src: Tensor) -> Tensor:
+    """[N, K, C], with the rows that [N, W] names replaced by [N, W, C]."""
+    return torch.scatter(input, 1, index[..., None].expand(*index.shape, input.shape[2]), src.to(input.dtype))
+
+
+@per_device("index_fill", "index_fill_new")
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
+    return torch.index_fill(input, dim, index.flatten(), value)
+
+
+@per_device("indexed_fill")
+def indexed_fill(batch_id: Tensor, input_tensor_a: Tensor, input_tensor_b: Tensor, *, dim: int = 0) -> Tensor:
+    """``input_tensor_a`` with the entries of ``dim`` that ``batch_id`` names replaced by those of the other tensor."""
+    return torch.index_copy(input_tensor_a, dim, batch_id.flatten(), input_tensor_b)
+
+
+@across("nonzero")
+def nonzero(call: Call, input_tensor: Any) -> tuple:
+    """How many values are not zero, and their places in the last dim; beyond the count the places say nothing."""
+    shapes = [tuple(t.shape) for t in call.outputs]
+
+    def one(x: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.nonzero(x.flatten()).flatten()
+        count = torch.zeros(math.prod(shapes[0]), dtype=torch.int64)
+        count[0] = found.numel()
+        places = torch.zeros(math.prod(shapes[1]), dtype=torch.int64)
+        places[: found.numel()] = found
+        return count.reshape(shapes[0]), places.reshape(shapes[1])
+
+    pairs = call.each(one, input_tensor)
+    return [p[0] for p in pairs], [p[1] for p in pairs]
+
+
+@per_device("embedding")
+def embedding(
+    input_tensor: Tensor, weight: Tensor, *, padding_idx: int | None = None, embeddings_type: Any = None
+) -> Tensor:
+    """Ids [.., S] and table [V, D] -> [.., S, D]; a padding id keeps the row it has in the table.
+
+    ``embeddings_type`` says what a device may keep of the table in its memory; the rows are the same.
+    """
+    return F.embedding(input_tensor.long(), weight.reshape(-1, weight.shape[-1]))
+
+
+@across("embedding_bw")
+def embedding_bw(call: Call, input_tensor: Any, weight_tensor: Any, output_gradient_tensor: Any) -> list[Tensor]:
+    """Ids [B, S] and gradients [1, 1, B * S, D] -> gradients of the table [1, 1, V, D]: the sums by id."""
+    shape = tuple(call.outputs[0].shape)
+
+    def one(ids: Tensor, gradient: Tensor) -> Tensor:
+        table = torch.zeros(math.prod(shape[:-1]), shape[-1])
+        return table.index_add(0, ids.flatten().long(), gradient.reshape(-1, shape[-1])).reshape(shape)
+
+    return call.each(one, input_tensor, output_gradient_tensor)
+
+
+@per_device("moreh_getitem")
+def moreh_getitem(input: Tensor, index_tensors: Sequence[Tensor], index_dims: Sequence[int]) -> Tensor:
+    """As ``input[:, index]`` in torch: one list of places for each of ``index_dims``."""
+    places: list[Any] = [slice(None)] * input.dim()
+    for dim, index in zip(index_dims, index_tensors, strict=True):
+        places[dim] = index.flatten().long()
+    return input[tuple(places)]
+
+
+@per_device("plus_one")
+def plus_one(input_tensor: Tensor, skip_negative_entries: bool = False) -> Tensor:
+    if not skip_negative_entries:
+        return input_tensor + 1
+    counted = (input_tensor >= 0) & (input_tensor < 2**31 - 1)
+    return torch.where(counted, input_tensor + 1, input_tensor)
+
+
+@per_device("experimental.isin")
+def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    return torch.isin(elements, test_elements, invert=invert).to(torch.int64)

@@ -1,0 +1,178 @@
+"""Reductions, scans and orders: what becomes of one or more dims of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import INTEGERS
+
+Number = int | float
+Dims = int | Sequence[int] | None
+
+
+def dims_of(x: Tensor, dim: Dims) -> tuple[int, ...]:
+    """``dim`` as a tuple of dims; None are all of them."""
+    if dim is None:
+        return tuple(range(x.dim()))
+    return (dim,) if isinstance(dim, int) else tuple(dim)
+
+
+def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def rule(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0) -> Tensor:
+        """``scalar`` multiplies what is reduced."""
+        dims = dims_of(input_tensor, dim)
+        result = function(input_tensor, dim=dims, keepdim=keepdim) if dims else input_tensor
+        return result if scalar == 1 else result * scalar
+
+    return rule
+
+
+def _mean(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
+    return x.float().mean(dim, keepdim)
+
+
+for _name, _function in {"sum": torch.sum, "mean": _mean, "max": torch.amax, "min": torch.amin}.items():
+    per_device(_name)(_reduction(_function))
+
+
+@per_device("var")
+def var(
+    input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0, correction: bool = True
+) -> Tensor:
+    if scalar != 1:
+        raise TypeError("a scalar other than 1 is not known")
+    return input_tensor.var(dims_of(input_tensor, dim), correction=int(correction), keepdim=keepdim)
+
+
+@per_device("std")
+def std(
+    input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0, correction: bool = True
+) -> Tensor:
+    return var(input_tensor, dim, keepdim, scalar=scalar, correction=correction).sqrt()
+
+
+@per_device("var_hw")
+def var_hw(input_tensor: Tensor) -> Tensor:
+    return input_tensor.var((-2, -1), correction=0, keepdim=True)
+
+
+@per_device("std_hw")
+def std_hw(input_tensor: Tensor) -> Tensor:
+    return var_hw(input_tensor).sqrt()
+
+
+@per_device("normalize_hw")
+def normalize_hw(input_tensor: Tensor) -> Tensor:
+    return (input_tensor - input_tensor.mean((-2, -1), keepdim=True)) / std_hw(input_tensor)
+
+
+@per_device("normalize_global")
+def normalize_global(input_tensor: Tensor) -> Tensor:
+    return (input_tensor - input_tensor.mean()) / input_tensor.std(correction=0)
+
+
+@per_device("prod")
+def prod(
+    input_tensor: Tensor, dim: int | None = None, keepdim: bool = False, *, dims: Sequence[int] | None = None
+) -> Tensor:
+    """Over ``dim``, or over all dims; ``dims``, another form of the operation, keeps them as ones."""
+    if dims is not None:
+        for d in dims or range(input_tensor.dim()):
+            input_tensor = input_tensor.prod(d, keepdim=True)
+        return input_tensor
+    if dim is not None:
+        return input_tensor.prod(dim, keepdim=keepdim)
+    whole = input_tensor.prod()
+    return whole.reshape((1,) * input_tensor.dim()) if keepdim else whole
+
+
+@per_device("argmax")
+def argmax(input_tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The place of the first maximum; None is the place in the flattened tensor."""
+    found = torch.argmax(input_tensor.flatten() if dim is None else input_tensor, dim=dim or 0, keepdim=keepdim)
+    if dim is None and keepdim:
+        return found.reshape((1,) * input_tensor.dim())
+    return found if dim is not None else found.reshape(())
+
+
+def _scan(call: Call, function: Callable[..., Tensor], x: Any, dim: int, reverse_order: bool) -> list[Tensor]:
+    """Running totals; a ``dtype`` of integers cuts fractions off before, not after."""
+    whole = call.kwargs.get("dtype") in INTEGERS
+
+    def one(part: Tensor) -> Tensor:
+        part = part.trunc().to(torch.int64) if whole and part.is_floating_point() else part
+        return function(part.flip(dim), dim).flip(dim) if reverse_order else function(part, dim)
+
+    return call.each(one, x)
+
+
+@across("cumsum")
+def cumsum(
+    call: Call, input: Any, dim: int, *, reverse_order: bool = False, disable_compensated_sum: bool = False
+) -> list[Tensor]:
+    """``disable_compensated_sum`` chooses how exactly a device adds."""
+    return _scan(call, torch.cumsum, input, dim, reverse_order)
+
+
+@across("cumprod")
+def cumprod(call: Call, input_tensor: Any, dim: int, *, reverse_order: bool = False) -> list[Tensor]:
+    return _scan(call, torch.cumprod, input_tensor, dim, reverse_order)
+
+
+@per_device("experimental.intimg")
+def intimg(x: Tensor) -> Tensor:
+    """Summed-area table [1, W, H, C] over W and H."""
+    return x.cumsum(1).cumsum(2)
+
+
+@per_device("ema")
+def ema(input_tensor: Tensor, alpha: float) -> Tensor:
+    """[1, B, C, T]: y_t = alpha * y_(t-1) + (1 - alpha) * x_t along T, starting with y_0 = x_0."""
+    result, state = torch.empty_like(input_tensor), input_tensor[..., 0]
+    for step in range(input_tensor.shape[-1]):
+        state = alpha * state + (1 - alpha) * input_tensor[..., step]
+        result[..., step] = state
+    return result
+
+
+@per_device("experimental.fast_reduce_nc")
+def fast_reduce_nc(input: Tensor, *, dims: Sequence[int]) -> Tensor:
+    return input.sum(tuple(dims), keepdim=True)
+
+
+@across("sort")
+def sort(call: Call, input_tensor: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple:
+    """Values and places; equal values keep their order (a device need not, unless it is asked to)."""
+    pairs = call.each(lambda x: torch.sort(x, dim=dim, descending=descending, stable=True), input_tensor)
+    return [p[0] for p in pairs], [p[1] for p in pairs]
+
+
+@per_device("topk")
+def topk(
+    input_tensor: Tensor,
+    k: int = 32,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    indices_tensor: Tensor | None = None,
+    stable: bool = False,
+) -> list[Tensor]:
+    """Values and places; ``indices_tensor`` names the places otherwise than by their number."""
+    values, places = torch.sort(input_tensor, dim=dim, descending=largest, stable=True)
+    values, places = values.narrow(dim, 0, k), places.narrow(dim, 0, k)
+    if indices_tensor is not None:
+        places = torch.gather(indices_tensor.expand(input_tensor.shape), dim, places)
+    return [values, places]
+
+
+@per_device("moe")
+def moe(input_tensor: Tensor, expert_mask_tensor: Tensor, topk_mask_tensor: Tensor, k: int = 32) -> Tensor:
+    """[N, C, H, W] -> [N, C, H, 1]: the weight of expert 0 among the k best."""
+    values, places = torch.topk(input_tensor + expert_mask_tensor, k)
+    return (torch.softmax(values + topk_mask_tensor, -1) * (places == 0)).sum(-1, keepdim=True)
