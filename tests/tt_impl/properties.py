@@ -79,7 +79,9 @@ def agree(env: Env, out: Any, wanted: Sequence[Tensor], ulps: float = 2.0) -> No
     name = out.dtype.name.lower()
     unit = ULP.get(name, 0.0) * ulps
     for device, (value, want) in enumerate(zip(values, wanted, strict=True)):
-        assert tuple(value.shape) == tuple(want.shape), f"device {device}: {tuple(value.shape)}, not {tuple(want.shape)}"
+        assert tuple(value.shape) == tuple(want.shape), (
+            f"device {device}: {tuple(value.shape)}, not {tuple(want.shape)}"
+        )
         want = want.double()
         finite = want[want.isfinite()]
         largest = finite.abs().max().item() if finite.numel() else 0.0

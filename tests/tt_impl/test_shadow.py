@@ -19,6 +19,7 @@ ON_T3K = cases_of(
     "layout",
     "matmul",
     "norm",
+    "prop_eltwise",
     "refusals",
     "rope",
     "sharing",

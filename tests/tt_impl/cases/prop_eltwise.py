@@ -58,8 +58,16 @@ ONE: dict[str, tuple[Formula, tuple[float, float], dict[str, Any]]] = {
     "atanh": (lambda x: 0.5 * ((1 + x) / (1 - x)).log(), UNIT, {}),
     "cbrt": (lambda x: torch.where(x < 0, -((-x) ** (1 / 3)), x ** (1 / 3)), WIDE, {}),
     "ceil": (lambda x: -torch.floor(-x), WIDE, {}),
-    "celu": (lambda x, alpha: torch.where(x > 0, x, alpha * ((x / alpha).clamp(max=0).exp() - 1)), WIDE, {"alpha": 0.7}),
-    "clamp": (lambda x, min, max: torch.where(x < min, min, torch.where(x > max, max, x)), WIDE, {"min": -1.5, "max": 2.0}),
+    "celu": (
+        lambda x, alpha: torch.where(x > 0, x, alpha * ((x / alpha).clamp(max=0).exp() - 1)),
+        WIDE,
+        {"alpha": 0.7},
+    ),
+    "clamp": (
+        lambda x, min, max: torch.where(x < min, min, torch.where(x > max, max, x)),
+        WIDE,
+        {"min": -1.5, "max": 2.0},
+    ),
     "clip": (lambda x, min: torch.where(x < min, min, x), WIDE, {"min": -1.5}),
     "cos": (lambda x: torch.sin(x + math.pi / 2), WIDE, {}),
     "cosh": (lambda x: (x.exp() + (-x).exp()) / 2, WIDE, {}),
@@ -131,7 +139,6 @@ ONE: dict[str, tuple[Formula, tuple[float, float], dict[str, Any]]] = {
     "silu": (lambda x: x * _sigmoid(x), WIDE, {}),
     "sin": (lambda x: torch.cos(x - math.pi / 2), WIDE, {}),
     "sinh": (lambda x: (x.exp() - (-x).exp()) / 2, WIDE, {}),
-    "softcap": (lambda x, beta: beta * torch.tanh(x / beta), WIDE, {"beta": 3.0}),
     "softplus": (
         lambda x, beta, threshold: torch.where(x * beta > threshold, x, (1 + (beta * x).exp()).log() / beta),
         WIDE,
@@ -145,7 +152,11 @@ ONE: dict[str, tuple[Formula, tuple[float, float], dict[str, Any]]] = {
     "tan": (lambda x: torch.sin(x) / torch.cos(x), (-1.3, 1.3), {}),
     "tanh": (lambda x: 2 * _sigmoid(2 * x) - 1, WIDE, {}),
     "tanhshrink": (lambda x: x - torch.tanh(x), WIDE, {}),
-    "threshold": (lambda x, threshold, value: torch.where(x > threshold, x, value), WIDE, {"threshold": 1.0, "value": 9.0}),
+    "threshold": (
+        lambda x, threshold, value: torch.where(x > threshold, x, value),
+        WIDE,
+        {"threshold": 1.0, "value": 9.0},
+    ),
     "tril": (lambda x, diagonal: _cut(x, lambda i, j: j - i <= diagonal), WIDE, {"diagonal": 2}),
     "triu": (lambda x, diagonal: _cut(x, lambda i, j: j - i >= diagonal), WIDE, {"diagonal": -1}),
     "trunc": (lambda x: x - torch.fmod(x, 1), WIDE, {}),
@@ -159,10 +170,14 @@ ONE: dict[str, tuple[Formula, tuple[float, float], dict[str, Any]]] = {
 }
 """By operation: a formula, the range of values it is asked for, and parameters."""
 
-POSITIONAL = frozenset({"fill", "heaviside", "leaky_relu", "prelu", "rdiv", "relu_max", "relu_min", "rpow", "softcap", "threshold"})
+POSITIONAL = frozenset(
+    {"fill", "heaviside", "leaky_relu", "prelu", "rdiv", "relu_max", "relu_min", "rpow", "threshold"}
+)
 POSITIONAL |= {"polygamma"}
 BFLOAT16_ONLY = frozenset({"digamma", "i0", "i1", "lgamma", "multigammaln", "polygamma", "logit", "tril", "triu"})
-LOSES_DIGITS = frozenset({"digamma", "expm1", "asinh", "log_sigmoid", "log1p", "acosh", "tanhshrink", "polygamma", "lgamma"})
+LOSES_DIGITS = frozenset(
+    {"digamma", "expm1", "asinh", "log_sigmoid", "log1p", "acosh", "tanhshrink", "polygamma", "lgamma"}
+)
 """Whose formula here, or whose rule in float32, loses digits near zero: compared in bfloat16 and coarser only."""
 
 
