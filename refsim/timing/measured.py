@@ -141,14 +141,14 @@ def trace(path: Path) -> list[Sample]:
     groups: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            inputs = tuple(t for i in range(5) if (t := _tensor(row, f"INPUT_{i}")))
+            inputs = tuple(t for i in range(5) if (t := tensor_of(row, f"INPUT_{i}")))
             key = (
                 row["DEVICE ARCH"],
                 row["OP CODE"],
                 int(row["CORE COUNT"]),
                 row["MATH FIDELITY"] or "HiFi4",
                 inputs,
-                _tensor(row, "OUTPUT_0"),
+                tensor_of(row, "OUTPUT_0"),
                 row["ATTRIBUTES"],
                 float(row["PM IDEAL [ns]"] or 0),
             )
@@ -178,7 +178,8 @@ def trace(path: Path) -> list[Sample]:
     return found
 
 
-def _tensor(row: dict[str, str], name: str) -> Tensor_ | None:
+def tensor_of(row: dict[str, str], name: str) -> Tensor_ | None:
+    """Return the tensor ``name`` (``INPUT_0``) of a row of a profiler file, None if there is none."""
     sizes = [row.get(f"{name}_{axis}_PAD[LOGICAL]") for axis in "WZYX"]
     if not all(sizes):
         return None
