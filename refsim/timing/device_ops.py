@@ -7,6 +7,7 @@ class is known but that has no formula of its own is priced as its class, and th
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -138,7 +139,7 @@ def price(op: DeviceOp) -> Priced:
     fidelity = op.fidelity or "HiFi4"
     sample = Sample(
         "", op.arch, code, 0.0, 1, cores, fidelity, op.inputs, _written(op, kind),
-        attributes=op.attributes.replace(",", ";"), **(_blocks(op.attributes) if code == "MinimalMatmulOp" else {}),
+        attributes=op.attributes.replace(",", ";"), **(_minimal(chip, op) if code == "MinimalMatmulOp" else {}),
     )  # fmt: skip
     cost = measured.predict(chip, params, sample)
     return Priced(cost.ns, kind, cost.bound, known)
@@ -151,14 +152,16 @@ def _written(op: DeviceOp, kind: str) -> Tensor_:
     return replace(op.outputs[0], shape=(1, 1, 1, sum(t.numel for t in op.outputs)))
 
 
-def _blocks(attributes: str) -> dict[str, tuple[int, ...]]:
-    """Blocks and grid that minimal_matmul was told; those that it chooses itself where it was not."""
-    blocks = re.search(r"M_block_size=(\d+)[,;]\s*K_block_size=(\d+)[,;]\s*N_block_size=(\d+)", attributes)
-    if blocks is None:
-        return {}
-    grid = re.search(r"compute_with_storage_grid_size=\(?(?:x=)?(\d+)[-,;]\s*(?:y=)?(\d+)", attributes)
-    found: dict[str, tuple[int, ...]] = {"block": tuple(int(n) for n in blocks.groups())}
-    return found | ({"grid": (int(grid[2]), int(grid[1]))} if grid else {})
+def _minimal(chip: Chip, op: DeviceOp) -> dict[str, tuple[int, ...]]:
+    """Blocks and grid of minimal_matmul: those it was told, or else its own, the longer side of M and N on the
+    longer side of the chip's cores.
+    """
+    m, n = math.prod(op.inputs[0].shape[:-1]), op.inputs[1].shape[3]
+    grid = re.search(r"compute_with_storage_grid_size=\(?(?:x=)?(\d+)[-,;]\s*(?:y=)?(\d+)", op.attributes)
+    cores = (int(grid[1]), int(grid[2])) if grid else chip.cores
+    blocks = re.search(r"M_block_size=(\d+)[,;]\s*K_block_size=(\d+)[,;]\s*N_block_size=(\d+)", op.attributes)
+    block = tuple(int(size) for size in blocks.groups()) if blocks else (8, 8, 8)
+    return {"grid": cores if m > n else cores[::-1], "block": block}
 
 
 def _fabric(chip: Chip, op: DeviceOp) -> Fabric:

@@ -16,7 +16,8 @@ tt_impl.mock                          takes from the project: meshes, errors, an
                                       (tt_impl.installed, cluster, intercept, freed); imported by tt_impl.harness, and
                                       in ``tt_impl.backends.stand_in``
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
-                                      import, what records and counts, and none of our models
+                                      import, what records and counts, and none of our models; of refsim it may
+                                      take what prices operations and watches buffers (refsim.timing, runtime.hazards)
 ttnn                                  is imported by tt_impl only, and in functions by the faults that are put into it
 """
 
@@ -37,6 +38,7 @@ ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(
     rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
 )
+PRICED = re.compile(r"refsim\.(timing|runtime\.(hazards|delays))(\.|$)")
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
 LEAVES = ("cluster", "freed", "installed", "intercept", "record")
 MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
@@ -81,7 +83,8 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
         broken.append("nothing stands on the command line")
     if top == "refsim" and within(name, ABOVE) and not (is_cli and lazy):
         broken.append("refsim imports nothing beside it but in functions of refsim.cli")
-    if top == "tt_impl" and within(name, ("refsim",)) and not LENT.match(name):
+    priced = within(module, ("harness",), "tt_impl") and PRICED.match(name)
+    if top == "tt_impl" and within(name, ("refsim",)) and not LENT.match(name) and not priced:
         broken.append("the device backend must not borrow from the reference")
     if HOST.match(module) and within(name, ("refsim",)) and not LENT.match(name):
         broken.append("the host of a pipeline runs no model")
@@ -165,6 +168,8 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("tt_impl.mesh", "from tt_impl.mock import hardware", "loads no mock"),
         ("tt_impl.harness.plugin", "def f():\n    import tt_impl.models.wan22", "none of our models"),
         ("tt_impl.mesh", "from tt_impl.harness import session", "stands on the harness"),
+        ("tt_impl.optable", "from refsim.timing.device_ops import price", "must not borrow"),
+        ("tt_impl.harness.cost", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.layers.linear", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.parallel.ring", "def f():\n    import refsim.parallel.ring", "must not borrow"),
         ("tt_impl.mesh", "import refsim", "must not borrow"),
@@ -195,6 +200,7 @@ def test_a_planted_violation_is_caught(module, source, rule):
         ("tt_impl.backends", "def stand_in():\n    from tt_impl.mock import hardware"),
         ("tt_impl.pipelines.wan", "from refsim.pipelines.hosts.wan import WanHost\nimport refsim.pipelines.request"),
         ("tt_impl.harness.session", "from tt_impl.mock.shadow import Shadow\nfrom tt_impl.record import Recorder"),
+        ("tt_impl.harness.cost", "from refsim.timing.device_ops import price\nimport refsim.runtime.hazards"),
         ("tt_impl.mock.checks", "from tt_impl.intercept import Invocation\nfrom tt_impl.mock import rules"),
         ("parity.gate", "from refsim.parallel import ring\nimport tt_impl.mesh"),
         ("refsim.models.sd35.block", "import ttnn_like\nfrom paritybit import x"),

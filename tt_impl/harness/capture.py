@@ -1,4 +1,4 @@
-"""What one call of ttnn did, read off a capture of ttnn's graph: memory taken and given back, programs and their tensors.
+"""What one call of ttnn did, read off a capture of its graph: memory taken and given back, programs and their tensors.
 
 A capture is a list of nodes in the order of events. An operation of Python (``ttnn.linear``) becomes device operations
 (``MatmulDeviceOperation``, ``UnaryDeviceOperation``), each of which is a program on the cores.

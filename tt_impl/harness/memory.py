@@ -2,8 +2,8 @@
 
 All figures come from ttnn's own allocator, which the mock mesh really runs (see :mod:`tt_impl.harness.meter`).
 
-    level of a bank   ____/''''\\__/'''''\\____     peak: the highest level, also inside an operation, the operation that
-                                                  reached it, and who owned the memory then
+    level of a bank   ____/''\\__/'''''\\____     peak: the highest level, also inside an operation; the operation
+                                                  that reached it, and who owned the memory then
     iterations        |  1   |  2   |  3   |      leak: what iteration i took and what is still there after i + 1, the
                                                   first one (caches, semaphores made once) left out
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tt_impl.harness.meter import Held, Level, Meter
@@ -21,6 +22,8 @@ TOP = 8
 """Owners that are named."""
 MEMORIES = ("DRAM", "L1", "L1_SMALL")
 REPETITIONS = 3
+_SHORTEST = 3
+"""Calls of a sequence that may be an iteration; a shorter one is more likely a list that is being filled."""
 _LONGEST = 20_000
 """Calls of a program in which repetitions are looked for."""
 
@@ -217,7 +220,7 @@ def _freed_at(meter: Meter) -> dict[int, int]:
 
 
 def repetitions(meter: Meter) -> list[int]:
-    """Places in the history where a sequence of calls ends that repeats itself, at least four times at the end of a run.
+    """Places in the history where a sequence of calls ends that repeats itself, at least four times in a row.
 
     The longest such sequence counts, and only if programs run in it: a loop that only puts weights on a mesh is none.
     """
@@ -231,12 +234,14 @@ def repetitions(meter: Meter) -> list[int]:
     for found in places.values():
         if len(found) <= REPETITIONS:
             continue
-        blocks = [tokens[a:b] for a, b in zip(found, found[1:], strict=False)]
+        blocks = [tokens[a:b] for a, b in pairwise(found)]
         run = 1
         while run < len(blocks) and blocks[-run - 1] == blocks[-1]:
             run += 1
         starts = found[-run - 1 :]
-        busy = any(calls[i][0] in launched for i in range(starts[0], starts[1])) if run >= REPETITIONS else False
+        if run < REPETITIONS or len(blocks[-1]) < _SHORTEST:
+            continue
+        busy = any(calls[i][0] in launched for i in range(starts[0], starts[1]))
         if busy and (not best or len(blocks[-1]) > best[1] - best[0]):
             best = starts
     return [calls[i][2] for i in best[1:]]

@@ -10,7 +10,6 @@ of a mesh is that of each of its devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +18,12 @@ from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture  # ttnn.grap
 
 from tt_impl.harness.capture import Change, Program, changes, programs
 from tt_impl.intercept import Invocation, on_device, tensors_in
+from tt_impl.mock.events import EventLog
 from tt_impl.optable import Levels, table
 
 UNSEEN = "(memory that no operation took)"
-"""Owner of what was allocated between two calls: semaphores, global circular buffers."""
+"""Owner of what was allocated between two calls: global circular buffers, for one."""
+BEFORE = "(memory taken before the program was watched)"
 _VIEWS = {"DRAM": ttnn.BufferType.DRAM, "L1": ttnn.BufferType.L1, "L1_SMALL": ttnn.BufferType.L1_SMALL}
 _UNIT = 32
 _ONCE = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate", "ttnn.move", "ttnn.reallocate"})
@@ -74,22 +75,26 @@ class Layout:
 
 @dataclass
 class Launch:
-    """A device operation of a call; ``layout`` is None where it could not be asked for. ``kwargs`` are the call's."""
+    """A device operation of a call on ``mesh``; ``layout`` is None where it could not be asked for.
+
+    ``options``: what of the call's arguments decides how fast it is, see :func:`_options`.
+    """
 
     event: int
+    mesh: int
     op: str
     where: str
     program: Program
     row: dict[str, Any]
     layout: Layout | None
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 class Meter:
     """A handler for :func:`tt_impl.intercept.intercepted`; install it after all others, next to ttnn.
 
     Args:
-        event: number, operation and line of the call under way, as the event log has them.
+        log: the event log, which has noted a call before it comes here.
 
     Attributes:
         history: memory taken (1) and given back (-1), in order, with the event in which that showed.
@@ -100,14 +105,14 @@ class Meter:
         calls: number, what was called from where on which shapes, place in ``history`` before it.
     """
 
-    def __init__(self, event: Callable[[], tuple[int, str, str]]) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.history: list[tuple[int, int, Held]] = []
         self.levels: list[Level] = []
         self.launches: list[Launch] = []
         self.meshes: dict[int, dict[str, Any]] = {}
         self.marks: list[int] = []
         self.calls: list[tuple[int, tuple, int]] = []
-        self._event = event
+        self._log = log
         self._live: dict[Place, Held] = {}
         self._sums: dict[tuple[int, str], int] = {}
         self._layouts: dict[tuple, list[Layout] | None] = {}
@@ -126,7 +131,8 @@ class Meter:
         meshes = _meshes_of(call)
         if not meshes:
             return call.proceed()
-        number, op, where = self._event()
+        event = self._log.events[-1]
+        number, op, where = event.number, event.op, event.where
         for mesh in meshes:
             self._agree(mesh, number, where)
         self.finish()
@@ -141,7 +147,7 @@ class Meter:
             for mesh in meshes:
                 self._agree(mesh, number, where)
                 self._note_levels(mesh, number)
-        self._note_launches(call, graph, number, where)
+        self._note_launches(call, graph, meshes[0].id())
         return result
 
     def _change(self, change: Change, number: int, op: str, where: str) -> None:
@@ -167,6 +173,7 @@ class Meter:
     def _agree(self, mesh: ttnn.MeshDevice, number: int, where: str) -> None:
         """Take over from ttnn what was given back (by Python, mostly) or allocated since the last look."""
         key = mesh.id()
+        owner = (UNSEEN, where) if key in self.meshes else (BEFORE, "")
         if key not in self.meshes:
             self.meshes[key] = _described(mesh)
         views = {name: ttnn.get_memory_view(mesh, kind).total_bytes_allocated_per_bank for name, kind in _VIEWS.items()}
@@ -180,7 +187,7 @@ class Meter:
             self._give_back(place, number)
         for place, size in there.items():
             if place not in self._live:
-                self._take(Held(*place, size, UNSEEN, where, number), number)
+                self._take(Held(*place, size, *owner, number), number)
 
     def _note_levels(self, mesh: ttnn.MeshDevice, number: int) -> None:
         for name, kind in _VIEWS.items():
@@ -193,14 +200,17 @@ class Meter:
             if name != "L1_SMALL" or figures[0]:
                 self.levels.append(Level(number, mesh.id(), name, *figures))
 
-    def _note_launches(self, call: Invocation, graph: list[dict[str, Any]], number: int, where: str) -> None:
+    def _note_launches(self, call: Invocation, graph: list[dict[str, Any]], mesh: int) -> None:
         found = programs(graph)
         if not found:
             return
+        event = self._log.events[-1]
         rows = table(graph, call.name, _given(call), Levels(0, 0, 1, 0))
         layouts = self._layouts_of(call, found)
         for program, row, layout in zip(found, rows, layouts, strict=True):
-            self.launches.append(Launch(number, call.name, where, program, row, layout, call.kwargs))
+            self.launches.append(
+                Launch(event.number, mesh, event.op, event.where, program, row, layout, _options(call))
+            )
 
     def _layouts_of(self, call: Invocation, found: list[Program]) -> list[Layout] | list[None]:
         """Circular buffers and cores, from a second call that ttnn builds but neither runs nor gives memory."""
@@ -230,6 +240,20 @@ def _given(call: Invocation) -> tuple[str, bool] | None:
     """Fidelity and accumulation as the program asks for them: some operations hide theirs from the graph."""
     given = call.kwargs.get("compute_kernel_config")
     return None if given is None else (given.math_fidelity.name, given.fp32_dest_acc_en)
+
+
+def _options(call: Invocation) -> dict[str, Any]:
+    """``config`` (ttnn's text of the program config), ``axis``, ``links``, ``ring``, ``causal``; None if not given."""
+    given = call.kwargs
+    config = given.get("program_config", given.get("config"))
+    topology = getattr(given.get("topology"), "name", None)
+    return {
+        "config": None if config is None else repr(config),
+        "axis": given.get("cluster_axis"),
+        "links": given.get("num_links", given.get("num_preferred_links")),
+        "ring": None if topology is None else topology == "Ring",
+        "causal": given.get("is_causal"),
+    }
 
 
 def _shapes(call: Invocation) -> tuple:

@@ -1,9 +1,11 @@
 """One watched program: its calls are guarded, given values, and noted, whoever wrote it.
 
-call -> crash guard -> event log -> shadow -> ttnn
-        (a refusal     (what was    (golden
-        instead of a    asked for)   values)
-        dead process)
+    call -> event log -> [Results] -> crash guard -> shadow -> [Meter] -> ttnn
+            (what was     (digests)   (a refusal     (golden   (memory,
+             asked for)                instead of a   values)   programs)
+                                       dead process)
+
+[with ``report`` only]
 """
 
 from __future__ import annotations
@@ -13,12 +15,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tt_impl.freed import check_allocated
 from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.checks import refuse_crashes
+from tt_impl.mock.events import EventLog
 from tt_impl.mock.shadow import Shadow, shadow_values
+
+if TYPE_CHECKING:
+    from tt_impl.harness.meter import Meter
+    from tt_impl.harness.results import Results
 
 
 @dataclass
@@ -27,14 +34,25 @@ class Session:
 
     Attributes:
         shadow: the golden values, and ``shadow.calls``, how often each operation was called.
+        log: the events, in order.
+        meter: memory and programs of every call; None without ``report``.
+        results: digests of every call's results; None without ``report``.
     """
 
     shadow: Shadow
+    log: EventLog
+    meter: Meter | None = None
+    results: Results | None = None
 
     @property
     def fallbacks(self) -> Counter[str]:
         """Operations whose values came from ttnn's own golden functions: evidence that is circular."""
         return getattr(self.shadow, "fallbacks", Counter())
+
+    def iteration(self) -> None:
+        """Say that an iteration of the program ends here: what later ones leave behind is reported as a leak."""
+        if self.meter is not None:
+            self.meter.iteration()
 
     @property
     def device_operations(self) -> int:
@@ -74,8 +92,18 @@ def watched(
     """
     with ExitStack() as stack:
         stack.enter_context(intercepted(_guard(last)))
-        options = {"fallback": True} if fallback else {}
-        yield Session(stack.enter_context(shadow_values(**options)))
+        shadow = stack.enter_context(shadow_values(fallback=fallback))
+        session = Session(shadow, EventLog(shadow))
+        if report:
+            from tt_impl.harness.meter import Meter
+            from tt_impl.harness.results import Results
+
+            session.results = Results(shadow, session.log)
+            stack.enter_context(intercepted(session.results, first=True))
+            session.meter = Meter(session.log)
+            stack.enter_context(intercepted(session.meter))
+        stack.enter_context(intercepted(session.log, first=True))
+        yield session
 
 
 def _guard(last: Callable[[str], None] | None) -> Callable[[Invocation], Any]:

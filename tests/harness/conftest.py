@@ -1,0 +1,26 @@
+"""Tests of what serves a user's own program need ttnn where they run one; without it they are skipped, and say so."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tt_impl.worker import launch
+
+HAS_TTNN = importlib.util.find_spec("ttnn") is not None
+REASON = "PROGRAMS OF USERS ARE NOT TESTED HERE: ttnn is not installed in this Python (it has wheels for 3.10 and 3.12)"
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the harness says of each program of ``tests/harness/measured.py``; they run once, in one process."""
+    if not HAS_TTNN:
+        pytest.skip(REASON)
+    folder: Path = tmp_path_factory.mktemp("measured")
+    ran = launch("tests.harness.measured", str(folder), folder=folder, timeout=170)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}

@@ -1,0 +1,125 @@
+"""Programs of a user, run on one mock mesh in a process of its own; what the harness says of them, as JSON.
+
+python -m tests.harness.measured FOLDER   writes FOLDER/<program>.json
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+KEPT: list[Any] = []
+"""Where a program puts what it ought to give back."""
+
+
+def _put(ttnn: Any, device: Any, *shape: int, **kwargs: Any) -> Any:
+    import torch
+
+    value = torch.linspace(-1, 1, int(torch.tensor(shape).prod())).reshape(shape)
+    return ttnn.from_torch(value, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device, **kwargs)
+
+
+def peak(ttnn: Any, device: Any, session: Any) -> None:
+    """The linear with a gelu of its own holds product and result at once: 2 x 512 x 1024 beside x and w."""
+    x, w = _put(ttnn, device, 512, 256), _put(ttnn, device, 256, 1024)
+    y = ttnn.linear(x, w, activation="gelu")
+    z = ttnn.add(ttnn.slice(y, [0, 0], [512, 256]), x, memory_config=ttnn.L1_MEMORY_CONFIG)
+    ttnn.deallocate(y)
+    ttnn.to_torch(z, mesh_composer=ttnn.ConcatMeshToTensor(device, dim=0))
+
+
+def holes(ttnn: Any, device: Any, session: Any) -> None:
+    """Every second one of sixteen tensors in L1 is given back."""
+    x = _put(ttnn, device, 512, 512)
+    parts = [ttnn.multiply(x, float(i), memory_config=ttnn.L1_MEMORY_CONFIG) for i in range(16)]
+    for part in parts[::2]:
+        ttnn.deallocate(part)
+    ttnn.add(x, x)
+
+
+def _step(ttnn: Any, device: Any, x: Any, keep: bool) -> None:
+    gathered = ttnn.all_gather(x, dim=3, cluster_axis=1, topology=ttnn.Topology.Linear)
+    half = ttnn.multiply(gathered, 0.5)
+    ttnn.to_torch(half, mesh_composer=ttnn.ConcatMeshToTensor(device, dim=0))
+    if keep:
+        KEPT.append(gathered)
+        KEPT.append(ttnn.create_global_semaphore(device, _cores(ttnn), 0))
+
+
+def _cores(ttnn: Any) -> Any:
+    return ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(7, 6))})
+
+
+def clean_loop(ttnn: Any, device: Any, session: Any) -> None:
+    x = _put(ttnn, device, 1, 1, 64, 64)
+    for _ in range(5):
+        _step(ttnn, device, x, keep=False)
+        session.iteration()
+
+
+def leaking_loop(ttnn: Any, device: Any, session: Any) -> None:
+    x = _put(ttnn, device, 1, 1, 64, 64)
+    for _ in range(5):
+        _step(ttnn, device, x, keep=True)
+        session.iteration()
+    ttnn.add(x, x)
+
+
+def unmarked_loop(ttnn: Any, device: Any, session: Any) -> None:
+    weights = [_put(ttnn, device, 64, 64) for _ in range(6)]
+    x = _put(ttnn, device, 1, 1, 64, 64)
+    for _ in range(6):
+        _step(ttnn, device, x, keep=True)
+    ttnn.add(x, weights[0])
+
+
+def costs(ttnn: Any, device: Any, session: Any) -> None:
+    x, w = _put(ttnn, device, 1, 1, 2048, 1024), _put(ttnn, device, 1024, 4096)
+    y = ttnn.linear(x, w)
+    ttnn.gelu(y)
+    ttnn.layer_norm(x)
+    ttnn.all_gather(x, dim=3, cluster_axis=1, topology=ttnn.Topology.Linear, num_links=1)
+    ttnn.reduce_scatter(x, dim=3, cluster_axis=1, topology=ttnn.Topology.Linear)
+    ttnn.sum(x, dim=3)
+
+
+PROGRAMS: dict[str, Callable[[Any, Any, Any], None]] = {
+    program.__name__: program for program in (peak, holes, clean_loop, leaking_loop, unmarked_loop, costs)
+}
+
+
+def main(folder: Path) -> None:
+    from tt_impl.mesh import open_mesh
+
+    with open_mesh("t3k") as mesh:
+        import ttnn
+
+        from tt_impl.harness import cost, memory
+        from tt_impl.harness.session import watched
+
+        for name, program in PROGRAMS.items():
+            with watched(report=True) as session:
+                program(ttnn, mesh.device, session)
+            predictions = cost.predict(session.meter)
+            found = {
+                "memory": memory.summary(session.meter),
+                "predictions": [p.as_json() for p in predictions],
+                "cost": cost.summary(session.meter, predictions),
+                "views": {
+                    kind: ttnn.get_memory_view(
+                        mesh.device, getattr(ttnn.BufferType, kind)
+                    ).total_bytes_allocated_per_bank
+                    for kind in ("DRAM", "L1")
+                },
+            }
+            (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+            KEPT.clear()
+            gc.collect()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,59 @@
+"""Predicted device times of a program: bounds that no device beats, ranges, and what has no price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+PEAK_FLOPS = 2 * 32**3 / 32 * 64 * 1e9
+"""Of a Wormhole's 64 cores at HiFi2: a product of two tiles in 32 cycles of 1 ns."""
+LINK_BYTES_PER_NS = 12.5
+
+
+@pytest.fixture
+def predictions(measured: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {p["device_op"]: p for p in measured["costs"]["predictions"]}
+
+
+def test_matmul_is_no_faster_than_its_cores(predictions: dict[str, dict[str, Any]]) -> None:
+    found = predictions["MatmulDeviceOperation"]
+    assert found["kind"] == "matmul" and found["op"] == "ttnn.linear" and found["measured"]
+    ideal = 2 * 2048 * 1024 * 4096 / PEAK_FLOPS * 1e9
+    assert ideal < found["ns"] < 10 * ideal
+
+
+def test_gather_is_no_faster_than_its_link(predictions: dict[str, dict[str, Any]]) -> None:
+    """A line of four: three shards cross the middle link."""
+    found = predictions["AllGatherDeviceOperation"]
+    least = 3 * 2048 * 1024 * 2 / LINK_BYTES_PER_NS
+    assert (found["kind"], found["bound"], found["assumed"]) == ("collective", "fabric", [])
+    assert least < found["ns"] < 3 * least
+
+
+def test_what_the_program_left_to_ttnn_is_said(predictions: dict[str, dict[str, Any]]) -> None:
+    assert predictions["ReduceScatterDeviceOperation"]["assumed"] == ["1 link"]
+
+
+def test_every_price_has_a_range(measured: dict[str, Any]) -> None:
+    priced = [p for p in measured["costs"]["predictions"] if "ns" in p]
+    assert len(priced) >= 5
+    for p in priced:
+        assert 0 < p["low_ns"] < p["ns"] < p["high_ns"]
+
+
+def test_what_has_no_price_is_named(measured: dict[str, Any]) -> None:
+    total = measured["costs"]["cost"]
+    assert total["unpriced"] == [{"device_op": "ReduceDeviceOperation", "reason": "no formula", "count": 1}]
+    assert total["launches"] == total["priced"] + 1
+    assert "not measured" in total["source"]
+
+
+def test_totals(measured: dict[str, Any]) -> None:
+    """Every device runs all launches, one after the other."""
+    total, found = measured["costs"]["cost"], measured["costs"]["predictions"]
+    gaps = total["priced"] * 619.0
+    assert total["ns"] == pytest.approx(sum(p.get("ns", 0.0) for p in found) + gaps, rel=1e-6)
+    assert set(total["by_device"]) == {str(i) for i in range(8)}
+    assert sum(total["by_kind"].values()) == pytest.approx(total["ns"] - gaps, rel=1e-6)
+    assert total["low_ns"] < total["ns"] < total["high_ns"]

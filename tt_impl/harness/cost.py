@@ -1,0 +1,175 @@
+"""Predicted device time of any program, operation by operation, with its range; nothing here is measured.
+
+Prices come from refsim's timing model (``refsim.timing.device_ops``), the same that is compared with profiler files of
+real devices; the range of a price is how far such measurements lay from predictions of its class, 10th to 90th
+percentile (``refsim.timing.spread``). An operation without a formula has no price: it is named and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from refsim.timing.device_ops import DeviceOp, Unpriced, Wires, price
+from refsim.timing.fitted import get_params
+from refsim.timing.measured import Tensor_
+from refsim.timing.spread import get_spread
+from tt_impl.harness.capture import Operand
+from tt_impl.harness.meter import Launch, Meter
+
+SOURCE = (
+    "predicted by refsim's timing model, not measured; range: 10th to 90th percentile of measured / predicted of the "
+    "operation's class on public profiler files (refsim.timing.spread)"
+)
+_DTYPES = {
+    "BFLOAT16": "bf16",
+    "FLOAT32": "fp32",
+    "BFLOAT8_B": "bfp8",
+    "BFLOAT4_B": "bfp4",
+    "UINT32": "uint32",
+    "INT32": "uint32",
+    "UINT16": "bf16",
+}
+"""Names of the timing model for what has as many bytes."""
+_GALAXY_GRIDS = ([8, 9], [12, 10])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one launch: ``ns`` and its range; or ``unpriced``, why there is none.
+
+    ``measured``: the model has been compared with measurements of this very operation, not only of its class.
+    ``assumed``: what the program left to ttnn and the price takes as a default.
+    """
+
+    launch: Launch
+    ns: float = 0.0
+    low_ns: float = 0.0
+    high_ns: float = 0.0
+    kind: str = ""
+    bound: str = ""
+    measured: bool = False
+    assumed: tuple[str, ...] = ()
+    unpriced: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "event": self.launch.event,
+            "op": self.launch.op,
+            "where": self.launch.where,
+            "device_op": self.launch.program.device_op,
+            "mesh": self.launch.mesh,
+        }
+        if self.unpriced:
+            return found | {"unpriced": self.unpriced}
+        numbers = {"ns": self.ns, "low_ns": self.low_ns, "high_ns": self.high_ns}
+        found |= {name: round(value, 1) for name, value in numbers.items()}
+        return found | {
+            "kind": self.kind,
+            "bound": self.bound,
+            "measured": self.measured,
+            "assumed": list(self.assumed),
+        }
+
+
+def predict(meter: Meter) -> list[Prediction]:
+    """The predictions of all device operations, in order."""
+    return [_predict(launch, meter.meshes[launch.mesh]) for launch in meter.launches]
+
+
+def _predict(launch: Launch, mesh: dict[str, Any]) -> Prediction:
+    wires, assumed = _wires(launch, mesh)
+    try:
+        op = DeviceOp(
+            launch.program.device_op,
+            mesh["arch"],
+            launch.layout.cores if launch.layout else 0,
+            launch.row["fidelity"] or "",
+            tuple(_tensor(t) for t in launch.program.inputs),
+            tuple(_tensor(t) for t in launch.program.outputs),
+            launch.program.attributes + (launch.options["config"] or ""),
+            wires,
+            _is_causal(launch),
+        )
+        found = price(op)
+    except Unpriced as reason:
+        return Prediction(launch, unpriced=str(reason))
+    spread = get_spread(found.kind)
+    return Prediction(
+        launch,
+        found.ns,
+        found.ns * spread.low,
+        found.ns * spread.high,
+        found.kind,
+        found.bound,
+        found.measured,
+        tuple(assumed) if found.kind == "collective" else (),
+    )
+
+
+def _is_causal(launch: Launch) -> bool:
+    """ttnn's attention is causal unless it is told otherwise; joint attention never is."""
+    given = launch.options["causal"]
+    return launch.op == "ttnn.transformer.scaled_dot_product_attention" if given is None else bool(given)
+
+
+def _wires(launch: Launch, mesh: dict[str, Any]) -> tuple[Wires, list[str]]:
+    """What a collective runs on, and what of it the program left to ttnn."""
+    axis, links, ring = (launch.options[name] for name in ("axis", "links", "ring"))
+    assumed = []
+    if links is None:
+        assumed.append("1 link")
+        links = 1
+    if isinstance(links, list | tuple):
+        links = links[0]
+    if ring is None:
+        ring = "Topology::Ring" in launch.program.attributes
+        assumed.append("Ring" if ring else "Linear")
+    size = math.prod(mesh["shape"]) if not isinstance(axis, int) else mesh["shape"][axis]
+    return Wires(size, int(links), ring, mesh["grid"] in _GALAXY_GRIDS), assumed
+
+
+def _tensor(operand: Operand) -> Tensor_:
+    if operand.dtype not in _DTYPES:
+        raise Unpriced(f"dtype {operand.dtype}")
+    memory = f"DEV_0_{operand.memory}"
+    return Tensor_(operand.padded, _DTYPES[operand.dtype], memory, operand.layout, operand.logical[2])
+
+
+def summary(meter: Meter, predictions: list[Prediction]) -> dict[str, Any]:
+    """Totals as JSON values.
+
+    ``ns``, ``low_ns``, ``high_ns``: of the device that is busy longest; ``by_device`` has all of them. Programs of one
+    device run one after the other, with ``gap_ns`` between two as under a trace; devices of different submeshes run at
+    once. ``by_kind``: ns by class, of all launches; ``unpriced``: device operations without a price, why, how often.
+    ``by_class_only``: priced operations that no measurement was at hand for.
+    """
+    gaps = {mesh: get_params(about["arch"]).gap_ns for mesh, about in meter.meshes.items()}
+    by_device: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    by_kind: dict[str, float] = defaultdict(float)
+    for p in predictions:
+        if p.unpriced:
+            continue
+        by_kind[p.kind] += p.ns
+        for device in meter.meshes[p.launch.mesh]["devices"]:
+            for i, ns in enumerate((p.ns, p.low_ns, p.high_ns)):
+                by_device[device][i] += ns + gaps[p.launch.mesh]
+    unpriced = Counter((p.launch.program.device_op, p.unpriced) for p in predictions if p.unpriced)
+    by_class_only = Counter(p.launch.program.device_op for p in predictions if not p.unpriced and not p.measured)
+    most = max(by_device.values(), default=[0.0, 0.0, 0.0])
+    return {
+        "source": SOURCE,
+        "ns": round(most[0], 1),
+        "low_ns": round(most[1], 1),
+        "high_ns": round(most[2], 1),
+        "launches": len(predictions),
+        "priced": sum(not p.unpriced for p in predictions),
+        "by_device": {str(device): round(found[0], 1) for device, found in sorted(by_device.items())},
+        "by_kind": {kind: round(ns, 1) for kind, ns in sorted(by_kind.items(), key=lambda item: -item[1])},
+        "unpriced": [
+            {"device_op": name, "reason": reason, "count": count} for (name, reason), count in unpriced.most_common()
+        ],
+        "by_class_only": [{"device_op": name, "count": count} for name, count in by_class_only.most_common()],
+    }
