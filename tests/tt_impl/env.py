@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,9 +114,9 @@ def raises(kind: type[Exception] | tuple, action: Callable[[], Any], *parts: str
 
 
 def collect(namespace: dict[str, Any]) -> dict[str, Callable[[Env], None]]:
-    """The cases of a module: its public functions that take one argument called ``t``."""
-    return {
-        name: function
-        for name, function in namespace.items()
-        if not name.startswith("_") and getattr(getattr(function, "__code__", None), "co_varnames", ())[:1] == ("t",)
-    }
+    """The cases of a module: its public functions whose one argument is called ``t``."""
+    return {name: function for name, function in namespace.items() if not name.startswith("_") and _is_case(function)}
+
+
+def _is_case(function: Any) -> bool:
+    return inspect.isfunction(function) and list(inspect.signature(function).parameters) == ["t"]

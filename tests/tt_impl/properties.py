@@ -1,6 +1,7 @@
 """Property tests of shadow rules: drawn tensors, different on every device, and what each device must then hold.
 
-A property is a function of hypothesis' ``data``; :func:`hold` runs it on examples that are the same in every run.
+A property is a function of hypothesis' ``data`` that :func:`hold` runs, or one of an ``Env`` and what its arguments may
+be, of which :func:`drawn` makes a case. Examples are the same in every run.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ COLUMNS = (1, 7, 32, 50)
 
 def hold(examples: int, check: Callable[[Any], None]) -> None:
     """``check`` on drawn data, the same examples in every run."""
-    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import given
     from hypothesis import strategies as st
 
-    quiet = settings(
+    _runs(examples)(given(st.data())(lambda data: check(data)))()
+
+
+def _runs(examples: int) -> Any:
+    from hypothesis import HealthCheck, Phase, settings
+
+    return settings(
         max_examples=examples,
         derandomize=True,
         deadline=None,
@@ -30,7 +37,6 @@ def hold(examples: int, check: Callable[[Any], None]) -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    quiet(given(st.data())(lambda data: check(data)))()
 
 
 def choose(data: Any, options: Sequence[Any]) -> Any:
@@ -89,3 +95,35 @@ def agree(env: Env, out: Any, wanted: Sequence[Tensor], ulps: float = 2.0) -> No
         torch.testing.assert_close(
             value.double(), want, rtol=unit, atol=atol, equal_nan=True, msg=lambda text, d=device: f"device {d}: {text}"
         )
+
+
+def drawn(examples: int, **strategies: Any) -> Callable[[Callable[..., None]], Callable[[Env], None]]:
+    """Make a case of a property ``(t, **drawn values)``, for so many examples, the same in every run."""
+
+    def decorate(check: Callable[..., None]) -> Callable[[Env], None]:
+        def case(t: Env) -> None:
+            from hypothesis import given
+
+            _runs(examples)(given(**strategies)(lambda **values: check(t, **values)))()
+
+        case.__doc__ = check.__doc__
+        return case
+
+    return decorate
+
+
+def spread(t: Env, *shape: int, dtype: str = "bfloat16", scale: float = 1.0) -> tuple[Any, list[Tensor]]:
+    """A tensor of ``shape`` on every device, each with values of its own, and those values as the devices hold them."""
+    rows, columns = t.shape
+    if len(shape) == 1:
+        whole, dims = t.rand(columns * shape[0], scale=scale), (None, 0)
+    else:
+        whole, dims = t.rand(rows * shape[0], columns * shape[1], *shape[2:], scale=scale), (0, 1)
+    tensor = t.put(whole, dims, dtype=dtype)
+    return tensor, t.shadow.values(tensor)
+
+
+def each(function: Callable[..., Any], *parts: Any) -> list[Any]:
+    """``function`` of every device's part; what is no list is the same on all devices."""
+    count = next(len(part) for part in parts if isinstance(part, list))
+    return [function(*(part[i] if isinstance(part, list) else part for part in parts)) for i in range(count)]

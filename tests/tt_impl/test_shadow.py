@@ -20,6 +20,8 @@ ON_T3K = cases_of(
     "matmul",
     "norm",
     "prop_eltwise",
+    "prop_matmul",
+    "prop_norm",
     "refusals",
     "rope",
     "sharing",

@@ -15,8 +15,13 @@ from tt_impl.mock.rules import (
     indexing,
     layout,
     matmul,
+    minimal_matmul,
     norm,
+    norm_distributed,
+    norm_dit,
     reduction,
+    rotary,
+    softmax,
 )
 
 __all__ = [
@@ -34,6 +39,11 @@ __all__ = [
     "indexing",
     "layout",
     "matmul",
+    "minimal_matmul",
     "norm",
+    "norm_distributed",
+    "norm_dit",
     "reduction",
+    "rotary",
+    "softmax",
 ]

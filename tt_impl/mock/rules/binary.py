@@ -185,12 +185,6 @@ def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Te
     return input_tensor_a - alpha * input_tensor_b
 
 
-@per_device("outer")
-def outer(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
-    """Vectors, each the only dim longer than one of four -> [1, 1, N, M]."""
-    return torch.outer(input_tensor_a.flatten(), input_tensor_b.flatten())[None, None]
-
-
 @per_device("polyval")
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """The first coefficient is that of the highest power."""

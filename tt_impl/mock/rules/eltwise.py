@@ -279,8 +279,3 @@ def _gated(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 
 for _name, _function in {"glu": torch.sigmoid, "reglu": torch.relu, "geglu": F.gelu, "swiglu": F.silu}.items():
     per_device(_name)(_gated(_function))
-
-
-@per_device("softmax")
-def softmax(input_tensor: Tensor, dim: int = -1) -> Tensor:
-    return torch.softmax(input_tensor, dim)

@@ -15,6 +15,8 @@ from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import Call, across
 from tt_impl.mock.values import Shards
 
+TILE = 32
+
 
 @across("group_norm")
 def group_norm(
@@ -29,8 +31,11 @@ def group_norm(
     bias: Shards | None = None,
 ) -> list[Tensor]:
     """[N, 1, H*W, C]; masks tell a device which columns of a tile are of a group, and change nothing."""
+    source = call.argument("input_tensor", 0)
+    chunk = source.shard_spec().shape[1] if source.is_sharded() and source.shard_spec() is not None else 0
 
     def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        weight, bias = (_unpadded(values, x.shape[-1], chunk) for values in (weight, bias))
         return _affine(_normed(x, x, num_groups, epsilon), weight, bias)
 
     return call.each(normed, input_tensor, weight, bias)
@@ -64,6 +69,16 @@ def _normed(x: Tensor, pixels: Tensor, groups: int, epsilon: float) -> Tensor:
     mean = by_group.mean((1, 2, 4), keepdim=True)
     variance = by_group.var((1, 2, 4), correction=0, keepdim=True)
     return ((x.unflatten(-1, (groups, -1)) - mean) * torch.rsqrt(variance + epsilon)).flatten(-2)
+
+
+def _unpadded(values: Tensor | None, channels: int, chunk: int) -> Tensor | None:
+    """``values`` of all channels: where ``chunk`` channels lie on a core, each core's begin at a new stick of 32."""
+    if values is None or values.numel() == channels or not chunk or channels % chunk:
+        return values
+    padded = chunk + -chunk % TILE
+    if values.numel() != channels // chunk * padded:
+        return values
+    return values.reshape(-1, padded)[:, :chunk].reshape(-1)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

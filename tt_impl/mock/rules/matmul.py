@@ -1,246 +1,180 @@
-"""Matrix products with bias, activation and the fused forms of the diffusion transformers.
+"""Matrix products with bias and activation, of dense, sparse and grouped operands.
 
-Legend: M rows, K inner, N columns; a product is taken in float32 and rounded once, to the dtype of the output.
+A product is taken in float32 and rounded once, to the dtype of the output.
+
+Legend: M rows, K inner, N columns, E experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.collectives import gathered, reduced, scattered
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import Shards, round_to
+from tt_impl.mock.values import Shards
 
 TILE = 32
 
 
-def _bias(product: Tensor, bias: Tensor | None) -> Tensor:
-    return product if bias is None else product + bias.reshape(-1)
+def product(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, *, transpose_a: bool = False, transpose_b: bool = False,
+    activation: Any = None, program_activation: Any = None,
+) -> Tensor:  # fmt: skip
+    """``a @ b + bias``, then the activation of the program config, then that of the argument."""
+    a = a.transpose(-1, -2) if transpose_a else a
+    b = b.transpose(-1, -2) if transpose_b else b
+    whole = torch.matmul(a, b)
+    whole = whole if bias is None else whole + bias
+    if a.numel() == 0 or b.numel() == 0:
+        return whole  # nothing is computed then, so nothing is activated
+    return activate(activate(whole, program_activation), activation)
 
 
-def _last(activation: Any, program_activation: Any) -> Any:
-    """The one activation of a product: an argument, or part of the program config."""
-    if activation is not None and program_activation is not None:
-        raise TypeError("an activation beside that of the program_config is not known")
-    return activation if program_activation is None else program_activation
-
-
-@per_device("matmul")
+@across("matmul", "linear")
 def matmul(
-    input_tensor_a: Tensor,
-    input_tensor_b: Tensor,
+    call: Call,
+    input_tensor_a: Shards,
+    input_tensor_b: Shards,
     *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
+    bias: Shards | None = None,
     activation: Any = None,
     program_activation: Any = None,
-) -> Tensor:
-    a = input_tensor_a.transpose(-1, -2) if transpose_a else input_tensor_a
-    b = input_tensor_b.transpose(-1, -2) if transpose_b else input_tensor_b
-    return activate(torch.matmul(a, b), _last(activation, program_activation))
-
-
-@per_device("linear")
-def linear(
-    input_tensor_a: Tensor, input_tensor_b: Tensor, *, bias: Tensor | None = None,
-    transpose_a: bool = False, transpose_b: bool = False, activation: Any = None, program_activation: Any = None,
-) -> Tensor:  # fmt: skip
-    product = matmul(input_tensor_a, input_tensor_b, transpose_a=transpose_a, transpose_b=transpose_b)
-    return activate(_bias(product, bias), _last(activation, program_activation))
-
-
-def _joined(parts: Tensor | Sequence[Tensor]) -> Tensor:
-    """Minimal matmul takes its input's columns in one piece or as (prefix, suffix), the prefix filled up to a tile."""
-    if isinstance(parts, Tensor):
-        return parts
-    prefix, suffix = parts
-    return torch.cat([F.pad(prefix, (0, -prefix.shape[-1] % TILE)), suffix], -1)
-
-
-def _swiglu(x: Tensor) -> Tensor:
-    """silu(gate) * up of columns that come as [a tile of gate | a tile of up] after each other."""
-    gate, up = x.unflatten(-1, (-1, 2, TILE)).unbind(-2)
-    return (F.silu(gate) * up).flatten(-2)
-
-
-@per_device("experimental.minimal_matmul")
-def minimal_matmul(
-    input_tensor: Tensor | Sequence[Tensor],
-    weight_tensor: Tensor,
-    bias_tensor: Tensor | None = None,
-    *,
-    fused_activation: Any = None,
-    fuse_swiglu: bool = False,
-) -> Tensor:
-    a = _joined(input_tensor)
-    product = _bias(torch.matmul(a, weight_tensor), bias_tensor)
-    return _swiglu(product) if fuse_swiglu else activate(product, fused_activation)
-
-
-@per_device("experimental.minimal_matmul_split")
-def minimal_matmul_split(
-    input_tensor: Tensor | Sequence[Tensor],
-    weight_tensor: Tensor,
-    bias_tensor: Tensor | None = None,
-    *,
-    chunks: int = 3,
-    dim: int = -1,
-    fused_activation: Any = None,
-    fuse_swiglu: bool = False,
+    in0_column_offset: int | None = None,
+    **transposed: bool,
 ) -> list[Tensor]:
-    """[M, K] @ [K, chunks * N] -> ``chunks`` tensors [M, N]."""
-    whole = minimal_matmul(
-        input_tensor, weight_tensor, bias_tensor, fused_activation=fused_activation, fuse_swiglu=fuse_swiglu
-    )
-    return list(whole.chunk(chunks, dim))
+    """Products of [.., M, K] and [.., K, N]; bias [N], [M, N] or of as many batches as the product.
+
+    ``in0_column_offset`` is the first of the K columns that are read of a wider ``input_tensor_a``.
+    """
+    if unknown := set(transposed) - {"transpose_a", "transpose_b"}:
+        raise call.unsupported(", ".join(sorted(unknown)))
+    if activation is not None and call.kwargs.get("core_grid") is not None and "program_config" in call.kwargs:
+        raise call.unsupported("an activation beside a program_config and a core_grid")
+    if bias is not None:
+        _check_bias(call, bias, input_tensor_b, program_activation)
+    shape = tuple(call.outputs[0].shape)
+
+    def multiplied(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+        if in0_column_offset is not None:
+            a = a[..., in0_column_offset : in0_column_offset + b.shape[-1 if transposed.get("transpose_b") else -2]]
+        whole = product(a, b, bias, activation=activation, program_activation=program_activation, **transposed)
+        return _with_ones(whole, shape)
+
+    return call.each(multiplied, input_tensor_a, input_tensor_b, bias)
 
 
-@per_device("experimental.dit_minimal_matmul_addcmul_fused")
-def dit_minimal_matmul_addcmul_fused(
-    matmul_input_tensor: Tensor,
-    matmul_weight_tensor: Tensor,
-    scalar: float,
-    addcmul_input_tensor1: Tensor,
-    addcmul_input_tensor2: Tensor,
-    bias_tensor: Tensor | None = None,
-) -> Tensor:
-    """residual + scalar * (x @ w + bias) * gate: the end of a diffusion transformer's branch."""
-    product = minimal_matmul(matmul_input_tensor, matmul_weight_tensor, bias_tensor)
-    return addcmul_input_tensor1 + scalar * product * addcmul_input_tensor2
+def _check_bias(call: Call, bias: Shards, weight: Shards, program_activation: Any) -> None:
+    """A bias is added by the program itself if it is a row; else after it, so behind the program's activation."""
+    rows = bias.shape[-2] if len(bias.shape) > 1 else 1
+    batched = any(size > 1 for shape in (bias.shape, weight.shape) for size in shape[:-2])
+    config = call.kwargs.get("program_config")
+    whole_in_program = isinstance(config, ttnn.MatmulMultiCoreReuseProgramConfig)
+    if 1 < rows <= TILE and not batched and not whole_in_program:
+        raise call.unsupported(f"a bias of {rows} rows in one tile, of which some programs read the first only")
+    added_after = batched or (rows > TILE and not whole_in_program)
+    if added_after and program_activation is not None:
+        raise call.unsupported("an activation in the program_config before a bias that is not a row")
 
 
-@per_device("sparse_matmul")
-def sparse_matmul(
-    input_tensor_a: Tensor,
-    input_tensor_b: Tensor,
+def _with_ones(value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``value`` with as many leading dims of size 1 as ``shape`` has; ttnn keeps those of operands and bias."""
+    whole = (1,) * (len(shape) - value.dim()) + tuple(value.shape)
+    extra = len(whole) - len(shape)
+    return value.reshape(shape) if whole[extra:] == shape and set(whole[:extra]) <= {1} else value
+
+
+@across("addmm")
+def addmm(
+    call: Call,
+    input_tensor: Shards,
+    mat1_tensor: Shards,
+    mat2_tensor: Shards,
     *,
-    sparsity: Tensor,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> list[Tensor]:
+    """beta * input + alpha * (mat1 @ mat2); with a beta of 0 the input is not read."""
+
+    def added(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        whole = alpha * torch.matmul(a, b)
+        return whole if beta == 0 else beta * x + whole
+
+    return call.each(added, input_tensor, mat1_tensor, mat2_tensor)
+
+
+@per_device("outer")
+def outer(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
+    """[.., N] and [.., M] -> [.., N, M]."""
+    return input_tensor_a.unsqueeze(-1) * input_tensor_b.unsqueeze(-2)
+
+
+@across("sparse_matmul")
+def sparse_matmul(
+    call: Call,
+    input_tensor_a: Shards,
+    input_tensor_b: Shards,
+    *,
+    sparsity: Shards,
     nnz: int | None = None,
     is_input_a_sparse: bool = False,
     is_input_b_sparse: bool = True,
-) -> Tensor:
+    program_activation: Any = None,
+) -> list[Tensor]:
     """Experts' products, zero where ``sparsity`` is.
 
     b sparse: [A, B, M, K] @ [1, E, K, N] -> [A, B, 1, E, M, N], sparsity [A, B, 1, E]; both: [1, E, M, K] -> [1, E, M,
-    N], sparsity [1, 1, 1, E]; a sparse: [A, E, M, K] -> [A, E, M, N], sparsity [1, 1, A, E]. ``nnz`` must be the number
-    of values that are not zero: a device would hang.
+    N], sparsity [1, 1, 1, E]; a sparse: [A, E, M, K] -> [A, E, M, N], sparsity [1, 1, A, E]. An optional output of
+    shape [1, nnz, M, N] gets the used ones alone. ``nnz`` must be the number of values that are not zero: a device
+    would hang.
     """
-    if nnz is not None and nnz != int((sparsity != 0).sum()):
-        raise TypeError(f"nnz is {nnz}, but {int((sparsity != 0).sum())} values of sparsity are not zero")
-    used = (sparsity != 0).float()
-    if is_input_a_sparse:
-        return torch.matmul(input_tensor_a, input_tensor_b) * used.reshape(*input_tensor_a.shape[:2], 1, 1)
-    if is_input_b_sparse:
-        product = torch.matmul(input_tensor_a[:, :, None, None], input_tensor_b)
-        return product * used.reshape(*input_tensor_a.shape[:2], 1, -1, 1, 1)
-    raise TypeError("sparse_matmul of two dense tensors is not known")
+    if not is_input_a_sparse and not is_input_b_sparse:
+        raise call.unsupported("two dense tensors")
+    wanted = tuple(call.outputs[0].shape)
+
+    def multiplied(a: Tensor, b: Tensor, chosen: Tensor) -> Tensor:
+        used, count = chosen != 0, int((chosen != 0).sum())
+        if nnz is not None and nnz != count:
+            raise call.unsupported(f"nnz {nnz} where {count} values of sparsity are not zero, which hangs a device")
+        if is_input_a_sparse:
+            whole, used = torch.matmul(a, b), used.reshape(*a.shape[:2], 1, 1)
+        else:
+            whole = torch.matmul(a[:, :, None, None], b)
+            used = used.reshape(*a.shape[:2], 1, -1, 1, 1)
+        whole = activate(whole, program_activation)
+        if nnz is not None and wanted == (1, nnz, *whole.shape[-2:]):
+            return whole[used.expand(*used.shape[:-2], *whole.shape[-2:])].reshape(wanted)
+        return torch.where(used, whole, 0.0)
+
+    return call.each(multiplied, input_tensor_a, input_tensor_b, sparsity)
 
 
-@across("experimental.all_gather_minimal_matmul_async")
-def all_gather_minimal_matmul_async(
-    call: Call,
-    input_tensor: Shards,
-    weight_tensor: Shards,
+@per_device("experimental.attn_matmul")
+def attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor, *, compute_with_storage_grid_size: Any) -> Tensor:
+    """[1, H, B, K] and [B, 1, K, N] -> [1, H, B, N]: every user's row with a matrix of its own."""
+    return torch.matmul(input_tensor_a.transpose(0, 2), input_tensor_b).transpose(0, 2)
+
+
+@per_device("experimental.group_attn_matmul")
+def group_attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor, *, compute_with_storage_grid_size: Any) -> Tensor:
+    """As ``attn_matmul`` with [B, Hkv, K, N], each matrix for H / Hkv heads after each other."""
+    shared = input_tensor_b.repeat_interleave(input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
+    return torch.einsum("qhbk,bhkn->qhbn", input_tensor_a, shared)
+
+
+@per_device("experimental.attn_matmul_from_cache")
+def attn_matmul_from_cache(
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
     *,
-    bias_tensor: Shards | None = None,
-    scalar: float | None = None,
-    addcmul_input_tensor1: Shards | None = None,
-    addcmul_input_tensor2: Shards | None = None,
-    cluster_axis: int | None = None,
-    chunks: int = 1,
-    dim: int = -1,
-    chunk_sizes: Sequence[int] = (),
-    fsdp_cluster_axis: int | None = None,
-    fsdp_topology: Any = None,
-    **how: Any,
-) -> tuple[list[Tensor], ...]:
-    """Gather the input's last dim along the axis, then multiply: [.., K/P] @ [K, N] -> ``chunks`` x [.., N/chunks].
-
-    A weight whose rows are cut over ``fsdp_cluster_axis`` is gathered on the way too.
-    """
-    whole = gathered(input_tensor, -1, cluster_axis)
-    call.written("persistent_output_buffer", whole)
-    weight: Any = weight_tensor
-    if fsdp_cluster_axis is not None:
-        weight = gathered(weight_tensor, -2, fsdp_cluster_axis)
-        call.written("persistent_weight_buffer", weight)
-
-    def multiplied(x: Tensor, w: Tensor, bias: Any, residual: Any, gate: Any) -> Sequence[Tensor]:
-        product = minimal_matmul(x, w, bias, **how)
-        if residual is not None:
-            product = residual + (1.0 if scalar is None else scalar) * product * gate
-        return product.split(list(chunk_sizes), dim) if chunk_sizes else product.chunk(chunks, dim)
-
-    outputs = call.each(multiplied, whole, weight, bias_tensor, addcmul_input_tensor1, addcmul_input_tensor2)
-    return tuple(list(column) for column in zip(*outputs, strict=True))
-
-
-@across("experimental.minimal_matmul_strided_reduce_scatter_async")
-def minimal_matmul_strided_reduce_scatter_async(
-    call: Call,
-    input_tensor: Shards | Sequence[Shards],
-    weight_tensor: Shards,
-    dim: int,
-    *_machinery: Any,
-    cluster_axis: int | None = None,
-    bias: Shards | None = None,
-    fused_activation: Any = None,
-    fused_ternary_scalar: float | None = None,
-    addcmul_input_tensor1: Shards | None = None,
-    addcmul_input_tensor2: Shards | None = None,
-) -> tuple[list[Tensor], ...]:
-    """[.., K/P] @ [K/P, N], summed over the axis and cut along ``dim``: (products, residual + scalar * part * gate)."""
-    if not isinstance(input_tensor, Shards):
-        raise call.unsupported("an input in two parts")
-
-    def multiplied(x: Tensor, weight: Tensor, bias: Any) -> Tensor:
-        return minimal_matmul(x, weight, bias, fused_activation=fused_activation)
-
-    def finished(part: Tensor, residual: Any, gate: Any) -> Tensor:
-        if residual is None:
-            return part
-        return residual + (1.0 if fused_ternary_scalar is None else fused_ternary_scalar) * part * gate
-
-    products = call.each(multiplied, input_tensor, weight_tensor, bias)
-    parts = _summed_and_cut(call, products, input_tensor.mesh_shape, dim, cluster_axis)
-    return products, call.each(finished, parts, addcmul_input_tensor1, addcmul_input_tensor2)
-
-
-@across("experimental.matmul_reduce_scatter_async")
-def matmul_reduce_scatter_async(
-    call: Call,
-    input_tensor: Shards,
-    weight_tensor: Shards,
-    *buffers_and_dim: Any,
-    dim: int | None = None,
-    persistent_intermediate_buffer: Shards | None = None,
-    bias: Shards | None = None,
-    **how: Any,
-) -> tuple[list[Tensor], ...]:
-    """(products, their sum over all devices cut along ``dim``); the intermediate buffer is left to nobody."""
-    if dim is None:
-        dim = next(a for a in buffers_and_dim if isinstance(a, int))
-
-    def multiplied(x: Tensor, weight: Tensor, bias: Any) -> Tensor:
-        return linear(x, weight, bias=bias, **how)
-
-    buffer = call.args[2] if persistent_intermediate_buffer is None else call.kwargs["persistent_intermediate_buffer"]
-    nobody = torch.full(tuple(buffer.shape), float("nan"))
-    call.store.write(buffer, [nobody] * len(input_tensor), call.name)
-    products = call.each(multiplied, input_tensor, weight_tensor, bias)
-    return products, _summed_and_cut(call, products, input_tensor.mesh_shape, dim, None)
-
-
-def _summed_and_cut(
-    call: Call, products: list[Tensor], mesh_shape: tuple[int, int], dim: int, cluster_axis: int | None
-) -> list[Tensor]:
-    """The reduce-scatter of products that are rounded to the dtype of the operation's first output."""
-    rounded = call.each(lambda product: round_to(product, call.outputs[0].dtype), products)
-    held = Shards(rounded, rounded[0].shape, mesh_shape)
-    return scattered(reduced(held, cluster_axis), held.groups(cluster_axis), dim)
+    num_tokens: int,
+    transpose_hw: bool,
+    compute_with_storage_grid_size: Any,
+) -> Tensor:
+    """``attn_matmul`` with the first tokens, whole tiles of them, of a cache [B, 1, S, E]."""
+    read = input_tensor_b[:, :, : -(-num_tokens // TILE) * TILE]
+    read = read.transpose(-1, -2) if transpose_hw else read
+    return attn_matmul(input_tensor_a, read, compute_with_storage_grid_size=compute_with_storage_grid_size)

@@ -31,7 +31,8 @@ NEUTRAL = frozenset(
     persistent_output_buffer persistent_output_buffers persistent_output_tensor persistent_output_buffer_k
     persistent_output_buffer_v persistent_output_buffer_joint_k persistent_output_buffer_joint_v ccl_core_grid_offset
     use_column_major_ccl use_multicore use_low_perf reshape_tile_mode skip_padding_fill pad_value use_2d_core_grid
-    recip_tensor reciprocals out tile inplace num_out_blocks use_welford conv_config slice_config
+    recip_tensor reciprocals out tile inplace num_out_blocks use_welford conv_config slice_config output_tile
+    global_cb prefetcher_pipes
     """.split()
 )
 """Arguments without influence on the values, their rounding (known from the output) aside.
@@ -74,6 +75,12 @@ class Call:
                 known[key] = function(*(v[device] if isinstance(v, Shards | list) else v for v in inputs))
             results.append(known[key])
         return results
+
+    def argument(self, name: str, position: int) -> Any:
+        """What the caller passed, by keyword or by position; tensors as ttnn's own; None if nothing."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[position] if position < len(self.args) else None
 
     def unsupported(self, what: str) -> ShadowError:
         return RefusedOption(self.name, what)

@@ -1,0 +1,189 @@
+"""Matrix products of the diffusion transformers: fused with gates, activations, gathers and reduce-scatters.
+
+Legend: M rows, K inner, N columns, P devices of an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.collectives import gathered, reduced, scattered
+from tt_impl.mock.rules.eltwise import activate
+from tt_impl.mock.rules.matmul import product
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards, round_to
+
+TILE = 32
+
+
+def _bias(whole: Tensor, bias: Tensor | None) -> Tensor:
+    return whole if bias is None else whole + bias.reshape(-1)
+
+
+def _joined(parts: Tensor | Sequence[Tensor]) -> Tensor:
+    """Minimal matmul takes its input's columns in one piece or as (prefix, suffix), the prefix filled up to a tile."""
+    if isinstance(parts, Tensor):
+        return parts
+    prefix, suffix = parts
+    return torch.cat([F.pad(prefix, (0, -prefix.shape[-1] % TILE)), suffix], -1)
+
+
+def _swiglu(x: Tensor) -> Tensor:
+    """silu(gate) * up of columns that come as [a tile of gate | a tile of up] after each other."""
+    gate, up = x.unflatten(-1, (-1, 2, TILE)).unbind(-2)
+    return (F.silu(gate) * up).flatten(-2)
+
+
+@per_device("experimental.minimal_matmul")
+def minimal_matmul(
+    input_tensor: Tensor | Sequence[Tensor],
+    weight_tensor: Tensor,
+    bias_tensor: Tensor | None = None,
+    *,
+    fused_activation: Any = None,
+    fuse_swiglu: bool = False,
+) -> Tensor:
+    a = _joined(input_tensor)
+    product = _bias(torch.matmul(a, weight_tensor), bias_tensor)
+    return _swiglu(product) if fuse_swiglu else activate(product, fused_activation)
+
+
+@per_device("experimental.minimal_matmul_split")
+def minimal_matmul_split(
+    input_tensor: Tensor | Sequence[Tensor],
+    weight_tensor: Tensor,
+    bias_tensor: Tensor | None = None,
+    *,
+    chunks: int = 3,
+    dim: int = -1,
+    fused_activation: Any = None,
+    fuse_swiglu: bool = False,
+) -> list[Tensor]:
+    """[M, K] @ [K, chunks * N] -> ``chunks`` tensors [M, N]."""
+    whole = minimal_matmul(
+        input_tensor, weight_tensor, bias_tensor, fused_activation=fused_activation, fuse_swiglu=fuse_swiglu
+    )
+    return list(whole.chunk(chunks, dim))
+
+
+@per_device("experimental.dit_minimal_matmul_addcmul_fused")
+def dit_minimal_matmul_addcmul_fused(
+    matmul_input_tensor: Tensor,
+    matmul_weight_tensor: Tensor,
+    scalar: float,
+    addcmul_input_tensor1: Tensor,
+    addcmul_input_tensor2: Tensor,
+    bias_tensor: Tensor | None = None,
+) -> Tensor:
+    """residual + scalar * (x @ w + bias) * gate: the end of a diffusion transformer's branch."""
+    product = minimal_matmul(matmul_input_tensor, matmul_weight_tensor, bias_tensor)
+    return addcmul_input_tensor1 + scalar * product * addcmul_input_tensor2
+
+
+@across("experimental.all_gather_minimal_matmul_async")
+def all_gather_minimal_matmul_async(
+    call: Call,
+    input_tensor: Shards,
+    weight_tensor: Shards,
+    *,
+    bias_tensor: Shards | None = None,
+    scalar: float | None = None,
+    addcmul_input_tensor1: Shards | None = None,
+    addcmul_input_tensor2: Shards | None = None,
+    cluster_axis: int | None = None,
+    chunks: int = 1,
+    dim: int = -1,
+    chunk_sizes: Sequence[int] = (),
+    fsdp_cluster_axis: int | None = None,
+    fsdp_topology: Any = None,
+    **how: Any,
+) -> tuple[list[Tensor], ...]:
+    """Gather the input's last dim along the axis, then multiply: [.., K/P] @ [K, N] -> ``chunks`` x [.., N/chunks].
+
+    A weight whose rows are cut over ``fsdp_cluster_axis`` is gathered on the way too.
+    """
+    whole = gathered(input_tensor, -1, cluster_axis)
+    call.written("persistent_output_buffer", whole)
+    weight: Any = weight_tensor
+    if fsdp_cluster_axis is not None:
+        weight = gathered(weight_tensor, -2, fsdp_cluster_axis)
+        call.written("persistent_weight_buffer", weight)
+
+    def multiplied(x: Tensor, w: Tensor, bias: Any, residual: Any, gate: Any) -> Sequence[Tensor]:
+        product = minimal_matmul(x, w, bias, **how)
+        if residual is not None:
+            product = residual + (1.0 if scalar is None else scalar) * product * gate
+        return product.split(list(chunk_sizes), dim) if chunk_sizes else product.chunk(chunks, dim)
+
+    outputs = call.each(multiplied, whole, weight, bias_tensor, addcmul_input_tensor1, addcmul_input_tensor2)
+    return tuple(list(column) for column in zip(*outputs, strict=True))
+
+
+@across("experimental.minimal_matmul_strided_reduce_scatter_async")
+def minimal_matmul_strided_reduce_scatter_async(
+    call: Call,
+    input_tensor: Shards | Sequence[Shards],
+    weight_tensor: Shards,
+    dim: int,
+    *_machinery: Any,
+    cluster_axis: int | None = None,
+    bias: Shards | None = None,
+    fused_activation: Any = None,
+    fused_ternary_scalar: float | None = None,
+    addcmul_input_tensor1: Shards | None = None,
+    addcmul_input_tensor2: Shards | None = None,
+) -> tuple[list[Tensor], ...]:
+    """[.., K/P] @ [K/P, N], summed over the axis and cut along ``dim``: (products, residual + scalar * part * gate)."""
+    if not isinstance(input_tensor, Shards):
+        raise call.unsupported("an input in two parts")
+
+    def multiplied(x: Tensor, weight: Tensor, bias: Any) -> Tensor:
+        return minimal_matmul(x, weight, bias, fused_activation=fused_activation)
+
+    def finished(part: Tensor, residual: Any, gate: Any) -> Tensor:
+        if residual is None:
+            return part
+        return residual + (1.0 if fused_ternary_scalar is None else fused_ternary_scalar) * part * gate
+
+    products = call.each(multiplied, input_tensor, weight_tensor, bias)
+    parts = _summed_and_cut(call, products, input_tensor.mesh_shape, dim, cluster_axis)
+    return products, call.each(finished, parts, addcmul_input_tensor1, addcmul_input_tensor2)
+
+
+@across("experimental.matmul_reduce_scatter_async")
+def matmul_reduce_scatter_async(
+    call: Call,
+    input_tensor: Shards,
+    weight_tensor: Shards,
+    *buffers_and_dim: Any,
+    dim: int | None = None,
+    persistent_intermediate_buffer: Shards | None = None,
+    bias: Shards | None = None,
+    **how: Any,
+) -> tuple[list[Tensor], ...]:
+    """(products, their sum over all devices cut along ``dim``); the intermediate buffer is left to nobody."""
+    if dim is None:
+        dim = next(a for a in buffers_and_dim if isinstance(a, int))
+
+    def multiplied(x: Tensor, weight: Tensor, bias: Any) -> Tensor:
+        return product(x, weight, bias, **how)
+
+    buffer = call.args[2] if persistent_intermediate_buffer is None else call.kwargs["persistent_intermediate_buffer"]
+    nobody = torch.full(tuple(buffer.shape), float("nan"))
+    call.store.write(buffer, [nobody] * len(input_tensor), call.name)
+    products = call.each(multiplied, input_tensor, weight_tensor, bias)
+    return products, _summed_and_cut(call, products, input_tensor.mesh_shape, dim, None)
+
+
+def _summed_and_cut(
+    call: Call, products: list[Tensor], mesh_shape: tuple[int, int], dim: int, cluster_axis: int | None
+) -> list[Tensor]:
+    """The reduce-scatter of products that are rounded to the dtype of the operation's first output."""
+    rounded = call.each(lambda product: round_to(product, call.outputs[0].dtype), products)
+    held = Shards(rounded, rounded[0].shape, mesh_shape)
+    return scattered(reduced(held, cluster_axis), held.groups(cluster_axis), dim)

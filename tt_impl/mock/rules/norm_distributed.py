@@ -1,0 +1,181 @@
+"""Layer and RMS norms whose columns are cut over devices.
+
+A distributed norm is three steps: ``pre`` makes statistics of the local columns, an all-gather lays the statistics
+of all ranks side by side, ``post`` combines them. Statistics are one tile (32 columns) per quantity and rank, the
+value in the first column. Which quantities depends on the operands:
+
+=====================  ==========================  ==================
+operands               layer norm                  RMS norm
+=====================  ==========================  ==================
+interleaved            sum x^2, sum x              sum x^2
+sharded                mean x, mean x^2            mean x^2
+with Welford's method  mean x, variance            not available
+=====================  ==========================  ==================
+
+A sharded ``pre`` with a residual leaves the sum in the buffer of its input.
+
+Legend: N rows, D local columns, H heads, E columns of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.collectives import gathered
+from tt_impl.mock.rules.norm import affine
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards
+
+TILE = 32
+
+
+def tiles_of(*columns: Tensor) -> Tensor:
+    """One tile per quantity [.., N, 1], its value in the tile's first column."""
+    return torch.cat([F.pad(column, (0, TILE - 1)) for column in columns], -1)
+
+
+def quantities(stats: Tensor, count: int) -> tuple[list[Tensor], int]:
+    """``count`` quantities as [.., N, P] over the P ranks whose statistics lie side by side."""
+    ranks = stats.shape[-1] // (count * TILE)
+    by_rank = stats.reshape(*stats.shape[:-1], ranks, count, TILE)[..., 0]
+    return [by_rank[..., i] for i in range(count)], ranks
+
+
+def _by_welford(call: Call) -> bool:
+    return bool(getattr(call.kwargs.get("program_config"), "use_welford", False))
+
+
+def _with_residual(call: Call, x: Shards, residual: Shards | None) -> list[Tensor]:
+    """The sum of both, which a sharded input's own buffer holds afterwards."""
+    if residual is None:
+        return [x[device] for device in range(len(x))]
+    total = call.each(lambda a, b: a + b, x, residual)
+    source = call.argument("input_tensor", 0)
+    if source.is_sharded():
+        call.store.write(source, total, call.name)
+        stored = call.store.read(source, call.name)
+        total = [stored[device] for device in range(len(stored))]
+    return total
+
+
+@across("layer_norm_pre_all_gather")
+def layer_norm_pre_all_gather(
+    call: Call, input_tensor: Shards, *, residual_input_tensor: Shards | None = None
+) -> list[Tensor]:
+    total = _with_residual(call, input_tensor, residual_input_tensor)
+    sharded, welford = call.argument("input_tensor", 0).is_sharded(), _by_welford(call)
+
+    def stats(x: Tensor) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        if sharded:
+            return tiles_of(mean, x.square().mean(-1, keepdim=True))
+        if welford:
+            return tiles_of(mean, x.var(-1, correction=0, keepdim=True))
+        return tiles_of(x.square().sum(-1, keepdim=True), x.sum(-1, keepdim=True))
+
+    return call.each(stats, total)
+
+
+@across("layer_norm_post_all_gather")
+def layer_norm_post_all_gather(
+    call: Call,
+    input_tensor: Shards,
+    stats: Shards,
+    *,
+    epsilon: float = 1e-12,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+) -> list[Tensor]:
+    sharded, welford = call.argument("input_tensor", 0).is_sharded(), _by_welford(call)
+
+    def normed(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        (first, second), ranks = quantities(stats, 2)
+        if sharded or welford:
+            means, mean = first, first.mean(-1, keepdim=True)
+            variance = second.mean(-1, keepdim=True) - mean.square()
+            if welford:
+                variance = second.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
+        else:
+            columns = ranks * x.shape[-1]
+            mean = second.sum(-1, keepdim=True) / columns
+            variance = first.sum(-1, keepdim=True) / columns - mean.square()
+        return affine((x - mean) * torch.rsqrt(variance + epsilon), weight, bias)
+
+    return call.each(normed, input_tensor, stats, weight, bias)
+
+
+@across("rms_norm_pre_all_gather")
+def rms_norm_pre_all_gather(
+    call: Call, input_tensor: Shards, *, residual_input_tensor: Shards | None = None
+) -> list[Tensor]:
+    total = _with_residual(call, input_tensor, residual_input_tensor)
+    sharded = call.argument("input_tensor", 0).is_sharded()
+
+    def stats(x: Tensor) -> Tensor:
+        squares = x.square()
+        return tiles_of(squares.mean(-1, keepdim=True) if sharded else squares.sum(-1, keepdim=True))
+
+    return call.each(stats, total)
+
+
+@across("rms_norm_post_all_gather")
+def rms_norm_post_all_gather(
+    call: Call,
+    input_tensor: Shards,
+    stats: Shards,
+    *,
+    epsilon: float = 1e-12,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+) -> list[Tensor]:
+    sharded = call.argument("input_tensor", 0).is_sharded()
+
+    def normed(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return affine(normed_by_squares(x, stats, epsilon, mean_of_ranks=sharded), weight, bias)
+
+    return call.each(normed, input_tensor, stats, weight, bias)
+
+
+def normed_by_squares(x: Tensor, stats: Tensor, epsilon: float, mean_of_ranks: bool = False) -> Tensor:
+    """RMS norm of local columns by the squares of all ranks: their sums, or their means."""
+    (squares,), ranks = quantities(stats, 1)
+    mean_square = squares.sum(-1, keepdim=True) / (ranks if mean_of_ranks else ranks * x.shape[-1])
+    return x * torch.rsqrt(mean_square + epsilon)
+
+
+@across("fused_rms_minimal")
+def fused_rms_minimal(
+    call: Call,
+    input_tensor: Shards,
+    _program_config: Any = None,
+    cluster_axis: int | None = None,
+    *_machinery: Any,
+    residual_input_tensor: Shards | None = None,
+    epsilon: float = 1e-12,
+    weight: Shards | None = None,
+    stats: Shards | None = None,
+    **_how: Any,
+) -> list[Tensor]:
+    """RMS norm over the columns of all ranks of an axis; the buffer of the residual holds input + residual then.
+
+    ``stats`` is where devices exchange their statistics; what it holds afterwards is nobody's business: NaN.
+    """
+    if unknown := set(_how) - {"global_semaphore", "use_noc1_only"}:
+        raise call.unsupported(", ".join(sorted(unknown)))
+    total: Any = input_tensor
+    if residual_input_tensor is not None:
+        summed = call.each(lambda a, b: a + b, input_tensor, residual_input_tensor)
+        call.written("residual_input_tensor", summed)
+        total = Shards(summed, input_tensor.shape, input_tensor.mesh_shape)
+    if stats is not None:
+        call.written("stats", [torch.full(stats.shape, float("nan"))] * len(stats))
+
+    def normed(x: Tensor, row: Tensor, weight: Tensor | None) -> Tensor:
+        mean_square = row.square().mean(-1, keepdim=True)
+        return affine(x * torch.rsqrt(mean_square + epsilon), weight, None)
+
+    return call.each(normed, total, gathered(total, -1, cluster_axis), weight)

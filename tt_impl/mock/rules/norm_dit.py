@@ -1,0 +1,163 @@
+"""Distributed norms of the diffusion transformers, alone and with heads and rotary embedding fused to them.
+
+The statistics of dit_layernorm are [mean | variance], one tile each, the value in its first column.
+
+Legend: N rows, D local columns, H heads, E columns of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.collectives import gathered
+from tt_impl.mock.rules.heads import split_heads
+from tt_impl.mock.rules.norm import affine, rms
+from tt_impl.mock.rules.norm_distributed import normed_by_squares, quantities, tiles_of
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.rotary import rotate
+from tt_impl.mock.values import Shards
+
+
+@per_device("experimental.dit_layernorm_pre_allgather")
+def dit_layernorm_pre_allgather(input_tensor: Tensor, _reciprocals: Tensor | None = None) -> Tensor:
+    return tiles_of(input_tensor.mean(-1, keepdim=True), input_tensor.var(-1, correction=0, keepdim=True))
+
+
+@per_device("experimental.dit_layernorm_post_allgather")
+def dit_layernorm_post_allgather(
+    input_tensor: Tensor,
+    stats: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    for values in (weight, bias):
+        if values is not None and values.ndim == 4 and values.shape[0] > 1:
+            raise TypeError("a weight or bias per entry of dim 0 is not known: the op looks for batches in dim 1")
+    (means, variances), _ = quantities(stats, 2)
+    mean = means.mean(-1, keepdim=True)
+    variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
+    return _affine_by_row((input_tensor - mean) * torch.rsqrt(variance + epsilon), weight, bias)
+
+
+def _affine_by_row(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """As ``affine``, or with one weight per batch entry ([B, 1, 1, D]): the modulation of a diffusion transformer."""
+    if weight is not None:
+        x = x * _broadcast(weight, x)
+    return x if bias is None else x + _broadcast(bias, x)
+
+
+def _broadcast(weight: Tensor, x: Tensor) -> Tensor:
+    return weight.reshape(-1) if weight.numel() == x.shape[-1] else weight
+
+
+@per_device("experimental.wan_fused_rmsnorm_pre_allgather")
+def wan_fused_rmsnorm_pre_allgather(input_tensor: Tensor) -> Tensor:
+    return tiles_of(input_tensor.square().sum(-1, keepdim=True))
+
+
+@per_device("experimental.wan_fused_rmsnorm_post_allgather")
+def wan_fused_rmsnorm_post_allgather(
+    input_tensor: Tensor,
+    stats: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    num_heads_per_device: int = 1,
+    weight: Tensor | None = None,
+    transformation_mat: Tensor | None = None,
+    rope_cos: Tensor | None = None,
+    rope_sin: Tensor | None = None,
+) -> Tensor:
+    """[1, 1, N, D] -> normalised over all ranks' columns, as heads [1, H, N, E], rotated if cos and sin are given."""
+    normed = affine(normed_by_squares(input_tensor, stats, epsilon), weight, None)
+    return _heads_and_rope(normed, num_heads_per_device, transformation_mat, rope_cos, rope_sin)
+
+
+def _heads_and_rope(
+    x: Tensor, heads: int, transformation: Tensor | None, cos: Tensor | None, sin: Tensor | None
+) -> Tensor:
+    x = split_heads(x, heads)
+    return x if cos is None else rotate(x, cos, sin, transformation)
+
+
+@across("experimental.dit_fused_distributed_rmsnorm")
+def dit_fused_distributed_rmsnorm(
+    call: Call,
+    input_tensor: Shards,
+    cluster_axis: int | None,
+    *_machinery: Any,
+    epsilon: float = 1e-5,
+    num_heads_per_device: int = 1,
+    per_head_norm: bool = False,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+    transformation_mat: Shards | None = None,
+    rope_cos: Shards | None = None,
+    rope_sin: Shards | None = None,
+) -> list[Tensor]:
+    """RMS norm over the columns of all ranks (of each head, if per_head_norm), split into heads, rotated."""
+    return _fused(
+        call, input_tensor, cluster_axis, False, epsilon, num_heads_per_device, per_head_norm,
+        (weight, bias, transformation_mat, rope_cos, rope_sin),
+    )  # fmt: skip
+
+
+@across("experimental.dit_fused_distributed_layernorm")
+def dit_fused_distributed_layernorm(
+    call: Call,
+    input_tensor: Shards,
+    cluster_axis: int | None,
+    *_machinery: Any,
+    epsilon: float = 1e-5,
+    num_heads_per_device: int = 1,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+    transformation_mat: Shards | None = None,
+    rope_cos: Shards | None = None,
+    rope_sin: Shards | None = None,
+) -> list[Tensor]:
+    return _fused(
+        call, input_tensor, cluster_axis, True, epsilon, num_heads_per_device, False,
+        (weight, bias, transformation_mat, rope_cos, rope_sin),
+    )  # fmt: skip
+
+
+def _fused(
+    call: Call,
+    x: Shards,
+    cluster_axis: int | None,
+    centre: bool,
+    epsilon: float,
+    heads: int,
+    per_head: bool,
+    extras: tuple[Shards | None, ...],
+) -> list[Tensor]:
+    whole = gathered(x, -1, cluster_axis) if cluster_axis is not None else x
+
+    def normed(part: Tensor, row: Tensor, weight: Any, bias: Any, transformation: Any, cos: Any, sin: Any) -> Tensor:
+        if per_head:
+            by_head = rms(split_heads(part, heads), epsilon)
+            by_head = _affine_by_head(by_head, weight, bias)
+            return by_head if cos is None else rotate(by_head, cos, sin, transformation)
+        mean = row.mean(-1, keepdim=True) if centre else 0.0
+        variance = (row - mean).square().mean(-1, keepdim=True)
+        scaled = _affine_by_row((part - mean) * torch.rsqrt(variance + epsilon), weight, bias)
+        return _heads_and_rope(scaled, heads, transformation, cos, sin)
+
+    return call.each(normed, x, whole, *extras)
+
+
+def _affine_by_head(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Scale and shift [B, H, N, E] by E values, the same for all heads, or by H*E."""
+    heads, size = x.shape[1], x.shape[3]
+
+    def shaped(values: Tensor) -> Tensor:
+        return values.reshape(-1) if values.numel() == size else values.reshape(1, heads, 1, size)
+
+    if weight is not None:
+        x = x * shaped(weight)
+    return x if bias is None else x + shaped(bias)

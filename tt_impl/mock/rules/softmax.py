@@ -1,0 +1,79 @@
+"""Softmax, alone and fused with a scale and a mask, as attention uses it.
+
+Legend: B batch, H heads, N rows, M columns (those that are normalised).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import ttnn
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
+
+
+@per_device("softmax", "softmax_in_place")
+def softmax(input_tensor: Tensor, dim: int = -1) -> Tensor:
+    return torch.softmax(input_tensor, dim)
+
+
+@across("scale_mask_softmax", "scale_mask_softmax_in_place")
+def scale_mask_softmax(
+    call: Call,
+    input_tensor: Shards,
+    scale: float | None = None,
+    mask: Shards | None = None,
+    *,
+    is_causal_mask: bool = False,
+) -> list[Tensor]:
+    """softmax(scale * x + mask) of [B, H, N, M].
+
+    A causal mask is [B, 1, N, M] (or of a part of N that is repeated), any other one row for all: [B, 1, 1, M], the
+    first row of a tile, or in row-major layout [B, 1, M/32, 32].
+    """
+    laid_out = call.argument("mask", 2)
+    by_row = is_causal_mask or (laid_out is not None and laid_out.is_sharded())
+    in_sticks = laid_out is not None and laid_out.layout == ttnn.ROW_MAJOR_LAYOUT
+
+    def normed(x: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None and in_sticks:
+            mask = mask.reshape(mask.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
+        return masked_softmax(x, scale, mask, by_row)
+
+    return call.each(normed, input_tensor, mask)
+
+
+@per_device("scale_causal_mask_hw_dims_softmax_in_place")
+def scale_causal_mask_hw_dims_softmax_in_place(
+    input_tensor: Tensor, scale: float | None = None, mask: Tensor | None = None
+) -> Tensor:
+    return masked_softmax(input_tensor, scale, mask, by_row=True)
+
+
+@per_device("transformer.attention_softmax", "transformer.attention_softmax_")
+def attention_softmax(
+    tensor: Tensor, *, head_size: int | None = None, attention_mask: Tensor | None = None, causal_mask: bool = False
+) -> Tensor:
+    """softmax(x / sqrt(head_size) + mask)."""
+    scale = None if head_size is None else 1 / math.sqrt(head_size)
+    return masked_softmax(tensor, scale, attention_mask, by_row=causal_mask)
+
+
+def masked_softmax(x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool) -> Tensor:
+    """softmax(scale * x + mask) over the last dim; ``mask`` has a row for every row of ``x``, or one for all.
+
+    A mask with a row each may be that of one head, where ``x`` has the rows of several after each other.
+    """
+    x = x if scale is None else x * scale
+    if mask is None:
+        return torch.softmax(x, -1)
+    if not by_row:
+        mask = mask[..., :1, :]
+    elif mask.shape[-2] != x.shape[-2]:
+        if x.shape[-2] % mask.shape[-2]:
+            raise TypeError(f"a mask of {mask.shape[-2]} rows for {x.shape[-2]} rows is not known")
+        mask = mask.repeat(*[1] * (mask.dim() - 2), x.shape[-2] // mask.shape[-2], 1)
+    return torch.softmax(x + mask, -1)
