@@ -14,14 +14,16 @@ import mmap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import ttnn
 
 from tt_impl.freed import check_allocated
 from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.checks import refuse_crashes
 from tt_impl.mock.events import EventLog
-from tt_impl.mock.shadow import Shadow, shadow_values
+from tt_impl.mock.shadow import Shadow, ShadowError, shadow_values
 
 if TYPE_CHECKING:
     from tt_impl.harness.meter import Meter
@@ -35,29 +37,28 @@ class Session:
     Attributes:
         shadow: the golden values, and ``shadow.calls``, how often each operation was called.
         log: the events, in order.
+        ops: how often each operation was called that had to do with a device.
+        unknown: what the shadow said when it knew no value, whether or not the program went on.
         meter: memory and programs of every call; None without ``report``.
         results: digests of every call's results; None without ``report``.
     """
 
     shadow: Shadow
     log: EventLog
+    ops: Counter[str] = field(default_factory=Counter)
+    unknown: list[str] = field(default_factory=list)
     meter: Meter | None = None
     results: Results | None = None
 
     @property
     def fallbacks(self) -> Counter[str]:
         """Operations whose values came from ttnn's own golden functions: evidence that is circular."""
-        return getattr(self.shadow, "fallbacks", Counter())
+        return self.shadow.fallbacks
 
     def iteration(self) -> None:
         """Say that an iteration of the program ends here: what later ones leave behind is reported as a leak."""
         if self.meter is not None:
             self.meter.iteration()
-
-    @property
-    def device_operations(self) -> int:
-        """How often an operation was called at all."""
-        return sum(self.shadow.calls.values())
 
 
 class LastOperation:
@@ -91,9 +92,9 @@ def watched(
         last: called with each operation and its shapes before it runs, to say where a process crashed.
     """
     with ExitStack() as stack:
-        stack.enter_context(intercepted(_guard(last)))
-        shadow = stack.enter_context(shadow_values(fallback=fallback))
+        shadow = stack.enter_context(shadow_values(fallback))
         session = Session(shadow, EventLog(shadow))
+        stack.enter_context(intercepted(_guard(session, last), first=True))
         if report:
             from tt_impl.harness.meter import Meter
             from tt_impl.harness.results import Results
@@ -106,15 +107,21 @@ def watched(
         yield session
 
 
-def _guard(last: Callable[[str], None] | None) -> Callable[[Invocation], Any]:
-    """The handler that refuses what would end the process, and tells ``last`` what is under way."""
+def _guard(session: Session, last: Callable[[str], None] | None) -> Callable[[Invocation], Any]:
+    """The handler that counts, refuses what would end the process, and tells ``last`` what is under way."""
 
     def handle(call: Invocation) -> Any:
         arguments = (call.args, call.kwargs)
         check_allocated(call.name, arguments)
+        shapes = [list(tensor.shape) for tensor in tensors_in(arguments) if on_device(tensor)]
+        if shapes or any(isinstance(value, ttnn.MeshDevice) for value in (*call.args, *call.kwargs.values())):
+            session.ops[call.name] += 1
         if last is not None:
-            shapes = [list(tensor.shape) for tensor in tensors_in(arguments) if on_device(tensor)]
             last(f"{call.name} on {shapes}" if shapes else call.name)
-        return refuse_crashes(call)
+        try:
+            return refuse_crashes(call)
+        except ShadowError as error:
+            session.unknown.append(str(error))
+            raise
 
     return handle

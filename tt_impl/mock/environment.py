@@ -51,7 +51,12 @@ def sweep() -> None:
 
 def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:  # not in a forked child
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder before its process ends, when nothing of ttnn runs any more."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -68,10 +73,10 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
             os.environ["TMPDIR"] = before
 
 
-def share_runtime_root() -> None:
-    """Make one runtime root and one cache of kernels for all processes that this one forks."""
+def share_runtime_root(folder: Path | None = None) -> None:
+    """Make one runtime root and one cache of kernels, in ``folder``, for all processes that this one forks."""
     global _shared
-    folder = make_folder()
+    folder = folder or make_folder()
     make_runtime_root(folder)
     _shared = folder
 

@@ -25,28 +25,31 @@ if TYPE_CHECKING:
     from tt_impl.mock.shadow import Shadow
 
 
-def prepare(mesh: MeshSpec | str) -> MeshSpec:
+def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
     """Point ttnn at a mock cluster of ``mesh``, by environment variables; to be called before ttnn opens anything.
+
+    Args:
+        mesh: one of ``refsim meshes``, or a mesh of your own.
+        folder: of :func:`tt_impl.mock.environment.make_folder`; None makes one that goes when this process ends.
 
     Raises:
         UserError: there is no such mesh or no mock of it, or this process has opened another cluster.
     """
     spec = get_mesh(mesh)
     if cluster.claim("mock", spec, descriptor(spec)):
-        cluster.process.folder = install(spec)
+        cluster.process.folder = folder or environment.make_folder()
+        point_at(spec, cluster.process.folder)
     return spec
 
 
-def install(spec: MeshSpec) -> Path:
-    """Point ttnn's environment at a mock cluster of ``spec``; returns the folder that holds all of its files."""
-    folder = environment.make_folder()
-    path = folder / "cluster.yaml"
+def point_at(spec: MeshSpec, folder: Path) -> None:
+    """Set the variables by which ttnn finds a mock cluster of ``spec``, with its files in ``folder``."""
+    path = folder / f"cluster-{spec.name}.yaml"
     path.write_text(descriptor(spec), encoding="utf-8")
     os.environ.pop(SIMULATOR, None)
     os.environ["TT_METAL_RUNTIME_ROOT"] = str(environment.make_runtime_root(folder))
     os.environ[CLUSTER_DESCRIPTOR] = str(path)
     os.environ.update(environment.quiet_environment(folder))
-    return folder
 
 
 @contextmanager

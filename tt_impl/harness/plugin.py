@@ -1,0 +1,93 @@
+"""pytest plugin: ``pytest --ttnn-mock t3k THEIR_TESTS`` runs anyone's TTNN tests on a mesh that is not there.
+
+Without the option nothing happens and nothing is imported. With it the mock is prepared before any ``conftest.py`` can
+import ttnn, the tests run in processes of their own (``tt_impl.harness.running``), and a summary says on which evidence
+they passed and what the others met.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tt_impl.harness.running import Runner
+
+_RUNNER = "ttnn-mock-runner"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ttnn-mock", "TTNN tests without hardware")
+    group.addoption(
+        "--ttnn-mock",
+        metavar="MESH",
+        help="run on a mock of this mesh (see `refsim meshes`), or 'auto': the mesh that each test asks for",
+    )
+    group.addoption(
+        "--ttnn-mock-fallback",
+        action="store_true",
+        help="let ttnn's golden functions answer operations that have no rule: circular evidence, counted apart",
+    )
+    group.addoption("--ttnn-mock-sample", type=int, default=0, metavar="N", help="at most N cases of a test function")
+    group.addoption("--ttnn-mock-cases", type=int, default=0, metavar="N", help="at most N cases in all")
+    group.addoption("--ttnn-mock-seed", default="0", metavar="TEXT", help="another seed draws another sample")
+    group.addoption(
+        "--ttnn-mock-isolate",
+        choices=("file", "test", "none"),
+        default="file",
+        help="a process for each file (after a crash another one), for each test, or none of their own",
+    )
+    group.addoption(
+        "--ttnn-mock-timeout",
+        type=float,
+        default=900.0,
+        metavar="SECONDS",
+        help="end a test's process after so long, where pytest-timeout sets no limit",
+    )
+    group.addoption("--ttnn-mock-json", metavar="FILE", help="write one JSON object per test, a line each")
+    group.addoption("--ttnn-report", metavar="DIR", help="write what each test used: memory, collectives, time")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Prepare the mock: some suites ask ttnn for the architecture while their options are added."""
+    options = early_config.known_args_namespace
+    if getattr(options, "ttnn_mock", None):
+        from refsim.errors import UserError
+        from tt_impl.harness import machine
+
+        try:
+            machine.prepare(options.ttnn_mock)
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("ttnn_mock"):
+        return
+    from tt_impl.harness import fixtures, machine
+    from tt_impl.harness.running import Runner
+    from tt_impl.harness.summary import Summary
+
+    if not machine.is_prepared():
+        raise pytest.UsageError(
+            "--ttnn-mock was found too late, after conftest files were loaded; with xdist and without the installed "
+            f"plugin, set PYTEST_PLUGINS={__name__} instead of using -p."
+        )
+    config.pluginmanager.register(fixtures, "ttnn-mock-fixtures")
+    config.pluginmanager.register(Runner(config), _RUNNER)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Summary(config), "ttnn-mock-summary")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if runner := _runner(config):
+        from tt_impl.harness import machine
+
+        runner.close()
+        machine.clean_up()
+
+
+def _runner(config: Any) -> Runner | None:
+    return config.pluginmanager.get_plugin(_RUNNER)

@@ -1,0 +1,69 @@
+"""What a suite asks ttnn about the machine while its tests are collected, answered without opening a cluster.
+
+ttnn opens one cluster per process, and a test forked from a process that has opened one could not have another mesh.
+Where every test has a mesh of its own, the questions are put to a forked process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import ttnn
+
+QUESTIONS = (
+    (ttnn, "get_arch_name"),
+    (ttnn, "get_num_devices"),
+    (ttnn, "get_num_pcie_devices"),
+    (ttnn, "GetNumAvailableDevices"),
+    (ttnn, "GetNumPCIeDevices"),
+    (ttnn, "get_device_ids"),
+    (ttnn, "get_pcie_device_ids"),
+    (ttnn.cluster, "get_cluster_type"),
+)
+_originals: dict[tuple[Any, str], Callable[[], Any]] = {}
+
+
+def ask_elsewhere() -> None:
+    """From now on every question is answered by a process of its own."""
+    for owner, name in QUESTIONS:
+        original = getattr(owner, name, None)
+        if original is not None:
+            _originals[owner, name] = original
+            setattr(owner, name, _elsewhere(original))
+
+
+def ask_here() -> None:
+    """Take that back, in a process that may open its cluster."""
+    for (owner, name), original in _originals.items():
+        setattr(owner, name, original)
+    _originals.clear()
+
+
+def _elsewhere(question: Callable[[], Any]) -> Callable[[], Any]:
+    @cache
+    def ask() -> Any:
+        receiving, sending = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            try:
+                answer = question()
+                found = {"enum": answer.name} if isinstance(answer, Enum) or hasattr(answer, "name") else answer
+                os.write(sending, json.dumps(found).encode())
+            finally:
+                os._exit(0)
+        os.close(sending)
+        with open(receiving, "rb") as file:
+            text = file.read()
+        os.waitpid(pid, 0)
+        answer = json.loads(text)
+        return getattr(ttnn.cluster.ClusterType, answer["enum"]) if isinstance(answer, dict) else answer
+
+    return lambda: ask()

@@ -1,0 +1,110 @@
+"""The end of a run of somebody's tests: how many passed on which evidence, and what the others met, by name."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tt_impl.harness import verdicts
+from tt_impl.harness.verdicts import CATEGORIES, Verdict
+
+_SHOWN = 12
+"""How many names or messages of one category are printed."""
+_NAMED = {
+    verdicts.RULE: "op",
+    verdicts.OPTION: "message",
+    verdicts.UNSEEN: "op",
+    verdicts.SHADOW: "message",
+    verdicts.REFUSED: "message",
+    verdicts.CRASH: "op",
+    verdicts.TIMEOUT: "op",
+    verdicts.VERSION: "message",
+    verdicts.ENVIRONMENT: "message",
+    verdicts.ERROR: "message",
+}
+"""By which of a verdict's fields the tests of a category are counted."""
+
+
+class Summary:
+    """A pytest plugin object, in the process that reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.mesh: str = config.getoption("ttnn_mock")
+        self.verdicts: list[Verdict] = []
+        self._phases: dict[str, list[dict[str, Any]]] = {}
+        path = config.getoption("ttnn_mock_json")
+        self._file: IO[str] | None = open(path, "w", encoding="utf-8") if path else None
+
+    def pytest_report_header(self) -> str:
+        return f"ttnn mock: {self.mesh}; ttnn builds every program, values are computed beside it, no kernel is run"
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be imported is a failure of its own."""
+        if report.failed:
+            text = str(report.longrepr)
+            category = verdicts.VERSION if _import_error(text) else verdicts.ERROR
+            self._add(Verdict(report.nodeid, "failed", category, message=_last_line(text)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        facts = getattr(report, "ttnn_mock", None)
+        if facts is not None:
+            self._phases.setdefault(report.nodeid, []).append(facts)
+            if report.when == "teardown":
+                self._add(verdicts.combined(report.nodeid, self._phases.pop(report.nodeid)))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.write_sep("=", f"ttnn mock {self.mesh}")
+        for line in lines(self.verdicts):
+            terminalreporter.write_line(line)
+
+    def pytest_unconfigure(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _add(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        if self._file is not None:
+            print(json.dumps(verdict.as_json()), file=self._file, flush=True)
+
+
+def lines(found: Iterable[Verdict]) -> list[str]:
+    """The summary: a line for each category that occurs, and below it what its tests met, by frequency."""
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in found:
+        groups.setdefault(verdict.category, []).append(verdict)
+    text = []
+    for category, sentence in CATEGORIES.items():
+        group = groups.get(category, [])
+        if not group:
+            continue
+        text.append(f"{len(group):6d}  {sentence}")
+        names: Counter[str] = Counter()
+        if category == verdicts.FALLBACK:
+            names.update(name for verdict in group for name in verdict.fallbacks)
+        elif category in _NAMED:
+            names.update(getattr(verdict, _NAMED[category]) or verdict.message for verdict in group)
+        text += [f"{count:12d}  {name[:160]}" for name, count in names.most_common(_SHOWN)]
+        if len(names) > _SHOWN:
+            text.append(f"              and {len(names) - _SHOWN} more")
+    for verdict in groups.get(verdicts.OWN, []) + groups.get(verdicts.FALLBACK, []):
+        text += [f"finding  {verdict.id}: {finding}" for finding in verdict.findings]
+    return text
+
+
+def read(path: Path) -> list[Verdict]:
+    """Verdicts of a file that ``--ttnn-mock-json`` wrote."""
+    return [Verdict(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _import_error(text: str) -> bool:
+    return any(name in text for name in ("ImportError", "ModuleNotFoundError", "AttributeError"))
+
+
+def _last_line(text: str) -> str:
+    rows = [line for line in text.strip().splitlines() if line.strip()]
+    return verdicts.first_words(next((row for row in rows if row.startswith("E ")), rows[-1] if rows else ""))
