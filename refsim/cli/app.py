@@ -17,6 +17,7 @@ from refsim.cli.plan import plan
 from refsim.cli.report import report
 from refsim.cli.run import run
 from refsim.cli.time import time
+from refsim.cli.ttnn import ttnn
 
 app = typer.Typer(
     name="refsim",
@@ -33,6 +34,7 @@ app.command()(plan)
 app.command()(memory)
 app.command()(ops)
 app.command()(kernels)
+app.add_typer(ttnn, name="ttnn", help="Anyone's TTNN programs on meshes that are not there.")
 app.add_typer(bench, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
 app.add_typer(report, name="report", help="Tables and plots of predicted performance.")
 

@@ -28,10 +28,15 @@ from tt_impl.harness.session import LastOperation
 
 _FAREWELL_S = 20.0
 """How long a child may take to put away what its last test left open."""
-_STACK_CHARS = 4000
+_STACK_CHARS = 16000
 
-Run = Callable[[int, int | None], list[dict[str, Any]]]
-"""Runs the test of a number, knowing the number of the next one in its group, and gives reports as JSON values."""
+_CALLERS = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "<frozen runpy>")
+"""Frames of what calls a test or a script."""
+_BETWEEN = tuple(f"{os.sep}tt_impl{os.sep}{name}" for name in ("intercept", "mock", "harness"))
+"""Frames between a program and ttnn."""
+
+Run = Callable[[int, int | None], dict[str, Any]]
+"""Runs the test of a number, knowing the number of the next one in its group; what it gives are JSON values."""
 
 
 class Ended(Exception):
@@ -78,8 +83,8 @@ class Child:
         theirs.close()
         return cls(group, pid, ours, last, stack)
 
-    def run(self, index: int, following: int | None, timeout_s: float) -> list[dict[str, Any]]:
-        """Reports of one test; ``Ended`` if there will be none."""
+    def run(self, index: int, following: int | None, timeout_s: float | None) -> dict[str, Any]:
+        """What ``Run`` says of one test; ``Ended`` if it will say nothing; None waits as long as it takes."""
         try:
             self.line.sendall(json.dumps([index, following]).encode() + b"\n")
             answer = self._read(timeout_s)
@@ -101,11 +106,11 @@ class Child:
         self._end(signal.SIGKILL)
         os.close(self.stack)
 
-    def _read(self, timeout_s: float) -> bytes | None:
+    def _read(self, timeout_s: float | None) -> bytes | None:
         """One line, or what came of it before the end; None when the time is over."""
-        until, received = time.monotonic() + timeout_s, b""
+        started, received = time.monotonic(), b""
         while not received.endswith(b"\n"):
-            self.line.settimeout(max(0.01, until - time.monotonic()))
+            self.line.settimeout(None if timeout_s is None else max(0.01, started + timeout_s - time.monotonic()))
             try:
                 part = self.line.recv(1 << 20)
             except TimeoutError:
@@ -127,7 +132,18 @@ class Child:
     def _stack(self) -> str:
         text = os.pread(self.stack, _STACK_CHARS, 0).decode("utf-8", "replace")
         os.close(self.stack)
-        return text
+        return _of_the_user(text)
+
+
+def _of_the_user(stack: str) -> str:
+    """A stack, innermost frame first, up to where the user's code was called."""
+    lines: list[str] = []
+    for line in stack.splitlines():
+        if any(caller in line for caller in _CALLERS):
+            break
+        if not any(between in line for between in _BETWEEN):
+            lines.append(line)
+    return "\n".join(lines).rstrip()
 
 
 def _serve(line: socket.socket, stack: int, prepare: Callable[[], Run], finish: Callable[[], None]) -> NoReturn:

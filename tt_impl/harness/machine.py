@@ -54,6 +54,7 @@ def prepare(mesh: str) -> None:
     _machine.threads = torch.get_num_threads()
     torch.set_num_threads(1)
     _complete()
+    _hide()
     if mesh == AUTO:
         from tt_impl.harness import questions
 
@@ -93,6 +94,15 @@ def enter(mesh: str) -> MeshSpec:
             )
     hardware.keep_temporary_files()
     return spec
+
+
+def _hide() -> None:
+    """Keep what lies between a test and ttnn out of pytest's tracebacks; ``--full-trace`` shows it."""
+    import tt_impl.harness.session  # noqa: F401 - and with it whatever handles calls
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("tt_impl.", "ttnn.decorators")):
+            vars(module)["__tracebackhide__"] = True
 
 
 def _complete() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-import tt_impl
 from refsim.errors import RefsimError
 from refsim.mesh import get_mesh
 from tt_impl.harness import machine, verdicts
@@ -199,11 +198,7 @@ class Runner:
 
 
 def _shorten(excinfo: pytest.ExceptionInfo) -> None:
-    """Leave out of an error what is the mock's: its frames, and the C++ stack that ttnn adds to its messages."""
-    home = tt_impl.__path__[0]
-    entries = [entry for entry in excinfo.traceback if not str(entry.path).startswith(home)]
-    if entries:
-        excinfo.traceback = type(excinfo.traceback)(entries)
+    """Leave out the C++ stack that ttnn adds to its messages."""
     error = excinfo.value
     if isinstance(error, RuntimeError) and error.args and isinstance(error.args[0], str):
         error.args = (error.args[0].partition("backtrace:")[0].rstrip(), *error.args[1:])

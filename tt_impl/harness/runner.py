@@ -1,0 +1,170 @@
+"""Runs anyone's script on a mock mesh: in a process of its own, watched, with one verdict at its end."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tt_impl
+from refsim.errors import UserError
+from tt_impl.harness import machine, verdicts
+from tt_impl.harness.selection import AUTO
+from tt_impl.harness.verdicts import CATEGORIES, Verdict
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run, as Python's own command line has it.
+
+    Attributes:
+        name: a script's path, a module's name, or ``-``.
+        arguments: ``sys.argv`` after the name.
+        module: ``name`` is a module's.
+        code: the text of a program that came over stdin.
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    code: str | None = None
+
+    def check(self) -> None:
+        """``UserError`` if there is no such script."""
+        if not self.module and self.code is None and not Path(self.name).is_file():
+            raise UserError(f"there is no script '{self.name}'; give a Python file, -m MODULE, or - for stdin.")
+
+    def execute(self) -> None:
+        """Run it here as ``__main__``."""
+        sys.argv = [self.name, *self.arguments]
+        if self.code is not None:
+            sys.path.insert(0, os.getcwd())
+            exec(compile(self.code, "<stdin>", "exec"), {"__name__": "__main__"})  # noqa: S102 - that is what is asked
+        elif self.module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(self.name).resolve().parent))
+            runpy.run_path(self.name, run_name="__main__")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run it.
+
+    Attributes:
+        mesh: one of ``refsim meshes``.
+        fallback: let golden functions answer operations without a rule.
+        report: folder for a report, or None.
+        quiet_stdout: what the program prints goes to stderr.
+    """
+
+    mesh: str
+    fallback: bool = False
+    report: Path | None = None
+    quiet_stdout: bool = False
+
+
+def run(program: Program, options: Options) -> Verdict:
+    """Run ``program``; whatever happens to its process is the verdict.
+
+    Raises:
+        UserError: no such script or mesh, or ttnn is not installed.
+    """
+    from tt_impl.harness.isolation import Child, Ended
+
+    program.check()
+    if options.mesh == AUTO:
+        raise UserError("a program asks for no mesh by itself; name one of `refsim meshes`.")
+    machine.prepare(options.mesh)
+    try:
+        child = Child.fork((), lambda last: lambda *_: _inside(program, options, last.note), lambda: None)
+        try:
+            verdict = Verdict(**child.run(0, None, None))
+        except Ended as end:
+            sys.stderr.write(f"{end.stack}\n")
+            return Verdict(
+                program.name,
+                "failed",
+                verdicts.CRASH,
+                mesh=options.mesh,
+                op=end.op.partition(" on ")[0],
+                message=str(end).replace("the test's process", "the program"),
+            )
+        child.close()
+        return verdict
+    finally:
+        machine.clean_up()
+
+
+def _inside(program: Program, options: Options, last: Callable[[str], None]) -> dict[str, Any]:
+    """In the program's own process: run it, and say what it showed."""
+    from tt_impl.harness.session import watched
+
+    machine.enter(options.mesh)
+    if options.quiet_stdout:
+        os.dup2(2, 1)
+    verdict = Verdict(program.name, "passed", verdicts.NO_DEVICE, mesh=options.mesh)
+    with watched(options.fallback, options.report is not None, last) as session:
+        try:
+            program.execute()
+        except SystemExit as end:
+            _ended_itself(verdict, end.code)
+        except BaseException as error:
+            _failed(verdict, error)
+        if verdict.outcome == "passed":
+            verdict.category = verdicts.passed(session.ops, session.fallbacks, session.unknown)
+        sys.stdout.flush()
+    verdict.ops, verdict.fallbacks = dict(session.ops), dict(session.fallbacks)
+    verdict.findings = findings(session)
+    if options.report is not None:
+        from tt_impl.harness import report
+
+        report.write(options.report, Path(program.name).stem or "stdin", session)
+    return verdict.as_json()
+
+
+def _ended_itself(verdict: Verdict, code: Any) -> None:
+    """``sys.exit``: 0 and None are a success, anything else is not, and a text is for the user."""
+    if code not in (None, 0):
+        verdict.outcome, verdict.category = "failed", verdicts.ERROR
+        verdict.message = f"the program ended itself with {code!r}."
+
+
+def _failed(verdict: Verdict, error: BaseException) -> None:
+    verdict.outcome = "failed"
+    verdict.category, verdict.op, verdict.message = verdicts.failed(error)
+    verdict.missing = verdict.op if verdict.category == verdicts.RULE else ""
+    _show(error)
+
+
+def _show(error: BaseException) -> None:
+    """A traceback without what the mock does between the program and ttnn."""
+    shown = traceback.TracebackException.from_exception(error)
+    hidden = (tt_impl.__path__[0], runpy.__file__, "<frozen")
+    part: Any = shown
+    while part is not None:
+        part.stack = traceback.StackSummary.from_list([f for f in part.stack if not f.filename.startswith(hidden)])
+        part = part.__cause__ or part.__context__
+    sys.stderr.write("".join(shown.format()))
+
+
+def findings(session: Any) -> list[str]:
+    """What the checks of a program say, a sentence each."""
+    return []
+
+
+def text(verdict: Verdict) -> str:
+    """The verdict in a few lines."""
+    calls, kinds = sum(verdict.ops.values()), len(verdict.ops)
+    lines = [f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."]
+    if verdict.outcome == "failed":
+        lines.append(verdict.message)
+    if verdict.fallbacks:
+        lines.append(f"golden functions answered {', '.join(sorted(verdict.fallbacks))}.")
+    return "\n".join([*lines, *verdict.findings])
