@@ -1,15 +1,16 @@
 """A pytest plugin: random weights at published widths for upstream tests that load models from Hugging Face.
 
-``pytest -p benchmarks.upstream_weights THEIR_TESTS``: ``from_pretrained`` of a diffusers or transformers class returns a
-model of the published configuration, cut to two layers (one of each kind for FLUX.1), with the library's own random
-initialisation from a seed. Nothing is downloaded. A model that is not in ``MODELS`` is refused as it would be without a
-network. Tokenizers give seeded ids in the form of the real ones: words become numbers, so a prompt is one by length only.
+``pytest -p benchmarks.upstream_weights THEIR_TESTS``: ``from_pretrained`` of a diffusers or transformers class returns
+a model of the published configuration, cut to two layers (one of each kind for FLUX.1), with the library's own random
+initialisation from a seed. Nothing is downloaded. A model of unknown configuration is refused as it would be
+without a network. Tokenizers give seeded ids in the form of the real ones: words become numbers.
 
 What upstream's tests assert is untouched: both sides of their comparison get these weights.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import zlib
@@ -19,34 +20,34 @@ from typing import Any
 import torch
 from torch import nn
 
+from refsim.models import registry
+from refsim.models.spec import Published
+
 LAYERS = 2
 CLIP_START, CLIP_END = 49406, 49407
 
 
-def _published(model: str, name: str) -> dict[str, Any]:
-    """A configuration of this project's own list of published models."""
-    from refsim.models import registry
+def _published(class_name: str, where: str) -> dict[str, Any] | None:
+    """The configuration of this project's own list whose name says most of ``where``, cut; None if none."""
+    spec = registry.by_class_name(class_name)
+    if spec is None:
+        return None
+    hints = re.split(r"[^a-z0-9]+", where.lower().replace(".", ""))
+    hints += [class_name, "g" if "text_encoder_2" in where else "l"]  # the two CLIPs of a pipeline
 
-    config = next(p.config for p in registry.get(model).published if p.name == name)
-    return {k: v for k, v in config.items() if k not in ("_class_name", "architectures", "model_type")}
+    def agreement(published: Published) -> int:
+        return sum(part in hints for part in (*published.name.split("-"), *published.config.get("architectures", ())))
 
-
-def _flux(where: str) -> dict[str, Any]:
-    name = "flux1-schnell" if "schnell" in where else "flux1-dev"
-    return _published("flux1", name) | {"num_layers": 1, "num_single_layers": 1}
-
-
-def _sd35(where: str) -> dict[str, Any]:
-    return _published("sd35", "sd35-medium" if "medium" in where else "sd35-large") | {"num_layers": LAYERS}
-
-
-def _clip(where: str) -> dict[str, Any]:
-    published = _published("clip", "clip-g" if "text_encoder_2" in where else "clip-l")
-    ends = {"bos_token_id": CLIP_START, "eos_token_id": CLIP_END}
-    return published | ends | {"num_hidden_layers": LAYERS}
+    best = max(spec.published, key=agreement)
+    config = {k: v for k, v in best.config.items() if k not in ("_class_name", "architectures", "model_type")}
+    kinds = [key for key in ("num_layers", "num_single_layers", "num_hidden_layers") if key in config]
+    config |= {key: min(config[key], LAYERS // len(kinds)) for key in kinds}
+    if "text_encoder" in where and "num_hidden_layers" in config:
+        config |= {"bos_token_id": CLIP_START, "eos_token_id": CLIP_END}
+    return config
 
 
-def _qwen25_vl(where: str) -> dict[str, Any]:
+def _qwen25_vl() -> dict[str, Any]:
     """Qwen2.5-VL 7B, the text encoder of Qwen-Image, with one layer in its vision tower."""
     text = {
         "hidden_size": 3584,
@@ -62,22 +63,13 @@ def _qwen25_vl(where: str) -> dict[str, Any]:
     return {"text_config": text, "vision_config": {"depth": 1, "out_hidden_size": 3584}}
 
 
-MODELS: dict[str, Callable[[str], dict[str, Any]]] = {
-    "AutoencoderKL": lambda where: _published("vae", "flux1-vae" if "flux" in where.lower() else "sd35-vae"),
-    "AutoencoderKLWan": lambda where: _published("vae_wan", "wan21-vae"),
-    "CLIPTextModel": _clip,
-    "CLIPTextModelWithProjection": _clip,
-    "FluxTransformer2DModel": _flux,
-    "MochiTransformer3DModel": lambda where: {"num_layers": LAYERS},
+MODELS: dict[str, Callable[[], dict[str, Any]]] = {
+    "MochiTransformer3DModel": lambda: {"num_layers": LAYERS},
     "Qwen2_5_VLForConditionalGeneration": _qwen25_vl,
-    "QwenImageTransformer2DModel": lambda where: {"num_layers": LAYERS},
-    "SD3Transformer2DModel": _sd35,
-    "T5EncoderModel": lambda where: _published("t5", "t5-xxl") | {"num_layers": LAYERS},
-    "UMT5EncoderModel": lambda where: _published("t5", "umt5-xxl") | {"num_layers": LAYERS},
-    "WanTransformer3DModel": lambda where: _published("wan22", "wan22-t2v-a14b") | {"num_layers": LAYERS},
+    "QwenImageTransformer2DModel": lambda: {"num_layers": LAYERS},
 }
-"""Configurations by class; those that name nothing but layers are the defaults of diffusers, which are the published
-ones. The argument tells where the test looks: repository and subfolder."""
+"""Configurations of classes that this project has no model of; where nothing but layers are named, the defaults of
+diffusers are the published ones."""
 
 
 def random_model(cls: type, where: str, dtype: torch.dtype | None) -> nn.Module:
@@ -86,14 +78,18 @@ def random_model(cls: type, where: str, dtype: torch.dtype | None) -> nn.Module:
     Raises:
         OSError: there is no configuration for it here, as a hub that cannot be reached would.
     """
-    name = next((c.__name__ for c in cls.__mro__ if c.__name__ in MODELS), None)
-    if name is None:
-        raise OSError(f"the weights of {cls.__name__} ({where}) need a download.")
-    config = MODELS[name](where)
+    name = cls.__name__
+    config = MODELS[name]() if name in MODELS else _published(name, where)
+    if config is None:
+        raise OSError(f"the weights of {name} ({where}) need a download.")
+    known = getattr(cls, "config_class", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(zlib.crc32(f"{name} {where}".encode()))
-        known = getattr(cls, "config_class", None)
         model = cls(known(**config)) if known is not None else cls(**config)
+    for key, value in config.get("text_config", {}).items():  # where transformers 4 kept them, and these tests look
+        for place in (model.config, model.config.text_config):
+            if not hasattr(place, key):
+                setattr(place, key, value)
     return model if dtype is None else model.to(dtype)
 
 
@@ -104,7 +100,7 @@ def _from_pretrained(cls: type, name: Any = "", *args: Any, **options: Any) -> n
 
 
 class SeededTokenizer:
-    """Ids of the right form without a vocabulary: a start where the model has one, a number per word, an end, padding."""
+    """Ids of the right form without a vocabulary: a start where there is one, a number per word, an end, padding."""
 
     def __init__(self, words: int, start: int | None, end: int, pad: int) -> None:
         self.vocab_size, self.bos_token_id, self.eos_token_id, self.pad_token_id = words, start, end, pad

@@ -1,0 +1,61 @@
+"""Why cases of upstream's tests fail on the mock, in words: a table of patterns, the first that fits is the cause.
+
+``who`` is ``ours`` (a rule, an option or a value is missing or wrong), ``theirs`` (the test does not fit the tree it
+is in, or asserts what no program can know), or ``skew`` (the tree and the libraries installed here are of different
+versions; the message proves it). A failure that no pattern fits is printed as unexplained.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SKEW, MODULE, DOWNLOAD = "skew", "module", "download"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause: whose it is, what it is, and the class of cases left out of the count it belongs to, if any."""
+
+    who: str
+    words: str
+    left_out: str = ""
+
+
+def _skew(words: str) -> Cause:
+    return Cause("skew", words, SKEW)
+
+
+_TABLE: tuple[tuple[str, str, str, Cause], ...] = (
+    # pattern of the id, of the category, of the message
+    ("", "", r"cannot represent the scalar", _skew("ttnn 0.81.1 refuses this scalar for integers; the tree's did not")),
+    ("", "", r"No module named", Cause("skew", "a module that the wheel or this environment lacks", MODULE)),
+    ("", "", r"cannot import name .* from 'ttnn", Cause("skew", "a name that the wheel's modules lack", MODULE)),
+    ("", "", r"cannot import name", Cause("theirs", "the test imports what its own tree no longer has", MODULE)),
+    ("", "", r"unexpected keyword argument", _skew("an argument that the installed version does not have")),
+    ("", "", r"incompatible (function|constructor) arguments", _skew("a signature that ttnn 0.81.1 does not have")),
+    ("", "", r"module '?ttnn\S* has no attribute", _skew("a name that ttnn 0.81.1 does not have")),
+    ("", "", r"'(ttnn|_ttnn)\S*' object has no attribute", _skew("an attribute that ttnn 0.81.1 does not have")),
+    ("tt_dit", "", r"'Qwen\w+' object has no attribute", _skew("transformers 5 renamed what the test reads")),
+    ("tt_dit", "", r"'Attention' object has no attribute 'head_dim'", _skew("diffusers renamed what the test builds")),
+    ("clip", "", r"takes \d positional arguments but \d were given",
+     Cause("theirs", "the test calls the tree's own module with an argument that it does not take")),
+    ("", "environment", r"Cannot load model|need a download|couldn't connect|offline|LocalEntryNotFound",
+     Cause("theirs", "weights or tokenizers to download", DOWNLOAD)),
+    ("", "environment", r"No such file|not found",
+     Cause("theirs", "a file that is not in the tree", DOWNLOAD)),
+    ("", "rule", "", Cause("ours", "an operation without a rule")),
+    ("", "option", "", Cause("ours", "an option that a rule does not know")),
+    ("", "unseen", "", Cause("ours", "a value that nobody saw being written")),
+    ("", "timeout", "", Cause("ours", "no end in the time of a case")),
+    ("", "crash", "", Cause("ours", "ttnn ended the process on the mock")),
+    ("", "refused", r"crashes ttnn on a mock mesh", Cause("ours", "a call that a mock mesh does not survive")),
+)  # fmt: skip
+
+
+def cause_of(case: str, category: str, message: str) -> Cause | None:
+    """The first cause whose patterns fit a failing case, or None."""
+    for in_id, in_category, in_message, cause in _TABLE:
+        if re.search(in_id, case) and re.search(in_category, category) and re.search(in_message, message):
+            return cause
+    return None

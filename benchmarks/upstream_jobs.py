@@ -1,0 +1,161 @@
+"""Parts of a long run of somebody's tests: each a pytest process with a time of its own, restartable.
+
+A job's lines go to ``<name>.jsonl`` while it runs and its end is noted in ``<name>.done``, so that a run that was
+broken off goes on with the jobs that have no end. A job that takes too long is ended; the tests that gave a line until
+then count, and the report says how many jobs were cut.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+UNIT, DIT = "tests/ttnn/unit_tests", "models/tt_dit/tests"
+PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_transformer_accuracy")
+"""Files of tt_dit that run whole pipelines with downloaded weights and prompts; they are left out and listed."""
+FUNCTIONS_PER_JOB = 160
+
+
+@dataclass(frozen=True)
+class Job:
+    """One pytest process.
+
+    Attributes:
+        name: of its files, and the directory in the report.
+        files: paths in the tree.
+        options: more of pytest's.
+        environment: variables over the run's own.
+        limit_s: after so long it is ended.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict, hash=False)
+    limit_s: float = 900.0
+
+
+def functions(path: Path) -> int:
+    """How many test functions a file defines."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return sum(isinstance(n, ast.FunctionDef) and n.name.startswith("test") for n in ast.walk(tree))
+
+
+def directories(tree: Path, below: str, depth: int) -> dict[str, list[str]]:
+    """Test files below a folder, by the first ``depth`` folders of their path there; files of one name only."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((tree / below).rglob("test_*.py")):
+        folder = "/".join(path.relative_to(tree / below).parts[:-1][:depth])
+        found.setdefault(folder or ".", []).append(path.relative_to(tree).as_posix())
+    return found
+
+
+def unit_jobs(tree: Path, cases: int, per_function: int, seed: str, limit_s: float) -> list[Job]:
+    """Jobs that draw about ``cases`` cases of ttnn's unit tests, in proportion to the functions of each directory."""
+    parts = []
+    for folder, files in directories(tree, UNIT, 2).items():
+        for number, part in enumerate(_parts(tree, files)):
+            parts.append((f"unit-{folder.replace('/', '-')}-{number}", part, sum(functions(tree / f) for f in part)))
+    every = sum(count for _, _, count in parts)
+    jobs = []
+    for name, files, count in parts:
+        quota = round(cases * count / every)
+        if quota:
+            sample = (f"--ttnn-mock-sample={per_function}", f"--ttnn-mock-cases={quota}", f"--ttnn-mock-seed={seed}")
+            jobs.append(Job(name, tuple(files), ("--ttnn-mock=auto", *sample), limit_s=limit_s))
+    return jobs
+
+
+def _parts(tree: Path, files: Sequence[str]) -> Iterable[list[str]]:
+    part: list[str] = []
+    count = 0
+    for file in files:
+        more = functions(tree / file)
+        if part and count + more > FUNCTIONS_PER_JOB:
+            yield part
+            part, count = [], 0
+        part.append(file)
+        count += more
+    if part:
+        yield part
+
+
+def dit_jobs(tree: Path, per_function: int, seed: str, limit_s: float) -> list[Job]:
+    """Jobs of tt_dit's tests, a directory each, on the eight devices of a T3K; whole pipelines are left out."""
+    jobs = []
+    for folder, files in directories(tree, DIT, 2).items():
+        kept = [f for f in files if not Path(f).name.startswith(PIPELINES)]
+        if not kept or folder.split("/")[0] not in ("unit", "models", "blocks", "encoders"):
+            continue
+        options = ["--ttnn-mock=t3k", f"--ttnn-mock-seed={seed}", "-p", "benchmarks.upstream_weights"]
+        options += ["-p", "benchmarks.upstream_select", f"--ttnn-mock-sample={per_function}"]
+        random = {"DIT_UNIT_TEST": "0" if folder.endswith("umt5") else "1"}  # umt5's own random model has 24 layers
+        jobs.append(Job(f"dit-{folder.replace('/', '-')}", tuple(kept), tuple(options), random, limit_s))
+    return jobs
+
+
+def command(job: Job, lines: Path, timeout_s: float) -> list[str]:
+    """The command of a job's process."""
+    plugin = ["-p", "tt_impl.harness.plugin"] if not _installed() else []
+    own = ["-q", "-rE", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--tb=no"]
+    addopts = ["-o", "addopts=--import-mode=importlib", f"--timeout={timeout_s:g}"]
+    mock = ["--ttnn-mock-fallback", f"--ttnn-mock-json={lines}"]
+    return [sys.executable, "-m", "pytest", *plugin, *addopts, *own, *mock, *job.options, *job.files]
+
+
+def _installed() -> bool:
+    """Whether pytest finds the plugin by itself (entry point ``pytest11``)."""
+    from importlib.metadata import entry_points
+
+    return any(entry.value.startswith("tt_impl.harness.plugin") for entry in entry_points(group="pytest11"))
+
+
+def environment(tree: Path, job: Job) -> dict[str, str]:
+    """Variables of a job's process: the tree first, because its ``tests`` is a package."""
+    path = os.pathsep.join([str(tree), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **own, **job.environment}
+
+
+def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: float) -> None:
+    """Run the jobs that have no end yet, ``workers`` at once, and print each end."""
+    out.mkdir(parents=True, exist_ok=True)
+    todo = [job for job in jobs if not (out / f"{job.name}.done").exists()]
+    print(f"{len(todo)} of {len(jobs)} jobs to run, {workers} at once", flush=True)
+    with ThreadPoolExecutor(workers) as pool:
+        for number, text in enumerate(pool.map(lambda job: _run_one(tree, job, out, timeout_s), todo), 1):
+            print(f"[{number}/{len(todo)}] {text}", flush=True)
+
+
+def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
+    lines = out / f"{job.name}.jsonl"
+    lines.unlink(missing_ok=True)
+    begin = time.monotonic()
+    with open(out / f"{job.name}.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command(job, lines, timeout_s),
+            cwd=tree,
+            env=environment(tree, job),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code, cut = process.wait(job.limit_s), False
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            code, cut = process.wait(), True
+    seconds = round(time.monotonic() - begin, 1)
+    end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds}
+    (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
+    count = len(lines.read_text(encoding="utf-8").splitlines()) if lines.exists() else 0
+    return f"{job.name}: {count} tests in {seconds:.0f} s{', cut' if cut else ''}"

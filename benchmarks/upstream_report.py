@@ -1,0 +1,196 @@
+"""``reports/upstream.md`` and ``.json``: what upstream's tests showed, by directory, and why failing cases fail."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.upstream_bugs import BUGS
+from benchmarks.upstream_seed import read as read_bugs
+from benchmarks.upstream_table import (
+    COUNTED,
+    FAILED,
+    FALLBACK,
+    LEFT_OUT,
+    NO_DEVICE,
+    OWN,
+    Case,
+    Run,
+    counts,
+    rates,
+    read,
+)
+
+SUITES = {"unit": "`tests/ttnn/unit_tests`", "tt-dit": "tt_dit, one or two layers at published widths, random weights"}
+WEIGHTS = (
+    "tt_dit's tests load models from Hugging Face. Here `from_pretrained` gives seeded random weights at the published "
+    "widths with one or two layers, and tokenizers give seeded ids; nothing that a test asserts is changed. Left out "
+    "before the sample is drawn: whole pipelines (their weights and prompts need a download), cases that ask for more "
+    "than eight devices, and cases of 24,800 tokens and more."
+)
+
+
+def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
+    """Read the runs below ``out`` and write the two files; a suite that has no run is left out.
+
+    Args:
+        facts: ``commit`` of the tree, version of ``ttnn``, ``seed`` of the samples.
+    """
+    runs = {name: read(out / name) for name in SUITES if (out / name).is_dir()}
+    bugs = read_bugs(out / "bugs" / "bugs.jsonl")
+    reports.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(_page(runs, bugs, facts))
+    (reports / "upstream.md").write_text(text + "\n", encoding="utf-8")
+    data = {**facts, "suites": {name: _data(run) for name, run in runs.items()}, "bugs": _caught(bugs)}
+    (reports / "upstream.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for name, run in runs.items():
+        print(name, json.dumps(rates(run.cases)))
+    if bugs:
+        print(f"bugs: {_caught(bugs)}")
+
+
+def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str, str]) -> list[str]:
+    lines = [
+        "# Upstream's own tests on the mock",
+        "",
+        f"Unmodified tests of tt-metal at {facts['commit']} on ttnn {facts['ttnn']} from the wheel, seed "
+        f"`{facts['seed']}`, with no hardware (`python -m benchmarks.upstream`). Percentages are of the cases counted; "
+        "what leaves the count is listed with its reason.",
+    ]
+    for name, run in runs.items():
+        lines += ["", f"## {SUITES[name]}", "", *([WEIGHTS, ""] if name == "tt-dit" else []), *_suite(run)]
+    if bugs:
+        lines += ["", *_bugs(bugs)]
+    return lines
+
+
+def _suite(run: Run) -> list[str]:
+    rate = rates(run.cases)
+    number = counts(run.cases)
+    lines = [
+        f"{len(run.cases)} cases started, {rate['counted']} counted: {rate['verdict_percent']} % reach a verdict, "
+        f"{rate['pass_percent']} % pass, {rate['own_percent']} % on the mock's own rules alone. Left out: "
+        + ", ".join(f"{number[kind]} {words}" for kind, words in LEFT_OUT.items())
+        + f", and {len(run.modules)} files that cannot be collected.",
+        "",
+        *_directories(run.cases),
+        "",
+        "A pass with golden fallback is circular evidence: ttnn's golden functions answered some operation, and many "
+        "of these tests take their expectation from the same function.",
+        "",
+        *_failures(run.cases),
+        "",
+        *_left_out(run),
+    ]
+    if run.cut:
+        lines += ["", f"Processes ended because of their time: {', '.join(sorted(run.cut))}."]
+    return lines
+
+
+def _directories(cases: Sequence[Case]) -> list[str]:
+    rows = []
+    for directory in sorted({case.directory for case in cases}):
+        here = [case for case in cases if case.directory == directory]
+        number, rate = counts(here), rates(here)
+        failed = Counter(case.category for case in here if case.kind == FAILED)
+        words = ", ".join(f"{n} {category}" for category, n in sorted(failed.items())) or "-"
+        left = sum(number[kind] for kind in LEFT_OUT)
+        passed = [number[kind] for kind in (OWN, FALLBACK, NO_DEVICE)]
+        percent = f"{rate['pass_percent']:g}" if rate["counted"] else "-"
+        rows.append((f"`{directory}`", len(here), rate["counted"], *passed, number[FAILED], words, left, percent))
+    head = ("directory", "started", "counted", "own rules", "golden fallback", "no device op")
+    return _table((*head, "failed", "failed by", "left out", "pass %"), rows)
+
+
+def _failures(cases: Sequence[Case]) -> list[str]:
+    failed = [case for case in cases if case.kind == FAILED]
+    if not failed:
+        return ["No counted case fails."]
+    unexplained = sum(case.cause is None for case in failed)
+    groups: dict[tuple[str, str, str], list[Case]] = {}
+    for case in failed:
+        who = (case.cause.who, case.cause.words) if case.cause else ("", "unexplained")
+        groups.setdefault((*who, _short(case.message)), []).append(case)
+    rows = [
+        (len(group), who or "?", words, message, f"`{_name(group[0].id)}`")
+        for (who, words, message), group in sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    ]
+    title = f"Failing cases ({len(failed)}, of which {unexplained} unexplained):"
+    return [title, "", *_table(("cases", "whose", "cause", "message", "one of them"), rows)]
+
+
+def _left_out(run: Run) -> list[str]:
+    groups: Counter[tuple[str, str]] = Counter()
+    for case in run.cases:
+        if case.kind not in COUNTED:
+            words = case.cause.words + ": " if case.cause else ""
+            groups[LEFT_OUT[case.kind], words + _short(case.message)] += 1
+    for error in run.modules.values():
+        groups["file not collected", _short(error)] += 1
+    if not groups:
+        return []
+    rows = [(n, kind, why) for (kind, why), n in sorted(groups.items(), key=lambda p: (p[0][0], -p[1], p[0][1]))]
+    return ["Left out of the count:", "", *_table(("cases", "because", "message"), rows)]
+
+
+def _bugs(rows: Sequence[dict[str, Any]]) -> list[str]:
+    seeded = {row["bug"]: row for row in rows if row["bug"]}
+    clean = [row for row in rows if not row["bug"]]
+    caught = sum(row["caught"] for row in seeded.values())
+    false = [row["case"] for row in clean if row["how"] != "passed"]
+    table = [
+        (f"`{name}`", bug.what, f"`{bug.function}`", seeded[name]["how"], _short(seeded[name]["said"]))
+        for name, bug in BUGS.items()
+        if name in seeded
+    ]
+    return [
+        "## Bugs seeded into tt_dit",
+        "",
+        f"{caught} of {len(seeded)} caught; {len(clean) - len(false)} of the {len(clean)} tests that run them pass "
+        "without a bug. Blocks run with fewer tokens than upstream's parameters say, with upstream's thresholds.",
+        "",
+        *_table(("bug", "what is wrong", "where", "caught by", "what was said"), table),
+        *(["", f"Alarms without a bug: {', '.join(false)}."] if false else []),
+    ]
+
+
+def _caught(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    seeded = {row["bug"]: {"how": row["how"], "caught": row["caught"]} for row in rows if row["bug"]}
+    clean = [row for row in rows if not row["bug"]]
+    return {
+        "seeded": seeded,
+        "caught": sum(row["caught"] for row in seeded.values()),
+        "clean_passed": sum(row["how"] == "passed" for row in clean),
+        "clean": len(clean),
+    }
+
+
+def _data(run: Run) -> dict[str, Any]:
+    return {
+        **rates(run.cases),
+        "started": len(run.cases),
+        "kinds": dict(counts(run.cases)),
+        "failed": {c.id: {"cause": c.cause.words if c.cause else "", "message": c.message} for c in _failed(run.cases)},
+        "modules": run.modules,
+    }
+
+
+def _failed(cases: Iterable[Case]) -> list[Case]:
+    return [case for case in cases if case.kind == FAILED]
+
+
+def _name(case: str) -> str:
+    path, _, test = case.partition("::")
+    return f"{Path(path).name}::{test}"[:100].replace("|", "/")
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:140].replace("|", "/")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)]

@@ -1,0 +1,51 @@
+"""A pytest plugin that leaves out cases of tt_dit which another mesh or a day would be needed for; it counts them.
+
+``-p benchmarks.upstream_select``: a case that asks for more than eight devices is another mesh's, and one of
+``LARGE`` takes more than minutes of two CPU cores. ``UPSTREAM_LARGE=1`` runs the large ones and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from typing import Any
+
+import pytest
+
+DEVICES = 8
+LARGE = (
+    (r"wan_transformer.*\[.*(5b-720p|14b-480p|14b-720p)", "Wan2.2 at 24,800 to 75,600 tokens"),
+    (r"wan_transformer_inner_step", "Wan2.2 at 32,760 tokens"),
+    (r"wan_attention\[.*(5b-720p|14b-480p|14b-720p)", "Wan2.2's attention at 24,800 to 75,600 tokens"),
+    (r"ring_joint_sdpa.*(wan_14b|mochi)", "ring attention at 32,760 to 75,600 tokens"),
+    (r"mochi.*\[.*long_seq", "Mochi at 44,520 tokens"),
+    (r"linear.*\[.*mochi_spatial", "a linear of 44,520 rows"),
+    (r"feedforward.*\[.*mochi_spatial", "a feed-forward of 44,520 rows"),
+)
+"""What a case's id looks like, and what is large about it."""
+
+
+def devices_of(value: Any) -> int:
+    """How many devices a value of the parameter ``mesh_device`` asks for; 1 where it says nothing."""
+    if isinstance(value, tuple) and all(isinstance(size, int) for size in value):
+        return math.prod(value)
+    return value if isinstance(value, int) else 1
+
+
+def large(case: str) -> str:
+    """What is large about a case, or an empty text."""
+    return next((why for pattern, why in LARGE if re.search(pattern, case)), "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before the sample is drawn."""
+    wanted = os.environ.get("UPSTREAM_LARGE") == "1"
+    kept, left = [], []
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        fits = devices_of(parameters.get("mesh_device")) <= DEVICES and bool(large(item.nodeid)) == wanted
+        (kept if fits else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)

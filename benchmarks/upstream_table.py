@@ -1,0 +1,145 @@
+"""What a run of upstream's tests showed: lines of the plugin read, put in classes, counted.
+
+Every case falls in one class. ``passed on own rules``, ``passed with golden fallback`` and ``passed without device``
+are successes; ``failed`` is the project's to explain; the others leave the count, each with its reason: upstream
+skipped the case itself, its module cannot be imported, it is made for another version of ttnn, or it needs a download.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.upstream_causes import Cause, cause_of
+
+OWN, FALLBACK, NO_DEVICE, FAILED = "own", "fallback", "no_device", "failed"
+SKIPPED, MODULE, SKEW, DOWNLOAD = "skipped", "module", "skew", "download"
+COUNTED = (OWN, FALLBACK, NO_DEVICE, FAILED)
+LEFT_OUT = {
+    SKIPPED: "skipped by upstream itself",
+    MODULE: "module not importable here",
+    SKEW: "version skew between the tree and the libraries here",
+    DOWNLOAD: "needs a download",
+}
+_PASSED = {"own": OWN, "fallback": FALLBACK, "no-device": NO_DEVICE, "expected": OWN}
+_NO_VERDICT = ("timeout",)
+_COLLECTION = re.compile(r"^ERROR (?P<file>[^\s:]+\.py)(?: - (?P<why>.*))?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of the run: the plugin's line, and what is said of it here."""
+
+    id: str
+    suite: str
+    directory: str
+    kind: str
+    category: str
+    seconds: float
+    mesh: str
+    message: str
+    fallbacks: tuple[str, ...]
+    findings: tuple[str, ...]
+    cause: Cause | None = None
+
+    @property
+    def verdict(self) -> bool:
+        """Whether the case came to an end by itself."""
+        return self.category not in _NO_VERDICT
+
+
+@dataclass
+class Run:
+    """All cases of a folder of jobs, and what could not be collected.
+
+    Attributes:
+        modules: file of the tree to the error of its import.
+        cut: names of jobs that were ended because of their time.
+    """
+
+    cases: list[Case] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)
+    cut: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def read(folder: Path) -> Run:
+    """The cases of all jobs of a folder; one that a job ran twice counts once."""
+    run = Run()
+    seen: set[str] = set()
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            case = classified(json.loads(line))
+            if case.id not in seen:
+                seen.add(case.id)
+                run.cases.append(case)
+    for path in sorted(folder.glob("*.log")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        run.modules.update({m["file"]: (m["why"] or "").strip() for m in _COLLECTION.finditer(text)})
+    for path in sorted(folder.glob("*.done")):
+        end = json.loads(path.read_text(encoding="utf-8"))
+        run.seconds += end["seconds"]
+        if end["cut"]:
+            run.cut.append(end["name"])
+    return run
+
+
+def classified(line: dict[str, Any]) -> Case:
+    """A line of the plugin as a case."""
+    path = line["id"].partition("::")[0]
+    suite, directory = _place(path)
+    category, message = line["category"], line.get("message") or ""
+    cause = None
+    if line["outcome"] == "skipped":
+        kind = DOWNLOAD if re.search(r"checkpoint|HF|hugging|weights|not set", message, re.IGNORECASE) else SKIPPED
+    elif line["outcome"] == "passed":
+        kind = _PASSED.get(category, OWN)
+    else:
+        cause = cause_of(line["id"], category, message)
+        kind = cause.left_out if cause and cause.left_out else FAILED
+    return Case(
+        line["id"],
+        suite,
+        directory,
+        kind,
+        category,
+        float(line.get("seconds", 0.0)),
+        line.get("mesh", ""),
+        message,
+        tuple(sorted(line.get("fallbacks", {}))),
+        tuple(line.get("findings", [])),
+        cause,
+    )
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Suite and directory of a file of the tree."""
+    parts = path.split("/")[:-1]
+    if "tt_dit" in parts:
+        return "tt_dit", "/".join(parts[parts.index("tests") + 1 :]) or "."
+    inside = parts[parts.index("unit_tests") + 1 :] if "unit_tests" in parts else parts
+    return "unit", "/".join(inside[:2]) or "."
+
+
+def counts(cases: Iterable[Case]) -> Counter[str]:
+    """Cases by kind."""
+    return Counter(case.kind for case in cases)
+
+
+def rates(cases: Iterable[Case]) -> dict[str, float]:
+    """Numbers of the acceptance: counted cases, and percentages of them."""
+    counted = [case for case in cases if case.kind in COUNTED]
+    many = max(1, len(counted))
+    passed = [case for case in counted if case.kind != FAILED]
+    own = [case for case in passed if case.kind != FALLBACK]
+    return {
+        "counted": len(counted),
+        "verdict_percent": round(100 * sum(case.verdict for case in counted) / many, 1),
+        "pass_percent": round(100 * len(passed) / many, 1),
+        "own_percent": round(100 * len(own) / many, 1),
+    }

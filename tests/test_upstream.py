@@ -1,0 +1,256 @@
+"""The tool that runs upstream's tests, without upstream's tree: plans, edits, causes, counts and the report."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+import pytest
+
+from benchmarks import upstream, upstream_jobs, upstream_report, upstream_seed, upstream_select, upstream_table
+from benchmarks.upstream_bugs import BUGS
+from benchmarks.upstream_causes import cause_of
+from benchmarks.upstream_edits import (
+    Argument,
+    Assign,
+    Condition,
+    Drop,
+    Keyword,
+    NoSuchPlace,
+    Result,
+    SwapTargets,
+    Unwrap,
+    edited,
+    install,
+)
+
+MODULE = """
+class Layer:
+    def forward(self, x, axis):
+        first, second = self.split(x, 2)
+        if self.parallel:
+            x = ops.gather(x, dim=2, axis=axis)
+        x = ops.gather(x.permute(1, 0), dim=3, axis=axis)
+        x = x + first
+        self.note(x)
+        return x * second
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "line"),
+    [
+        (Keyword("gather", "dim", "1", 1), "x = ops.gather(x.permute(1, 0), dim=1, axis=axis)"),
+        (Keyword("ops.gather", "axis", None), "x = ops.gather(x, dim=2)"),
+        (Argument("gather", 0, "first", 1), "x = ops.gather(first, dim=3, axis=axis)"),
+        (Unwrap("gather"), "x = x"),
+        (Unwrap("permute", receiver=True), "x = ops.gather(x, dim=3, axis=axis)"),
+        (Assign("x", "x + x + first", 2), "x = x + x + first"),
+        (SwapTargets("first", "second"), "second, first = self.split(x, 2)"),
+        (Condition("parallel", False), "if False:"),
+        (Result("{} + 1"), "return x * second + 1"),
+    ],
+)
+def test_an_edit_changes_what_it_says_and_nothing_else(edit, line):
+    before = {text.strip() for text in edited(MODULE, "Layer.forward", [Result("None")]).splitlines()}
+    after = {text.strip() for text in edited(MODULE, "Layer.forward", [edit]).splitlines()}
+    assert line in after
+    assert len(after - before - {"return x * second"}) <= 1
+
+
+@pytest.mark.parametrize(("edit", "text"), [(Drop("note"), "note"), (Assign("x", None, 2), "x + first")])
+def test_a_statement_is_left_out(edit, text):
+    assert text in MODULE
+    assert text not in edited(MODULE, "Layer.forward", [edit])
+
+
+def test_the_only_statement_of_a_block_is_left_out():
+    assert "pass" in edited(MODULE, "Layer.forward", [Assign("x", None)])
+
+
+@pytest.mark.parametrize(
+    ("function", "edit"),
+    [
+        ("Layer.backward", Drop("note")),
+        ("Layer.forward", Drop("gather")),
+        ("Layer.forward", Keyword("gather", "dim", "1", 2)),
+        ("Layer.forward", Keyword("gather", "shape", "1")),
+        ("Layer.forward", Assign("y", "1")),
+        ("Layer.forward", SwapTargets("first", "third")),
+        ("Layer.forward", Condition("serial", True)),
+        ("Layer.forward", Keyword("gather", "dim", "2")),
+    ],
+)
+def test_an_edit_without_a_place_is_an_error(function, edit):
+    with pytest.raises(NoSuchPlace):
+        edited(MODULE, function, [edit])
+
+
+def test_an_installed_edit_is_seen_by_an_import(tmp_path, monkeypatch):
+    folder = tmp_path / "somebodys_layers"
+    folder.mkdir()
+    (folder / "plain.py").write_text("def answer():\n    return 1\n", encoding="utf-8")
+    (folder / "wrong.py").write_text("def answer():\n    return 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    install("somebodys_layers/wrong.py", "answer", [Result("{} + 1")])
+    assert importlib.import_module("somebodys_layers.plain").answer() == 1
+    assert importlib.import_module("somebodys_layers.wrong").answer() == 2
+    assert (folder / "wrong.py").read_text(encoding="utf-8").endswith("return 1\n")
+
+
+def test_thirty_bugs_are_told_apart():
+    assert len(BUGS) == 30
+    assert len({(bug.file, bug.function, bug.edits) for bug in BUGS.values()}) == 30
+    assert all(
+        bug.file.startswith("tt_dit/") and bug.case.path.startswith("models/tt_dit/tests/") for bug in BUGS.values()
+    )
+
+
+@pytest.mark.skipif(upstream.tree() is None, reason=upstream.WITHOUT)
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_fits_the_tree(name):
+    bug = BUGS[name]
+    source = (upstream.tree() / "models" / bug.file).read_text(encoding="utf-8")
+    edited(source, bug.function, bug.edits)
+
+
+def _tree(root, files):
+    for name, functions in files.items():
+        path = root / upstream_jobs.UNIT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"def test_{i}(): ...\n" for i in range(functions)), encoding="utf-8")
+    return root
+
+
+def test_unit_jobs_share_the_cases_by_functions(tmp_path):
+    tree = _tree(tmp_path, {"operations/a/test_a.py": 30, "operations/a/test_b.py": 140, "base/test_c.py": 30})
+    jobs = {job.name: job for job in upstream_jobs.unit_jobs(tree, 400, 3, "7", 60)}
+    assert sorted(jobs) == ["unit-base-0", "unit-operations-a-0", "unit-operations-a-1"]
+    quotas = {name: next(o for o in job.options if "cases" in o) for name, job in jobs.items()}
+    assert quotas["unit-base-0"] == quotas["unit-operations-a-0"] == "--ttnn-mock-cases=60"
+    assert quotas["unit-operations-a-1"] == "--ttnn-mock-cases=280"
+    assert all("--ttnn-mock-seed=7" in job.options and "--ttnn-mock-sample=3" in job.options for job in jobs.values())
+
+
+def test_tt_dit_jobs_leave_out_pipelines(tmp_path):
+    for name in (
+        "models/wan/test_pipeline_wan.py",
+        "models/wan/test_rope.py",
+        "unit/test_linear.py",
+        "dataset_eval/test_x.py",
+    ):
+        path = tmp_path / upstream_jobs.DIT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def test_x(): ...\n", encoding="utf-8")
+    jobs = upstream_jobs.dit_jobs(tmp_path, 2, "0", 60)
+    assert [job.name for job in jobs] == ["dit-models-wan", "dit-unit"]
+    assert [file for job in jobs for file in job.files if "pipeline" in file] == []
+
+
+def test_a_job_is_run_once_and_a_slow_one_is_cut(tmp_path, capsys):
+    (tmp_path / "test_fast.py").write_text("def test_fast(): ...\n", encoding="utf-8")
+    jobs = [upstream_jobs.Job("fast", ("test_fast.py",), limit_s=0.01)]
+    out = tmp_path / "out"
+    upstream_jobs.run(tmp_path, jobs, out, 1, 5)
+    assert json.loads((out / "fast.done").read_text())["cut"]
+    assert "cut" in capsys.readouterr().out
+    upstream_jobs.run(tmp_path, jobs, out, 1, 5)
+    assert capsys.readouterr().out.startswith("0 of 1 jobs")
+
+
+@pytest.mark.parametrize(("value", "devices"), [((2, 4), 8), (4, 4), ((4, 8), 32), (None, 1), ("T3K", 1)])
+def test_devices_that_a_case_asks_for(value, devices):
+    assert upstream_select.devices_of(value) == devices
+
+
+def test_large_cases_are_named():
+    assert upstream_select.large("x.py::test_wan_transformer_block[wormhole_b0-14b-720p-2x4sp0tp1]")
+    assert not upstream_select.large("x.py::test_wan_transformer_model[wormhole_b0-short_seq-2x4sp0tp1-True]")
+
+
+LINE = {"id": f"{upstream_jobs.UNIT}/operations/reduce/test_a.py::test_x[1]", "outcome": "passed", "category": "own"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "own"),
+        ({"category": "fallback"}, "fallback"),
+        ({"category": "no-device"}, "no_device"),
+        ({"outcome": "skipped", "category": "skipped", "message": "not on Wormhole"}, "skipped"),
+        ({"outcome": "skipped", "category": "skipped", "message": "LTX checkpoint missing"}, "download"),
+        ({"outcome": "failed", "category": "assertion", "message": "0.5 >= 0.99"}, "failed"),
+        ({"outcome": "failed", "category": "timeout", "message": "Timeout"}, "failed"),
+        ({"outcome": "failed", "category": "version", "message": "module 'ttnn' has no attribute 'x'"}, "skew"),
+        ({"outcome": "failed", "category": "version", "message": "No module named 'tracy'"}, "module"),
+        ({"outcome": "failed", "category": "version", "message": "'int' object has no attribute 'x'"}, "failed"),
+    ],
+)
+def test_a_line_falls_in_one_class(changes, kind):
+    case = upstream_table.classified(LINE | changes)
+    assert (case.kind, case.suite, case.directory) == (kind, "unit", "operations/reduce")
+
+
+def test_skew_is_proved_by_its_message():
+    assert cause_of("a", "version", "f() got an unexpected keyword argument 'x'").left_out == "skew"
+    assert cause_of("a", "assertion", "assert 1 == 2") is None
+    assert cause_of("a", "rule", "ttnn.x has no shadow rule.").who == "ours"
+
+
+def test_rates_count_what_is_left():
+    lines = [{}, {"category": "fallback"}, {"outcome": "failed", "category": "timeout", "message": "Timeout"}]
+    lines += [{"outcome": "skipped", "category": "skipped"}] * 5 + [{}]
+    cases = [upstream_table.classified(LINE | line) for line in lines]
+    assert upstream_table.rates(cases) == {
+        "counted": 4, "verdict_percent": 75.0, "pass_percent": 75.0, "own_percent": 50.0
+    }  # fmt: skip
+
+
+def test_the_report_counts_and_explains(tmp_path):
+    runs = tmp_path / "out" / "unit"
+    runs.mkdir(parents=True)
+    wrong = {"outcome": "failed", "category": "assertion", "message": "PCC 0.5", "id": LINE["id"] + "b"}
+    (runs / "unit-a.jsonl").write_text("\n".join(json.dumps(row) for row in (LINE, LINE, LINE | wrong)))
+    (runs / "unit-a.log").write_text("ERROR tests/ttnn/test_b.py - ModuleNotFoundError: No module named 'b'\n")
+    (runs / "unit-a.done").write_text(json.dumps({"name": "unit-a", "seconds": 1.0, "cut": False}))
+    bugs = tmp_path / "out" / "bugs"
+    bugs.mkdir()
+    rows = [
+        {"bug": "", "case": "a", "caught": False, "how": "passed", "said": "", "seconds": 1},
+        {"bug": "rope-sign", "case": "a", "caught": True, "how": "upstream's assert", "said": "PCC 0", "seconds": 1},
+        {"bug": "ring-axis", "case": "a", "caught": False, "how": "passed", "said": "", "seconds": 1},
+    ]
+    (bugs / "bugs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    upstream_report.write(tmp_path / "out", tmp_path, {"commit": "c0ffee", "ttnn": "1.2.3", "seed": "0"})
+    text, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
+    assert "2 cases started, 2 counted: 100.0 % reach a verdict, 50.0 % pass" in text
+    assert "| 1 | ? | unexplained | PCC 0.5 |" in text
+    assert "| 1 | file not collected | ModuleNotFoundError: No module named 'b' |" in text
+    assert "1 of 2 caught; 1 of the 1 tests that run them pass without a bug" in text
+    assert data["commit"] == "c0ffee" and data["suites"]["unit"]["pass_percent"] == 50.0
+    assert data["bugs"]["caught"] == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "caught", "how"),
+    [
+        ({"outcome": "failed", "category": "error", "message": "PCC"}, True, "upstream's assert"),
+        ({"outcome": "failed", "category": "refused", "message": "TT_FATAL"}, True, "refused by ttnn"),
+        ({"outcome": "passed", "category": "own", "findings": ["one semaphore twice"]}, True, "a finding"),
+        ({"outcome": "passed", "category": "own"}, False, "passed"),
+        ({"outcome": "skipped", "category": "skipped"}, False, "skipped"),
+        ({"outcome": "none", "category": "none"}, False, "none"),
+    ],
+)
+def test_a_bug_is_caught_by_a_failure_or_a_finding(verdict, caught, how):
+    judged = upstream_seed.judged(verdict)
+    assert (judged["caught"], judged["how"]) == (caught, how)
+
+
+def test_without_the_tree_nothing_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TT_METAL_TREE", str(tmp_path))
+    assert upstream.main(["unit", "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith("skipped: TT_METAL_TREE")
+    assert not (tmp_path / "out").exists()
