@@ -16,9 +16,13 @@ from typing import Any
 import ttnn
 from ttnn.decorators import FastOperation
 
+TENSOR = ttnn.Tensor
+"""The class of ttnn's tensors; while calls are caught, ``ttnn.Tensor`` is a name that stands for it."""
+
 TRANSPARENT = frozenset({"ttnn.as_tensor", "ttnn.Tensor.__getitem__"})
 
 METHODS = (
+    "__repr__",
     "cpu",
     "deallocate",
     "extract_shard",
@@ -35,6 +39,7 @@ METHODS = (
     "unpad_from_tile",
 )
 DEVICE_METHODS = ("create_submesh", "create_submeshes", "load_sub_device_manager")
+FILES = ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
 FUNCTIONS = ("aggregate_tensor", "combine_device_tensors", "distribute_tensor", "begin_trace_capture")
 MARKS = ("create_global_semaphore", "reset_global_semaphore_value", "synchronize_device")
 """Functions that handle no tensors, but order what does."""
@@ -110,12 +115,36 @@ def _patch() -> None:
 
     _replace(FastOperation, "__call__", operation)
     for owner, prefix, names in (
-        (ttnn.Tensor, "ttnn.Tensor.", METHODS),
+        (TENSOR, "ttnn.Tensor.", METHODS),
         (ttnn.MeshDevice, "ttnn.MeshDevice.", DEVICE_METHODS),
         (ttnn, "ttnn.", FUNCTIONS + MARKS),
+        (ttnn._ttnn.tensor, "ttnn.", FILES),
     ):
         for name in names:
             _replace(owner, name, _caught(prefix + name, getattr(owner, name)))
+    _replace(ttnn, "Tensor", _CaughtConstructor("Tensor", (), {}))
+
+
+class _CaughtConstructor(type):
+    """``ttnn.Tensor`` under another roof: the constructor of the class itself, which is ttnn's own, cannot be patched.
+
+    Attributes, ``isinstance`` and ``issubclass`` are those of the class; calling it makes one of its tensors.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return _dispatch("ttnn.Tensor", TENSOR, args, kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, TENSOR)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, TENSOR)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(TENSOR, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        setattr(TENSOR, name, value)
 
 
 def _caught(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,13 +167,20 @@ def _unpatch() -> None:
 
 def tensors_in(value: Any) -> list[ttnn.Tensor]:
     """Every ttnn tensor in nested lists, tuples and dicts, in order."""
-    if isinstance(value, ttnn.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in tensors_in(v)]
-    if isinstance(value, list | tuple):
-        return [t for v in value for t in tensors_in(v)]
-    return []
+    found: list[ttnn.Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[ttnn.Tensor]) -> None:
+    if isinstance(value, TENSOR):
+        found.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _collect(item, found)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _collect(item, found)
 
 
 def on_device(tensor: ttnn.Tensor) -> bool:

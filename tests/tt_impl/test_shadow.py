@@ -15,6 +15,7 @@ ON_T3K = cases_of(
     "conv",
     "eltwise",
     "events",
+    "integers",
     "golden",
     "layout",
     "matmul",
@@ -26,6 +27,7 @@ ON_T3K = cases_of(
     "rope",
     "sharing",
     "usp",
+    "views",
 )
 ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused")
 ON_N300 = cases_of("submeshes")

@@ -9,7 +9,7 @@ prove sharding, collectives, axes, head orders and paddings, not kernels, races 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,13 @@ import torch
 import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
-from tt_impl.intercept import MARKS, Invocation, intercepted, on_device, tensors_in
+from tt_impl.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.golden import OPTION, golden_values, has_golden
-from tt_impl.mock.rules.registry import NEUTRAL, RULES, Call, Rule, for_rule
-from tt_impl.mock.values import RANGES, MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards, host_tensor
+from tt_impl.mock.rules.registry import NEUTRAL, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule
+from tt_impl.mock.special import SPECIAL, touches_device
+from tt_impl.mock.values import MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
 
-__all__ = ["Shadow", "ShadowError", "shadow_values"]
+__all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
 
 
 class Shadow:
@@ -30,12 +31,14 @@ class Shadow:
 
     ``evaluations`` counts how often rules computed: once for all devices that share their inputs. With ``fallback``,
     operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them.
+    ``emulated`` counts what only resembles the device: random numbers, for one.
     """
 
     def __init__(self, fallback: bool = False) -> None:
         self.store = Store()
         self.fallback = fallback
         self.fallbacks: Counter[str] = Counter()
+        self.emulated: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.evaluations: Counter[str] = Counter()
 
@@ -48,22 +51,41 @@ class Shadow:
         special = SPECIAL.get(call.name)
         if special is not None:
             return special(self, call)
-        if not self._touches_device(call):
+        if not touches_device(call):
             return self._without_device(call)
         if call.name not in RULES and not (self.fallback and has_golden(call.name)):
             raise MissingRule(call.name)
         # Read before the operation runs: it may free its inputs, or be told to write into one of them.
-        shards = {id(t): self.store.read(t, call.name) for t in self._inputs(call)}
+        inputs = self._inputs(call)
+        shards = {id(t): self.store.read(t, call.name) for t in inputs}
+        viewed = {t.buffer_unique_id() for t in inputs} if call.name in VIEWS else ()
         result = call.proceed()
         outputs = [t for t in tensors_in(result) if on_device(t)]
-        context = Call(call.name, call.args, call.kwargs, outputs, self.store)
-        golden = self._golden(context, shards)
-        self.evaluations[call.name] += context.evaluations
-        if len(golden) != len(outputs):
-            raise ShadowError(f"{call.name} gives {len(outputs)} tensors, but its shadow rule {len(golden)}.")
-        for tensor, value in zip(outputs, golden, strict=True):
-            self.store.write(tensor, value, call.name)
+        written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
+        if written or not outputs:
+            self._evaluate(Call(call.name, call.args, call.kwargs, outputs, self.store), shards, written)
+        self._forget_unused(call, outputs)
         return result
+
+    def _evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
+        """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
+        golden = self._golden(context, shards)
+        self.evaluations[context.name] += context.evaluations
+        if len(golden) != len(context.outputs):
+            raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(golden)}.")
+        kept = set(map(id, written))
+        for tensor, value in zip(context.outputs, golden, strict=True):
+            if id(tensor) in kept:
+                self.store.write(tensor, value, context.name, context.padding)
+
+    def _forget_unused(self, call: Invocation, outputs: list[ttnn.Tensor]) -> None:
+        """A preallocated output that the operation did not return holds what nobody knows."""
+        given = [t for name in OUTPUTS if name in call.kwargs for t in tensors_in(call.kwargs[name]) if on_device(t)]
+        if given:
+            returned = {t.buffer_unique_id() for t in outputs}
+            for tensor in given:
+                if tensor.buffer_unique_id() not in returned:
+                    self.store.values.pop(tensor.buffer_unique_id(), None)
 
     def _golden(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
         """Values of the outputs by the rule; by ttnn's golden function where there is none, or it refuses an option."""
@@ -82,11 +104,6 @@ class Shadow:
                 raise refused from error
         self.fallbacks[context.name + OPTION] += 1
         return golden
-
-    @staticmethod
-    def _touches_device(call: Invocation) -> bool:
-        arguments = [*call.args, *call.kwargs.values()]
-        return any(isinstance(a, ttnn.MeshDevice) for a in arguments) or any(map(on_device, tensors_in(arguments)))
 
     @staticmethod
     def _without_device(call: Invocation) -> Any:
@@ -116,7 +133,7 @@ def shadow_values(fallback: bool = False) -> Iterator[Shadow]:
 
 def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
     mesh_shape = next(iter(shards.values())).mesh_shape if shards else (1, 1)
-    kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in for_rule(context.kwargs).items()}
+    kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in for_rule(context.kwargs, context.name).items()}
     try:
         return rule(context, _prepare(context.args, shards, mesh_shape), kwargs)
     except TypeError as error:
@@ -125,7 +142,7 @@ def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[
 
 def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int]) -> Any:
     """Arguments as rules get them: tensors as ``Shards`` (undistributed host tensors as torch), shapes as tuples."""
-    if isinstance(value, ttnn.Tensor):
+    if isinstance(value, TENSOR):
         if id(value) in shards:
             return shards[id(value)]
         parts = host_shards(value, 1)
@@ -135,126 +152,3 @@ def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int])
     if isinstance(value, list | tuple):
         return type(value)(_prepare(item, shards, mesh_shape) for item in value)
     return value
-
-
-def _mesh_of(tensor: ttnn.Tensor) -> tuple[int, int]:
-    rows, columns = tensor.device().shape
-    return rows, columns
-
-
-def _from_torch(shadow: Shadow, call: Invocation) -> Any:
-    """Convert twice, to the device and to the host: the host copy went through the real mapper and rounding."""
-    result = call.proceed()
-    if result is not None and on_device(result):
-        kwargs = {k: v for k, v in call.kwargs.items() if k not in ("device", "memory_config", "cq_id")}
-        shadow.store.write(result, _host(call.original(*call.args, **kwargs), result), call.name)
-    return result
-
-
-def _to_device(shadow: Shadow, call: Invocation) -> Any:
-    source = call.args[0] if call.args else call.kwargs["tensor"]
-    if on_device(source):
-        raise ShadowError(f"{call.name} of a tensor that is on a device has no shadow rule.")
-    result = call.proceed()
-    shadow.store.write(result, _host(source, result), call.name)
-    return result
-
-
-def _host(host: ttnn.Tensor, like: ttnn.Tensor) -> list[torch.Tensor]:
-    rows, columns = _mesh_of(like)
-    return host_shards(host, rows * columns)
-
-
-def _to_host(shadow: Shadow, call: Invocation) -> Any:
-    """to_torch, from_device and the like, of the golden values instead of the zeros of the mock."""
-    source, *rest = call.args or (None,)
-    if source is None:
-        source, rest = call.kwargs.get("tensor"), []
-    if not isinstance(source, ttnn.Tensor) or not on_device(source):
-        return call.proceed()
-    golden = host_tensor(source, shadow.store.read(source, call.name))
-    if call.name in ("ttnn.from_device", "ttnn.Tensor.cpu"):
-        return golden
-    kwargs = {k: v for k, v in call.kwargs.items() if k not in ("tensor", "device", "cq_id")}
-    return call.original(golden, *rest, **kwargs)
-
-
-def _deallocate(shadow: Shadow, call: Invocation) -> Any:
-    tensor = call.args[0]
-    buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
-    result = call.proceed()
-    if not tensor.is_allocated():
-        shadow.store.values.pop(buffer, None)
-    return result
-
-
-def _copy_to_device(shadow: Shadow, call: Invocation) -> Any:
-    host, device = call.args[:2]
-    result = call.proceed()
-    shadow.store.write(device, _host(host, device), call.name)
-    return result
-
-
-def _fill(value: float | None) -> Callable[[Shadow, Invocation], Any]:
-    """zeros, ones and the like; None takes the fill value of the call, NaN stands for memory nobody has written."""
-
-    def special(shadow: Shadow, call: Invocation) -> Any:
-        result = call.proceed()
-        if result is not None and on_device(result):
-            filled = value
-            if filled is None:
-                filled = call.kwargs["fill_value"] if "fill_value" in call.kwargs else call.args[1]
-            integer = result.dtype in RANGES
-            number = filled
-            if integer and filled != filled:
-                low, high = RANGES[result.dtype]
-                number = -1 if low < 0 else high
-            golden = torch.full(tuple(result.shape), number, dtype=torch.int64 if integer else torch.float32)
-            rows, columns = _mesh_of(result)
-            shadow.store.write(result, [golden] * (rows * columns), call.name)
-        return result
-
-    return special
-
-
-def _method_to(shadow: Shadow, call: Invocation) -> Any:
-    """``Tensor.to``: host to device, or nothing that the shadow knows."""
-    if not on_device(call.args[0]):
-        return _to_device(shadow, call) if shadow._touches_device(call) else call.proceed()
-    raise ShadowError(f"{call.name} of a tensor on a device has no shadow rule; use ttnn.to_layout.")
-
-
-def _valueless(shadow: Shadow, call: Invocation) -> Any:
-    return call.proceed()
-
-
-SPECIAL: dict[str, Callable[[Shadow, Invocation], Any]] = {
-    "ttnn.from_torch": _from_torch,
-    "ttnn.to_device": _to_device,
-    "ttnn.to_torch": _to_host,
-    "ttnn.from_device": _to_host,
-    "ttnn.Tensor.cpu": _to_host,
-    "ttnn.Tensor.to_torch": _to_host,
-    "ttnn.Tensor.to_numpy": _to_host,
-    "ttnn.Tensor.to_list": _to_host,
-    "ttnn.Tensor.item": _to_host,
-    "ttnn.Tensor.to": _method_to,
-    "ttnn.deallocate": _deallocate,
-    "ttnn.Tensor.deallocate": _deallocate,
-    "ttnn.copy_host_to_device_tensor": _copy_to_device,
-    "ttnn.MeshDevice.create_submesh": _valueless,
-    "ttnn.MeshDevice.create_submeshes": _valueless,
-    **{f"ttnn.{name}": _valueless for name in MARKS},
-    "ttnn.zeros": _fill(0.0),
-    "ttnn.zeros_like": _fill(0.0),
-    "ttnn.ones": _fill(1.0),
-    "ttnn.ones_like": _fill(1.0),
-    "ttnn.full": _fill(None),
-    "ttnn.full_like": _fill(None),
-    "ttnn.empty": _fill(float("nan")),
-    "ttnn.empty_like": _fill(float("nan")),
-    "ttnn.allocate_tensor_on_device": _fill(float("nan")),
-    "ttnn.experimental.dit_fused_distributed_groupnorm_create_stats_buffer": _fill(float("nan")),
-    "ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer": _fill(float("nan")),
-    "ttnn.experimental.dit_fused_distributed_layernorm_create_stats_buffer": _fill(float("nan")),
-}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from tests.tt_impl.env import Env, collect, raises
+from tests.tt_impl.env import Env, collect
 
 POSITIVE = {"log", "rsqrt", "sqrt", "reciprocal"}
 UNARY = {
@@ -166,23 +166,6 @@ def by_index(t: Env) -> None:
     rows = [t.put(value, layout="ROW_MAJOR") for value in (x, source)]
     places = t.put(index.to(torch.int32), dtype="int32", layout="ROW_MAJOR")
     t.check(ttnn.scatter(rows[0], 3, places, rows[1]), x.scatter(3, index, source))
-
-
-def integers_wrap_around(t: Env) -> None:
-    """Differences and sums of 32 bits; a number that 8 bits do not hold is told."""
-    from tt_impl.mock.values import ShadowError
-
-    ttnn, dims = t.ttnn, (32, 32)
-    unsigned = [t.put(torch.full(dims, n, dtype=torch.int32), dtype="uint32") for n in (0, 3)]
-    below = ttnn.subtract(*unsigned)
-    t.check(below, torch.full(dims, 2**32 - 3))
-    assert (ttnn.to_torch(ttnn.get_device_tensors(below)[0]).to(torch.int64) % 2**32 == 2**32 - 3).all()
-    signed = [t.put(torch.full(dims, n, dtype=torch.int32), dtype="int32") for n in (2**31 - 1, 5)]
-    t.check(ttnn.add(*signed), torch.full(dims, -(2**31) + 4))
-    wide = t.put(torch.full(dims, 300, dtype=torch.int32), dtype="uint32")
-    raises(ShadowError, lambda: ttnn.typecast(wide, ttnn.uint8), "300", "UINT8")
-    negative = t.put(torch.full(dims, -3.0))
-    raises(ShadowError, lambda: ttnn.typecast(negative, ttnn.uint32), "-3", "UINT32")
 
 
 CASES = collect(globals())

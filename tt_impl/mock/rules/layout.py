@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import per_device
+from tt_impl.mock import dtypes
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
 
 
 @per_device("to_memory_config", "sharded_to_interleaved", "reshard", "reallocate")
@@ -29,9 +31,11 @@ def to_layout(tensor: Tensor, *_layout: Any) -> Tensor:
     return tensor
 
 
-@per_device("typecast")
-def typecast(input_tensor: Tensor, *_dtypes: Any) -> Tensor:
-    return input_tensor
+@across("typecast")
+def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
+    """Between integers and floats as :func:`tt_impl.mock.dtypes.typecast` says."""
+    source, target = input_tensor.dtype, call.outputs[0].dtype
+    return call.each(lambda x: dtypes.typecast(x, source, target), input_tensor)
 
 
 @per_device("clone", "move", "tilize", "untilize")
@@ -98,10 +102,11 @@ def transpose(input_tensor: Tensor, dim1: int, dim2: int, *_pad_value: float) ->
     return input_tensor.transpose(dim1, dim2)
 
 
-@per_device("fill_implicit_tile_padding")
-def fill_implicit_tile_padding(input_tensor: Tensor, *_fill_value: Any) -> Tensor:
-    """What fills the last tile lies beyond the tensor; a golden value has no tiles."""
-    return input_tensor
+@across("fill_implicit_tile_padding")
+def fill_implicit_tile_padding(call: Call, input_tensor: Shards, fill_value: float) -> list[Tensor]:
+    """The values stay; what fills the tiles beyond the shape is known from now on."""
+    call.padding = fill_value
+    return call.each(lambda x: x, input_tensor)
 
 
 @per_device("upsample")

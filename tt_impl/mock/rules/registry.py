@@ -21,32 +21,72 @@ import ttnn
 
 from tt_impl.mock.values import RefusedOption, ShadowError, Shards, Store, ranks_of
 
-NEUTRAL = frozenset(
-    """
-    memory_config intermediate_memory_config compute_kernel_config compute_config program_config config core_grid
-    queue_id cq_id sub_core_grids subdevice_id sub_device_id mesh_device fast_and_approximate_mode numeric_stable
-    output_tensor output_tensors optional_output_tensor optional_tensor dtype output_dtype layout output_layout device
-    num_links num_preferred_links topology chunks_per_sync num_workers_per_link num_buffers_per_channel force_transpose
-    multi_device_global_semaphore barrier_semaphore use_l1_small_for_semaphores use_optimal_ccl_for_llama use_broadcast
-    persistent_output_buffer persistent_output_buffers persistent_output_tensor persistent_output_buffer_k
-    persistent_output_buffer_v persistent_output_buffer_joint_k persistent_output_buffer_joint_v ccl_core_grid_offset
-    use_column_major_ccl use_multicore use_low_perf reshape_tile_mode skip_padding_fill pad_value use_2d_core_grid
-    recip_tensor reciprocals out tile inplace num_out_blocks use_welford conv_config slice_config output_tile
-    global_cb prefetcher_pipes
-    """.split()
-)
+_NEUTRAL_BECAUSE = {
+    "it says where the result lies": """
+        memory_config intermediate_memory_config device mesh_device""",
+    "it says what the result is stored as, which is known from the result; what does not fit its dtype is an error": """
+        dtype output_dtype layout output_layout tile output_tile""",
+    "it is overwritten: the result shares its buffer; one that the operation did not return is forgotten": """
+        output_tensor output_tensors optional_output_tensor optional_tensor out inplace""",
+    "it chooses cores, blocks and queues": """
+        program_config config core_grid queue_id cq_id sub_core_grids subdevice_id sub_device_id use_multicore
+        use_low_perf use_2d_core_grid num_out_blocks slice_config force_transpose reshape_tile_mode
+        global_cb prefetcher_pipes""",
+    "it changes rounding only: fidelity, accumulation in float32, approximations of the same function": """
+        compute_kernel_config compute_config fast_and_approximate_mode use_welford""",
+    "it fills tiles beyond the shape": "skip_padding_fill",
+    "it is how devices exchange what the rule says; a persistent buffer is written by its rule": """
+        num_links num_preferred_links topology chunks_per_sync num_workers_per_link num_buffers_per_channel
+        multi_device_global_semaphore barrier_semaphore use_l1_small_for_semaphores use_optimal_ccl_for_llama
+        use_broadcast persistent_output_buffer persistent_output_buffers persistent_output_tensor
+        persistent_output_buffer_k persistent_output_buffer_v persistent_output_buffer_joint_k
+        persistent_output_buffer_joint_v ccl_core_grid_offset use_column_major_ccl""",
+    "it is a table of 1/n that the rule computes itself": "recip_tensor reciprocals",
+    "its rule looks up what it says of values": "conv_config",
+}
+NEUTRAL = frozenset(name for names in _NEUTRAL_BECAUSE.values() for name in names.split())
 """Arguments without influence on the values, their rounding (known from the output) aside.
 
 A ``program_config`` has one: its activation, see :func:`for_rule`. What a ``conv_config`` and a ``config`` of conv3d
 say of values, the rules of convolutions look up themselves.
 """
 
+NEUTRAL_IN = {
+    "pad_value": "reshape Tensor.reshape permute transpose to_layout fold",  # fills tiles beyond the shape
+    "numeric_stable": "softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place",
+}
+"""Arguments that are neutral in some operations only."""
 
-def for_rule(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments that a rule gets; ``program_activation`` is what a program config says to apply at the end."""
-    kept = {name: value for name, value in kwargs.items() if name not in NEUTRAL}
-    activation = getattr(kwargs.get("program_config"), "fused_activation", None)
-    return kept if activation is None else kept | {"program_activation": activation}
+
+OUTPUTS = ("output_tensor", "output_tensors", "optional_output_tensor", "optional_tensor", "out")
+"""Keywords that name tensors to write into."""
+
+VIEWS = frozenset(
+    "ttnn." + name
+    for name in """
+    Tensor.reshape broadcast_to chunk concat expand experimental.view flatten interleaved_to_sharded permute reallocate
+    repeat reshape reshard sharded_to_interleaved slice split squeeze to_layout to_memory_config transpose unsqueeze
+    unsqueeze_to_4D view
+    """.split()
+)
+"""Operations that move values. If their result shares the buffer of an input, it is a view: nothing was moved."""
+
+
+def for_rule(kwargs: dict[str, Any], name: str = "") -> dict[str, Any]:
+    """Keyword arguments that the rule of operation ``name`` gets.
+
+    ``program_activation`` is what a program config says to apply at the end.
+    """
+    kept = {key: value for key, value in kwargs.items() if key not in NEUTRAL and not _neutral_in(key, name)}
+    for config in ("program_config", "config"):
+        activation = getattr(kwargs.get(config), "fused_activation", None)
+        if activation is not None:
+            kept["program_activation"] = activation
+    return kept
+
+
+def _neutral_in(key: str, name: str) -> bool:
+    return key in NEUTRAL_IN and name.removeprefix("ttnn.") in NEUTRAL_IN[key].split()
 
 
 @dataclass
@@ -59,6 +99,8 @@ class Call:
     outputs: list[ttnn.Tensor]
     store: Store
     evaluations: int = 0
+    padding: float | None = None
+    """What fills the tiles of the outputs beyond their shapes, set by a rule that knows."""
 
     def each(self, function: Callable[..., Any], *inputs: Any) -> list[Any]:
         """``function`` of every device's part of ``inputs``, computed once for devices whose parts are one object.
@@ -101,16 +143,17 @@ def per_device(*names: str) -> Callable:
     def register(function: Callable) -> Callable:
         def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
             shards = [value for value in _leaves((args, kwargs)) if isinstance(value, Shards)]
+            if shards:
+                keys = list(zip(*(map(id, s.stored) for s in shards), strict=True))
+            else:
+                keys = [()] * len(ranks_of(call.outputs[0]))
             known: dict[tuple, list[torch.Tensor]] = {}
-            outputs = []
-            for device in range(len(shards[0])):
-                key = tuple(s.key(device) for s in shards)
+            for device, key in enumerate(keys):
                 if key not in known:
                     call.evaluations += 1
                     result = function(*_pick(args, device), **_pick(kwargs, device))
                     known[key] = list(result) if isinstance(result, list | tuple) else [result]
-                outputs.append(known[key])
-            return [list(column) for column in zip(*outputs, strict=True)]
+            return [list(column) for column in zip(*(known[key] for key in keys), strict=True)]
 
         return _register(names, rule, function)
 

@@ -1,0 +1,94 @@
+"""Integers hold what their width holds, typecasts say how they round, scalars are rounded before they are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.tt_impl.env import Env, collect, raises
+
+
+def _put(t: Env, dtype: str, *numbers: float) -> Any:
+    value = torch.zeros(32, 32, dtype=torch.int32 if "int" in dtype else torch.float32)
+    value[0, : len(numbers)] = torch.tensor(numbers).to(value.dtype)
+    return t.put(value, dtype=dtype)
+
+
+def _first(t: Env, tensor: Any, count: int) -> list[float]:
+    return t.shadow.values(tensor)[0][0, :count].tolist()
+
+
+def sums_wrap_in_32_bits(t: Env) -> None:
+    ttnn = t.ttnn
+    low = ttnn.subtract(_put(t, "uint32", 0, 5), _put(t, "uint32", 3, 3))
+    assert _first(t, low, 2) == [2**32 - 3, 2]
+    assert ttnn.to_torch(ttnn.get_device_tensors(low)[0])[0, 0].to(torch.int64) % 2**32 == 2**32 - 3
+    assert _first(t, ttnn.gt(low, _put(t, "uint32", 1000, 1000)), 2) == [1, 0]
+    high = _put(t, "int32", 2**31 - 5)
+    total = ttnn.add(high, high)
+    assert _first(t, total, 1) == [-10]
+    assert _first(t, ttnn.lt(total, _put(t, "int32", 0)), 1) == [1]
+    assert _first(t, ttnn.multiply(_put(t, "int32", 2**31 - 1), _put(t, "int32", 2)), 1) == [-2]
+
+
+def typecasts_of_floats(t: Env) -> None:
+    """Towards zero, saturating in 32 bits, wrapping in 8; to the nearest in 16, unless from block floats."""
+    ttnn = t.ttnn
+    wanted = {
+        "int32": ([2.5, -2.5, 300.0, -3.0, 3e9, -3e9], [2, -2, 300, -3, -(2**31), -(2**31)]),
+        "uint32": ([2.5, -2.5, 300.0, -3.0, 3e9, 5e9], [2, 0, 300, 0, 3_000_000_000, 2**32 - 1]),
+        "uint16": ([2.5, -2.5, 300.0, 2.25, 7e4], [3, 0, 300, 2, 65535]),
+        "uint8": ([2.5, -2.5, 300.0, -3.0, 512.0], [2, 254, 44, 253, 0]),
+    }
+    for dtype, (numbers, whole) in wanted.items():
+        out = ttnn.typecast(_put(t, "float32", *numbers), getattr(ttnn, dtype))
+        assert _first(t, out, len(whole)) == whole, dtype
+    block = ttnn.typecast(_put(t, "bfloat8_b", 2.5, 1.75), ttnn.uint16)
+    assert _first(t, block, 2) == [2, 1]
+
+
+def typecasts_of_integers(t: Env) -> None:
+    ttnn = t.ttnn
+    numbers = _put(t, "int32", 300, -3, 70000, -1)
+    assert _first(t, ttnn.typecast(numbers, ttnn.uint8), 4) == [44, 253, 112, 255]
+    assert _first(t, ttnn.typecast(numbers, ttnn.uint16), 4) == [300, 0, 65535, 0]
+    assert _first(t, ttnn.typecast(numbers, ttnn.uint32), 4) == [300, 2**32 - 3, 70000, 2**32 - 1]
+    back = ttnn.typecast(ttnn.typecast(numbers, ttnn.uint32), ttnn.int32)
+    assert _first(t, back, 4) == [300, -3, 70000, -1]
+
+
+def chains_stay_in_range(t: Env) -> None:
+    """What went through a narrow dtype has lost what the dtype cannot hold."""
+    ttnn = t.ttnn
+    narrow = ttnn.typecast(ttnn.typecast(_put(t, "bfloat16", 300.0), ttnn.uint8), ttnn.bfloat16)
+    assert _first(t, narrow, 1) == [44.0]
+    unsigned = ttnn.typecast(ttnn.typecast(_put(t, "bfloat16", -3.0), ttnn.uint32), ttnn.bfloat16)
+    assert _first(t, unsigned, 1) == [0.0]
+
+
+def scalars_are_rounded(t: Env) -> None:
+    """0.05 is no bfloat16; a binary operation takes the nearest one, and a float32 tensor the number itself."""
+    ttnn = t.ttnn
+    near = torch.tensor(0.05).bfloat16().float().item()
+    a = _put(t, "bfloat16", 0.05)
+    assert _first(t, ttnn.subtract(a, 0.05), 1) == [0.0]
+    assert _first(t, a - 0.05, 1) == [0.0]
+    assert _first(t, ttnn.eq(a, 0.05), 1) == [1.0]
+    product = ttnn.multiply(_put(t, "bfloat16", 3.0), 0.1)
+    assert _first(t, product, 1) == [(torch.tensor(0.1).bfloat16().float() * 3).bfloat16().item()]
+    assert _first(t, ttnn.multiply(_put(t, "float32", 1.0), 0.05), 1) == [torch.tensor(0.05).item()] != [near]
+    assert _first(t, ttnn.add(_put(t, "int32", 5), 2), 1) == [7]
+    assert _first(t, ttnn.multiply(_put(t, "bfloat8_b", 1.0), 0.05, dtype=ttnn.float32), 1) == [near]
+
+
+def what_does_not_fit_is_refused(t: Env) -> None:
+    from tt_impl.mock.values import ShadowError
+
+    ttnn = t.ttnn
+    small = _put(t, "uint16", 65535)
+    raises(ShadowError, lambda: ttnn.add(small, small), "131070", "UINT16")
+    raises(ShadowError, lambda: ttnn.typecast(_put(t, "float32", float("nan")), ttnn.int32), "NaN")
+
+
+CASES = collect(globals())

@@ -1,0 +1,112 @@
+"""One buffer read and written through tensors of several shapes, and what fills tiles up."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tests.tt_impl.env import Env, collect, raises
+
+
+def padding_within_a_tile(t: Env) -> None:
+    """``ttnn.pad`` gives a view of the same buffer: both tensors stay readable."""
+    x = t.rand(1, 1, 30, 20)
+    a = t.put(x)
+    padded = t.ttnn.pad(a, [(0, 0), (0, 0), (0, 2), (0, 12)], 1.5)
+    assert padded.buffer_unique_id() == a.buffer_unique_id()
+    t.check(padded, F.pad(x, (0, 12, 0, 2), value=1.5))
+    t.check(a, x)
+
+
+def reshapes_share_a_buffer(t: Env) -> None:
+    """What is written through one shape is read through the other ones."""
+    ttnn, x = t.ttnn, t.rand(4, 1, 64, 64)
+    a = t.put(x)
+    flat = ttnn.reshape(a, (1, 1, 256, 64))
+    tall = ttnn.reshape(a, (8, 32, 64))
+    assert flat.buffer_unique_id() == tall.buffer_unique_id() == a.buffer_unique_id()
+    ttnn.add_(flat, 1.0)
+    wanted = (x + 1).bfloat16().float()
+    t.check(flat, wanted.reshape(1, 1, 256, 64))
+    t.check(tall, wanted.reshape(8, 32, 64))
+    t.check(a, wanted)
+    t.check(ttnn.unsqueeze(a, 0), wanted[None])
+    t.check(ttnn.squeeze(ttnn.unsqueeze(a, 0), 0), wanted)
+
+
+def padded_rows_are_no_rows(t: Env) -> None:
+    """[2, 30, 32] and [60, 32] lie differently in tiles: a reshape moves, a view of both does not exist."""
+    ttnn, x = t.ttnn, t.rand(2, 30, 32)
+    a = t.put(x)
+    t.check(ttnn.reshape(a, (1, 2, 30, 32)), x[None])
+    t.check(ttnn.reshape(a, (60, 32)), x.reshape(60, 32))
+    t.check(a, x)
+
+
+def logical_and_padded_shape(t: Env) -> None:
+    """A reshape to fewer rows of the same memory is a view of the first ones."""
+    ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
+    a = t.put(x)
+    t.check(ttnn.reshape(a, (1, 1, 20, 32), (1, 1, 32, 32)), x[:, :, :20])
+    t.check(ttnn.reshape(a, (1, 1, 32, 32), (1, 1, 32, 32)), F.pad(x, (0, 0, 0, 2)))
+    t.check(a, x)
+
+
+def unknown_padding_is_refused(t: Env) -> None:
+    """exp(0) is 1: what arithmetic leaves in the padding nobody tells, so reading it is an error."""
+    from tt_impl.mock.values import ShadowError
+
+    ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
+    out = ttnn.exp(t.put(x))
+    whole = ttnn.reshape(out, (1, 1, 32, 32), (1, 1, 32, 32))
+    raises(ShadowError, lambda: t.shadow.values(whole), "padding", "fill_implicit_tile_padding")
+    filled = ttnn.fill_implicit_tile_padding(out, 3.0)
+    t.check(out, x.exp())
+    t.check(filled, x.exp())
+    t.check(whole, F.pad(x.exp(), (0, 0, 0, 2), value=3.0))
+
+
+def row_major_views(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(4, 8, 6)
+    a = t.put(x, layout="ROW_MAJOR")
+    t.check(ttnn.reshape(a, (32, 6)), x.reshape(32, 6))
+    t.check(ttnn.experimental.view(a, (8, 24)), x.reshape(8, 24))
+    t.check(ttnn.view(a, (2, 16, 6)), x.reshape(2, 16, 6))
+
+
+def tiles_seen_in_another_width(t: Env) -> None:
+    """A view of tiles in another width: the tiles keep their order, the elements do not."""
+    x = t.rand(32, 64)
+    seen = t.ttnn.experimental.view(t.put(x), (64, 32))
+    t.check(seen, torch.cat([x[:, :32], x[:, 32:]]))
+
+
+def one_device_of_many(t: Env) -> None:
+    """A write into the tensor of one device leaves the others as they are."""
+    ttnn = t.ttnn
+    x = t.rand(1, 1, 32 * t.shape[0], 32 * t.shape[1])
+    a = t.put(x, (2, 3))
+    parts = ttnn.get_device_tensors(a)
+    wanted = [part.clone() for part in t.shards(x, (2, 3))]
+    wanted[3] = t.rand(1, 1, 32, 32)
+    t.shadow.store.write(parts[3], [wanted[3]], "an operation on one device")
+    t.check(a, wanted)
+    t.check(parts[3], wanted[3])
+    t.check(parts[0], wanted[0])
+
+
+def slices(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(2, 2, 64, 64)
+    a = t.put(x)
+    for index in (
+        (0,), (slice(1, 2),), (slice(None), slice(None), slice(0, 32)), (Ellipsis, slice(32, 64)),
+        (1, 0, slice(None), slice(0, 32)), (slice(None), -1), (0, 0, 0, 0),
+    ):  # fmt: skip
+        t.check(a[index], x[index])
+    assert a[:, :].buffer_unique_id() == a.buffer_unique_id()
+    t.check(a[:, :], x)
+    ttnn.add_(a[:, :], 1.0)
+    t.check(a, (x + 1).bfloat16().float())
+
+
+CASES = collect(globals())
