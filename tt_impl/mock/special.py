@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import ttnn
 
-from tt_impl.intercept import MARKS, Invocation, on_device, tensors_in
+from tt_impl.intercept import MARKS, TENSOR, Invocation, on_device, tensors_in
 from tt_impl.mock.draws import RANDOM
 from tt_impl.mock.dtypes import RANGES
 from tt_impl.mock.errors import MissingRule, ShadowError, UnknownPadding
@@ -68,7 +68,7 @@ def _to_host(shadow: Shadow, call: Invocation) -> Any:
     source, *rest = call.args or (None,)
     if source is None:
         source, rest = call.kwargs.get("tensor"), []
-    if not isinstance(source, ttnn.Tensor) or not on_device(source):
+    if not isinstance(source, TENSOR) or not on_device(source):
         return call.proceed()
     golden = _golden(shadow, source, call.name)
     if call.name in ("ttnn.from_device", "ttnn.Tensor.cpu"):
@@ -121,7 +121,7 @@ def _dump(shadow: Shadow, call: Invocation) -> Any:
     """The file gets the golden values."""
 
     def read(value: Any) -> Any:
-        on_mesh = isinstance(value, ttnn.Tensor) and on_device(value)
+        on_mesh = isinstance(value, TENSOR) and on_device(value)
         return _golden(shadow, value, call.name) if on_mesh else value
 
     return call.original(*map(read, call.args), **{k: read(v) for k, v in call.kwargs.items()})
@@ -192,14 +192,11 @@ def _from_buffer(shadow: Shadow, call: Invocation) -> Any:
 def _constructed(shadow: Shadow, call: Invocation) -> Any:
     """``ttnn.Tensor(...)``: made once on the device and once on the host."""
     result = call.proceed()
-    if on_device(result):
-        if call.args and isinstance(call.args[0], ttnn.Tensor):
-            return result  # shares the buffer
-        args = [a for a in call.args if not isinstance(a, ttnn.MeshDevice | ttnn.MemoryConfig)]
-        kwargs = {k: v for k, v in call.kwargs.items() if k not in _PLACES}
-        if call.kwargs.get("layout") is None and ttnn.Layout not in map(type, args):
-            kwargs["layout"] = result.layout
-        _write(shadow.store, call.original(*args, **kwargs), result, call.name, kwargs.get("pad_value") or 0.0)
+    if not on_device(result) or (call.args and isinstance(call.args[0], TENSOR)):  # a tensor of a tensor shares it
+        return result
+    args = [None if isinstance(a, ttnn.MeshDevice) else a for a in call.args if not isinstance(a, ttnn.MemoryConfig)]
+    kwargs = {k: v for k, v in call.kwargs.items() if k not in _PLACES}
+    _write(shadow.store, call.original(*args, **kwargs), result, call.name, kwargs.get("pad_value") or 0.0)
     return result
 
 
@@ -248,10 +245,11 @@ SPECIAL: dict[str, Special] = {
     "ttnn.dump_tensor_flatbuffer": _dump,
     "ttnn.load_tensor": _load,
     "ttnn.load_tensor_flatbuffer": _load,
-    "ttnn.aggregate_tensor": _joined,
+    "ttnn.aggregate_tensor": _to_host,
     "ttnn.combine_device_tensors": _joined,
     "ttnn.distribute_tensor": _from_torch,
     "ttnn.from_buffer": _from_buffer,
+    "ttnn.allocate_tensor_on_host": _valueless,
     "ttnn.MeshDevice.create_submesh": _valueless,
     "ttnn.MeshDevice.create_submeshes": _valueless,
     **{f"ttnn.{name}": _valueless for name in MARKS},

@@ -1,0 +1,113 @@
+"""Every way of a tensor between host and devices: what is read is what was computed, never the zeros of the mock."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from tests.tt_impl.env import Env, collect
+
+
+def constructor(t: Env) -> None:
+    """``ttnn.Tensor`` of a list or of torch, on the host and straight to the devices."""
+    ttnn, x = t.ttnn, t.rand(32, 64)
+    rows, tiles = ttnn.ROW_MAJOR_LAYOUT, ttnn.TILE_LAYOUT
+    host = ttnn.Tensor(x, ttnn.bfloat16)
+    assert isinstance(host, ttnn.Tensor) and ttnn.to_torch(host).float().equal(x)
+    t.check(ttnn.Tensor(x.flatten().tolist(), [32, 64], ttnn.bfloat16, tiles, t.device), x)
+    t.check(ttnn.Tensor(x, ttnn.bfloat16, t.device, tiles), x)
+    t.check(ttnn.Tensor(x, data_type=ttnn.float32, device=t.device, layout=rows), x)
+    t.check(host.to(tiles).to(t.device), x)
+    t.check(ttnn.Tensor(ttnn.Tensor(x, ttnn.bfloat16, t.device, tiles)), x)
+
+
+def layouts(t: Env) -> None:
+    """``Tensor.to(layout)`` and ``ttnn.to_layout``, on the host and on the devices."""
+    ttnn, x = t.ttnn, t.rand(30, 20)
+    host = ttnn.from_torch(x, dtype=ttnn.bfloat16)
+    assert ttnn.to_torch(host.to(ttnn.TILE_LAYOUT)).float().equal(x)
+    assert ttnn.to_torch(ttnn.to_layout(host, ttnn.TILE_LAYOUT)).float().equal(x)
+    a = t.put(x)
+    row_major = a.to(ttnn.ROW_MAJOR_LAYOUT)
+    t.check(row_major, x)
+    t.check(row_major.to(ttnn.TILE_LAYOUT), x)
+    assert a.to(ttnn.TILE_LAYOUT).layout == ttnn.TILE_LAYOUT
+
+
+def dtypes_on_the_host(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(32, 32)
+    host = ttnn.from_torch(x, dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT)
+    t.check(ttnn.to_device(ttnn.to_dtype(host, ttnn.bfloat16), t.device), x)
+    t.check(ttnn.to_device(ttnn.typecast(host, ttnn.bfloat16), t.device), x)
+
+
+def padded_shapes(t: Env) -> None:
+    """The padding that a tensor was made with can be read; arithmetic leaves one that nobody knows."""
+    from tests.tt_impl.env import raises
+    from tt_impl.mock.values import ShadowError
+
+    ttnn, x = t.ttnn, t.rand(30, 20)
+    part = ttnn.get_device_tensors(t.put(x))[0]
+    assert part.to_torch_with_padded_shape().float().equal(F.pad(x, (0, 12, 0, 2)))
+    how = dict(dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=t.device, pad_value=7.0)
+    filled = ttnn.get_device_tensors(ttnn.from_torch(x, **how))[0]
+    assert filled.to_torch_with_padded_shape().float().equal(F.pad(x, (0, 12, 0, 2), value=7.0))
+    assert filled.cpu().to_torch_with_padded_shape().float().equal(F.pad(x, (0, 12, 0, 2), value=7.0))
+    assert ttnn.to_torch(filled).float().equal(x)
+    computed = ttnn.get_device_tensors(ttnn.exp(t.put(x)))[0]
+    raises(ShadowError, computed.to_torch_with_padded_shape, "padding")
+
+
+def printed(t: Env) -> None:
+    part = t.ttnn.get_device_tensors(t.put(torch.full((32, 32), 2.5)))[0]
+    assert "2.5" in repr(part) and "2.5" in str(part)
+
+
+def files(t: Env) -> None:
+    """A dump of a device tensor holds its values; a load, and a cache of ``as_tensor``, give them back."""
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 128)
+    mapper = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(2, 3))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "doubled.tensorbin"
+        ttnn.dump_tensor(path, ttnn.add(t.put(x), t.put(x)))
+        t.check(ttnn.load_tensor(path, device=t.device), x * 2)
+        assert ttnn.to_torch(ttnn.get_device_tensors(ttnn.load_tensor(path))[0]).float().equal(x * 2)
+        for _ in ("written", "read"):
+            cached = ttnn.as_tensor(
+                x, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=t.device, mesh_mapper=mapper,
+                memory_config=ttnn.DRAM_MEMORY_CONFIG, cache_file_name=Path(folder) / "weight",
+            )  # fmt: skip
+            t.check(cached, t.shards(x, (2, 3)))
+
+
+def copies_to_the_host(t: Env) -> None:
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 128)
+    a = t.put(x, (2, 3))
+    host = ttnn.allocate_tensor_on_host(a.spec, t.device)
+    ttnn.copy_device_to_host_tensor(a, host)
+    composer = ttnn.ConcatMesh2dToTensor(t.device, mesh_shape=t.shape, dims=(2, 3))
+    assert ttnn.to_torch(host, mesh_composer=composer).float().equal(x)
+
+
+def parts_of_a_mesh(t: Env) -> None:
+    """Single-device tensors joined again, and a host tensor spread over the mesh."""
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 128)
+    a = t.put(x, (2, 3))
+    t.check(ttnn.combine_device_tensors(tensors=ttnn.get_device_tensors(a)), t.shards(x, (2, 3)))
+    joined = ttnn.aggregate_tensor(a, ttnn.concat_mesh_to_tensor_composer(t.device, 0))
+    assert ttnn.to_torch(joined).float().equal(torch.cat(t.shards(x, (2, 3))))
+    host = ttnn.from_torch(x, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT)
+    spread = ttnn.distribute_tensor(host, ttnn.ShardTensorToMesh(t.device, dim=3), t.device)
+    t.check(spread, list(x.chunk(t.n, 3)))
+
+
+def buffers(t: Env) -> None:
+    ttnn = t.ttnn
+    out = ttnn.from_buffer([1, 2, 3, 4, 5, 6], shape=[2, 3], dtype=ttnn.int32, device=t.device)
+    t.check(out, torch.tensor([[1, 2, 3], [4, 5, 6]]))
+
+
+CASES = collect(globals())
