@@ -53,7 +53,9 @@ say of values, the rules of convolutions look up themselves.
 
 NEUTRAL_IN = {
     "pad_value": "reshape Tensor.reshape permute transpose to_layout fold",  # fills tiles beyond the shape
-    "numeric_stable": "softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place",
+    "numeric_stable": """
+        softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place transformer.attention_softmax
+        transformer.attention_softmax_ scale_causal_mask_hw_dims_softmax_in_place""",
 }
 """Arguments that are neutral in some operations only."""
 
