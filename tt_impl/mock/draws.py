@@ -8,22 +8,19 @@ Without a seed (0 or None) every call has new ones, which do not depend on anyth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import ttnn
 
 from tt_impl.intercept import Invocation, on_device
 from tt_impl.mock.dtypes import RANGES, typecast
-from tt_impl.mock.values import mesh_shape_of
+from tt_impl.mock.values import Golden, mesh_shape_of
 
-if TYPE_CHECKING:
-    from tt_impl.mock.shadow import Shadow
-
-Draw = Callable[["Shadow", Invocation], Any]
+Draw = Callable[[Golden, Invocation], Any]
 
 
-def _generator(shadow: Shadow, call: Invocation, seed: int | None, device: int = 0) -> torch.Generator:
+def _generator(shadow: Golden, call: Invocation, seed: int | None, device: int = 0) -> torch.Generator:
     """One per call and device; a call with a seed gets the same one again."""
     number = seed if seed else sum(shadow.emulated.values()) + 2**32
     return torch.Generator().manual_seed(number * 1024 + device)
@@ -43,7 +40,7 @@ def _uniform_numbers(shape: tuple, low: float, high: float, dtype: Any, generato
     return torch.where(rounded >= high, low, rounded) if dtype in (ttnn.bfloat16, ttnn.float32) else value
 
 
-def _rand(shadow: Shadow, call: Invocation) -> Any:
+def _rand(shadow: Golden, call: Invocation) -> Any:
     result = call.proceed()
     low, high = call.kwargs.get("low", 0.0), call.kwargs.get("high", 1.0)
     seed, shape = call.kwargs.get("seed"), tuple(result.shape)
@@ -70,13 +67,13 @@ def _distinct(tensor: ttnn.Tensor) -> list[int]:
     return [(r if by_row else 0) * columns + (c if by_column else 0) for r in range(rows) for c in range(columns)]
 
 
-def _on_all(shadow: Shadow, tensor: ttnn.Tensor, value: torch.Tensor, call: Invocation) -> None:
+def _on_all(shadow: Golden, tensor: ttnn.Tensor, value: torch.Tensor, call: Invocation) -> None:
     rows, columns = mesh_shape_of(tensor)
     shadow.emulated[call.name] += 1
     shadow.store.write(tensor, [value] * (rows * columns), call.name)
 
 
-def _randn(shadow: Shadow, call: Invocation) -> Any:
+def _randn(shadow: Golden, call: Invocation) -> Any:
     result = call.proceed()
     if on_device(result):
         generator = _generator(shadow, call, call.kwargs.get("seed"))
@@ -84,7 +81,7 @@ def _randn(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _uniform(shadow: Shadow, call: Invocation) -> Any:
+def _uniform(shadow: Golden, call: Invocation) -> Any:
     """In place."""
     given = _named(call, "input", "from", "to", "seed")
     result = call.proceed()
@@ -94,7 +91,7 @@ def _uniform(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _bernoulli(shadow: Shadow, call: Invocation) -> Any:
+def _bernoulli(shadow: Golden, call: Invocation) -> Any:
     """1 with the probability that the input says, 0 otherwise."""
     given = _named(call, "input", "seed")
     chances = shadow.store.read(given["input"], call.name)
@@ -106,7 +103,7 @@ def _bernoulli(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _dropout(shadow: Shadow, call: Invocation) -> Any:
+def _dropout(shadow: Golden, call: Invocation) -> Any:
     """``scale`` times the input, zero with the given probability; other ones on every device unless told otherwise."""
     given = _named(call, "input_tensor", "probability", "scale", "seed", "use_per_device_seed")
     x = shadow.store.read(given["input_tensor"], call.name)

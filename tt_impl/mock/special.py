@@ -8,7 +8,7 @@ of the mock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import ttnn
@@ -18,12 +18,9 @@ from tt_impl.mock.draws import RANDOM
 from tt_impl.mock.dtypes import RANGES
 from tt_impl.mock.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.host import copy_into, host_shards, host_tensor
-from tt_impl.mock.values import Store, mesh_shape_of, view_of
+from tt_impl.mock.values import Golden, Store, mesh_shape_of, view_of
 
-if TYPE_CHECKING:
-    from tt_impl.mock.shadow import Shadow
-
-Special = Callable[["Shadow", Invocation], Any]
+Special = Callable[[Golden, Invocation], Any]
 _PLACES = ("device", "memory_config", "mem_config", "cq_id")
 """Keywords that send a tensor to a device, or say where on it."""
 
@@ -34,7 +31,7 @@ def touches_device(call: Invocation) -> bool:
     return any(isinstance(a, ttnn.MeshDevice) for a in arguments) or any(map(on_device, tensors_in(arguments)))
 
 
-def _from_torch(shadow: Shadow, call: Invocation) -> Any:
+def _from_torch(shadow: Golden, call: Invocation) -> Any:
     """Convert twice, to the device and to the host: the host copy went through the real mapper and rounding."""
     result = call.proceed()
     if result is not None and on_device(result):
@@ -45,7 +42,7 @@ def _from_torch(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _to_device(shadow: Shadow, call: Invocation) -> Any:
+def _to_device(shadow: Golden, call: Invocation) -> Any:
     source = call.args[0] if call.args else call.kwargs["tensor"]
     if on_device(source):
         result = call.proceed()
@@ -63,7 +60,7 @@ def _write(store: Store, host: ttnn.Tensor, device: ttnn.Tensor, writer: str, pa
     store.write(device, host_shards(host, rows * columns), writer, padding)
 
 
-def _to_host(shadow: Shadow, call: Invocation) -> Any:
+def _to_host(shadow: Golden, call: Invocation) -> Any:
     """to_torch, from_device and the like, of the golden values instead of the zeros of the mock."""
     source, *rest = call.args or (None,)
     if source is None:
@@ -77,13 +74,13 @@ def _to_host(shadow: Shadow, call: Invocation) -> Any:
     return call.original(golden, *rest, **kwargs)
 
 
-def _golden(shadow: Shadow, tensor: ttnn.Tensor, reader: str) -> ttnn.Tensor:
+def _golden(shadow: Golden, tensor: ttnn.Tensor, reader: str) -> ttnn.Tensor:
     """A host tensor of the golden values, tiles filled up as on the device."""
     padding = shadow.store.held(tensor, reader).padding
     return host_tensor(tensor, shadow.store.read(tensor, reader), padding)
 
 
-def _padded_to_host(shadow: Shadow, call: Invocation) -> Any:
+def _padded_to_host(shadow: Golden, call: Invocation) -> Any:
     """``to_torch_with_padded_shape``: what fills the tiles up must be known."""
     source = call.args[0]
     if not on_device(source):
@@ -94,7 +91,7 @@ def _padded_to_host(shadow: Shadow, call: Invocation) -> Any:
     return call.original(_golden(shadow, source, call.name), *call.args[1:], **call.kwargs)
 
 
-def _deallocate(shadow: Shadow, call: Invocation) -> Any:
+def _deallocate(shadow: Golden, call: Invocation) -> Any:
     tensor = call.args[0] if call.args else call.kwargs["tensor"]
     buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
     result = call.proceed()
@@ -103,21 +100,21 @@ def _deallocate(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _copy_to_device(shadow: Shadow, call: Invocation) -> Any:
+def _copy_to_device(shadow: Golden, call: Invocation) -> Any:
     arguments = dict(zip(("host_tensor", "device_tensor"), call.args, strict=False)) | call.kwargs
     result = call.proceed()
     _write(shadow.store, arguments["host_tensor"], arguments["device_tensor"], call.name)
     return result
 
 
-def _copy_to_host(shadow: Shadow, call: Invocation) -> Any:
+def _copy_to_host(shadow: Golden, call: Invocation) -> Any:
     arguments = dict(zip(("device_tensor", "host_tensor"), call.args, strict=False)) | call.kwargs
     result = call.proceed()
     copy_into(arguments["host_tensor"], _golden(shadow, arguments["device_tensor"], call.name))
     return result
 
 
-def _dump(shadow: Shadow, call: Invocation) -> Any:
+def _dump(shadow: Golden, call: Invocation) -> Any:
     """The file gets the golden values."""
 
     def read(value: Any) -> Any:
@@ -127,7 +124,7 @@ def _dump(shadow: Shadow, call: Invocation) -> Any:
     return call.original(*map(read, call.args), **{k: read(v) for k, v in call.kwargs.items()})
 
 
-def _load(shadow: Shadow, call: Invocation) -> Any:
+def _load(shadow: Golden, call: Invocation) -> Any:
     """Once to the device and once to the host."""
     result = call.proceed()
     if on_device(result):
@@ -137,7 +134,7 @@ def _load(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _joined(shadow: Shadow, call: Invocation) -> Any:
+def _joined(shadow: Golden, call: Invocation) -> Any:
     """Tensors of single devices as one of the mesh; the result shares their buffer or is a copy of them."""
     parts = tensors_in((call.args, call.kwargs))
     if not parts or not on_device(parts[0]):
@@ -153,7 +150,7 @@ def _joined(shadow: Shadow, call: Invocation) -> Any:
 def _fill(value: float | None) -> Special:
     """zeros, ones and the like; None takes the fill value of the call, NaN stands for memory nobody has written."""
 
-    def special(shadow: Shadow, call: Invocation) -> Any:
+    def special(shadow: Golden, call: Invocation) -> Any:
         result = call.proceed()
         if result is not None and on_device(result):
             filled = value
@@ -178,7 +175,7 @@ def _write_number(store: Store, tensor: ttnn.Tensor, number: float, writer: str)
     store.write(tensor, [golden] * (rows * columns), writer)
 
 
-def _from_buffer(shadow: Shadow, call: Invocation) -> Any:
+def _from_buffer(shadow: Golden, call: Invocation) -> Any:
     """A list of numbers in row-major order."""
     result = call.proceed()
     if on_device(result):
@@ -189,7 +186,7 @@ def _from_buffer(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _constructed(shadow: Shadow, call: Invocation) -> Any:
+def _constructed(shadow: Golden, call: Invocation) -> Any:
     """``ttnn.Tensor(...)``: made once on the device and once on the host."""
     result = call.proceed()
     if not on_device(result) or (call.args and isinstance(call.args[0], TENSOR)):  # a tensor of a tensor shares it
@@ -200,7 +197,7 @@ def _constructed(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _method_to(shadow: Shadow, call: Invocation) -> Any:
+def _method_to(shadow: Golden, call: Invocation) -> Any:
     """``Tensor.to``: host to device, or to another layout where the tensor is."""
     source = call.args[0]
     if not on_device(source):
@@ -218,7 +215,7 @@ def _method_to(shadow: Shadow, call: Invocation) -> Any:
     return result
 
 
-def _valueless(shadow: Shadow, call: Invocation) -> Any:
+def _valueless(shadow: Golden, call: Invocation) -> Any:
     return call.proceed()
 
 

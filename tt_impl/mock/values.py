@@ -8,8 +8,10 @@ place, only replaced. How numbers are kept and rounded: :mod:`tt_impl.mock.dtype
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 from weakref import ref
 
 import torch
@@ -21,7 +23,7 @@ from tt_impl.mock.host import host_shards, host_tensor
 from tt_impl.mock.memory import View, seen_by
 
 __all__ = [
-    "BLOCK_FLOATS", "INTEGERS", "RANGES", "Held", "MissingRule", "RefusedOption", "ShadowError", "Shards", "Store",
+    "BLOCK_FLOATS", "INTEGERS", "RANGES", "Golden", "Held", "MissingRule", "RefusedOption", "ShadowError", "Shards", "Store",
     "UnknownPadding", "UnseenValue", "host_shards", "host_tensor", "ranks_of", "round_to", "view_of",
 ]  # fmt: skip
 
@@ -168,6 +170,13 @@ class Store:
         if others:
             seen = former.seen_by(held.view, list(others))
             held.values.update(zip(others, seen or [], strict=False))
+
+
+class Golden(Protocol):
+    """The golden values of one program: what ``tt_impl.mock.shadow.Shadow`` is to those who read and write them."""
+
+    store: Store
+    emulated: Counter[str]
 
 
 def view_of(tensor: ttnn.Tensor) -> View:
