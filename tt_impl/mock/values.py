@@ -23,8 +23,8 @@ from tt_impl.mock.host import host_shards, host_tensor
 from tt_impl.mock.memory import View, seen_by
 
 __all__ = [
-    "BLOCK_FLOATS", "INTEGERS", "RANGES", "Golden", "Held", "MissingRule", "RefusedOption", "ShadowError", "Shards", "Store",
-    "UnknownPadding", "UnseenValue", "host_shards", "host_tensor", "ranks_of", "round_to", "view_of",
+    "BLOCK_FLOATS", "INTEGERS", "RANGES", "Golden", "Held", "MissingRule", "RefusedOption", "ShadowError", "Shards",
+    "Store", "UnknownPadding", "UnseenValue", "host_shards", "host_tensor", "ranks_of", "round_to", "view_of",
 ]  # fmt: skip
 
 
