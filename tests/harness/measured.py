@@ -98,12 +98,13 @@ def main(folder: Path) -> None:
     with open_mesh("t3k") as mesh:
         import ttnn
 
-        from tt_impl.harness import cost, memory
+        from tt_impl.harness import cost, memory, report
         from tt_impl.harness.session import watched
 
         for name, program in PROGRAMS.items():
             with watched(report=True) as session:
                 program(ttnn, mesh.device, session)
+            report.write(folder / "reports", f"tests/x.py::{name}[t3k]", session)
             predictions = cost.predict(session.meter)
             found = {
                 "memory": memory.summary(session.meter),
@@ -119,6 +120,8 @@ def main(folder: Path) -> None:
             (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
             KEPT.clear()
             gc.collect()
+    report.index(folder / "reports")
+
 
 
 if __name__ == "__main__":
