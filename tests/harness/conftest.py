@@ -17,10 +17,14 @@ REASON = "PROGRAMS OF USERS ARE NOT TESTED HERE: ttnn is not installed in this P
 
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the harness says of each program of ``tests/harness/measured.py``; they run once, in one process."""
+    """What the harness says of each program of ``tests/harness/measured.py``; they run once, in one process.
+
+    ``folder`` is where its reports lie, in ``reports``.
+    """
     if not HAS_TTNN:
         pytest.skip(REASON)
     folder: Path = tmp_path_factory.mktemp("measured")
     ran = launch("tests.harness.measured", str(folder), folder=folder, timeout=170)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+    return found | {"folder": str(folder)}

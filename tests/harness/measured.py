@@ -98,7 +98,7 @@ def main(folder: Path) -> None:
     with open_mesh("t3k") as mesh:
         import ttnn
 
-        from tt_impl.harness import cost, memory, report
+        from tt_impl.harness import cost, memory, report, report_index
         from tt_impl.harness.session import watched
 
         for name, program in PROGRAMS.items():
@@ -120,8 +120,7 @@ def main(folder: Path) -> None:
             (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
             KEPT.clear()
             gc.collect()
-    report.index(folder / "reports")
-
+    report_index.index(folder / "reports")
 
 
 if __name__ == "__main__":

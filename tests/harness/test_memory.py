@@ -18,8 +18,8 @@ def in_dram(*shape: int) -> int:
     return -(-tiles // 1024 // BANKS) * TILE_BYTES
 
 
-def mesh(said: dict[str, Any]) -> dict[str, Any]:
-    (found,) = said["memory"]["meshes"]
+def mesh(program: dict[str, Any]) -> dict[str, Any]:
+    (found,) = program["memory"]["meshes"]
     return found
 
 

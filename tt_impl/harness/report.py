@@ -1,4 +1,4 @@
-"""What one watched program did, in files: ``write`` for one test or program, ``index`` for all of a folder.
+"""What one watched program did, in files; :mod:`tt_impl.harness.report_index` is about all programs of a folder.
 
 ``<name>.json`` (everything, see :func:`content`), ``<name>.md`` (for people), ``<name>.trace.json`` (opens in
 ui.perfetto.dev), ``<name>.csv`` (opens in tt-perf-report), ``<name>.visualizer/`` (``db.sqlite`` and ``config.json``,
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,11 +17,9 @@ from typing import Any
 from refsim import output
 from refsim.errors import UserError
 from tt_impl.harness import cost, memory, report_csv, report_text, report_trace, visualizer
+from tt_impl.harness.report_index import OPTION, SCHEMA
 from tt_impl.harness.session import Session
 from tt_impl.mock.events import Event, TensorUse
-
-SCHEMA = 1
-OPTION = "--ttnn-report"
 
 
 def write(folder: str | Path, name: str, session: Session, findings: Sequence[Any] = ()) -> Path:
@@ -40,12 +37,12 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[An
     folder = Path(folder)
     output.check_folder(folder, OPTION)
     folder.mkdir(exist_ok=True)
-    said = content(session, name, findings)
+    report = content(session, name, findings)
     path = folder / f"{file_name(name)}.json"
     predictions = cost.predict(session.meter)
-    output.write(path, (json.dumps(said, allow_nan=False) + "\n").encode(), OPTION)
+    output.write(path, (json.dumps(report, allow_nan=False) + "\n").encode(), OPTION)
     for suffix, text in (
-        (".md", report_text.markdown(said)),
+        (".md", report_text.markdown(report)),
         (".trace.json", report_trace.trace(session.meter, predictions)),
         (".csv", report_csv.table(session.meter, predictions)),
     ):
@@ -80,7 +77,7 @@ def content(session: Session, name: str = "", findings: Sequence[Any] = ()) -> d
     """
     if session.meter is None or session.results is None:
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
-    memory_said, predictions = memory.summary(session.meter), cost.predict(session.meter)
+    used, predictions = memory.summary(session.meter), cost.predict(session.meter)
     return {
         "schema": SCHEMA,
         "name": name,
@@ -93,8 +90,8 @@ def content(session: Session, name: str = "", findings: Sequence[Any] = ()) -> d
         ],
         "launches": [_launch(p) for p in predictions],
         "cost": cost.summary(session.meter, predictions),
-        "memory": memory_said,
-        "findings": [*map(_finding, findings), *map(_leak, memory_said["leaks"])],
+        "memory": used,
+        "findings": [*map(_finding, findings), *map(_leak, used["leaks"])],
         "fallbacks": dict(session.fallbacks),
     }
 
@@ -152,52 +149,3 @@ def _finding(finding: Any) -> dict[str, Any]:
 
 def _leak(leak: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "leak", "sentence": leak["sentence"], "op": leak["op"], "where": leak["where"]}
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """A report that ``write`` has written.
-
-    Raises:
-        UserError: it is none, or of another schema.
-    """
-    try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"'{path}' is no report: {error}; {OPTION} DIR writes them.") from error
-    if not isinstance(said, dict) or said.get("schema") != SCHEMA or "operations" not in said:
-        raise UserError(f"'{path}' is no report of schema {SCHEMA}; write it again with {OPTION} DIR.")
-    return said
-
-
-def index(folder: str | Path) -> Path:
-    """Write ``index.json`` and ``index.md`` over all reports of a folder, in order of name; return the latter's path.
-
-    ``index.json``: ``schema``, and ``programs`` with ``name``, ``file``, ``operations``, ``collectives``, ``ns`` (low,
-    predicted, high), ``unpriced``, ``dram_peak_bytes`` and ``l1_peak_bytes`` (of a device; of a core), ``findings``
-    by kind, ``fallbacks``.
-    """
-    folder = Path(folder)
-    rows = []
-    for path in sorted(folder.glob("*.json")):
-        if path.name == "index.json" or path.name.endswith(".trace.json"):
-            continue
-        rows.append(_row(path, load(path)))
-    output.write(folder / "index.json", (json.dumps({"schema": SCHEMA, "programs": rows}) + "\n").encode(), OPTION)
-    output.write(folder / "index.md", report_text.index(rows).encode(), OPTION)
-    return folder / "index.md"
-
-
-def _row(path: Path, said: dict[str, Any]) -> dict[str, Any]:
-    meshes = said["memory"]["meshes"]
-    return {
-        "name": said["name"],
-        "file": path.name,
-        "operations": len(said["operations"]),
-        "collectives": len(said["collectives"]),
-        "ns": [said["cost"][name] for name in ("low_ns", "ns", "high_ns")],
-        "unpriced": sum(entry["count"] for entry in said["cost"]["unpriced"]),
-        "dram_peak_bytes": max((m["DRAM"]["peak"]["bytes"] for m in meshes if "DRAM" in m), default=0),
-        "l1_peak_bytes": max((m["L1"]["with_programs"]["bytes"] for m in meshes if "L1" in m), default=0),
-        "findings": dict(Counter(finding["kind"] for finding in said["findings"])),
-        "fallbacks": sum(said["fallbacks"].values()),
-    }

@@ -61,7 +61,7 @@ def table(meter: Meter, predictions: list[Prediction]) -> str:
 def _row(p: Prediction, number: int, about: dict[str, Any], gap: float) -> dict[str, Any]:
     launch = p.launch
     duration = "" if p.unpriced else round(p.ns)
-    said = f"'duration': 'predicted'; 'op': '{launch.op}'; 'line': '{launch.where}'; "
+    origin = f"'duration': 'predicted'; 'op': '{launch.op}'; 'line': '{launch.where}'; "
     config = f"'program_config': '{launch.options['config']}'; " if launch.options["config"] else ""
     row: dict[str, Any] = {
         "OP CODE": launch.program.device_op,
@@ -69,7 +69,7 @@ def _row(p: Prediction, number: int, about: dict[str, Any], gap: float) -> dict[
         "GLOBAL CALL COUNT": (number + 1) * 1024,
         "DEVICE ID": about["devices"][0],
         "DEVICE ARCH": about["arch"],
-        "ATTRIBUTES": ("{" + said + config + f"'attributes': '{launch.program.attributes}'" + "}").replace(",", ";"),
+        "ATTRIBUTES": ("{" + origin + config + f"'attributes': '{launch.program.attributes}'" + "}").replace(",", ";"),
         "MATH FIDELITY": launch.row["fidelity"] or "",
         "CORE COUNT": launch.layout.cores if launch.layout else about["grid"][0] * about["grid"][1],
         "AVAILABLE WORKER CORE COUNT": about["grid"][0] * about["grid"][1],

@@ -16,26 +16,29 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     return [*lines, *("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)]
 
 
-def markdown(said: dict[str, Any]) -> str:
+def markdown(report: dict[str, Any]) -> str:
     """What :func:`tt_impl.harness.report.content` says, in tables."""
-    meshes = ", ".join("x".join(map(str, m["shape"])) + f" {m['arch']}" for m in said["meshes"])
-    lines = [f"# {said['name']}", ""]
-    lines += [f"{len(said['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run.", ""]
-    lines += _findings(said) + _time(said) + _memory(said) + _collectives(said)
+    meshes = ", ".join("x".join(map(str, m["shape"])) + f" {m['arch']}" for m in report["meshes"])
+    lines = [f"# {report['name']}", ""]
+    lines += [
+        f"{len(report['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run.",
+        "",
+    ]
+    lines += _findings(report) + _time(report) + _memory(report) + _collectives(report)
     return "\n".join(lines) + "\n"
 
 
-def _findings(said: dict[str, Any]) -> list[str]:
+def _findings(report: dict[str, Any]) -> list[str]:
     lines = ["## Findings", ""]
-    lines += [f"- {finding['kind']}: {finding['sentence']}" for finding in said["findings"]] or ["None."]
-    if said["fallbacks"]:
-        names = ", ".join(f"`{name}` x{count}" for name, count in said["fallbacks"].items())
+    lines += [f"- {finding['kind']}: {finding['sentence']}" for finding in report["findings"]] or ["None."]
+    if report["fallbacks"]:
+        names = ", ".join(f"`{name}` x{count}" for name, count in report["fallbacks"].items())
         lines += ["", f"Answered by ttnn's own golden functions, which proves nothing of their values: {names}."]
     return [*lines, ""]
 
 
-def _time(said: dict[str, Any]) -> list[str]:
-    cost = said["cost"]
+def _time(report: dict[str, Any]) -> list[str]:
+    cost = report["cost"]
     lines = ["## Device time, predicted", ""]
     lines += [
         f"**{_us(cost['ns'])} us** of the busiest device ({_us(cost['low_ns'])} to {_us(cost['high_ns'])}): "
@@ -46,7 +49,7 @@ def _time(said: dict[str, Any]) -> list[str]:
         names = ", ".join(f"`{e['device_op']}` x{e['count']} ({e['reason']})" for e in cost["unpriced"])
         lines += [f"Without a price, and not in the sum: {names}.", ""]
     groups: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
-    for launch in said["launches"]:
+    for launch in report["launches"]:
         if "ns" in launch:
             groups[launch["op"], launch["device_op"], launch["where"], launch["bound"]].append(launch)
     slowest = sorted(groups.items(), key=lambda group: -sum(launch["ns"] for launch in group[1]))[:_SLOWEST]
@@ -60,9 +63,9 @@ def _time(said: dict[str, Any]) -> list[str]:
 _NS = ("low_ns", "ns", "high_ns")
 
 
-def _memory(said: dict[str, Any]) -> list[str]:
+def _memory(report: dict[str, Any]) -> list[str]:
     lines = ["## Memory, by ttnn's allocator", ""]
-    for mesh in said["memory"]["meshes"]:
+    for mesh in report["memory"]["meshes"]:
         lines += [f"Mesh {mesh['mesh']}: every one of devices {_span(mesh['devices'])}.", ""]
         rows = [_memory_row(kind, mesh[kind]) for kind in ("DRAM", "L1", "L1_SMALL") if kind in mesh]
         heads = ("memory", "peak KiB a bank", "banks", "peak MiB", "op", "line", "at the end", "holes", "largest free")
@@ -80,7 +83,7 @@ def _memory(said: dict[str, Any]) -> list[str]:
         ]
         lines += ["Live at the peak of DRAM:", ""]
         lines += [*table(("op", "line", "shape", "dtype", "n", "KiB a bank"), rows), ""]
-    if count := said["memory"]["unknown_layouts"]:
+    if count := report["memory"]["unknown_layouts"]:
         lines += [f"Of {count} programs ttnn would not tell the circular buffers.", ""]
     return lines
 
@@ -92,12 +95,12 @@ def _memory_row(kind: str, found: dict[str, Any]) -> tuple:
     return kind, *highest, f"`{peak['op']}`", peak["where"], *left
 
 
-def _collectives(said: dict[str, Any]) -> list[str]:
-    if not said["collectives"]:
+def _collectives(report: dict[str, Any]) -> list[str]:
+    if not report["collectives"]:
         return []
     rows = [
         (i, f"`{c['op']}`", c["where"], c["collective"], c["axis"], c["bytes"], c.get("topology"), c.get("links"))
-        for i, c in enumerate(said["collectives"])
+        for i, c in enumerate(report["collectives"])
     ]
     heads = ("", "op", "line", "collective", "axis", "bytes", "topology", "links")
     return ["## Collectives, in order", "", *table(heads, rows), ""]

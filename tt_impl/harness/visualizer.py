@@ -51,6 +51,7 @@ _TABLES = {
         *("operation_id", "operation_name text", "error_type text", "error_message text"),
         *("stack_trace text", "timestamp text"),
     ),
+    "report_metadata": ("key text", "value text"),
     "local_tensor_comparison_records": ("tensor_id", "golden_tensor_id", "matches", "desired_pcc", "actual_pcc float"),
     "global_tensor_comparison_records": ("tensor_id", "golden_tensor_id", "matches", "desired_pcc", "actual_pcc float"),
 }
@@ -89,6 +90,7 @@ def _fill(connection: sqlite3.Connection, session: Session) -> None:
     events, meter = session.log.events, session.meter
     first = {mesh: about["devices"][0] for mesh, about in meter.meshes.items()}
     _insert(connection, "devices", [(first[m], *(a["info"][n] for n in _DEVICE)) for m, a in meter.meshes.items()])
+    _insert(connection, "report_metadata", [("source", "refsim, on a mock mesh: memory is real, nothing was run")])
     _insert(connection, "operations", [(e.number, e.op, None) for e in events])
     _insert(
         connection,

@@ -1,0 +1,179 @@
+"""The files of a report: what they hold, and that those who are to open them find what they look for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sqlite3
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refsim.errors import UserError
+from refsim.timing import device_ops
+from tt_impl.harness import report_index, report_text
+
+REPORTS = "reports"
+
+
+def path_of(measured: dict[str, Any], program: str, suffix: str = ".json") -> Path:
+    return Path(measured["folder"]) / REPORTS / f"tests_x.py_{program}_t3k{suffix}"
+
+
+def report_of(measured: dict[str, Any], program: str) -> dict[str, Any]:
+    return json.loads(path_of(measured, program).read_text(encoding="utf-8"))
+
+
+def test_every_call_is_an_operation(measured: dict[str, Any]) -> None:
+    found = report_of(measured, "costs")
+    assert found["schema"] == 1 and found["name"] == "tests/x.py::costs[t3k]"
+    ops = [op["op"] for op in found["operations"]]
+    assert ops[-6:] == [
+        *("ttnn.linear", "ttnn.gelu", "ttnn.layer_norm", "ttnn.all_gather", "ttnn.reduce_scatter", "ttnn.sum"),
+    ]
+    assert [op["number"] for op in found["operations"]] == list(range(len(ops)))
+    linear = found["operations"][ops.index("ttnn.linear")]
+    assert [t["shape"] for t in linear["inputs"]] == [[1, 1, 2048, 1024], [1024, 4096]]
+    assert linear["outputs"][0]["shape"] == [1, 1, 2048, 4096] and linear["error"] is None
+    assert re.fullmatch(r"tests/harness/measured\.py:\d+", linear["where"])
+
+
+def test_digests_tell_values_apart(measured: dict[str, Any]) -> None:
+    """Two calls of the same operation on the same values leave the same digest; another factor another one."""
+    values = [
+        op["outputs"][0]["value"] for op in report_of(measured, "holes")["operations"] if op["op"] == "ttnn.multiply"
+    ]
+    digests = [value["digest"] for value in values]
+    assert len(set(digests)) == len(digests) == 16
+    loop = [
+        op["outputs"][0]["value"]
+        for op in report_of(measured, "clean_loop")["operations"]
+        if op["op"] == "ttnn.all_gather"
+    ]  # fmt: skip
+    assert len({value["digest"] for value in loop}) == 1
+    assert values[3]["absmax"] == 3.0 and values[3]["differ"] == 1 and values[0]["rms"] == 0.0
+    assert len(values[3]["sample"]) == 64 and max(map(abs, values[3]["sample"])) <= 3.0
+
+
+def test_collectives_in_order(measured: dict[str, Any]) -> None:
+    found = [(c["collective"], c["axis"], c["bytes"]) for c in report_of(measured, "costs")["collectives"]]
+    size = 2048 * 1024 * 2
+    assert found == [("all_gather", 1, size), ("reduce_scatter", 1, size)]
+
+
+def test_leaks_are_findings(measured: dict[str, Any]) -> None:
+    assert [f["kind"] for f in report_of(measured, "leaking_loop")["findings"]] == ["leak", "leak"]
+    assert report_of(measured, "clean_loop")["findings"] == []
+
+
+def test_markdown_says_that_times_are_predicted(measured: dict[str, Any]) -> None:
+    text = path_of(measured, "leaking_loop", ".md").read_text(encoding="utf-8")
+    assert "not measured" in text and "no kernel was run" in text
+    assert "- leak: ttnn.all_gather at tests/harness/measured.py:" in text
+
+
+def test_trace(measured: dict[str, Any]) -> None:
+    """Chrome's format: every event has a phase, a process and, but for names, a time; nothing of a device overlaps."""
+    trace = json.loads(path_of(measured, "costs", ".trace.json").read_text(encoding="utf-8"))
+    events = trace["traceEvents"]
+    assert "not measured" in trace["otherData"]["source"]
+    assert all(set(e) >= {"ph", "pid", "name"} for e in events)
+    assert all(e["ts"] >= 0 for e in events if e["ph"] != "M") and {e["ph"] for e in events} == {*"MXiC"}
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert sorted(pid for pid in names if pid < 8) == list(range(8)) and all("predicted" in n for n in names.values())
+    for device in range(8):
+        spans = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == device]
+        assert len(spans) == 6 and all(b[0] >= a[1] for a, b in pairwise(spans))
+    unpriced = [e for e in events if e["ph"] == "i" and e.get("cat") == "unpriced"]
+    assert {e["args"]["no price"] for e in unpriced} == {"no formula"} and len(unpriced) == 8
+    levels = [e["args"]["allocated"] for e in events if e["ph"] == "C" and e["name"].endswith("DRAM")]
+    assert max(levels) == mesh_peak(measured) and levels != sorted(levels)
+
+
+def mesh_peak(measured: dict[str, Any]) -> int:
+    return report_of(measured, "costs")["memory"]["meshes"][0]["DRAM"]["peak"]["bytes_per_bank"]
+
+
+COLUMNS = (
+    *("OP CODE", "OP TYPE", "GLOBAL CALL COUNT", "DEVICE ID", "DEVICE ARCH", "ATTRIBUTES", "MATH FIDELITY"),
+    *("CORE COUNT", "AVAILABLE WORKER CORE COUNT", "OP TO OP LATENCY [ns]", "DEVICE FW DURATION [ns]"),
+    *("DEVICE KERNEL DURATION [ns]", "HOST START TS", "INPUT_0_MEMORY", "INPUT_1_DATATYPE", "OUTPUT_0_LAYOUT"),
+    *("INPUT_0_W_PAD[LOGICAL]", "OUTPUT_0_X_PAD[LOGICAL]"),
+)
+"""Those that tt-perf-report 1.4.1 reads."""
+
+
+def test_csv_has_the_columns_of_a_profiler(measured: dict[str, Any]) -> None:
+    with path_of(measured, "costs", ".csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert set(COLUMNS) <= set(rows[0])
+    product = rows[0]
+    assert (product["OP CODE"], product["DEVICE ARCH"]) == ("MatmulDeviceOperation", "wormhole_b0")
+    assert (product["INPUT_1_Y_PAD[LOGICAL]"], product["INPUT_1_X_PAD[LOGICAL]"]) == ("1024[1024]", "4096[4096]")
+    assert product["INPUT_0_MEMORY"] == "DEV_0_DRAM_INTERLEAVED"
+    assert all("'duration': 'predicted'" in row["ATTRIBUTES"] and "," not in row["ATTRIBUTES"] for row in rows)
+    assert [row["OP CODE"] for row in rows if not row["DEVICE KERNEL DURATION [ns]"]] == ["ReduceDeviceOperation"]
+
+
+def test_csv_is_read_back_to_the_same_prices(measured: dict[str, Any]) -> None:
+    """By the reader of real profiler files; a collective's links are no column, so they are left out."""
+    found = {op.name: (op, ns) for op, ns in device_ops.profiled(path_of(measured, "costs", ".csv"))}
+    for name in ("MatmulDeviceOperation", "UnaryDeviceOperation", "LayerNormDeviceOperation"):
+        op, ns = found[name]
+        assert device_ops.price(op).ns == pytest.approx(ns, rel=1e-3)
+
+
+@pytest.fixture
+def database(measured: dict[str, Any]) -> sqlite3.Connection:
+    folder = path_of(measured, "costs", ".visualizer")
+    assert json.loads((folder / "config.json").read_text())["report_name"] == "tests/x.py::costs[t3k]"
+    return sqlite3.connect(folder / "db.sqlite")
+
+
+def test_visualizer_finds_operations_and_their_tensors(database: sqlite3.Connection) -> None:
+    rows = database.execute("SELECT operation_id, name FROM operations WHERE 1=1 ORDER BY operation_id").fetchall()
+    linear = next(number for number, name in rows if name == "ttnn.linear")
+    query = (
+        "SELECT t.shape, t.dtype, t.layout, t.memory_config, t.buffer_type FROM tensors t "
+        "JOIN {0}_tensors i ON t.tensor_id = i.tensor_id WHERE i.operation_id = ? ORDER BY i.{0}_index"
+    )
+    inputs = database.execute(query.format("input"), [linear]).fetchall()
+    assert [row[0] for row in inputs] == ["Shape([1, 1, 2048, 1024])", "Shape([1024, 4096])"]
+    shape, dtype, layout, config, memory = database.execute(query.format("output"), [linear]).fetchone()
+    assert (shape, dtype, layout, memory) == ("Shape([1, 1, 2048, 4096])", "DataType.BFLOAT16", "Layout.TILE", 0)
+    assert re.match(r"^MemoryConfig\((.*)\)$", config) and "TensorMemoryLayout::INTERLEAVED" in config
+    (trace,) = database.execute("SELECT stack_trace FROM stack_traces WHERE operation_id = ?", [linear]).fetchone()
+    assert re.match(r'^\s*File "tests/harness/measured\.py", line \d+, in ', trace)
+
+
+def test_visualizer_finds_the_buffers_after_each_operation(
+    database: sqlite3.Connection, measured: dict[str, Any]
+) -> None:
+    query = "SELECT operation_id, SUM(max_size_per_bank) FROM buffers WHERE buffer_type = 0 GROUP BY operation_id"
+    sums = dict(database.execute(query).fetchall())
+    assert max(sums.values()) == mesh_peak(measured)
+    (cores, banks) = database.execute("SELECT num_compute_cores, l1_num_banks FROM devices").fetchone()
+    assert (cores, banks) == (64, 64)
+    assert database.execute("SELECT COUNT(*) FROM errors").fetchone() == (0,)
+
+
+def test_index_over_all_programs(measured: dict[str, Any]) -> None:
+    folder = Path(measured["folder"]) / REPORTS
+    rows = json.loads((folder / "index.json").read_text(encoding="utf-8"))["programs"]
+    assert {row["name"] for row in rows} == {f"tests/x.py::{name}[t3k]" for name in measured if name != "folder"}
+    row = next(row for row in rows if row["file"] == "tests_x.py_leaking_loop_t3k.json")
+    assert row["findings"] == {"leak": 2} and row["unpriced"] == 0 and row["ns"] == sorted(row["ns"])
+    assert "[tests/x.py::costs[t3k]](tests_x.py_costs_t3k.md)" in (folder / "index.md").read_text(encoding="utf-8")
+
+
+def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"schema": 7, "operations": []}')
+    with pytest.raises(UserError, match="no report of schema 1"):
+        report_index.load(tmp_path / "x.json")
+
+
+def test_a_cell_keeps_its_column() -> None:
+    assert report_text.table(("a",), [("x|y",)])[-1] == "| x\\|y |"
