@@ -40,7 +40,16 @@ METHODS = (
 )
 DEVICE_METHODS = ("create_submesh", "create_submeshes", "load_sub_device_manager")
 FILES = ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
-FUNCTIONS = ("aggregate_tensor", "combine_device_tensors", "distribute_tensor", "begin_trace_capture")
+FUNCTIONS = (
+    "aggregate_tensor",
+    "begin_trace_capture",
+    "combine_device_tensors",
+    "distribute_tensor",
+    "prepare_conv_bias",
+    "prepare_conv_transpose2d_bias",
+    "prepare_conv_transpose2d_weights",
+    "prepare_conv_weights",
+)
 MARKS = ("create_global_semaphore", "reset_global_semaphore_value", "synchronize_device")
 """Functions that handle no tensors, but order what does."""
 

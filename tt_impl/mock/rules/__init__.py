@@ -7,6 +7,7 @@ from tt_impl.mock.rules import (
     cache,
     collectives,
     conv,
+    conv_weights,
     creation,
     data_movement,
     eltwise,
@@ -19,8 +20,10 @@ from tt_impl.mock.rules import (
     norm,
     norm_distributed,
     norm_dit,
+    pool,
     reduction,
     rotary,
+    sample,
     softmax,
 )
 
@@ -31,6 +34,7 @@ __all__ = [
     "cache",
     "collectives",
     "conv",
+    "conv_weights",
     "creation",
     "data_movement",
     "eltwise",
@@ -43,7 +47,9 @@ __all__ = [
     "norm",
     "norm_distributed",
     "norm_dit",
+    "pool",
     "reduction",
     "rotary",
+    "sample",
     "softmax",
 ]

@@ -1,23 +1,23 @@
 """Convolution, channels last.
 
 Legend: N images or videos of D frames, H x W pixels, C channels, O output channels, K x L kernel (J x K x L over
-frames). ttnn may hand back prepared weights of conv2d, in an order of its own, and takes them at the next call; here
-they are [1, 1, K*L*C, O], filled up to ttnn's shape.
+frames).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tt_impl.mock.rules.conv_weights import as_rows, held, plain, prepared_bias, prepared_weights, weight_of
 from tt_impl.mock.rules.eltwise import activate
+from tt_impl.mock.rules.pool import image_of, sides_of
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards, round_to
+from tt_impl.mock.values import Shards
 
 
 @across("conv2d")
@@ -41,34 +41,118 @@ def conv2d(
     return_weights_and_bias: bool = False,
 ) -> tuple[list[Tensor], ...]:
     """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [O, C/groups, K, L] -> [1, 1, N*H'*W', O]."""
-    top, bottom, left, right = padding if len(padding) == 4 else (padding[0], padding[0], padding[1], padding[1])
+    top, bottom, left, right = sides_of(padding)
     weight_shape = (out_channels, in_channels // groups, *kernel_size)
     config = call.kwargs.get("conv_config")
-    activation, dtype = getattr(config, "activation", None), getattr(config, "weights_dtype", None)
     replicated = getattr(getattr(config, "padding_mode", None), "name", "") == "Replicate"
     mode = "replicate" if replicated else "constant"
 
-    def convolved(image: Tensor, given: Tensor, bias: Tensor | None) -> Tensor:
-        x = image.reshape(batch_size, input_height, input_width, -1)[..., :in_channels].permute(0, 3, 1, 2)
-        bias = None if bias is None else _held(bias.float().reshape(1, 1, 1, -1), dtype).reshape(-1)[:out_channels]
-        weight = _weight(_held(_as_rows(given.float(), weight_shape), dtype), weight_shape)
+    def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x = image_of(rows, batch_size, input_height, input_width, in_channels)
         x = F.pad(x, (left, right, top, bottom), mode)
-        y = F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
-        return activate(y.permute(0, 2, 3, 1).reshape(1, 1, -1, out_channels), activation)
+        return F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
 
-    outputs = call.each(convolved, input_tensor, weight_tensor, bias_tensor)
-    if not return_weights_and_bias:
+    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape)
+
+
+@across("conv1d")
+def conv1d(
+    call: Call,
+    *,
+    input_tensor: Shards,
+    weight_tensor: Shards | Tensor,
+    in_channels: int,
+    out_channels: int,
+    batch_size: int,
+    input_length: int,
+    kernel_size: int,
+    stride: int = 1,
+    padding: Sequence[int] | int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    bias_tensor: Shards | Tensor | None = None,
+    return_output_dim: bool = False,
+    return_weights_and_bias: bool = False,
+) -> tuple[list[Tensor], ...]:
+    """[N, L, C] (or [1, 1, N*L, C]) and weights [O, C/groups, K] -> [1, 1, N*L', O]."""
+    left, right = (padding, padding) if isinstance(padding, int) else padding
+    weight_shape = (out_channels, in_channels // groups, 1, kernel_size)
+
+    def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x = image_of(rows, batch_size, 1, input_length, in_channels)
+        return F.conv2d(F.pad(x, (left, right)), weight, bias, (1, stride), 0, (1, dilation), groups)
+
+    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape)
+
+
+@across("conv_transpose2d")
+def conv_transpose2d(
+    call: Call,
+    *,
+    input_tensor: Shards,
+    weight_tensor: Shards | Tensor,
+    in_channels: int,
+    out_channels: int,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    output_padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    bias_tensor: Shards | Tensor | None = None,
+    mirror_kernel: bool = True,
+    dram_slice_config: object = None,
+    return_output_dim: bool = False,
+    return_weights_and_bias: bool = False,
+) -> tuple[list[Tensor], ...]:
+    """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [C, O/groups, K, L] -> [1, 1, N*H'*W', O].
+
+    A padding takes rows away from the whole result; output padding lets it end later. A kernel that was mirrored by
+    the caller (``mirror_kernel=False``) is turned back, unless it is a prepared one: its preparation was told.
+    """
+    top, bottom, left, right = sides_of(padding)
+    weight_shape = (out_channels // groups, in_channels, *kernel_size)
+
+    def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x = image_of(rows, batch_size, input_height, input_width, in_channels)
+        y = F.conv_transpose2d(x, weight.transpose(0, 1), None, tuple(stride), 0, 0, groups, tuple(dilation))
+        y = F.pad(y, (-left, output_padding[1] - right, -top, output_padding[0] - bottom))
+        return y if bias is None else y + bias.view(1, -1, 1, 1)
+
+    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape, not mirror_kernel)
+
+
+def _results(
+    call: Call,
+    convolved: Callable[..., Tensor],
+    input_tensor: Shards,
+    weight_tensor: Shards | Tensor,
+    bias_tensor: Shards | Tensor | None,
+    weight_shape: tuple[int, ...],
+    mirrored: bool | None = None,
+) -> tuple[list[Tensor], ...]:
+    """The convolution with its activation, channels last, and the prepared weights if they are asked for."""
+    out_channels = call.kwargs["out_channels"]
+    config = call.kwargs.get("conv_config")
+    activation, dtype = getattr(config, "activation", None), getattr(config, "weights_dtype", None)
+
+    def finished(rows: Tensor, given: Tensor, bias: Tensor | None) -> Tensor:
+        bias = None if bias is None else held(bias.float().reshape(1, 1, 1, -1), dtype).reshape(-1)[:out_channels]
+        weight = weight_of(
+            held(as_rows(plain(given.float(), weight_shape, mirrored), weight_shape), dtype), weight_shape
+        )
+        y = activate(convolved(rows, weight, bias), activation)
+        return y.permute(0, 2, 3, 1).reshape(tuple(call.outputs[0].shape))
+
+    outputs = call.each(finished, input_tensor, weight_tensor, bias_tensor)
+    if not call.kwargs.get("return_weights_and_bias"):
         return (outputs,)
-
-    def weights(given: Tensor) -> Tensor:
-        return _fill_up(_as_rows(given.float(), weight_shape), tuple(call.outputs[1].shape))
-
-    def biases(given: Tensor) -> Tensor:
-        return _fill_up(given.float().reshape(1, 1, 1, -1)[..., :out_channels], tuple(call.outputs[2].shape))
-
-    prepared = [call.each(weights, weight_tensor)]
+    prepared = [prepared_weights(call, weight_tensor, weight_shape, 1, mirrored)]
     if bias_tensor is not None:
-        prepared.append(call.each(biases, bias_tensor))
+        prepared.append(prepared_bias(call, bias_tensor, out_channels, 2))
     return (outputs, *prepared)
 
 
@@ -134,33 +218,3 @@ def _dense(weight: Tensor, groups: int) -> Tensor:
     own = weight.shape[1]
     before = [(0, 0, 0, 0, 0, 0, i * own, (groups - 1 - i) * own) for i in range(groups)]
     return torch.cat([F.pad(part, sides) for part, sides in zip(weight.chunk(groups), before, strict=True)])
-
-
-def _as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """[O, C, K, L] -> [1, 1, K*L*C, O], as ttnn prepares it; a prepared one as it is."""
-    if tuple(weight.shape) != shape:
-        return weight
-    return weight.permute(2, 3, 1, 0).reshape(1, 1, -1, shape[0])
-
-
-def _held(rows: Tensor, dtype: Any) -> Tensor:
-    """Weights as ttnn keeps them once prepared, if a dtype for that is given."""
-    return rows if dtype is None else round_to(rows, dtype).float()
-
-
-def _weight(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The weight as torch has it, from that or from the prepared form."""
-    out_channels, channels, height, width = shape
-    if tuple(weight.shape) == shape:
-        return weight
-    rows = height * width * channels
-    if tuple(weight.shape[:2]) != (1, 1) or weight.shape[2] < rows or weight.shape[3] < out_channels:
-        raise TypeError(f"a weight of shape {tuple(weight.shape)} where {shape} is expected")
-    return weight[0, 0, :rows, :out_channels].reshape(height, width, channels, out_channels).permute(3, 2, 0, 1)
-
-
-def _fill_up(value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    padding: list[Any] = []
-    for have, want in zip(reversed(value.shape), reversed(shape), strict=True):
-        padding += [0, want - have]
-    return F.pad(value, padding)

@@ -1,0 +1,133 @@
+"""Weights as ttnn prepares them for a convolution: once, to be used by many calls.
+
+The order in which ttnn lays prepared weights out is its own, and depends on how it cuts the work. Here a weight
+[A, B, K, L] is kept as [1, 1, K*L*B, A], filled up to ttnn's shape, which every convolution of ttnn reads back. Nobody
+else can make sense of a prepared weight, neither here nor on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards, round_to
+
+
+def as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[A, B, K, L] -> [1, 1, K*L*B, A]; a prepared one as it is. A weight of conv1d may lack a dim of size 1."""
+    if weight.dim() == 3 and (*weight.shape[:2], 1, *weight.shape[2:]) == shape:
+        weight = weight.unsqueeze(2)
+    if tuple(weight.shape) != shape:
+        return weight
+    return weight.permute(2, 3, 1, 0).reshape(1, 1, -1, shape[0])
+
+
+def held(rows: Tensor, dtype: Any) -> Tensor:
+    """Weights as ttnn keeps them once prepared, if a dtype for that is given."""
+    return rows if dtype is None else round_to(rows, dtype).float()
+
+
+def weight_of(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The weight as torch has it, [A, B, K, L], from its rows."""
+    first, second, height, width = shape
+    rows = height * width * second
+    if tuple(weight.shape[:2]) != (1, 1) or weight.shape[2] < rows or weight.shape[3] < first:
+        raise TypeError(f"a weight of shape {tuple(weight.shape)} where {shape} is expected")
+    return weight[0, 0, :rows, :first].reshape(height, width, second, first).permute(3, 2, 0, 1)
+
+
+def _filled_up(call: Call, value: Tensor, output: int) -> Tensor:
+    """``value`` with zeros behind it, in the shape of an output."""
+    padding: list[int] = []
+    for have, want in zip(reversed(value.shape), reversed(tuple(call.outputs[output].shape)), strict=True):
+        if want < have:
+            raise call.unsupported(f"{tuple(value.shape)} prepared as {tuple(call.outputs[output].shape)}")
+        padding += [0, want - have]
+    return F.pad(value, padding)
+
+
+def plain(weight: Tensor, shape: tuple[int, ...], mirrored: bool | None) -> Tensor:
+    """A weight as its owner has it, turned into [A, B, K, L].
+
+    That of a transposed convolution is [B, A, K, L], and ``mirrored`` says whether its kernel was; None for others.
+    """
+    if mirrored is None or weight.dim() != 4 or tuple(weight.transpose(0, 1).shape) != shape:
+        return weight
+    weight = weight.transpose(0, 1)
+    return weight.flip(2, 3) if mirrored else weight
+
+
+def prepared_weights(
+    call: Call, weight: Shards | Tensor, shape: tuple[int, ...], output: int, mirrored: bool | None = None
+) -> list[Tensor]:
+    """A weight as an output of the operation."""
+    return call.each(
+        lambda given: _filled_up(call, as_rows(plain(given.float(), shape, mirrored), shape), output), weight
+    )
+
+
+def prepared_bias(call: Call, bias: Shards | Tensor, out_channels: int, output: int) -> list[Tensor]:
+    """A bias of any rank as an output of the operation."""
+    return call.each(
+        lambda given: _filled_up(call, given.float().reshape(1, 1, 1, -1)[..., :out_channels], output), bias
+    )
+
+
+_ELSEWHERE = frozenset(
+    """
+    batch_size dilation dram_slice_config has_bias input_dtype input_height input_layout input_memory_config input_width
+    output_padding padding stride weights_format groups in_channels kernel_size
+    """.split()
+)
+"""What the preparation is told of the convolution, which says it again when it uses the result."""
+
+
+def _check(call: Call, rest: dict[str, Any]) -> None:
+    unknown = sorted(rest.keys() - _ELSEWHERE)
+    if unknown:
+        raise call.unsupported(" and ".join(unknown))
+
+
+@across("prepare_conv_weights")
+def prepare_conv_weights(
+    call: Call,
+    *,
+    weight_tensor: Shards | Tensor,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Sequence[int],
+    groups: int = 1,
+    **rest: Any,
+) -> list[Tensor]:
+    """[O, C/groups, K, L], from the host or a device."""
+    _check(call, rest)
+    return prepared_weights(call, weight_tensor, (out_channels, in_channels // groups, *kernel_size), 0)
+
+
+@across("prepare_conv_transpose2d_weights")
+def prepare_conv_transpose2d_weights(
+    call: Call,
+    *,
+    weight_tensor: Shards | Tensor,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Sequence[int],
+    groups: int = 1,
+    mirror_kernel: bool = True,
+    **rest: Any,
+) -> list[Tensor]:
+    """[C, O/groups, K, L], from the host or a device."""
+    _check(call, rest)
+    shape = (out_channels // groups, in_channels, *kernel_size)
+    return prepared_weights(call, weight_tensor, shape, 0, not mirror_kernel)
+
+
+@across("prepare_conv_bias", "prepare_conv_transpose2d_bias")
+def prepare_conv_bias(call: Call, *, bias_tensor: Shards | Tensor, out_channels: int, **rest: Any) -> list[Tensor]:
+    """[1, 1, 1, O], from the host or a device."""
+    _check(call, rest)
+    return prepared_bias(call, bias_tensor, out_channels, 0)

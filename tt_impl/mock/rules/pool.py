@@ -1,0 +1,202 @@
+"""Pooling of images, channels last: [1, 1, N*H*W, C] or [N, H, W, C] -> [1, 1, N*H'*W', C].
+
+Windows, paddings, divisors and indices are those of ``torch.nn.functional``; a padding of four numbers is (top,
+bottom, left, right), which torch does not have, so borders are laid around the image before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards
+
+Pair = Sequence[int]
+
+
+def sides_of(padding: Pair) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right) from that or from (height, width)."""
+    if len(padding) == 4:
+        top, bottom, left, right = padding
+        return top, bottom, left, right
+    return padding[0], padding[0], padding[1], padding[1]
+
+
+def image_of(rows: Tensor, batch: int, height: int, width: int, channels: int) -> Tensor:
+    """[N, C, H, W] from a tensor with channels last, whose channels may be padded."""
+    return rows.float().reshape(batch, height, width, -1)[..., :channels].permute(0, 3, 1, 2)
+
+
+def _more_below(size: int, before: int, after: int, reach: int, stride: int, ceil_mode: bool) -> int:
+    """How many rows beyond the padding the last window of ``ceil_mode`` reaches into; negative: rows left over."""
+    span = size + before + after - reach
+    count = (-(-span // stride) if ceil_mode else span // stride) + 1
+    if ceil_mode and (count - 1) * stride >= size + before:
+        count -= 1  # a window must begin inside the image or the padding before it
+    return (count - 1) * stride + reach - (size + before + after)
+
+
+def _framed(
+    x: Tensor, kernel: Pair, stride: Pair, sides: tuple, dilation: Pair, ceil_mode: bool, fill: float
+) -> Tensor:
+    """The image with its padding, ending where the last window ends."""
+    top, bottom, left, right = sides
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    below = _more_below(x.shape[-2], top, bottom, reach[0], stride[0], ceil_mode)
+    beside = _more_below(x.shape[-1], left, right, reach[1], stride[1], ceil_mode)
+    return F.pad(x, (left, right + beside, top, bottom + below), value=fill)
+
+
+def _rows(call: Call, image: Tensor, output: int = 0) -> Tensor:
+    """Channels last, in the shape of an output; what that has more channels are zeros."""
+    shape = tuple(call.outputs[output].shape)
+    rows = image.permute(0, 2, 3, 1)
+    if shape[-1] > rows.shape[-1]:
+        rows = F.pad(rows, (0, shape[-1] - rows.shape[-1]))
+    return rows.reshape(shape)
+
+
+@across("max_pool2d")
+def max_pool2d(
+    call: Call,
+    input_tensor: Shards,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    kernel_size: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    ceil_mode: bool = False,
+    *,
+    return_indices: bool = False,
+    **placement: Any,
+) -> tuple[list[Tensor], ...]:
+    """The largest of every window; ``return_indices``: and where in its channel, row * width + column, it was."""
+    _check_placement(call, placement)
+    sides = sides_of(padding)
+
+    def pooled(rows: Tensor) -> tuple[Tensor, ...]:
+        x = image_of(rows, batch_size, input_h, input_w, channels)
+        framed = _framed(x, kernel_size, stride, sides, dilation, ceil_mode, float("-inf"))
+        values, places = F.max_pool2d(
+            framed, tuple(kernel_size), tuple(stride), 0, tuple(dilation), return_indices=True
+        )
+        if not return_indices:
+            return (_rows(call, values),)
+        row, column = places // framed.shape[-1] - sides[0], places % framed.shape[-1] - sides[2]
+        return _rows(call, values), _rows(call, row * input_w + column, 1)
+
+    return _columns(call.each(pooled, input_tensor))
+
+
+@across("avg_pool2d")
+def avg_pool2d(
+    call: Call,
+    input_tensor: Shards,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    kernel_size: Pair,
+    stride: Pair,
+    padding: Pair,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    **placement: Any,
+) -> list[Tensor]:
+    """The sum of every window over its size: all of it, or what of it lies inside the image (and its padding)."""
+    _check_placement(call, placement)
+    sides = sides_of(padding)
+    kernel, steps = tuple(kernel_size), tuple(stride)
+
+    def pooled(rows: Tensor) -> Tensor:
+        x = image_of(rows, batch_size, input_h, input_w, channels)
+        framed = _framed(x, kernel, steps, sides, (1, 1), ceil_mode, 0.0)
+        sums = F.avg_pool2d(framed, kernel, steps, divisor_override=1)
+        if divisor_override:
+            return _rows(call, sums / divisor_override)
+        top, bottom, left, right = sides
+        inside = torch.ones(1, 1, input_h, input_w)
+        counted = F.pad(inside, (left, right, top, bottom), value=float(count_include_pad))
+        missing = [framed.shape[-1] - counted.shape[-1], framed.shape[-2] - counted.shape[-2]]
+        counted = F.pad(counted, (0, missing[0], 0, missing[1]))
+        return _rows(call, sums / F.avg_pool2d(counted, kernel, steps, divisor_override=1))
+
+    return call.each(pooled, input_tensor)
+
+
+_PLACEMENT = frozenset(
+    "applied_shard_scheme deallocate_input reallocate_halo_output reallocate_output config_tensor_in_dram "
+    "dram_slice_config".split()
+)
+
+
+def _check_placement(call: Call, placement: dict[str, Any]) -> None:
+    """Only keywords that say where tensors lie may be left unused."""
+    unknown = sorted(placement.keys() - _PLACEMENT)
+    if unknown:
+        raise call.unsupported(" and ".join(unknown))
+
+
+def _columns(results: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
+    """One list per output from one tuple per device."""
+    return tuple(list(column) for column in zip(*results, strict=True))
+
+
+def _uniform(call: Call, size: int, count: int) -> None:
+    """Torch's windows, whose sizes and distances ttnn wants to be all the same."""
+    starts = [i * size // count for i in range(count)]
+    ends = [-(-(i + 1) * size // count) for i in range(count)]
+    widths = {end - start for start, end in zip(starts, ends, strict=True)}
+    steps = {b - a for a, b in pairwise(starts)}
+    if len(widths) > 1 or len(steps) > 1:
+        raise call.unsupported(f"{size} rows pooled to {count}, whose windows differ in size or distance")
+
+
+def _adaptive(call: Call, x: Shards, size: tuple[int, int, int, int], output: Pair, pool: Any) -> list[Tensor]:
+    _uniform(call, size[1], output[0])
+    _uniform(call, size[2], output[1])
+    return call.each(lambda rows: _rows(call, pool(image_of(rows, *size), tuple(output))), x)
+
+
+@across("adaptive_avg_pool2d")
+def adaptive_avg_pool2d(
+    call: Call,
+    input_tensor: Shards,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    output_size: Pair,
+    **placement: Any,
+) -> list[Tensor]:
+    """Means of windows that ttnn chooses, so many that the output has the size asked for."""
+    _check_placement(call, placement)
+    size = (batch_size, input_h, input_w, channels)
+    return _adaptive(call, input_tensor, size, output_size, F.adaptive_avg_pool2d)
+
+
+@across("adaptive_max_pool2d")
+def adaptive_max_pool2d(
+    call: Call,
+    input_tensor: Shards,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    output_size: Pair,
+    **placement: Any,
+) -> list[Tensor]:
+    """Largest values of windows that ttnn chooses, so many that the output has the size asked for."""
+    _check_placement(call, placement)
+    size = (batch_size, input_h, input_w, channels)
+    return _adaptive(call, input_tensor, size, output_size, F.adaptive_max_pool2d)

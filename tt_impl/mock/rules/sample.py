@@ -1,0 +1,106 @@
+"""Images read at other places: rotation and sampling by a grid. Channels last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
+
+
+def _pixels(image: Tensor, row: Tensor, column: Tensor, fill: float) -> Tensor:
+    """Pixels [N, ..., C] of an image [N, H, W, C] at whole rows and columns [N, ...]; ``fill`` outside."""
+    height, width = image.shape[1:3]
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    batch = torch.arange(image.shape[0]).view(-1, *[1] * (row.dim() - 1))
+    found = image[batch, row.clamp(0, height - 1), column.clamp(0, width - 1)]
+    return torch.where(inside.unsqueeze(-1), found, torch.full((), fill))
+
+
+def _between(image: Tensor, row: Tensor, column: Tensor, fill: float) -> Tensor:
+    """The same at any places: the four pixels around, weighted by how near they are."""
+    top, left = row.floor(), column.floor()
+    result = torch.zeros(1)
+    for down in (0, 1):
+        for beside in (0, 1):
+            weight = (1 - (row - top - down).abs()) * (1 - (column - left - beside).abs())
+            result = result + weight.unsqueeze(-1) * _pixels(image, (top + down).long(), (left + beside).long(), fill)
+    return result
+
+
+@per_device("rotate")
+def rotate(
+    input_tensor: Tensor,
+    angle: float,
+    *,
+    center: Sequence[float] | None = None,
+    fill: float = 0.0,
+    expand: bool = False,
+    interpolation_mode: str = "nearest",
+) -> Tensor:
+    """[N, H, W, C] turned counter-clockwise by ``angle`` degrees around ``center`` (x, y), ``fill`` from outside."""
+    if expand or interpolation_mode not in ("nearest", "bilinear"):
+        raise TypeError(f"expand={expand}, interpolation_mode='{interpolation_mode}'")
+    batch, height, width = input_tensor.shape[:3]
+    center_x, center_y = center if center is not None else ((width - 1) / 2, (height - 1) / 2)
+    sine, cosine = math.sin(math.radians(angle)), math.cos(math.radians(angle))
+    y = torch.arange(height, dtype=torch.float64).view(1, -1, 1) - center_y
+    x = torch.arange(width, dtype=torch.float64).view(1, 1, -1) - center_x
+    column, row = cosine * x - sine * y + center_x, sine * x + cosine * y + center_y
+    row, column = row.expand(batch, -1, -1), column.expand(batch, -1, -1)
+    if interpolation_mode == "nearest":
+        return _pixels(input_tensor, (row + 0.5).floor().long(), (column + 0.5).floor().long(), fill)
+    return _between(input_tensor, row.float(), column.float(), fill)
+
+
+@across("grid_sample")
+def grid_sample(
+    call: Call,
+    input_tensor: Shards,
+    grid: Shards,
+    *,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+    use_precomputed_grid: bool = False,
+    batch_output_channels: bool = False,
+) -> list[Tensor]:
+    """[N, H, W, C] read at [N, H', W', 2*K] places (x, y) from -1 to 1 -> [N, H', W'*K, C] or [N, H', W', K*C].
+
+    A precomputed grid has six numbers a place, as ``ttnn.prepare_grid_sample_grid`` makes them: row and column above
+    and left of it as 16-bit integers in bfloat16's clothes, and the weights of the four pixels around.
+    """
+    if padding_mode != "zeros" or mode not in ("bilinear", "nearest"):
+        raise call.unsupported(f"mode='{mode}', padding_mode='{padding_mode}'")
+    if use_precomputed_grid and mode != "bilinear":
+        raise call.unsupported("a precomputed grid for the nearest pixel")
+    shape = tuple(call.outputs[0].shape)
+
+    def sampled(image: Tensor, places: Tensor) -> Tensor:
+        flat = places.reshape(*places.shape[:2], -1, 6 if use_precomputed_grid else 2)
+        if use_precomputed_grid:
+            result = _weighted(image, flat)
+        else:
+            result = F.grid_sample(
+                image.permute(0, 3, 1, 2), flat.float(), mode, "zeros", align_corners=align_corners
+            ).permute(0, 2, 3, 1)
+        return result.reshape(shape)  # K places in a row: as columns, or side by side in channels
+
+    raw = [stored.reshape(grid.shape) for stored in grid.stored] if use_precomputed_grid else grid
+    return call.each(sampled, input_tensor, raw)
+
+
+def _weighted(image: Tensor, places: Tensor) -> Tensor:
+    """Pixels [N, H', W', C] by a precomputed grid [N, H', W', 6] in bfloat16."""
+    whole = places.contiguous().view(torch.int16).long()
+    row, column = whole[..., 0], whole[..., 1]
+    result = torch.zeros(1)
+    for number, (down, beside) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+        weight = places[..., 2 + number].float().unsqueeze(-1)
+        result = result + weight * _pixels(image, row + down, column + beside, 0.0)
+    return result
