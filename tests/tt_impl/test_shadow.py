@@ -22,6 +22,8 @@ ON_T3K = cases_of(
     "layout",
     "matmul",
     "norm",
+    "pool",
+    "prop_conv",
     "prop_eltwise",
     "prop_matmul",
     "prop_norm",

@@ -43,13 +43,10 @@ def conv2d(
     """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [O, C/groups, K, L] -> [1, 1, N*H'*W', O]."""
     top, bottom, left, right = sides_of(padding)
     weight_shape = (out_channels, in_channels // groups, *kernel_size)
-    config = call.kwargs.get("conv_config")
-    replicated = getattr(getattr(config, "padding_mode", None), "name", "") == "Replicate"
-    mode = "replicate" if replicated else "constant"
 
     def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = image_of(rows, batch_size, input_height, input_width, in_channels)
-        x = F.pad(x, (left, right, top, bottom), mode)
+        x = F.pad(x, (left, right, top, bottom), _border(call))
         return F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
 
     return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape)
@@ -80,7 +77,8 @@ def conv1d(
 
     def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = image_of(rows, batch_size, 1, input_length, in_channels)
-        return F.conv2d(F.pad(x, (left, right)), weight, bias, (1, stride), 0, (1, dilation), groups)
+        x = F.pad(x, (left, right, 0, 0), _border(call))
+        return F.conv2d(x, weight, bias, (1, stride), 0, (1, dilation), groups)
 
     return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape)
 
@@ -113,6 +111,8 @@ def conv_transpose2d(
     A padding takes rows away from the whole result; output padding lets it end later. A kernel that was mirrored by
     the caller (``mirror_kernel=False``) is turned back, unless it is a prepared one: its preparation was told.
     """
+    if _border(call) != "constant":
+        raise call.unsupported("a padding mode of transposed convolutions")
     top, bottom, left, right = sides_of(padding)
     weight_shape = (out_channels // groups, in_channels, *kernel_size)
 
@@ -123,6 +123,12 @@ def conv_transpose2d(
         return y if bias is None else y + bias.view(1, -1, 1, 1)
 
     return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape, not mirror_kernel)
+
+
+def _border(call: Call) -> str:
+    """What the configuration says to pad with, as torch calls it."""
+    mode = getattr(call.kwargs.get("conv_config"), "padding_mode", None)
+    return {"Replicate": "replicate", "Zeros": "constant", "": "constant"}[getattr(mode, "name", "")]
 
 
 def _results(

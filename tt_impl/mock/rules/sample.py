@@ -73,18 +73,17 @@ def grid_sample(
     """[N, H, W, C] read at [N, H', W', 2*K] places (x, y) from -1 to 1 -> [N, H', W'*K, C] or [N, H', W', K*C].
 
     A precomputed grid has six numbers a place, as ``ttnn.prepare_grid_sample_grid`` makes them: row and column above
-    and left of it as 16-bit integers in bfloat16's clothes, and the weights of the four pixels around.
+    and left of it, 16-bit integers where bfloat16 are expected, and the weights of the four pixels around; for
+    ``nearest`` only row and column, -1 outside.
     """
     if padding_mode != "zeros" or mode not in ("bilinear", "nearest"):
         raise call.unsupported(f"mode='{mode}', padding_mode='{padding_mode}'")
-    if use_precomputed_grid and mode != "bilinear":
-        raise call.unsupported("a precomputed grid for the nearest pixel")
     shape = tuple(call.outputs[0].shape)
 
     def sampled(image: Tensor, places: Tensor) -> Tensor:
-        flat = places.reshape(*places.shape[:2], -1, 6 if use_precomputed_grid else 2)
+        flat = places.reshape(*places.shape[:2], -1, 6 if use_precomputed_grid and mode == "bilinear" else 2)
         if use_precomputed_grid:
-            result = _weighted(image, flat)
+            result = _precomputed(image, flat)
         else:
             result = F.grid_sample(
                 image.permute(0, 3, 1, 2), flat.float(), mode, "zeros", align_corners=align_corners
@@ -95,10 +94,12 @@ def grid_sample(
     return call.each(sampled, input_tensor, raw)
 
 
-def _weighted(image: Tensor, places: Tensor) -> Tensor:
-    """Pixels [N, H', W', C] by a precomputed grid [N, H', W', 6] in bfloat16."""
+def _precomputed(image: Tensor, places: Tensor) -> Tensor:
+    """Pixels [N, H', W', C] by a precomputed grid [N, H', W', 6 or 2] in bfloat16."""
     whole = places.contiguous().view(torch.int16).long()
     row, column = whole[..., 0], whole[..., 1]
+    if places.shape[-1] == 2:
+        return _pixels(image, row, column, 0.0)
     result = torch.zeros(1)
     for number, (down, beside) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
         weight = places[..., 2 + number].float().unsqueeze(-1)
