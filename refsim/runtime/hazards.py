@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -116,12 +116,16 @@ class UseLog:
 
 @dataclass(frozen=True)
 class Hazard:
-    """Two uses that nothing keeps apart, in one sentence that names both ranks, steps and operations."""
+    """Two uses that nothing keeps apart, in one sentence that names both ranks, steps and operations.
+
+    ``steps`` are those of the uses, for who translates other programs' logs; the second is missing if it never came.
+    """
 
     kind: str
     sentence: str
     buffer: str
     rank: int
+    steps: Sequence[int] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.sentence}"
@@ -230,8 +234,8 @@ def _of_rank(rank: _Rank, order: _HappensBefore) -> Iterator[Hazard]:
 def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) -> Iterator[Hazard]:
     """Yield the hazards among uses that all touch the same bytes and are sorted by begin."""
 
-    def hazard(kind: str, sentence: str) -> Hazard:
-        return Hazard(kind, f"{sentence}.", name, rank.rank)
+    def hazard(kind: str, sentence: str, *of: Use | None) -> Hazard:
+        return Hazard(kind, f"{sentence}.", name, rank.rank, tuple(use.step for use in of if use))
 
     def who(use: Use) -> str:
         return _who(rank, use, order)
@@ -248,7 +252,8 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
         unwritten.add(read)
         later = next((write for write in writes if not before(read, write)), writes[0] if writes else None)
         then = f"and does not wait for {who(later)}, the first to write it" if later else "and nobody writes it"
-        yield hazard("read-before-written", f"{who(read)} reads {name} before anything is written to it, {then}")
+        sentence = f"{who(read)} reads {name} before anything is written to it, {then}"
+        yield hazard("read-before-written", sentence, read, later)
     for i, first in enumerate(uses):
         for second in uses[i + 1 :]:
             if first.end <= second.begin:
@@ -256,14 +261,13 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
             if not (first.writes or second.writes) or before(first, second) or before(second, first):
                 continue
             if first.writes and second.writes:
-                yield hazard(
-                    "write-after-write", f"{who(first)} and {who(second)} both write {name} and nothing orders the two"
-                )
+                sentence = f"{who(first)} and {who(second)} both write {name} and nothing orders the two"
+                yield hazard("write-after-write", sentence, first, second)
             else:
                 write, read = (first, second) if first.writes else (second, first)
                 if read not in unwritten:
                     sentence = f"{who(write)} writes {name} and {who(read)} reads it and nothing orders the two"
-                    yield hazard("write-while-read", sentence)
+                    yield hazard("write-while-read", sentence, first, second)
     for i, second in enumerate(writes):
         previous = next((write for write in reversed(writes[:i]) if before(write, second)), None)
         if previous is None or any(before(previous, read) and before(read, second) for read in reads):
@@ -271,7 +275,7 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
         if any(not before(read, second) and not before(second, read) for read in reads):
             continue  # reported above: the reader and the second write are not kept apart
         sentence = f"{who(second)} overwrites what {who(previous)} wrote to {name} and nobody has read it in between"
-        yield hazard("write-after-write", sentence)
+        yield hazard("write-after-write", sentence, previous, second)
 
 
 def _released_in_use(
@@ -289,7 +293,7 @@ def _released_in_use(
             then = f"rank {rank.rank} {'releases' if under_way else 'released'} it{where}"
             with_peer = f" (with rank {use.peer})" if use.peer is not None else ""
             sentence = f"{_who(rank, use, order)}{with_peer} {does} {then}."
-            yield Hazard("release-in-use", sentence, name, rank.rank)
+            yield Hazard("release-in-use", sentence, name, rank.rank, (use.step,))
 
 
 def _who(rank: _Rank, use: Use, order: _HappensBefore) -> str:

@@ -9,23 +9,21 @@ device tensor it reads. A buffer is known by an id that ttnn never gives twice a
 from __future__ import annotations
 
 import copy
-import enum
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ttnn
 
 from tt_impl.intercept import Invocation, on_device
+from tt_impl.mock.arguments import options_of, plain, tensors_of
 from tt_impl.mock.lines import user_line
+from tt_impl.mock.replicas import uneven_axes
 from tt_impl.mock.traffic import Semaphore, arguments, crossings
 
 if TYPE_CHECKING:
     from tt_impl.mock.shadow import Shadow
 
-_SHOWN = 16
-"""Of a longer list only its length is noted."""
 _NEVER_WRITE = frozenset(
     f"ttnn.{name}"
     for name in """
@@ -36,6 +34,7 @@ _NEVER_WRITE = frozenset(
     """.split()
 )
 """Operations whose result may be their input, or a view of it, without being written."""
+_READS = frozenset(f"ttnn.{name}" for name in ("to_torch", "Tensor.to_torch", "Tensor.to_numpy", "Tensor.to_list"))
 _DEALLOCATES = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate"})
 
 
@@ -50,6 +49,8 @@ class TensorUse:
         bytes: on one device, padding of tiles and pages included.
         devices: ids of the devices that hold a part, row-major in their mesh, whose shape is ``mesh``.
         memory: name of the buffer type; ``sharding`` that of the memory layout if it is not interleaved.
+        placements: per axis the dim that ttnn says is cut along it, None for replicas; often only nominal.
+        made: number of the event that gave the program this very object; -1 if none did.
     """
 
     argument: str
@@ -64,6 +65,8 @@ class TensorUse:
     devices: tuple[int, ...]
     tensor: int = 0
     mesh: tuple[int, ...] = ()
+    placements: tuple[int | None, ...] = ()
+    made: int = -1
 
 
 @dataclass
@@ -77,6 +80,7 @@ class Event:
         collectives: as :func:`tt_impl.mock.traffic.crossings` tells them.
         written: buffers among the inputs that the operation wrote.
         dead: arguments that had been deallocated before, as they were.
+        uneven: of a read to the host, the axes along which ttnn says replicas, but whose devices hold other values.
         error: name of the exception that ended the call.
     """
 
@@ -89,6 +93,7 @@ class Event:
     collectives: list[dict[str, Any]] = field(default_factory=list)
     written: tuple[int, ...] = ()
     dead: list[TensorUse] = field(default_factory=list)
+    uneven: tuple[int, ...] = ()
     error: str | None = None
 
     @property
@@ -115,7 +120,8 @@ class EventLog:
     """A handler for :func:`tt_impl.intercept.intercepted`; install it with ``first``, before all others.
 
     Args:
-        shadow: tells which buffers were written, in place or as a result that was given; without it nothing does.
+        shadow: tells which buffers were written, in place or as a result that was given, and whether replicas are
+            equal; without it nothing does.
 
     Attributes:
         events: what happened, in order.
@@ -130,6 +136,7 @@ class EventLog:
         self._shadow = shadow
         self._uses: dict[tuple[int, int], TensorUse] = {}
         self._last: dict[int, TensorUse] = {}
+        self._made: dict[int, tuple[int, int]] = {}
         self._at: dict[tuple, int] = {}
         self._known_devices: set[tuple[int, ...]] = set()
 
@@ -138,18 +145,23 @@ class EventLog:
         inputs, dead = self._inputs(named)
         live = [tensor for _, tensor in inputs]
         event = Event(len(self.events), call.name, user_line(), [self._use(*found) for found in inputs], dead=dead)
-        event.options = _options(named)
+        event.options = options_of(named)
         event.collectives = crossings(call, named, live) if live else []
         self.events.append(event)
         before = self._contents(event)
+        if call.name in _READS and live and self._shadow is not None:
+            event.uneven = uneven_axes(self._shadow, live[0], event.inputs[0].placements)
         try:
             result = call.proceed()
         except BaseException as error:
             event.error = type(error).__name__
             raise
-        event.outputs = [self._use(*found) for found in _tensors("result", result) if _alive(found[1])]
+        results = [found for found in tensors_of("result", result) if _alive(found[1])]
+        for _, tensor in results:
+            self._made[id(tensor)] = tensor.tensor_id, event.number
+        event.outputs = [self._use(*found) for found in results]
         if isinstance(result, Semaphore):
-            event.options["result"] = _plain(result)
+            event.options["result"] = plain(result)
         if call.name not in _NEVER_WRITE:
             after = self._contents(event)
             event.written = tuple(b for b, held in after.items() if held is not None and held is not before[b])
@@ -168,6 +180,11 @@ class EventLog:
             "opened": self.opened,
         }
 
+    @property
+    def sees_writes(self) -> bool:
+        """Whether ``Event.written`` is known."""
+        return self._shadow is not None
+
     def ops(self) -> Counter[str]:
         """How often each operation was called."""
         return Counter(event.op for event in self.events)
@@ -176,7 +193,7 @@ class EventLog:
         """Tensors that live on devices by argument, and those that did before they were deallocated."""
         live, dead = [], []
         for name, value in named.items():
-            for argument, tensor in _tensors(name, value):
+            for argument, tensor in tensors_of(name, value):
                 if _alive(tensor):
                     live.append((argument, tensor))
                 elif on_device(tensor) and (last := self._last.get(tensor.tensor_id)) is not None:
@@ -188,7 +205,10 @@ class EventLog:
         known = self._uses.get(key)
         if known is None:
             known = self._uses[key] = self._last[key[0]] = _described(tensor, *key)
-        return _as(argument, known)
+        use = _as(argument, known)
+        made, event = self._made.get(id(tensor), (-1, -1))
+        use.made = event if made == tensor.tensor_id else -1  # another object may live where one was
+        return use
 
     def _contents(self, event: Event) -> dict[int, Any]:
         """What the shadow keeps for the buffers among the inputs: another object after each write."""
@@ -223,19 +243,6 @@ def _alive(tensor: ttnn.Tensor) -> bool:
     return on_device(tensor) and tensor.is_allocated()
 
 
-def _tensors(name: str, value: Any) -> Iterator[tuple[str, ttnn.Tensor]]:
-    """Every tensor of an argument with its place in it."""
-    if isinstance(value, ttnn.Tensor):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors(f"{name}[{key}]", item)
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            if isinstance(item, ttnn.Tensor | list | tuple | dict):
-                yield from _tensors(f"{name}[{i}]", item)
-
-
 def _described(tensor: ttnn.Tensor, tensor_id: int, buffer: int) -> TensorUse:
     device, memory = tensor.device(), tensor.memory_config()
     shape, rows = tensor.shape, device.shape
@@ -257,40 +264,5 @@ def _described(tensor: ttnn.Tensor, tensor_id: int, buffer: int) -> TensorUse:
         devices=tuple(held),
         tensor=tensor_id,
         mesh=mesh,
+        placements=tuple(getattr(p, "dim", None) for p in tensor.tensor_topology().placements()),
     )
-
-
-def _options(named: dict[str, Any]) -> dict[str, Any]:
-    options = {name: _plain(value) for name, value in named.items() if not isinstance(value, ttnn.Tensor)}
-    if semaphores := [address for value in named.values() for address in _semaphores(value)]:
-        options["semaphores"] = semaphores
-    return options
-
-
-def _semaphores(value: Any) -> list[int]:
-    if isinstance(value, Semaphore):
-        return [ttnn.get_global_semaphore_address(value)]
-    if isinstance(value, list | tuple) and len(value) <= _SHOWN:
-        return [address for item in value for address in _semaphores(item)]
-    return []
-
-
-def _plain(value: Any) -> Any:
-    """An argument as a JSON value: names of enums, addresses of semaphores, else the name of its type."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, Semaphore):
-        return ttnn.get_global_semaphore_address(value)
-    if isinstance(value, ttnn.Tensor):
-        return f"buffer {value.buffer_unique_id()}" if _alive(value) else "host tensor"
-    if isinstance(value, ttnn.MemoryConfig):
-        return f"{value.buffer_type.name} {value.memory_layout.name}"
-    if isinstance(value, ttnn.Shape | ttnn.MeshShape):
-        return [int(n) for n in value]
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value] if len(value) <= _SHOWN else f"{len(value)} values"
-    if (fidelity := getattr(value, "math_fidelity", None)) is not None:
-        return {"math_fidelity": fidelity.name, "fp32_dest_acc_en": getattr(value, "fp32_dest_acc_en", None)}
-    return type(value).__name__

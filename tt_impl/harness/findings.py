@@ -1,0 +1,58 @@
+"""What is wrong with a program's collectives and memory, found without a reference: ``find(log)``.
+
+| kind | what it means |
+|---|---|
+| ring-without-link | a ring over devices whose last has no link back to the first |
+| too-many-links | more links than neighbours have |
+| not-neighbours | devices that follow each other along an axis have no link (note) |
+| small-buffer | a persistent buffer cannot hold what the collective writes |
+| semaphore-twice | one semaphore given twice to one collective |
+| semaphore-in-flight | a semaphore is signalled while a device that lags may still wait for it |
+| buffer-in-use | memory is written by other devices while one that lags may still use it |
+| stale-read | a collective's result is read after a later one has overwritten its buffer |
+| never-written | memory is read that was allocated and never written (a note where the host reads it) |
+| freed | a tensor is used after it was deallocated |
+| uneven-replicas | one replica is read, but devices hold different ones |
+| partial-sum | sums over part of a cut dimension are used as if they were whole |
+| bias-summed | a bias is added on every device to sums that are added up afterwards |
+| unused-result | nothing reads the result of a collective (note) |
+| submeshes-differ | submeshes that start with the same collectives go on with others (note) |
+"""
+
+from __future__ import annotations
+
+from tt_impl.harness.fabric import Links, cluster_links, wires
+from tt_impl.harness.finding import ERROR, NOTE, Finding, once
+from tt_impl.harness.memory_use import freed, never_written, stale, too_small, unused
+from tt_impl.harness.order import in_flight, twice
+from tt_impl.harness.submeshes import submeshes_differ, uneven_replicas
+from tt_impl.harness.sums import partial_sums
+from tt_impl.mock.events import EventLog
+
+__all__ = ["ERROR", "NOTE", "Finding", "find"]
+
+_CHECKS = (
+    twice,
+    in_flight,
+    too_small,
+    never_written,
+    freed,
+    stale,
+    uneven_replicas,
+    partial_sums,
+    unused,
+    submeshes_differ,
+)
+
+
+def find(log: EventLog, links: Links | None = None) -> list[Finding]:
+    """The findings of a watched program in its order, each line of the program once per kind.
+
+    Args:
+        log: the program's events.
+        links: how many Ethernet links two devices have, by their ids; the mock cluster's by default.
+    """
+    found = [*wires(log, cluster_links() if links is None else links)]
+    for check in _CHECKS:
+        found += check(log)
+    return once(found)
