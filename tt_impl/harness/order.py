@@ -26,7 +26,7 @@ from tt_impl.mock.events import Event, EventLog, TensorUse
 
 _TICKS = 16
 """Of the clock, per event: beginning, exchange, transfers, end."""
-_BEGIN, _TOLD, _TELL, _KNOWN, _SEND, _ARRIVED, _END = 1, 3, 4, 6, 8, 12, 14
+_BEGIN, _HEARD, _TELL, _KNOWN, _SEND, _ARRIVED, _END = 1, 3, 4, 6, 8, 12, 14
 _SIGNALS, _DATA = 0, 1
 _NOBODY = -1
 _LOCAL = frozenset({"ring_attention"})
@@ -140,7 +140,7 @@ class _Model:
         """Everybody tells the hub that it has come here, and the hub tells everybody."""
         for rank in ranks:
             if rank != hub:
-                self._message(event, rank, hub, _BEGIN, _TOLD)
+                self._message(event, rank, hub, _BEGIN, _HEARD)
         for rank in ranks:
             if rank != hub:
                 self._message(event, hub, rank, _TELL, _KNOWN)
@@ -180,7 +180,8 @@ class _Model:
                 if len(members) > 1:
                     self._exchange(event, members, members[0])
                     for place in _written(event):
-                        self._remote(event, members, self._numbers[place])
+                        if place in self._numbers:
+                            self._remote(event, members, self._numbers[place])
 
     def _remote(self, event: Event, members: list[int], buffer: int) -> None:
         """Each member writes into the next one's memory, which that one needs until the collective's end."""

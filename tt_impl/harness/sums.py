@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tt_impl.harness.finding import Finding, at
-from tt_impl.harness.reads import HOST, read_by
+from tt_impl.harness.reads import HOST, is_given
 from tt_impl.mock.events import Event, EventLog, TensorUse
 
 _MATMULS = frozenset(f"ttnn.{name}" for name in ("linear", "matmul", "experimental.minimal_matmul"))
@@ -53,7 +53,7 @@ def partial_sums(log: EventLog) -> Iterator[Finding]:
             continue
         if event.op in _FROM_HOST and not event.inputs:
             weights |= {use.buffer: use for use in event.outputs}
-        held = [parts[use.buffer] for use in read_by(event) if use.buffer in parts]
+        held = [parts[use.buffer] for use in event.inputs if use.buffer in parts and not is_given(use)]
         part = next(iter(held), None)
         made = _made(event, weights)
         if part is not None and event.op not in HOST:

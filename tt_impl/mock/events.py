@@ -18,7 +18,7 @@ import ttnn
 from tt_impl.intercept import Invocation, on_device
 from tt_impl.mock.arguments import options_of, plain, tensors_of
 from tt_impl.mock.lines import user_line
-from tt_impl.mock.replicas import uneven_axes
+from tt_impl.mock.replicas import placements_of, uneven_axes
 from tt_impl.mock.traffic import Semaphore, arguments, crossings
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class EventLog:
         self.events.append(event)
         before = self._contents(event)
         if call.name in _READS and live and self._shadow is not None:
-            event.uneven = uneven_axes(self._shadow, live[0], event.inputs[0].placements)
+            event.uneven = uneven_axes(self._shadow, live[0])
         try:
             result = call.proceed()
         except BaseException as error:
@@ -264,5 +264,5 @@ def _described(tensor: ttnn.Tensor, tensor_id: int, buffer: int) -> TensorUse:
         devices=tuple(held),
         tensor=tensor_id,
         mesh=mesh,
-        placements=tuple(getattr(p, "dim", None) for p in tensor.tensor_topology().placements()),
+        placements=placements_of(tensor),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,12 +13,19 @@ if TYPE_CHECKING:
     from tt_impl.mock.shadow import Shadow
 
 
-def uneven_axes(shadow: Shadow, tensor: ttnn.Tensor, placements: Sequence[int | None]) -> tuple[int, ...]:
+def placements_of(tensor: ttnn.Tensor) -> tuple[int | None, ...]:
+    """Per axis of the distribution that ttnn knows of, the dim that is cut along it, None for replicas."""
+    return tuple(getattr(placement, "dim", None) for placement in tensor.tensor_topology().placements())
+
+
+def uneven_axes(shadow: Shadow, tensor: ttnn.Tensor) -> tuple[int, ...]:
     """Axes that ttnn's topology of ``tensor`` calls replicated although devices along them hold other values.
 
-    ``placements`` has the dim that is cut per axis, None for replicas; one entry for a whole mesh stands for all its
-    axes. A tensor whose values nobody knows has no such axes.
+    A distribution over the mesh as a whole stands for both axes. What nobody knows the values of has no such axes.
     """
+    placements = placements_of(tensor)
+    if None not in placements:
+        return ()
     try:
         shards = shadow.store.read(tensor, "replicas")
     except ShadowError:
@@ -28,7 +34,7 @@ def uneven_axes(shadow: Shadow, tensor: ttnn.Tensor, placements: Sequence[int | 
     if len(shards) != rows * columns or len(shards) == 1:
         return ()
     if len(placements) == 1:
-        placements = tuple(placements) * 2
+        placements *= 2
     return tuple(axis for axis, dim in enumerate(placements) if dim is None and not _equal_along(shards, axis))
 
 

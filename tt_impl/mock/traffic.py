@@ -80,6 +80,12 @@ _POSITIONS: dict[str, tuple[str, ...]] = {
     "ttnn.fused_rms_minimal": ("input_tensor", "program_config", "cluster_axis", "mesh_device", "global_semaphore"),
 }  # fmt: skip
 """Names of arguments that ttnn's documentation lets come by position."""
+_OVERLOADED = {
+    "ttnn.experimental.all_gather_async": ("dim", "cluster_axis"),
+    "ttnn.experimental.all_gather_async_reversed": ("dim", "cluster_axis"),
+    "ttnn.experimental.reduce_scatter_minimal_async": ("dim",),
+}
+"""Operations whose places mean different things in different overloads, and their whole numbers."""
 
 
 def arguments(call: Invocation) -> dict[str, Any]:
@@ -87,15 +93,15 @@ def arguments(call: Invocation) -> dict[str, Any]:
     names = _POSITIONS.get(call.name, ())
     named = {names[i] if i < len(names) else str(i): value for i, value in enumerate(call.args)}
     named |= call.kwargs
-    if call.name.startswith(("ttnn.experimental.all_", "ttnn.experimental.reduce_scatter")):
-        _overloaded(named)
+    if call.name in _OVERLOADED:
+        _by_type(named, _OVERLOADED[call.name])
     return named
 
 
-def _overloaded(named: dict[str, Any]) -> None:
-    """Name positional arguments of overloads by their types: the first whole number is a dim, the second an axis."""
+def _by_type(named: dict[str, Any], whole: tuple[str, ...]) -> None:
+    """Name arguments that came by position by their types; ``whole`` are the names of the whole numbers, in order."""
     numbers = [name for name in named if name.isdigit() and type(named[name]) is int]
-    for name in ("dim", "cluster_axis"):
+    for name in whole:
         if name not in named and numbers:
             named[name] = named.pop(numbers.pop(0))
     for name in [name for name in named if name.isdigit()]:

@@ -1,0 +1,45 @@
+"""Programs of ``tests/harness/programs`` on one mock mesh in a process of its own, and what is found in each, as JSON.
+
+python -m tests.harness.watching MESH FOLDER MODULE   writes FOLDER/MODULE.json: findings by "program wrong|right"
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import sys
+import traceback
+from pathlib import Path
+
+
+def main(mesh_name: str, folder: str, module: str) -> None:
+    from tests.tt_impl.env import Env
+    from tt_impl.cluster import derive_fabric, opened
+    from tt_impl.harness.findings import find
+    from tt_impl.harness.session import watched
+    from tt_impl.mesh import Mesh
+    from tt_impl.mock import prepare
+
+    spec = prepare(mesh_name)
+    fabric = derive_fabric(spec)
+    programs = importlib.import_module(f"tests.harness.programs.{module}")
+    found = {}
+    with opened(spec, fabric) as device:
+        mesh = Mesh(device, spec, "mock", fabric)
+        for name in programs.EXPECTED:
+            for wrong in (True, False):
+                with watched() as session:
+                    try:
+                        getattr(programs, name)(Env(mesh, session.shadow), wrong)
+                        error = None
+                    except Exception:
+                        error = traceback.format_exc(limit=-6)
+                findings = [finding.to_json() for finding in find(session.log)]
+                found[f"{name} {'wrong' if wrong else 'right'}"] = {"error": error, "findings": findings}
+                gc.collect()
+    Path(folder, f"{module}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
