@@ -58,14 +58,14 @@ OPERANDS = ("input_tensor", "input_tensor_a", "input_a", "other_tensor", "input_
 
 def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[Any], **options: Any) -> list[Tensor]:
     """The gradient of every operand that is a tensor; zeros where the function does not depend on it."""
-    with torch.enable_grad():
-        leaves = [x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for x in operands]
+    with torch.enable_grad():  # in float64, for derivatives that are small differences
+        leaves = [x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in operands]
         result = function(*leaves, **options)
         wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not result.requires_grad:
             return [torch.zeros_like(leaf) for leaf in wanted]
-        found = torch.autograd.grad(result, wanted, grad.expand(result.shape), allow_unused=True)
-    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(wanted, found, strict=True)]
+        found = torch.autograd.grad(result, wanted, grad.to(result.dtype).expand(result.shape), allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g.float() for leaf, g in zip(wanted, found, strict=True)]
 
 
 def _backward(function: Callable[..., Tensor], skipped: int = 0, **defaults: Any) -> Callable[..., list[Tensor]]:

@@ -15,7 +15,7 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.intercept import tensors_in
-from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain
+from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain, packed
 from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.values import INTEGERS
 
@@ -46,10 +46,10 @@ def shift_left(a: Tensor, b: Tensor) -> Tensor:
 
 
 def shift_right(a: Tensor, b: Tensor) -> Tensor:
-    """Arithmetic: the sign stays."""
-    if bool(((b < 0) | (b > 31)).any()):
-        raise TypeError("a right shift by less than 0 or more than 31 bits is not known")
-    return a >> b
+    """Arithmetic: the sign stays; counts above 31 are 31."""
+    if bool((b < 0).any()):
+        raise TypeError("a right shift by less than 0 bits is not known")
+    return a >> b.clamp(max=31)
 
 
 def shift_right_logical(a: Tensor, b: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ BINARY: dict[str, Callable[..., Tensor]] = {
     "bitwise_xor": torch.bitwise_xor,
     "div": divide,
     "div_no_nan": lambda a, b: torch.where(b == 0, 0.0, a / b),
-    "divide": operator.truediv,
+    "divide": divide,
     "eq": torch.eq,
     "floor_div": lambda a, b: torch.floor(a / b),
     "fmod": _whole(torch.fmod),
@@ -110,6 +110,9 @@ IN_PLACE = {"divide_": "divide"} | {
 EXACT = frozenset({"div_no_nan", "floor_div", "fmod", "maximum", "minimum", "pow", "remainder"})
 """With a number as second operand these are operations of one tensor, and the number is a parameter in float32."""
 
+DIVISIONS = frozenset({"ttnn.div", "ttnn.divide", "ttnn.divide_"})
+"""0 / 0 is infinite where the result is bfloat16."""
+
 DROPS_ACTIVATIONS = frozenset({"maximum", "minimum", "remainder"})
 """With a number as second operand ttnn takes activations for these and does not apply them."""
 
@@ -142,6 +145,8 @@ def _apply(
         after, before_a, before_b = activations
         x, y = chain(x, before_a), chain(y, before_b)
         result = function(x, y, **options)
+        if call.name in DIVISIONS and call.outputs[0].dtype == ttnn.bfloat16:
+            result = packed(result, x, y)
         return chain(as_numbers(result, x), after)
 
     return call.each(one, *_operands(call, a, b))

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import per_device
+from tt_impl.mock.rules.registry import Call, across, per_device
 
 Number = int | float
 
@@ -49,6 +50,12 @@ def xielu(x: Tensor, alpha_p: float = 0.8, alpha_n: float = 0.8) -> Tensor:
     """Positive side a parabola, negative side an exponential, with beta = 0.5 and eps = -1e-6."""
     negative = alpha_n * torch.expm1(x.clamp(max=-1e-6)) - alpha_n * x
     return torch.where(x > 0, alpha_p * x * x, negative) + 0.5 * x
+
+
+def exp2(x: Tensor) -> Tensor:
+    """Results too small for a normal float32 are zero."""
+    result = torch.exp2(x.float())
+    return torch.where(result < torch.finfo(torch.float32).tiny, 0.0, result)
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
@@ -104,13 +111,13 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "atan": torch.atan,
     "atanh": torch.atanh,
     "bitwise_not": torch.bitwise_not,
-    "cbrt": lambda x: torch.sign(x) * torch.abs(x).pow(1 / 3),
+    "cbrt": lambda x: (torch.sign(x) * torch.abs(x.double()).pow(1 / 3)).float(),
     "ceil": torch.ceil,
     "celu": celu,
     "clamp": clamp,
     "clip": clamp,
     "cos": torch.cos,
-    "cosh": torch.cosh,
+    "cosh": lambda x: torch.cosh(x.double()).float(),
     "deg2rad": torch.deg2rad,
     "digamma": torch.digamma,
     "elu": elu,
@@ -119,7 +126,7 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "erfc": torch.erfc,
     "erfinv": torch.erfinv,
     "exp": torch.exp,
-    "exp2": torch.exp2,
+    "exp2": exp2,
     "expm1": torch.expm1,
     "fill": fill,
     "floor": torch.floor,
@@ -127,14 +134,14 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "gelu": gelu,
     "gez": lambda x: x >= 0,
     "gtz": lambda x: x > 0,
-    "hardmish": lambda x: x * (x + 2).clamp(0, 2) / 2,
+    "hardmish": lambda x: x * ((x + 2).clamp(0, 2) / 2),
     "hardshrink": lambda x, lambd=0.5: F.hardshrink(x, lambd),
     "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish,
     "hardtanh": lambda x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val),
     "heaviside": lambda x, value: torch.heaviside(x, torch.as_tensor(value, dtype=x.dtype)),
     "i0": torch.special.i0,
-    "i1": torch.special.i1,
+    "i1": lambda x: torch.special.i1(x.clamp(-88.5, 88.5)),  # as far as a device goes
     "identity": lambda x: x,
     "isfinite": torch.isfinite,
     "isinf": torch.isinf,
@@ -176,7 +183,7 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "signbit": torch.signbit,
     "silu": F.silu,
     "sin": torch.sin,
-    "sinh": torch.sinh,
+    "sinh": lambda x: torch.sinh(x.double()).float(),
     "softcap": lambda x, beta: beta * torch.tanh(x / beta),
     "softplus": softplus,
     "softshrink": lambda x, lambd=0.5: F.softshrink(x, lambd),
@@ -193,6 +200,9 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "trunc": torch.trunc,
     "xielu": xielu,
 }
+
+OUT_OF_DOMAIN = frozenset({"acos", "acosh", "asin", "atanh"})
+"""Outside their domain the result is infinite where it is bfloat16, and NaN where it is float32."""
 
 ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "add_unary_sfpu": lambda x, value: x + value,
@@ -252,6 +262,14 @@ def chain(x: Tensor, activations: Sequence[Any] | None) -> Tensor:
     return x
 
 
+def packed(result: Tensor, *inputs: Tensor) -> Tensor:
+    """As bfloat16 leaves the vector unit: NaN that no input held has become infinity."""
+    made = result.isnan()
+    for x in inputs:
+        made = made & ~x.isnan()
+    return result.masked_fill(made, float("inf"))
+
+
 def _unary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def rule(input_tensor: Tensor, *parameters: Any, **options: Any) -> Tensor:
         return as_numbers(function(input_tensor, *parameters, **options), input_tensor)
@@ -259,8 +277,20 @@ def _unary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return rule
 
 
+def _bounded(function: Callable[[Tensor], Tensor]) -> Callable[..., list[Tensor]]:
+    def rule(call: Call, input_tensor: Any) -> list[Tensor]:
+        if call.outputs[0].dtype != ttnn.bfloat16:
+            return call.each(function, input_tensor)
+        return call.each(lambda x: packed(function(x), x), input_tensor)
+
+    return rule
+
+
 for _name, _function in UNARY.items():
-    per_device(_name)(_unary(_function))
+    if _name in OUT_OF_DOMAIN:
+        across(_name)(_bounded(_function))
+    else:
+        per_device(_name)(_unary(_function))
 
 
 @per_device("unary_chain")
