@@ -13,6 +13,7 @@ from torch import Tensor
 from tt_impl.mock.rules.registry import Call, across, per_device
 
 Number = int | float
+UNWRITTEN = 2**32 - 1
 REDUCTIONS = {"add": "sum", "sum": "sum", "multiply": "prod", "prod": "prod", "amax": "amax", "amin": "amin"}
 
 
@@ -62,19 +63,25 @@ def indexed_fill(batch_id: Tensor, input_tensor_a: Tensor, input_tensor_b: Tenso
 
 @across("nonzero")
 def nonzero(call: Call, input_tensor: Any) -> tuple:
-    """How many values are not zero, and their places in the last dim; beyond the count the places say nothing."""
-    shapes = [tuple(t.shape) for t in call.outputs]
+    """How many values are not zero, as the first of [1, 1, 1, 8], and their places (n, c, h, w) one after the other.
+
+    What lies behind the count and behind the places is not written.
+    """
+    count_shape, places_shape = (tuple(t.shape) for t in call.outputs)
 
     def one(x: Tensor) -> tuple[Tensor, Tensor]:
-        found = torch.nonzero(x.flatten()).flatten()
-        count = torch.zeros(math.prod(shapes[0]), dtype=torch.int64)
-        count[0] = found.numel()
-        places = torch.zeros(math.prod(shapes[1]), dtype=torch.int64)
-        places[: found.numel()] = found
-        return count.reshape(shapes[0]), places.reshape(shapes[1])
+        found = torch.nonzero(x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)))
+        return _first(torch.tensor([len(found)]), count_shape), _first(found.flatten(), places_shape)
 
     pairs = call.each(one, input_tensor)
     return [p[0] for p in pairs], [p[1] for p in pairs]
+
+
+def _first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of uint32 that begins with ``values``; the rest is what unwritten memory reads as here."""
+    result = torch.full((math.prod(shape),), UNWRITTEN, dtype=torch.int64)
+    result[: values.numel()] = values
+    return result.reshape(shape)
 
 
 @per_device("embedding")

@@ -16,18 +16,32 @@ Dims = int | Sequence[int] | None
 
 
 def dims_of(x: Tensor, dim: Dims) -> tuple[int, ...]:
-    """``dim`` as a tuple of dims; None are all of them."""
-    if dim is None:
-        return tuple(range(x.dim()))
-    return (dim,) if isinstance(dim, int) else tuple(dim)
+    """``dim`` as a tuple of dims; None and an empty list are all of them."""
+    dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
+    return dims or tuple(range(x.dim()))
+
+
+def _scaled(x: Tensor, scalar: Number) -> Tensor:
+    """The reductions' ``scalar`` multiplies what goes in."""
+    return x if scalar == 1 else x * scalar
 
 
 def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def rule(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0) -> Tensor:
-        """``scalar`` multiplies what is reduced."""
-        dims = dims_of(input_tensor, dim)
-        result = function(input_tensor, dim=dims, keepdim=keepdim) if dims else input_tensor
-        return result if scalar == 1 else result * scalar
+        if not input_tensor.dim():
+            return _scaled(input_tensor, scalar)
+        return function(_scaled(input_tensor, scalar), dim=dims_of(input_tensor, dim), keepdim=keepdim)
+
+    return rule
+
+
+def _extreme(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    plain = _reduction(function)
+
+    def rule(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0) -> Tensor:
+        if scalar < 0:
+            raise TypeError("a negative scalar is not known: it would turn the order around")
+        return plain(input_tensor, dim, keepdim, scalar=scalar)
 
     return rule
 
@@ -36,17 +50,18 @@ def _mean(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     return x.float().mean(dim, keepdim)
 
 
-for _name, _function in {"sum": torch.sum, "mean": _mean, "max": torch.amax, "min": torch.amin}.items():
-    per_device(_name)(_reduction(_function))
+per_device("sum")(_reduction(torch.sum))
+per_device("mean")(_reduction(_mean))
+per_device("max")(_extreme(torch.amax))
+per_device("min")(_extreme(torch.amin))
 
 
 @per_device("var")
 def var(
     input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0, correction: bool = True
 ) -> Tensor:
-    if scalar != 1:
-        raise TypeError("a scalar other than 1 is not known")
-    return input_tensor.var(dims_of(input_tensor, dim), correction=int(correction), keepdim=keepdim)
+    x = _scaled(input_tensor, scalar)
+    return x.var(dims_of(x, dim), correction=int(correction), keepdim=keepdim)
 
 
 @per_device("std")
@@ -132,8 +147,8 @@ def intimg(x: Tensor) -> Tensor:
 
 @per_device("ema")
 def ema(input_tensor: Tensor, alpha: float) -> Tensor:
-    """[1, B, C, T]: y_t = alpha * y_(t-1) + (1 - alpha) * x_t along T, starting with y_0 = x_0."""
-    result, state = torch.empty_like(input_tensor), input_tensor[..., 0]
+    """[1, B, C, T]: y_t = alpha * y_(t-1) + (1 - alpha) * x_t along T, where what comes before x_0 is zero."""
+    result, state = torch.empty_like(input_tensor), torch.zeros_like(input_tensor[..., 0])
     for step in range(input_tensor.shape[-1]):
         state = alpha * state + (1 - alpha) * input_tensor[..., step]
         result[..., step] = state
@@ -141,7 +156,8 @@ def ema(input_tensor: Tensor, alpha: float) -> Tensor:
 
 
 @per_device("experimental.fast_reduce_nc")
-def fast_reduce_nc(input: Tensor, *, dims: Sequence[int]) -> Tensor:
+def fast_reduce_nc(input: Tensor, *, dims: Sequence[int], output: Any = None) -> Tensor:
+    """``output`` is written and not read."""
     return input.sum(tuple(dims), keepdim=True)
 
 
