@@ -24,6 +24,7 @@ ON_T3K = cases_of(
     "norm",
     "pool",
     "prop_conv",
+    "prop_backward",
     "prop_binary",
     "prop_eltwise",
     "prop_matmul",
