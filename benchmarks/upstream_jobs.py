@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 UNIT, DIT = "tests/ttnn/unit_tests", "models/tt_dit/tests"
@@ -140,11 +141,11 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     lines = out / f"{job.name}.jsonl"
     lines.unlink(missing_ok=True)
     begin = time.monotonic()
-    with open(out / f"{job.name}.log", "w", encoding="utf-8") as log:
+    with open(out / f"{job.name}.log", "w", encoding="utf-8") as log, TemporaryDirectory() as cache:
         process = subprocess.Popen(
             command(job, lines, timeout_s),
             cwd=tree,
-            env=environment(tree, job),
+            env=environment(tree, job) | {"TT_DIT_CACHE_DIR": cache},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -28,7 +28,6 @@ LEFT_OUT = {
 }
 _PASSED = {"own": OWN, "fallback": FALLBACK, "no-device": NO_DEVICE, "expected": OWN}
 _NO_VERDICT = ("timeout",)
-_COLLECTION = re.compile(r"^ERROR (?P<file>[^\s:]+\.py)(?: - (?P<why>.*))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,12 @@ def read(folder: Path) -> Run:
     run = Run()
     seen: set[str] = set()
     for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            case = classified(json.loads(line))
-            if case.id not in seen:
-                seen.add(case.id)
-                run.cases.append(case)
-    for path in sorted(folder.glob("*.log")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        run.modules.update({m["file"]: (m["why"] or "").strip() for m in _COLLECTION.finditer(text)})
+        for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            if "::" not in line["id"]:
+                run.modules[line["id"]] = line.get("message") or ""
+            elif line["id"] not in seen:
+                seen.add(line["id"])
+                run.cases.append(classified(line))
     for path in sorted(folder.glob("*.done")):
         end = json.loads(path.read_text(encoding="utf-8"))
         run.seconds += end["seconds"]
