@@ -20,6 +20,10 @@ LARGE = (
     (r"wan_attention\[.*(5b-720p|14b-480p|14b-720p)", "Wan2.2's attention at 24,800 to 75,600 tokens"),
     (r"ring_joint_sdpa.*(wan_14b|mochi)", "ring attention at 32,760 to 75,600 tokens"),
     (r"mochi.*\[.*long_seq", "Mochi at 44,520 tokens"),
+    (r"mochi.*large_latent", "the whole VAE of Mochi"),
+    (r"test_wan_(de|en)coder\w*\[.*(\d\df|5f|720p)", "the whole VAE of Wan2.2 on 5 to 81 frames, or at 720p"),
+    (r"test_wan_(de|en)coder_production", "the whole VAE of Wan2.2 on 7 latent frames"),
+    (r"ltx_video_decoder.*(512x832|544x960|1088x)", "the whole VAE of LTX at 512 x 832 and more"),
     (r"linear.*\[.*mochi_spatial", "a linear of 44,520 rows"),
     (r"feedforward.*\[.*mochi_spatial", "a feed-forward of 44,520 rows"),
 )
