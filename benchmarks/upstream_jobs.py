@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 UNIT, DIT = "tests/ttnn/unit_tests", "models/tt_dit/tests"
 PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_transformer_accuracy")
 """Files of tt_dit that run whole pipelines with downloaded weights and prompts; they are left out and listed."""
-FUNCTIONS_PER_JOB = 160
+FUNCTIONS_PER_JOB = 250
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,7 @@ def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: flo
     """Run the jobs that have no end yet, ``workers`` at once, and print each end."""
     out.mkdir(parents=True, exist_ok=True)
     todo = [job for job in jobs if not (out / f"{job.name}.done").exists()]
+    todo.sort(key=lambda job: -len(job.files))  # the longest first
     print(f"{len(todo)} of {len(jobs)} jobs to run, {workers} at once", flush=True)
     with ThreadPoolExecutor(workers) as pool:
         for number, text in enumerate(pool.map(lambda job: _run_one(tree, job, out, timeout_s), todo), 1):
@@ -145,7 +146,8 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
         process = subprocess.Popen(
             command(job, lines, timeout_s),
             cwd=tree,
-            env=environment(tree, job) | {"TT_DIT_CACHE_DIR": cache},
+            env=environment(tree, job)
+            | {"TT_DIT_CACHE_DIR": cache, "UPSTREAM_LEFT_OUT": str(out / f"{job.name}.left")},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

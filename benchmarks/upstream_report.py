@@ -29,7 +29,7 @@ WEIGHTS = (
     "tt_dit's tests load models from Hugging Face. Here `from_pretrained` gives seeded random weights at the published "
     "widths with one or two layers, and tokenizers give seeded ids; nothing that a test asserts is changed. Left out "
     "before the sample is drawn: whole pipelines (their weights and prompts need a download), cases that ask for more "
-    "than eight devices, and cases of 24,800 tokens and more."
+    "than eight devices, and cases that take a CPU more than minutes."
 )
 
 
@@ -85,6 +85,9 @@ def _suite(run: Run) -> list[str]:
         "",
         *_left_out(run),
     ]
+    if run.not_drawn:
+        drawn = ", ".join(f"{n} {why}" for why, n in sorted(run.not_drawn.items()))
+        lines += ["", f"Not drawn from: {drawn}."]
     if run.cut:
         lines += ["", f"Processes ended because of their time: {', '.join(sorted(run.cut))}."]
     return lines

@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,14 +45,23 @@ def large(case: str) -> str:
     return next((why for pattern, why in LARGE if re.search(pattern, case)), "")
 
 
+def left_out(item: Any) -> str:
+    """Why a pytest item is not for this run, or an empty text."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if devices_of(parameters.get("mesh_device")) > DEVICES:
+        return "more than eight devices"
+    why = large(item.nodeid)
+    if os.environ.get("UPSTREAM_LARGE") == "1":
+        return "" if why else "not large"
+    return why
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before the sample is drawn."""
-    wanted = os.environ.get("UPSTREAM_LARGE") == "1"
-    kept, left = [], []
-    for item in items:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        fits = devices_of(parameters.get("mesh_device")) <= DEVICES and bool(large(item.nodeid)) == wanted
-        (kept if fits else left).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left)
+    """Before the sample is drawn; ``UPSTREAM_LEFT_OUT`` names a file that gets the counts by reason."""
+    reasons = [left_out(item) for item in items]
+    config.hook.pytest_deselected(items=[item for item, why in zip(items, reasons, strict=True) if why])
+    items[:] = [item for item, why in zip(items, reasons, strict=True) if not why]
+    if path := os.environ.get("UPSTREAM_LEFT_OUT"):
+        counted = Counter(why for why in reasons if why)
+        Path(path).write_text(json.dumps(counted) + "\n", encoding="utf-8")

@@ -59,11 +59,13 @@ class Run:
     Attributes:
         modules: file of the tree to the error of its import.
         cut: names of jobs that were ended because of their time.
+        not_drawn: cases that were left out before the sample was drawn, by reason.
     """
 
     cases: list[Case] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
+    not_drawn: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
@@ -78,6 +80,8 @@ def read(folder: Path) -> Run:
             elif line["id"] not in seen:
                 seen.add(line["id"])
                 run.cases.append(classified(line))
+    for path in sorted(folder.glob("*.left")):
+        run.not_drawn.update(json.loads(path.read_text(encoding="utf-8")))
     for path in sorted(folder.glob("*.done")):
         end = json.loads(path.read_text(encoding="utf-8"))
         run.seconds += end["seconds"]

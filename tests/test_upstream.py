@@ -125,12 +125,12 @@ def _tree(root, files):
 
 
 def test_unit_jobs_share_the_cases_by_functions(tmp_path):
-    tree = _tree(tmp_path, {"operations/a/test_a.py": 30, "operations/a/test_b.py": 140, "base/test_c.py": 30})
-    jobs = {job.name: job for job in upstream_jobs.unit_jobs(tree, 400, 3, "7", 60)}
+    tree = _tree(tmp_path, {"operations/a/test_a.py": 30, "operations/a/test_b.py": 240, "base/test_c.py": 30})
+    jobs = {job.name: job for job in upstream_jobs.unit_jobs(tree, 600, 3, "7", 60)}
     assert sorted(jobs) == ["unit-base-0", "unit-operations-a-0", "unit-operations-a-1"]
     quotas = {name: next(o for o in job.options if "cases" in o) for name, job in jobs.items()}
     assert quotas["unit-base-0"] == quotas["unit-operations-a-0"] == "--ttnn-mock-cases=60"
-    assert quotas["unit-operations-a-1"] == "--ttnn-mock-cases=280"
+    assert quotas["unit-operations-a-1"] == "--ttnn-mock-cases=480"
     assert all("--ttnn-mock-seed=7" in job.options and "--ttnn-mock-sample=3" in job.options for job in jobs.values())
 
 
@@ -163,6 +163,19 @@ def test_a_job_is_run_once_and_a_slow_one_is_cut(tmp_path, capsys):
 @pytest.mark.parametrize(("value", "devices"), [((2, 4), 8), (4, 4), ((4, 8), 32), (None, 1), ("T3K", 1)])
 def test_devices_that_a_case_asks_for(value, devices):
     assert upstream_select.devices_of(value) == devices
+
+
+class Item:
+    def __init__(self, nodeid, **parameters):
+        self.nodeid, self.callspec = nodeid, type("Callspec", (), {"params": parameters})
+
+
+@pytest.mark.parametrize(("wanted", "kept"), [("0", "test_small[2x4]"), ("1", "test_mochi_block[long_seq-2x4]")])
+def test_a_run_has_small_cases_or_large_ones(wanted, kept, monkeypatch):
+    monkeypatch.setenv("UPSTREAM_LARGE", wanted)
+    cases = ["test_small[2x4]", "test_mochi_block[long_seq-2x4]"]
+    items = [*(Item(case, mesh_device=(2, 4)) for case in cases), Item("test_small[4x8]", mesh_device=(4, 8))]
+    assert [item.nodeid for item in items if not upstream_select.left_out(item)] == [kept]
 
 
 def test_large_cases_are_named():
@@ -215,6 +228,7 @@ def test_the_report_counts_and_explains(tmp_path):
     file = {"id": "tests/ttnn/test_b.py", "outcome": "failed", "category": "version", "message": "No module named 'b'"}
     (runs / "unit-a.jsonl").write_text("\n".join(json.dumps(row) for row in (LINE, LINE, LINE | wrong, file)))
     (runs / "unit-a.done").write_text(json.dumps({"name": "unit-a", "seconds": 1.0, "cut": False}))
+    (runs / "unit-a.left").write_text(json.dumps({"more than eight devices": 7}))
     bugs = tmp_path / "out" / "bugs"
     bugs.mkdir()
     rows = [
@@ -228,6 +242,7 @@ def test_the_report_counts_and_explains(tmp_path):
     assert "2 cases started, 2 counted: 100.0 % reach a verdict, 50.0 % pass" in text
     assert "| 1 | ? | unexplained | PCC 0.5 |" in text
     assert "| 1 | file not collected | No module named 'b' |" in text
+    assert "Not drawn from: 7 more than eight devices." in text
     assert "1 of 2 caught; 1 of the 1 tests that run them pass without a bug" in text
     assert data["commit"] == "c0ffee" and data["suites"]["unit"]["pass_percent"] == 50.0
     assert data["bugs"]["caught"] == 1
