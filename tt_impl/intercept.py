@@ -38,17 +38,33 @@ METHODS = (
     "unpad",
     "unpad_from_tile",
 )
-DEVICE_METHODS = ("create_submesh", "create_submeshes", "load_sub_device_manager")
+DEVICE_METHODS = (
+    "clear_loaded_sub_device_manager",
+    "create_submesh",
+    "create_submeshes",
+    "load_sub_device_manager",
+    "remove_sub_device_manager",
+    "reset_sub_device_stall_group",
+    "set_sub_device_stall_group",
+)
 FILES = ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
 FUNCTIONS = (
     "aggregate_tensor",
     "begin_trace_capture",
     "combine_device_tensors",
+    "create_socket_pair",
     "distribute_tensor",
+    "end_trace_capture",
+    "event_synchronize",
+    "execute_trace",
+    "is_trace_capture_active",
     "prepare_conv_bias",
     "prepare_conv_transpose2d_bias",
     "prepare_conv_transpose2d_weights",
     "prepare_conv_weights",
+    "record_event",
+    "release_trace",
+    "wait_for_event",
 )
 MARKS = ("create_global_semaphore", "reset_global_semaphore_value", "synchronize_device")
 """Functions that handle no tensors, but order what does."""
@@ -174,6 +190,10 @@ def _unpatch() -> None:
     _originals.clear()
 
 
+class Remembered:
+    """A device tensor as somebody remembers it who does not keep its memory: it passes for one among arguments."""
+
+
 def tensors_in(value: Any) -> list[ttnn.Tensor]:
     """Every ttnn tensor in nested lists, tuples and dicts, in order."""
     found: list[ttnn.Tensor] = []
@@ -182,7 +202,7 @@ def tensors_in(value: Any) -> list[ttnn.Tensor]:
 
 
 def _collect(value: Any, found: list[ttnn.Tensor]) -> None:
-    if isinstance(value, TENSOR):
+    if isinstance(value, TENSOR | Remembered):
         found.append(value)
     elif isinstance(value, dict):
         for item in value.values():

@@ -129,6 +129,15 @@ def test_only_a_mock_mesh_loads_the_mock(tmp_path: Path) -> None:
     assert mock == "mock True"
 
 
+def test_crashes_are_refused(tmp_path: Path) -> None:
+    """Where no golden values are computed, nobody stands in for what would end the process."""
+    done = launch("tests.tt_impl.programs", "without_values", folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = ("ttnn.begin_trace_capture", "ttnn.MeshDevice.load_sub_device_manager", "ttnn.record_event")
+    for line, name in zip(done.stdout.splitlines(), names, strict=True):
+        assert line.startswith(f"refused {name} crashes ttnn on a mock mesh") and "shadow_values" in line
+
+
 def test_stand_in_compiler(tmp_path: Path) -> None:
     """It answers like a compiler and replaces its output in one step."""
     import subprocess

@@ -34,11 +34,13 @@ ON_T3K = cases_of(
     "refusals",
     "rope",
     "sharing",
+    "stand_ins",
+    "traces",
     "usp",
     "views",
 )
 ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused")
-ON_N300 = cases_of("submeshes")
+ON_N300 = cases_of("submeshes", "sockets")
 
 
 MESHES = {

@@ -105,7 +105,7 @@ def _innermost(function: Callable) -> Callable:
 
 def _host(value: Any, inputs: dict[int, Shards], device: int) -> Any:
     """Arguments with device tensors replaced by host tensors that hold the values of one device."""
-    if isinstance(value, ttnn.Tensor) and id(value) in inputs:
+    if id(value) in inputs:
         shards = inputs[id(value)]
         return host_tensor(value, Shards([shards.stored[device]], shards.shape, (1, 1)))
     if isinstance(value, list | tuple):
@@ -115,7 +115,7 @@ def _host(value: Any, inputs: dict[int, Shards], device: int) -> Any:
 
 def _unread(name: str, value: Any, inputs: dict[int, Shards]) -> bool:
     """Whether a keyword names a tensor that is only written: preallocated outputs and buffers."""
-    return name in NEUTRAL and isinstance(value, ttnn.Tensor) and id(value) not in inputs
+    return name in NEUTRAL and hasattr(value, "storage_type") and id(value) not in inputs
 
 
 def _leaves(result: Any) -> list[Any]:

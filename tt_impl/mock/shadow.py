@@ -18,9 +18,12 @@ import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
+from tt_impl.mock.checks import emulating
 from tt_impl.mock.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.rules.registry import NEUTRAL, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule
 from tt_impl.mock.special import SPECIAL, touches_device
+from tt_impl.mock.stand_ins import StandIns
+from tt_impl.mock.traces import Traces
 from tt_impl.mock.values import MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
 
 __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
@@ -39,6 +42,8 @@ class Shadow:
         self.fallback = fallback
         self.fallbacks: Counter[str] = Counter()
         self.emulated: Counter[str] = Counter()
+        self.traces = Traces()
+        self.stand_ins = StandIns()
         self.calls: Counter[str] = Counter()
         self.evaluations: Counter[str] = Counter()
 
@@ -48,9 +53,12 @@ class Shadow:
 
     def handle(self, call: Invocation) -> Any:
         self.calls[call.name] += 1
+        self.traces.check(call.name)
         special = SPECIAL.get(call.name)
         if special is not None:
-            return special(self, call)
+            result = special(self, call)
+            self.traces.note_special(self, call, result)
+            return result
         if not touches_device(call):
             return self._without_device(call)
         if call.name not in RULES and not (self.fallback and has_golden(call.name)):
@@ -63,11 +71,13 @@ class Shadow:
         outputs = [t for t in tensors_in(result) if on_device(t)]
         written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
         if written or not outputs:
-            self._evaluate(Call(call.name, call.args, call.kwargs, outputs, self.store), shards, written)
+            context = Call(call.name, call.args, call.kwargs, outputs, self.store)
+            self.evaluate(context, shards, written)
+            self.traces.note(context, inputs, written)
         self._forget_unused(call, outputs)
         return result
 
-    def _evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
+    def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
         """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
         golden = self._golden(context, shards)
         self.evaluations[context.name] += context.evaluations
@@ -127,7 +137,7 @@ def shadow_values(fallback: bool = False) -> Iterator[Shadow]:
         fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
     """
     shadow = Shadow(fallback)
-    with intercepted(shadow.handle):
+    with emulating(), intercepted(shadow.handle):
         yield shadow
 
 
@@ -142,9 +152,9 @@ def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[
 
 def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int]) -> Any:
     """Arguments as rules get them: tensors as ``Shards`` (undistributed host tensors as torch), shapes as tuples."""
+    if id(value) in shards:
+        return shards[id(value)]
     if isinstance(value, TENSOR):
-        if id(value) in shards:
-            return shards[id(value)]
         parts = host_shards(value, 1)
         return parts[0] if len(parts) == 1 else Shards(parts, tuple(value.shape), mesh_shape)
     if isinstance(value, ttnn.Shape):

@@ -18,6 +18,8 @@ from tt_impl.mock.draws import RANDOM
 from tt_impl.mock.dtypes import RANGES
 from tt_impl.mock.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.host import copy_into, host_shards, host_tensor
+from tt_impl.mock.stand_ins import EMULATED
+from tt_impl.mock.traces import EMULATED_TRACES
 from tt_impl.mock.values import Golden, Store, mesh_shape_of, view_of
 
 Special = Callable[[Golden, Invocation], Any]
@@ -263,4 +265,6 @@ SPECIAL: dict[str, Special] = {
     "ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer": _fill(_NOBODY),
     "ttnn.experimental.dit_fused_distributed_layernorm_create_stats_buffer": _fill(_NOBODY),
     **RANDOM,
+    **EMULATED_TRACES,
+    **EMULATED,
 }

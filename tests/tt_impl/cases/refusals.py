@@ -125,12 +125,6 @@ def use_after_deallocate(t: Env) -> None:
     raises(HazardError, lambda: t.ttnn.add(view, 1.0), "ttnn.add", "deallocated")
 
 
-def crashes_on_a_mock(t: Env) -> None:
-    raises(UserError, lambda: t.ttnn.begin_trace_capture(t.device, cq_id=0), "begin_trace_capture", "mock")
-    manager = lambda: t.device.load_sub_device_manager(None)  # noqa: E731
-    raises(UserError, manager, "load_sub_device_manager", "mock")
-
-
 def buffer_ledger(t: Env) -> None:
     from tt_impl.parallel.buffers import BufferLedger
 

@@ -1,0 +1,84 @@
+"""Calls that the mock cannot take, emulated: sub-devices, events, transfers between two devices, partial copies."""
+
+from __future__ import annotations
+
+import torch
+
+from refsim.errors import UserError
+from tests.tt_impl.env import Env, collect, raises
+from tests.tt_impl.properties import spread
+
+
+def sub_devices(t: Env) -> None:
+    """A manager is loaded, its stall group set, cleared and removed; values go on."""
+    ttnn = t.ttnn
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(3, 3))})
+    t.device.set_sub_device_stall_group([ttnn.SubDeviceId(0)])
+    manager = t.device.create_sub_device_manager([ttnn.SubDevice([cores])], 0)
+    t.device.load_sub_device_manager(manager)
+    t.device.set_sub_device_stall_group([ttnn.SubDeviceId(1)])  # of the manager that nobody loaded
+    x, parts = spread(t, 1, 1, 32, 64)
+    t.check(ttnn.add(x, x), [2 * part for part in parts])
+    t.device.reset_sub_device_stall_group()
+    t.device.clear_loaded_sub_device_manager()
+    t.device.remove_sub_device_manager(manager)
+    t.device.clear_loaded_sub_device_manager()
+    assert t.shadow.emulated["ttnn.MeshDevice.load_sub_device_manager"] == 1
+
+
+def events(t: Env) -> None:
+    event = t.ttnn.record_event(t.device, 0)
+    t.ttnn.wait_for_event(0, event)
+    t.ttnn.event_synchronize(event)
+    raises(UserError, lambda: t.ttnn.wait_for_event(0, None), "ttnn.wait_for_event", "ttnn.record_event")
+    assert sum(t.shadow.emulated.values()) == 3
+
+
+def between_two_devices(t: Env) -> None:
+    """Into a tensor that holds something, and into a new one, which holds nothing elsewhere."""
+    ttnn = t.ttnn
+    x, parts = spread(t, 1, 1, 32, 64)
+    y, others = spread(t, 1, 1, 32, 64)
+    sender, receiver = (0, t.shape[1] - 1), (t.shape[0] - 1, 0)
+    places = [ttnn.MeshCoordinate(*place) for place in (sender, receiver)]
+    number = receiver[0] * t.shape[1] + receiver[1]
+    wanted = list(others)
+    wanted[number] = parts[sender[0] * t.shape[1] + sender[1]]
+    ttnn.point_to_point(x, *places, topology=t.linear, output_tensor=y)
+    t.check(y, wanted)
+    values = t.shadow.values(ttnn.point_to_point(x, *places, topology=t.linear))
+    torch.testing.assert_close(values[number], wanted[number])
+    assert all(value.isnan().all() for i, value in enumerate(values) if i != number)
+    wrong = ttnn.typecast(y, ttnn.float32)
+    raises(UserError, lambda: ttnn.point_to_point(x, *places, topology=t.linear, output_tensor=wrong), "dtype")
+
+
+def host_tensor_on_some_cores(t: Env) -> None:
+    """Rows, columns and blocks of the second value on the chosen cores, the first one elsewhere."""
+    ttnn = t.ttnn
+    old, new = t.rand(1, 1, 64, 128), t.rand(1, 1, 64, 128)
+    grid = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(1, 1))})
+    chosen = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(1, 0), ttnn.CoreCoord(1, 0))})
+    row, column = ttnn.ShardOrientation.ROW_MAJOR, ttnn.ShardOrientation.COL_MAJOR
+    layouts = ttnn.TensorMemoryLayout
+    cut = slice(None)
+    for layout, shape, orientation, written in (
+        (layouts.HEIGHT_SHARDED, (16, 128), row, (slice(16, 32), cut)),
+        (layouts.HEIGHT_SHARDED, (16, 128), column, (slice(32, 48), cut)),
+        (layouts.WIDTH_SHARDED, (64, 32), row, (cut, slice(32, 64))),
+        (layouts.BLOCK_SHARDED, (32, 64), row, (slice(0, 32), slice(64, 128))),
+        (layouts.BLOCK_SHARDED, (32, 64), column, (slice(32, 64), slice(0, 64))),
+    ):
+        config = ttnn.MemoryConfig(layout, ttnn.BufferType.L1, ttnn.ShardSpec(grid, shape, orientation))
+        held = ttnn.to_memory_config(t.put(old, layout="ROW_MAJOR"), config)
+        everywhere = ttnn.ReplicateTensorToMesh(t.device)
+        host = ttnn.from_torch(new, dtype=ttnn.bfloat16, layout=ttnn.ROW_MAJOR_LAYOUT, mesh_mapper=everywhere)
+        ttnn.copy_host_to_device_tensor_partial(host, held, ttnn.CoreRangeSet([]))
+        t.check(held, old)
+        ttnn.copy_host_to_device_tensor_partial(host, held, chosen)
+        wanted = old.clone()
+        wanted[0, 0][written] = new[0, 0][written]
+        t.check(held, wanted)
+
+
+CASES = collect(globals())

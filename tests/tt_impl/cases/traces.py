@@ -1,0 +1,125 @@
+"""Traces: captured once, computed anew from what the buffers hold at every execution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from refsim.errors import UserError
+from tests.tt_impl.env import Env, collect, raises
+from tests.tt_impl.properties import spread
+
+
+def _capture(t: Env, program: Any) -> tuple[Any, Any]:
+    ttnn = t.ttnn
+    trace = ttnn.begin_trace_capture(t.device, cq_id=0)
+    assert ttnn.is_trace_capture_active(t.device)
+    result = program()
+    ttnn.end_trace_capture(t.device, trace, cq_id=0)
+    assert not ttnn.is_trace_capture_active(t.device)
+    return trace, result
+
+
+def new_inputs(t: Env) -> None:
+    """Other inputs are copied into the buffer between executions; intermediate results are freed in between."""
+    ttnn = t.ttnn
+    x, y = t.put(t.rand(1, 1, 64, 128), (2, 3)), t.put(t.rand(1, 1, 64, 32), (2, 3))
+    weight = t.rand(32, 32)
+    held = t.put(weight)
+    del y
+
+    def program() -> Any:
+        doubled = ttnn.multiply(x, 2.0)
+        out = ttnn.matmul(doubled, held)
+        ttnn.deallocate(doubled)
+        return ttnn.add(out, out)
+
+    trace, out = _capture(t, program)
+    assert all(value.isnan().all() for value in t.shadow.values(out))  # nothing has run yet
+    for _ in range(3):
+        value = t.rand(1, 1, 64, 128)
+        mapper = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(2, 3))
+        host = ttnn.from_torch(value, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, mesh_mapper=mapper)
+        ttnn.copy_host_to_device_tensor(host, x)
+        ttnn.execute_trace(t.device, trace, cq_id=0, blocking=False)
+        t.check(out, [2 * ((2 * part) @ weight).bfloat16().float() for part in t.shards(value, (2, 3))], ulps=2)
+    assert t.shadow.emulated["ttnn.execute_trace"] == 3
+    ttnn.release_trace(t.device, trace)
+    raises(UserError, lambda: ttnn.execute_trace(t.device, trace), "ttnn.execute_trace", "released")
+
+
+def in_place(t: Env) -> None:
+    """A capture changes nothing; every execution does once more what it says."""
+    x, parts = spread(t, 1, 1, 32, 64)
+    trace, _ = _capture(t, lambda: t.ttnn.add_(x, 1.0))
+    t.check(x, parts)
+    for steps in (1, 2):
+        t.ttnn.execute_trace(t.device, trace)
+        wanted = parts
+        for _ in range(steps):
+            wanted = [(part + 1).bfloat16().float() for part in wanted]
+        t.check(x, wanted)
+
+
+def views_and_collectives(t: Env) -> None:
+    x, parts = spread(t, 1, 1, 32, 64)
+    zeros = {}
+
+    def program() -> Any:
+        zeros["z"] = t.ttnn.zeros((1, 1, 64, 64), dtype=t.ttnn.bfloat16, layout=t.ttnn.TILE_LAYOUT, device=t.device)
+        flat = t.ttnn.reshape(t.ttnn.all_gather(x, 2, cluster_axis=0), (1, 2, 32, 64))
+        return t.ttnn.add(t.ttnn.reshape(flat, (1, 1, 64, 64)), zeros["z"])
+
+    trace, out = _capture(t, program)
+    t.ttnn.execute_trace(t.device, trace)
+    wanted: list[Any] = [None] * t.n
+    for group in t.groups(0):
+        for i in group:
+            wanted[i] = torch.cat([parts[j] for j in group], 2)
+    t.check(out, wanted)
+
+
+def freed_input(t: Env) -> None:
+    """The trace would read memory that belongs to somebody else."""
+    from tt_impl.mock.values import ShadowError
+
+    x, _ = spread(t, 1, 1, 32, 64)
+    trace, _ = _capture(t, lambda: t.ttnn.multiply(x, 3.0))
+    t.ttnn.deallocate(x)
+    raises(ShadowError, lambda: t.ttnn.execute_trace(t.device, trace), "ttnn.multiply", "freed after the capture")
+
+
+def overwritten_by_a_trace(t: Env) -> None:
+    """A tensor allocated after the capture, where an intermediate result of the trace was, is lost to it."""
+    from tt_impl.mock.values import ShadowError
+
+    ttnn = t.ttnn
+    x, _ = spread(t, 1, 1, 32, 64)
+
+    def program() -> Any:
+        between = ttnn.multiply(x, 3.0)
+        out = ttnn.add(between, 1.0)
+        ttnn.deallocate(between)
+        return out
+
+    trace, _ = _capture(t, program)
+    late = ttnn.multiply(x, 2.0)
+    t.shadow.values(late)
+    ttnn.execute_trace(t.device, trace)
+    raises(ShadowError, lambda: t.shadow.values(late), "without golden value")
+
+
+def transfers_while_capturing(t: Env) -> None:
+    """What ttnn refuses on a device is refused here."""
+    ttnn = t.ttnn
+    x, _ = spread(t, 1, 1, 32, 64)
+    trace = ttnn.begin_trace_capture(t.device)
+    raises(UserError, lambda: ttnn.to_torch(x), "ttnn.to_torch", "while a trace is captured")
+    raises(UserError, lambda: t.put(t.rand(1, 1, 32, 64)), "ttnn.from_torch", "while a trace is captured")
+    raises(UserError, lambda: ttnn.begin_trace_capture(t.device), "another trace")
+    ttnn.end_trace_capture(t.device, trace)
+    raises(UserError, lambda: ttnn.end_trace_capture(t.device, trace), "no trace")
+
+
+CASES = collect(globals())
