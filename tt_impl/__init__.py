@@ -2,8 +2,3 @@
 
 Nothing here is imported by the reference, and importing this package does not import ``ttnn``.
 """
-
-import os
-
-# ttnn prints its whole configuration when it is imported, unless its logger is told otherwise before.
-os.environ.setdefault("LOGURU_LEVEL", "WARNING")

@@ -24,6 +24,9 @@ from refsim.mesh import MeshSpec
 from tt_impl.cluster import claim, opened, process
 from tt_impl.installed import CLUSTER_DESCRIPTOR, SIMULATOR, installed_toolchain, ttnn_package
 
+# ttnn prints its whole configuration when it is imported, unless its logger is told otherwise before.
+os.environ.setdefault("LOGURU_LEVEL", "WARNING")
+
 DEVICE_NODES = Path(os.sep, "dev", "tenstorrent")
 
 _LIBRARY = re.compile(r"libttsim_(?P<arch>wh|bh)(?:_x(?P<chips>\d+))?\.so")

@@ -44,14 +44,19 @@ class Ended(Exception):
 
     Attributes:
         how: ``was killed by SIGSEGV``, ``exited with code 3`` or ``gave no answer in 60 s``.
-        op: the operation that was under way and its shapes, or ''.
+        place: where: ``in`` or ``after`` an operation and its shapes; empty before the first.
         stack: where Python was, as ``faulthandler`` writes it.
         timed_out: it was alive.
     """
 
-    def __init__(self, how: str, op: str, stack: str, timed_out: bool) -> None:
-        super().__init__(f"the test's process {how} in {op or 'no operation of ttnn'}.")
-        self.how, self.op, self.stack, self.timed_out = how, op, stack, timed_out
+    def __init__(self, how: str, place: str, stack: str, timed_out: bool) -> None:
+        super().__init__(f"the process {how} {place or 'before any operation of ttnn'}.")
+        self.how, self.place, self.stack, self.timed_out = how, place, stack, timed_out
+
+    @property
+    def op(self) -> str:
+        """The operation's name."""
+        return self.place.partition(" ")[2].partition(" on ")[0]
 
 
 @dataclass

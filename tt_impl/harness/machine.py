@@ -42,6 +42,7 @@ def prepare(mesh: str) -> None:
     spec = get_mesh(COLLECTED_ON if mesh == AUTO else mesh)
     _machine.mesh, _machine.folder = mesh, environment.make_folder()
     environment.share_runtime_root(_machine.folder)
+    hardware.keep_temporary_files(_machine.folder)
     if mesh == AUTO:
         hardware.point_at(spec, _machine.folder)
     else:
@@ -92,7 +93,6 @@ def enter(mesh: str) -> MeshSpec:
                 "a module opened a device while tests were collected, so all tests have its cluster; "
                 "name the mesh instead of --ttnn-mock auto."
             )
-    hardware.keep_temporary_files()
     return spec
 
 

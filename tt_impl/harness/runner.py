@@ -93,8 +93,8 @@ def run(program: Program, options: Options) -> Verdict:
                 "failed",
                 verdicts.CRASH,
                 mesh=options.mesh,
-                op=end.op.partition(" on ")[0],
-                message=str(end).replace("the test's process", "the program"),
+                op=end.op,
+                message=str(end),
             )
         child.close()
         return verdict

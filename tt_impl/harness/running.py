@@ -43,6 +43,7 @@ class Runner:
         self.here = self.isolate == "none"
         self.session: Session | None = None
         self.last = LastOperation()
+        self._earlier: Session | None = None
         self._child: Child | None = None
         self._numbers: dict[int, int] = {}
         self._warnings: list[dict[str, Any]] = []
@@ -104,10 +105,12 @@ class Runner:
     def _watch(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test in this process."""
         self.last.note("")
-        with watched(self.fallback, bool(self.config.getoption("ttnn_report")), self.last.note) as self.session:
+        report = bool(self.config.getoption("ttnn_report"))
+        with watched(self.fallback, report, self.last.note, self._earlier) as self.session:
             try:
                 return runtestprotocol(item, log=False, nextitem=nextitem)
             finally:
+                self._earlier = self.session if nextitem is not None and _outlives(item) else None
                 self.session = None
 
     def _group(self, item: pytest.Item | None) -> tuple | None:
@@ -132,7 +135,7 @@ class Runner:
         for warning in answer["warnings"]:
             self._warned(warning)
         load = self.config.hook.pytest_report_from_serializable
-        return [load(config=self.config, data=data) for data in answer["reports"]]
+        return [load(config=self.config, data=_with_tuples(data)) for data in answer["reports"]]
 
     def _number(self, item: pytest.Item) -> int:
         if not self._numbers:
@@ -161,7 +164,7 @@ class Runner:
                 "when": when,
                 "outcome": outcome,
                 "category": category,
-                "op": end.op.partition(" on ")[0],
+                "op": end.op,
                 "message": str(end),
                 "seconds": seconds,
                 "mesh": self.mesh_for(item),
@@ -195,6 +198,22 @@ class Runner:
             category(warning.pop("message")), category, warning.pop("filename"), warning.pop("lineno")
         )
         self.config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **warning})
+
+
+def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
+    """A report as pytest serialised it, where JSON made lists of tuples that pytest looks for."""
+    data["location"] = tuple(data["location"])
+    data["user_properties"] = [tuple(pair) for pair in data["user_properties"]]
+    if isinstance(data["longrepr"], list):  # of a skip: file, line, reason
+        data["longrepr"] = tuple(data["longrepr"])
+    return data
+
+
+def _outlives(item: pytest.Item) -> bool:
+    """Whether a fixture of a wider scope made something, tensors perhaps, that later tests use."""
+    fixtures = [found for all in item._fixtureinfo.name2fixturedefs.values() for found in all]
+    results = [found.cached_result for found in fixtures if found.scope != "function" and found.cached_result]
+    return any(not isinstance(result[0], str | bytes | int | float | None) for result in results)
 
 
 def _shorten(excinfo: pytest.ExceptionInfo) -> None:

@@ -82,17 +82,24 @@ class LastOperation:
 
 @contextmanager
 def watched(
-    fallback: bool = False, report: bool = False, last: Callable[[str], None] | None = None
+    fallback: bool = False,
+    report: bool = False,
+    last: Callable[[str], None] | None = None,
+    earlier: Session | None = None,
 ) -> Iterator[Session]:
     """Give values to every ttnn call in the block and note what it does.
 
     Args:
         fallback: operations without a rule are answered by ttnn's golden functions, counted in ``Session.fallbacks``.
         report: keep what a report needs of every operation, too.
-        last: called with each operation and its shapes before it runs, to say where a process crashed.
+        last: called with each operation and its shapes, ``in ttnn.add on [[32, 32]]`` before it runs and ``after ...``
+            when it has, to say where a process crashed.
+        earlier: a session of this process whose tensors are still used.
     """
     with ExitStack() as stack:
         shadow = stack.enter_context(shadow_values(fallback))
+        if earlier is not None:
+            shadow.store = earlier.shadow.store
         session = Session(shadow, EventLog(shadow))
         stack.enter_context(intercepted(_guard(session, last), first=True))
         if report:
@@ -116,10 +123,14 @@ def _guard(session: Session, last: Callable[[str], None] | None) -> Callable[[In
         shapes = [list(tensor.shape) for tensor in tensors_in(arguments) if on_device(tensor)]
         if shapes or any(isinstance(value, ttnn.MeshDevice) for value in (*call.args, *call.kwargs.values())):
             session.ops[call.name] += 1
+        under_way = f"{call.name} on {shapes}" if shapes else call.name
         if last is not None:
-            last(f"{call.name} on {shapes}" if shapes else call.name)
+            last(f"in {under_way}")
         try:
-            return refuse_crashes(call)
+            result = refuse_crashes(call)
+            if last is not None:
+                last(f"after {under_way}")
+            return result
         except ShadowError as error:
             session.unknown.append(str(error))
             raise

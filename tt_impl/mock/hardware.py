@@ -77,10 +77,10 @@ def temporary_files_in(folder: Path) -> AbstractContextManager[None]:
     return environment.temporary_files_in(folder)
 
 
-def keep_temporary_files() -> None:
-    """Have what ttnn brings along leave its files with the mock's, in a process whose meshes others open."""
+def keep_temporary_files(folder: Path) -> None:
+    """Have what ttnn brings along leave its files in ``folder``, in a process whose meshes others open."""
     tempfile.tempdir = tempfile.gettempdir()  # Python's own stay where they would have been
-    os.environ["TMPDIR"] = str(cluster.process.folder)
+    os.environ["TMPDIR"] = str(folder)
 
 
 def refusals() -> AbstractContextManager[None]:

@@ -1,0 +1,149 @@
+"""The pytest plugin on a suite in the style of TTNN's own: what passes on what evidence, how failures are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.harness.suites import Ran, run_suite
+
+VALUES = {
+    "test_matmul": "own",
+    "test_wrong_value": "assertion",
+    "test_refused_by_ttnn": "refused",
+    "test_ttnn_refuses_as_expected": "own",
+    "test_no_such_operation": "version",
+    "test_no_such_file": "environment",
+    "test_without_a_device": "no-device",
+    "test_on_the_other_architecture": "skipped",
+    "test_more_cores": "skipped",
+    "test_known_to_fail": "expected",
+    "test_shared": "own",
+}
+EVIDENCE = {
+    "test_missing_rule": "rule",
+    "test_golden_function": "rule",
+    "test_rule": "own",
+    "test_refused_option": "option",
+    "test_unseen_value": "unseen",
+    "test_caught": "caught",
+}
+ENDS = {
+    "test_before": "own",
+    "test_crash": "crash",
+    "test_between": "own",
+    "test_crash_after_an_operation": "crash",
+    "test_hang": "timeout",
+    "test_behind": "own",
+}
+
+
+def by_function(ran: Ran) -> dict[str, str]:
+    """Categories of the tests, cases of one function taken together; they must be of one category."""
+    found: dict[str, set[str]] = {}
+    for name, category in ran.categories.items():
+        found.setdefault(name.partition("[")[0], set()).add(category)
+    assert all(len(categories) == 1 for categories in found.values()), found
+    return {name: categories.pop() for name, categories in found.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Three files in one run, one case of each function, on one device, without golden functions."""
+    return run_suite(
+        tmp_path_factory.mktemp("whole"),
+        "--ttnn-mock=n150",
+        "--ttnn-mock-sample=2",
+        "--ttnn-mock-timeout=20",
+        "--continue-on-collection-errors",
+        "--junitxml=../junit.xml",
+        files=("test_values.py", "test_evidence.py", "test_ends.py", "test_import.py"),
+    )
+
+
+def test_every_test_is_what_it_is(whole: Ran) -> None:
+    found = by_function(whole)
+    assert found.pop("test_add") == "own"
+    assert found.pop("test_import.py") == "version"
+    assert found == VALUES | EVIDENCE | ENDS, whole.out[-4000:]
+    assert whole.code == 1
+    assert whole.left == []
+
+
+def test_names_of_what_failed(whole: Ran) -> None:
+    """Each failure names the operation, in ttnn's words or ours, without the stack of C++."""
+    verdicts = whole.verdicts
+    assert verdicts["test_missing_rule"].missing == "ttnn.suite_unknown"
+    assert verdicts["test_refused_option"].op == "ttnn.suite_scaled"
+    assert "mode" in verdicts["test_refused_option"].message
+    assert verdicts["test_unseen_value"].op == "ttnn.add"
+    assert verdicts["test_refused_by_ttnn"].message.startswith("TT_FATAL: The width of the first tensor must be equal")
+    assert re.search(r"test_values\.py:\d+$", verdicts["test_refused_by_ttnn"].where)
+    assert verdicts["test_crash"].op == "ttnn.suite_crash"
+    assert verdicts["test_crash"].message == "the process was killed by SIGSEGV in ttnn.suite_crash on [[64, 32]]."
+    assert "SIGSEGV after ttnn.add on [[32, 96]]" in verdicts["test_crash_after_an_operation"].message
+    assert "gave no answer in 20 s" in verdicts["test_hang"].message
+    assert "a_package_that_is_not_there" in verdicts["test_import.py"].message
+    assert "backtrace" not in whole.out and "_ttnncpp.so" not in whole.out
+    assert 'File "' in whole.out and "in test_crash" in whole.out  # where Python was
+
+
+def test_the_summary_counts_what_the_verdicts_say(whole: Ran) -> None:
+    text = whole.out.partition("= ttnn mock n150 =")[2]
+    counts = [int(count) for count in re.findall(r"^ {0,5}(\d+)  \S", text, re.MULTILINE)]
+    assert sum(counts) == len(whole.verdicts)
+    assert re.search(r"^ +1  failed: an operation has no rule\n +1  ttnn.suite_unknown$", text, re.MULTILINE) is None
+    assert re.search(r"^ +2  failed: an operation has no rule$", text, re.MULTILINE)
+    assert re.search(r"^ +1  ttnn.suite_unknown$", text, re.MULTILINE)
+    assert re.search(r"^ +1  passed, but caught an error", text, re.MULTILINE)
+
+
+def test_golden_functions_on_request(tmp_path: Path) -> None:
+    """They answer what has no rule or refuses an option, and such a pass is counted apart."""
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", "--ttnn-mock-fallback", files=("test_values.py", "test_evidence.py"))
+    found = by_function(ran)
+    assert found["test_golden_function"] == "fallback"
+    assert ran.verdicts["test_golden_function"].fallbacks == {"ttnn.suite_golden": 1}
+    assert found["test_missing_rule"] == "rule" and found["test_rule"] == "own"
+    assert re.search(r"^ +1  passed with ttnn's golden functions.*circular", ran.out, re.MULTILINE)
+
+
+def test_a_mesh_for_every_test(tmp_path: Path) -> None:
+    """With xdist, too: two workers, each with processes of its own for every mesh."""
+    ran = run_suite(tmp_path, "--ttnn-mock=auto", "-n2", files=("test_meshes.py",))
+    meshes = {name: verdict.mesh for name, verdict in ran.verdicts.items()}
+    assert {verdict.outcome for verdict in ran.verdicts.values()} == {"passed"}, ran.out[-4000:]
+    assert meshes.pop("test_one_device") == "n150"
+    assert meshes.pop("test_all_devices") == "t3k" and meshes.pop("test_collected_with_eight") == "t3k"
+    assert sorted(meshes.values()) == ["galaxy", "n300", "t3k", "t3k"]
+    assert ran.code == 0 and ran.left == []
+
+
+def test_more_devices_than_the_mesh_has(tmp_path: Path) -> None:
+    """On a named mesh the suite's own fixtures skip what does not fit; a process for each test is possible."""
+    ran = run_suite(tmp_path, "--ttnn-mock=n300", "--ttnn-mock-isolate=test", files=("test_meshes.py",))
+    outcomes = [verdict.outcome for verdict in ran.verdicts.values()]
+    assert (outcomes.count("passed"), outcomes.count("skipped")) == (3, 4), ran.out[-4000:]
+    assert ran.left == []
+
+
+def test_in_this_process(tmp_path: Path) -> None:
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", "--ttnn-mock-isolate=none", files=("test_values.py",))
+    found = by_function(ran)
+    assert found.pop("test_add") == "own" and found == VALUES
+    assert ran.left == []
+
+
+def test_a_sample_is_drawn(tmp_path: Path) -> None:
+    """What is drawn by which seed: ``test_selection.py``."""
+    options = ("--ttnn-mock-sample=2", "--ttnn-mock-cases=5", "--ttnn-mock-seed=1")
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", "--collect-only", "-q", *options, files=("test_values.py",))
+    assert len(re.findall(r"^test_values.py::(.+)$", ran.out, re.MULTILINE)) == 5
+    assert "deselected" in ran.out and ran.left == []
+
+
+def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
+    ran = run_suite(tmp_path, "--ttnn-mock=t4k", files=("test_values.py",))
+    assert ran.code == 4 and "mesh 't4k' does not exist; choose one of n150" in ran.out
