@@ -190,10 +190,16 @@ def _rows(x: Tensor, slices: int) -> Sequence[Tensor]:
     return x.reshape(-1, x.shape[-1]).chunk(slices)
 
 
-@per_device("experimental.convert_to_hwc")
-def convert_to_hwc(input: Tensor) -> Tensor:
-    """[1, B, C, HW] -> [1, 1, B * HW, C]."""
-    return input.transpose(2, 3).reshape(1, 1, -1, input.shape[2])
+@across("experimental.convert_to_hwc")
+def convert_to_hwc(call: Call, input: Any) -> list[Tensor]:
+    """[1, B, C, HW] -> [1, 1, B * HW, C]; channels that fill up a row of memory are not written."""
+    channels = call.outputs[0].shape[-1]
+
+    def one(x: Tensor) -> Tensor:
+        rows = x.transpose(2, 3).reshape(1, 1, -1, x.shape[2])
+        return F.pad(rows.float(), (0, channels - x.shape[2]), value=float("nan"))
+
+    return call.each(one, input)
 
 
 @per_device("experimental.convert_to_chw")
