@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 KEPT: list[Any] = []
 """Where a program puts what it ought to give back."""
+SUBMESHES: list[Any] = []
+"""The halves of the mesh; once it is cut, it is used through them only."""
 
 
 def _put(ttnn: Any, device: Any, *shape: int, **kwargs: Any) -> Any:
@@ -87,8 +90,36 @@ def costs(ttnn: Any, device: Any, session: Any) -> None:
     ttnn.sum(x, dim=3)
 
 
+def halves(ttnn: Any, device: Any, session: Any, wait: bool = False) -> None:
+    """The same work on two submeshes; with ``wait`` the first half is read back before the second one is sent."""
+    results = []
+    for half in _submeshes(ttnn, device):
+        x = ttnn.gelu(_put(ttnn, half, 1, 1, 2048, 2048))
+        results.append((x, half))
+        if wait:
+            _read(ttnn, x, half)
+    for x, half in results[wait:]:
+        _read(ttnn, x, half)
+
+
+def serial_halves(ttnn: Any, device: Any, session: Any) -> None:
+    halves(ttnn, device, session, wait=True)
+
+
+def _submeshes(ttnn: Any, device: Any) -> Any:
+    global SUBMESHES
+    if not SUBMESHES:
+        SUBMESHES = device.create_submeshes(ttnn.MeshShape(2, 2))
+    return SUBMESHES
+
+
+def _read(ttnn: Any, x: Any, mesh: Any) -> None:
+    ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=0))
+
+
 PROGRAMS: dict[str, Callable[[Any, Any, Any], None]] = {
-    program.__name__: program for program in (peak, holes, clean_loop, leaking_loop, unmarked_loop, costs)
+    program.__name__: program
+    for program in (peak, holes, clean_loop, leaking_loop, unmarked_loop, costs, halves, serial_halves)
 }
 
 
@@ -109,7 +140,7 @@ def main(folder: Path) -> None:
             found = {
                 "memory": memory.summary(session.meter),
                 "predictions": [p.as_json() for p in predictions],
-                "cost": cost.summary(session.meter, predictions),
+                "cost": cost.summary(session, predictions),
                 "views": {
                     kind: ttnn.get_memory_view(
                         mesh.device, getattr(ttnn.BufferType, kind)
@@ -120,7 +151,9 @@ def main(folder: Path) -> None:
             (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
             KEPT.clear()
             gc.collect()
-    report_index.index(folder / "reports")
+        report_index.index(folder / "reports")
+        sys.stdout.flush()
+        os._exit(0)  # a mesh that was cut does not close well
 
 
 if __name__ == "__main__":

@@ -50,10 +50,16 @@ def test_what_has_no_price_is_named(measured: dict[str, Any]) -> None:
 
 
 def test_totals(measured: dict[str, Any]) -> None:
-    """Every device runs all launches, one after the other."""
+    """Every device runs all launches, one after the other, with a gap after each."""
     total, found = measured["costs"]["cost"], measured["costs"]["predictions"]
-    gaps = total["priced"] * 619.0
-    assert total["ns"] == pytest.approx(sum(p.get("ns", 0.0) for p in found) + gaps, rel=1e-6)
-    assert set(total["by_device"]) == {str(i) for i in range(8)}
-    assert sum(total["by_kind"].values()) == pytest.approx(total["ns"] - gaps, rel=1e-6)
+    alone = sum(p.get("ns", 0.0) for p in found)
+    assert total["gap_ns"] == 619.0 and sum(total["by_kind"].values()) == pytest.approx(alone, rel=1e-6)
+    assert total["ns"] == pytest.approx(alone + (total["priced"] - 1) * 619.0, rel=1e-6)
+    assert total["busy_ns"] == {str(i): pytest.approx(total["ns"] + 619.0, rel=1e-6) for i in range(8)}
     assert total["low_ns"] < total["ns"] < total["high_ns"]
+
+
+def test_submeshes_run_at_once_unless_the_host_waits_between(measured: dict[str, Any]) -> None:
+    at_once, serial = measured["halves"]["cost"], measured["serial_halves"]["cost"]
+    assert at_once["busy_ns"] == serial["busy_ns"] and len(at_once["busy_ns"]) == 8
+    assert serial["ns"] == pytest.approx(2 * at_once["ns"] + 619.0, rel=1e-6)

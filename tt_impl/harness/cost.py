@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from refsim.timing.device_ops import DeviceOp, Unpriced, Wires, price
 from refsim.timing.fitted import get_params
@@ -18,6 +18,10 @@ from refsim.timing.measured import Tensor_
 from refsim.timing.spread import get_spread
 from tt_impl.harness.capture import Operand
 from tt_impl.harness.meter import Launch, Meter
+from tt_impl.harness.schedule import schedule
+
+if TYPE_CHECKING:
+    from tt_impl.harness.session import Session
 
 SOURCE = (
     "predicted by refsim's timing model, not measured; range: 10th to 90th percentile of measured / predicted of the "
@@ -138,35 +142,29 @@ def _tensor(operand: Operand) -> Tensor_:
     return Tensor_(operand.padded, _DTYPES[operand.dtype], memory, operand.layout, operand.logical[2])
 
 
-def summary(meter: Meter, predictions: list[Prediction]) -> dict[str, Any]:
+def summary(session: Session, predictions: list[Prediction]) -> dict[str, Any]:
     """Totals as JSON values.
 
-    ``ns``, ``low_ns``, ``high_ns``: of the device that is busy longest; ``by_device`` has all of them. Programs of one
-    device run one after the other, with ``gap_ns`` between two as under a trace; devices of different submeshes run at
-    once. ``by_kind``: ns by class, of all launches; ``unpriced``: device operations without a price, why, how often.
+    ``ns``, ``low_ns``, ``high_ns``: from the first program to the end of the last one, see
+    :mod:`tt_impl.harness.schedule`; ``gap_ns`` lies between two as under a trace. ``busy_ns``: of each device.
+    ``by_kind``: ns by class, of all launches; ``unpriced``: device operations without a price, why, how often.
     ``by_class_only``: priced operations that no measurement was at hand for.
     """
-    gaps = {mesh: get_params(about["arch"]).gap_ns for mesh, about in meter.meshes.items()}
-    by_device: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    events, meshes = session.log.events, session.meter.meshes
+    plans = {bound: schedule(events, predictions, meshes, bound) for bound in ("ns", "low_ns", "high_ns")}
     by_kind: dict[str, float] = defaultdict(float)
     for p in predictions:
-        if p.unpriced:
-            continue
-        by_kind[p.kind] += p.ns
-        for device in meter.meshes[p.launch.mesh]["devices"]:
-            for i, ns in enumerate((p.ns, p.low_ns, p.high_ns)):
-                by_device[device][i] += ns + gaps[p.launch.mesh]
+        if not p.unpriced:
+            by_kind[p.kind] += p.ns
     unpriced = Counter((p.launch.program.device_op, p.unpriced) for p in predictions if p.unpriced)
     by_class_only = Counter(p.launch.program.device_op for p in predictions if not p.unpriced and not p.measured)
-    most = max(by_device.values(), default=[0.0, 0.0, 0.0])
     return {
         "source": SOURCE,
-        "ns": round(most[0], 1),
-        "low_ns": round(most[1], 1),
-        "high_ns": round(most[2], 1),
+        **{bound: round(plan.ns, 1) for bound, plan in plans.items()},
         "launches": len(predictions),
         "priced": sum(not p.unpriced for p in predictions),
-        "by_device": {str(device): round(found[0], 1) for device, found in sorted(by_device.items())},
+        "gap_ns": max((get_params(about["arch"]).gap_ns for about in meshes.values()), default=0.0),
+        "busy_ns": {str(device): round(busy, 1) for device, busy in sorted(plans["ns"].busy.items())},
         "by_kind": {kind: round(ns, 1) for kind, ns in sorted(by_kind.items(), key=lambda item: -item[1])},
         "unpriced": [
             {"device_op": name, "reason": reason, "count": count} for (name, reason), count in unpriced.most_common()

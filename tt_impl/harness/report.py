@@ -43,7 +43,7 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[An
     output.write(path, (json.dumps(report, allow_nan=False) + "\n").encode(), OPTION)
     for suffix, text in (
         (".md", report_text.markdown(report)),
-        (".trace.json", report_trace.trace(session.meter, predictions)),
+        (".trace.json", report_trace.trace(session, predictions)),
         (".csv", report_csv.table(session.meter, predictions)),
     ):
         output.write(path.with_suffix(suffix), text.encode(), OPTION)
@@ -89,7 +89,7 @@ def content(session: Session, name: str = "", findings: Sequence[Any] = ()) -> d
             for found in event.collectives
         ],
         "launches": [_launch(p) for p in predictions],
-        "cost": cost.summary(session.meter, predictions),
+        "cost": cost.summary(session, predictions),
         "memory": used,
         "findings": [*map(_finding, findings), *map(_leak, used["leaks"])],
         "fallbacks": dict(session.fallbacks),

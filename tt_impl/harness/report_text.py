@@ -41,7 +41,8 @@ def _time(report: dict[str, Any]) -> list[str]:
     cost = report["cost"]
     lines = ["## Device time, predicted", ""]
     lines += [
-        f"**{_us(cost['ns'])} us** of the busiest device ({_us(cost['low_ns'])} to {_us(cost['high_ns'])}): "
+        f"**{_us(cost['ns'])} us** from the first program to the end of the last one "
+        f"({_us(cost['low_ns'])} to {_us(cost['high_ns'])}): "
         f"{cost['source']}. {cost['priced']} of {cost['launches']} device operations have a price.",
         "",
     ]

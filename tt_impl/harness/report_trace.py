@@ -4,37 +4,34 @@
     device 0   | Matmul  ||Un.|| Unary|| AllGather          |     predicted durations
     memory       ___/'''''\\___/''''''\\____________________      DRAM and L1 of a bank, after every call
 
-No moment of it was measured: programs of one device follow each other, as long as predicted.
+No moment of it was measured: programs follow each other as :mod:`tt_impl.harness.schedule` lays them out.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from typing import Any
 
-from refsim.timing.fitted import get_params
 from tt_impl.harness.cost import SOURCE, Prediction
 from tt_impl.harness.meter import Meter
+from tt_impl.harness.schedule import schedule
+from tt_impl.harness.session import Session
 
 HOST = 1_000_000
 """Process id of the host's lane; devices have their own ids."""
 
 
-def trace(meter: Meter, predictions: list[Prediction]) -> str:
+def trace(session: Session, predictions: list[Prediction]) -> str:
     """The JSON text that https://ui.perfetto.dev and chrome://tracing open; times are in us."""
+    meter = session.meter
     events = [_named(HOST, "host: calls in order (times predicted)")]
     for device in sorted({d for about in meter.meshes.values() for d in about["devices"]}):
         events.append(_named(device, f"device {device} (predicted, not measured)"))
-    now: dict[int, float] = defaultdict(float)
     spans: dict[int, tuple[float, float]] = {}
-    for p in predictions:
-        about = meter.meshes[p.launch.mesh]
-        start = max(now[device] for device in about["devices"])
+    starts = schedule(session.log.events, predictions, meter.meshes).starts
+    for p, start in zip(predictions, starts, strict=True):
         spans[p.launch.event] = spans.get(p.launch.event, (start, start))[0], start + p.ns
-        for device in about["devices"]:
-            events.append(_program(p, device, start))
-            now[device] = start + p.ns + (0.0 if p.unpriced else get_params(about["arch"]).gap_ns)
+        events += [_program(p, device, start) for device in meter.meshes[p.launch.mesh]["devices"]]
     events += _host(meter, spans) + _levels(meter, spans)
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": SOURCE}})
 

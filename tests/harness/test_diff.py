@@ -1,0 +1,132 @@
+"""What two reports differ in: the first of every kind, by call and line."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tt_impl.harness.diff import Tolerance, diff, pcc
+
+
+def value(digest: str, sample: list[float]) -> dict[str, Any]:
+    rms = (sum(x * x for x in sample) / len(sample)) ** 0.5
+    return {"digest": digest, "differ": 1, "nan": 0, "absmax": max(map(abs, sample)), "rms": rms, "sample": sample}
+
+
+def tensor(shape: list[int], found: dict[str, Any] | None = None) -> dict[str, Any]:
+    kinds = {"dtype": "BFLOAT16", "layout": "TILE", "memory": "DRAM", "sharding": None}
+    return {"shape": shape, "value": found} | kinds
+
+
+def call(number: int, op: str, shape: tuple[int, ...] = (64, 64), digest: str = "") -> dict[str, Any]:
+    result = tensor(list(shape), value(digest or op, [1.0, -2.0, 3.0, 0.5]))
+    return {"number": number, "op": op, "where": f"a.py:{number}", "inputs": [tensor(list(shape))], "outputs": [result]}
+
+
+def crossing(number: int, name: str = "all_gather", **more: Any) -> dict[str, Any]:
+    place = {"number": number, "op": f"ttnn.{name}", "where": f"a.py:{number}"}
+    return place | {"collective": name, "axis": 1, "bytes": 4096, "topology": "Linear", "links": 1} | more
+
+
+def report(*ops: str) -> dict[str, Any]:
+    peak = {"bytes": 1000, "op": ops[0], "where": "a.py:0", "event": 0}
+    return {
+        "operations": [call(i, op) for i, op in enumerate(ops)],
+        "collectives": [crossing(1)],
+        "memory": {"meshes": [{"DRAM": {"peak": dict(peak)}, "L1": {"with_programs": dict(peak)}}]},
+        "cost": {"ns": 10_000.0, "busy_ns": {"0": 9_900.0, "1": 9_900.0}},
+    }
+
+
+A = ("linear", "gelu", "all_gather", "add")
+
+
+def kinds(found: Any) -> list[str]:
+    return [d.kind for d in found.differences]
+
+
+def test_a_program_is_the_same_as_itself_elsewhere_in_its_file() -> None:
+    moved = report(*A)
+    for op in moved["operations"]:
+        op["where"] = "b.py:99"
+    found = diff(report(*A), moved)
+    assert found.same and found.text() == "the same; predicted 10.0 us -> 10.0 us."
+
+
+def test_a_call_left_out_and_one_put_in() -> None:
+    found = diff(report(*A), report("linear", "all_gather", "add", "reduce_scatter"))
+    assert [c["op"] for c in found.only_a] == ["gelu"] and [c["op"] for c in found.only_b] == ["reduce_scatter"]
+    assert kinds(found) == ["operation"]
+    assert found.differences[0].sentence == "only A calls gelu (call 1 at a.py:1)."
+    assert "- gelu [[64, 64]] at a.py:1" in found.text() and "+ reduce_scatter" in found.text()
+
+
+def test_the_first_value_with_its_correlation() -> None:
+    b = report(*A)
+    b["operations"][1]["outputs"][0]["value"] = value("other", [1.0, 2.0, 3.0, 0.5])
+    b["operations"][3]["outputs"][0]["value"] = value("more", [0.0, 0.0, 0.0, 1.0])
+    (found,) = diff(report(*A), b).differences
+    assert found.kind == "value" and found.a["op"] == found.b["op"] == "gelu"
+    assert f"PCC {pcc([1.0, -2.0, 3.0, 0.5], [1.0, 2.0, 3.0, 0.5]):.6f} over 4 sampled" in found.sentence
+
+
+def test_rounding_passes_with_a_tolerance_only() -> None:
+    b = report(*A)
+    b["operations"][1]["outputs"][0]["value"] = value("other", [1.001, -2.0, 3.0, 0.5])
+    assert not diff(report(*A), b).same
+    assert diff(report(*A), b, Tolerance(pcc=0.999)).same
+    b["operations"][1]["outputs"][0]["value"] = value("twice", [2.0, -4.0, 6.0, 1.0])  # PCC 1, but twice as large
+    assert kinds(diff(report(*A), b, Tolerance(pcc=0.999))) == ["value"]
+
+
+def test_shape_and_dtype_of_the_same_call() -> None:
+    b = report(*A)
+    b["operations"][0]["outputs"][0]["shape"] = [64, 128]
+    b["operations"][3]["outputs"][0] |= {"dtype": "BFLOAT8_B", "memory": "L1"}
+    found = diff(report(*A), b)
+    assert kinds(found) == ["shape", "dtype", "placement"] and not found.only_a
+    assert "[64, 64] -> [64, 128]" in found.differences[0].sentence
+
+
+@pytest.mark.parametrize("change", [{"axis": 0}, {"bytes": 8192}, {"links": 2}, {"collective": "all_reduce"}])
+def test_a_collective_that_moves_otherwise(change: dict[str, Any]) -> None:
+    b = report(*A)
+    b["collectives"][0] |= change
+    (found,) = diff(report(*A), b).differences
+    assert found.kind == "collective" and str(next(iter(change.values()))) in found.sentence
+
+
+def test_an_overlap_that_was_lost() -> None:
+    a, b = report(*A), report(*A)
+    a["collectives"][0]["within"] = "ttnn.experimental.all_gather_minimal_matmul_async"
+    b["cost"]["ns"] = 20_000.0
+    found = diff(a, b)
+    assert kinds(found) == ["fusion", "time", "overlap"]
+    assert "+100.0%" in found.differences[1].sentence and "99% -> 50%" in found.differences[2].sentence
+
+
+def test_memory_within_its_tolerance() -> None:
+    b = report(*A)
+    b["memory"]["meshes"][0]["DRAM"]["peak"]["bytes"] = 1090
+    assert kinds(diff(report(*A), b)) == ["memory"]
+    assert diff(report(*A), b, Tolerance(memory=0.1)).same
+
+
+def test_real_reports(measured: dict[str, Any]) -> None:
+    """Of one program twice, of its leaking version, and of halves that wait for each other."""
+    found = {
+        name: json.loads((Path(measured["folder"]) / "reports" / f"tests_x.py_{name}_t3k.json").read_text())
+        for name in ("clean_loop", "leaking_loop", "halves", "serial_halves")
+    }
+    again = diff(found["clean_loop"], copy.deepcopy(found["clean_loop"]))
+    assert again.same
+    leaking = diff(found["clean_loop"], found["leaking_loop"])
+    assert {"operation", "memory"} <= set(kinds(leaking)) and "value" not in kinds(leaking)
+    assert {c["op"] for c in leaking.only_b} == {"ttnn.create_global_semaphore", "ttnn.add"}
+    serial = diff(found["halves"], found["serial_halves"], Tolerance(memory=1.0))
+    assert {"time", "overlap"} <= set(kinds(serial)) and "collective" not in kinds(serial)
+    assert "100% -> 50%" in serial.text()
