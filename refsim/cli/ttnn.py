@@ -51,3 +51,30 @@ def run(
     else:
         typer.echo(f"refsim: {runner.text(verdict)}", err=True)
     return 0 if verdict.outcome == "passed" else 1
+
+
+@ttnn.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="The older report (.json of --report), or a script.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The newer one.")],
+    mesh: Annotated[str, typer.Option(help="Mesh that scripts run on; see `refsim meshes`.")] = "t3k",
+    pcc: Annotated[float, typer.Option(min=-1, max=1, help="Values that correlate so well are the same; 1: bits.")] = 1,
+    memory: Annotated[float, typer.Option(min=0, help="Relative change of a peak that counts as none.")] = 0.0,
+    time: Annotated[float, typer.Option(min=0, help="The same of the predicted time.")] = 0.0,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+) -> int:
+    """Say where two versions of a program differ first: values, shapes, collectives, memory, predicted time.
+
+    Exit code 1 if they do.
+    """
+    from refsim import output
+    from tt_impl.harness.diff import Tolerance
+    from tt_impl.harness.diff import diff as compared
+    from tt_impl.harness.versions import report_of
+
+    found = compared(report_of(a, mesh, fallback), report_of(b, mesh, fallback), Tolerance(pcc, memory, time))
+    typer.echo(output.document(found.as_json()) if as_json else found.text())
+    return 0 if found.same else 1

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.conftest import HAS_TTNN, REASON
+from tests.tt_impl.worker import launch
 from tt_impl.harness.diff import Tolerance, diff, pcc
 
 
@@ -130,3 +132,41 @@ def test_real_reports(measured: dict[str, Any]) -> None:
     serial = diff(found["halves"], found["serial_halves"], Tolerance(memory=1.0))
     assert {"time", "overlap"} <= set(kinds(serial)) and "collective" not in kinds(serial)
     assert "100% -> 50%" in serial.text()
+
+
+def command(folder: Path, *words: str) -> Any:
+    return launch("refsim", "ttnn", "diff", *words, folder=folder)
+
+
+def test_command_on_reports(tmp_path: Path) -> None:
+    """0 for the same, 1 for another one, 2 for what is no report; JSON on request."""
+    for name, content in (("a", report(*A)), ("b", report(*A[:-1])), ("c", {})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content | ({"schema": 1} if content else {})))
+    a, b, c = (str(tmp_path / f"{name}.json") for name in "abc")
+    assert command(tmp_path, a, a).returncode == 0
+    ran = command(tmp_path, a, b, "--json")
+    assert ran.returncode == 1 and json.loads(ran.stdout)["only_a"][0]["op"] == "add"
+    ran = command(tmp_path, a, c)
+    assert ran.returncode == 2 and "no report of schema 1" in ran.stderr
+
+
+SCRIPT = """
+import torch, ttnn
+mesh = ttnn.open_mesh_device(mesh_shape=ttnn.MeshShape(1, 1))
+x = ttnn.from_torch(torch.ones(32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+ttnn.to_torch(ttnn.{op}(x, 3.0))
+ttnn.close_mesh_device(mesh)
+"""
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+def test_command_on_scripts(tmp_path: Path) -> None:
+    for op in ("add", "multiply"):
+        (tmp_path / f"{op}.py").write_text(SCRIPT.format(op=op))
+    scripts = [str(tmp_path / f"{op}.py") for op in ("add", "multiply")]
+    ran = command(tmp_path, "--mesh", "n150", *scripts)
+    assert ran.returncode == 1, ran.stderr
+    assert "- ttnn.add [[32, 32]]" in ran.stdout and "+ ttnn.multiply [[32, 32]]" in ran.stdout
+    (tmp_path / "fails.py").write_text("raise ValueError('nothing to do')\n")
+    ran = command(tmp_path, "--mesh", "n150", scripts[0], str(tmp_path / "fails.py"))
+    assert ran.returncode == 2 and "does not run to its end on n150: nothing to do." in ran.stderr

@@ -17,19 +17,21 @@ from typing import Any
 from refsim import output
 from refsim.errors import UserError
 from tt_impl.harness import cost, memory, report_csv, report_text, report_trace, visualizer
+from tt_impl.harness.finding import Finding
+from tt_impl.harness.findings import find
 from tt_impl.harness.report_index import OPTION, SCHEMA
 from tt_impl.harness.session import Session
 from tt_impl.mock.events import Event, TensorUse
 
 
-def write(folder: str | Path, name: str, session: Session, findings: Sequence[Any] = ()) -> Path:
+def write(folder: str | Path, name: str, session: Session, findings: Sequence[Finding] | None = None) -> Path:
     """Write all files of one program and return the path of its JSON.
 
     Args:
         folder: is made if it is not there.
         name: of the test or program; what no file name may hold becomes ``_``.
         session: watched with ``report=True``.
-        findings: what :func:`tt_impl.harness.findings.find` found.
+        findings: what :func:`tt_impl.harness.findings.find` found, if that was asked before.
 
     Raises:
         UserError: the session was not watched with ``report``, or the folder cannot be written to.
@@ -57,7 +59,7 @@ def file_name(name: str) -> str:
     return short if len(short) <= 180 else f"{short[:80]}..{short[-98:]}"
 
 
-def content(session: Session, name: str = "", findings: Sequence[Any] = ()) -> dict[str, Any]:
+def content(session: Session, name: str = "", findings: Sequence[Finding] | None = None) -> dict[str, Any]:
     """Everything as JSON values; new fields may come, these stay. Bytes are whole numbers, times ns, both of a device.
 
     * ``schema`` (1), ``name``, ``meshes``: ``mesh`` (id), ``devices``, ``shape``, ``arch``, ``grid`` (columns, rows).
@@ -91,7 +93,7 @@ def content(session: Session, name: str = "", findings: Sequence[Any] = ()) -> d
         "launches": [_launch(p) for p in predictions],
         "cost": cost.summary(session, predictions),
         "memory": used,
-        "findings": [*map(_finding, findings), *map(_leak, used["leaks"])],
+        "findings": [*map(_finding, find(session.log) if findings is None else findings), *map(_leak, used["leaks"])],
         "fallbacks": dict(session.fallbacks),
     }
 
@@ -143,7 +145,7 @@ def _launch(prediction: cost.Prediction) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Any) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, Any]:
     return {name: getattr(finding, name) for name in ("kind", "sentence", "op", "where")}
 
 

@@ -156,7 +156,9 @@ def _show(error: BaseException) -> None:
 
 def findings(session: Any) -> list[str]:
     """What the checks of a program say, a sentence each."""
-    return []
+    from tt_impl.harness.findings import find
+
+    return [finding.sentence for finding in find(session.log)]
 
 
 def text(verdict: Verdict) -> str:

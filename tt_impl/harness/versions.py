@@ -1,0 +1,43 @@
+"""Reports of two versions of a program to compare: files that were written, or scripts that are run now."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from refsim.errors import UserError
+from tt_impl.harness import report_index
+
+
+def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
+    """The report at ``path`` (``.json``), or that of the script at ``path``, run on a mock mesh.
+
+    Raises:
+        UserError: it is neither, or the script does not run to its end.
+    """
+    if path.suffix == ".json":
+        return report_index.load(path)
+    if not path.is_file():
+        raise UserError(f"there is no script '{path}'; give a Python file, or the JSON of a report.")
+    with tempfile.TemporaryDirectory(prefix="ttnn-diff-") as folder:
+        # In a process of its own: ttnn opens one cluster per process.
+        words = ["ttnn", "run", "--mesh", mesh, "--report", folder, "--json", *(["--fallback"] if fallback else [])]
+        ran = subprocess.run(
+            [sys.executable, "-m", "refsim", *words, str(path)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if ran.returncode:
+            raise UserError(f"'{path}' does not run to its end on {mesh}: {_reason(ran.stdout)}.")
+        (written,) = (found for found in Path(folder).glob("*.json") if not found.name.endswith(".trace.json"))
+        return report_index.load(written)
+
+
+def _reason(answer: str) -> str:
+    """The first sentence of a verdict; what ended the command itself stands on stderr already."""
+    try:
+        return json.loads(answer)["message"].partition("\n")[0].rstrip(".")
+    except (ValueError, KeyError):
+        return "see above"
