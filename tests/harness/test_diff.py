@@ -168,5 +168,5 @@ def test_command_on_scripts(tmp_path: Path) -> None:
     assert ran.returncode == 1, ran.stderr
     assert "- ttnn.add [[32, 32]]" in ran.stdout and "+ ttnn.multiply [[32, 32]]" in ran.stdout
     (tmp_path / "fails.py").write_text("raise ValueError('nothing to do')\n")
-    ran = command(tmp_path, "--mesh", "n150", scripts[0], str(tmp_path / "fails.py"))
+    ran = command(tmp_path, "--mesh", "n150", str(tmp_path / "fails.py"), scripts[0])
     assert ran.returncode == 2 and "does not run to its end on n150: nothing to do." in ran.stderr

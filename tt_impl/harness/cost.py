@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from refsim.timing.device_ops import DeviceOp, Unpriced, Wires, price
@@ -18,6 +17,7 @@ from refsim.timing.measured import Tensor_
 from refsim.timing.spread import get_spread
 from tt_impl.harness.capture import Operand
 from tt_impl.harness.meter import Launch, Meter
+from tt_impl.harness.prediction import Prediction
 from tt_impl.harness.schedule import schedule
 
 if TYPE_CHECKING:
@@ -38,44 +38,6 @@ _DTYPES = {
 }
 """Names of the timing model for what has as many bytes."""
 _GALAXY_GRIDS = ([8, 9], [12, 10])
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Of one launch: ``ns`` and its range; or ``unpriced``, why there is none.
-
-    ``measured``: the model has been compared with measurements of this very operation, not only of its class.
-    ``assumed``: what the program left to ttnn and the price takes as a default.
-    """
-
-    launch: Launch
-    ns: float = 0.0
-    low_ns: float = 0.0
-    high_ns: float = 0.0
-    kind: str = ""
-    bound: str = ""
-    measured: bool = False
-    assumed: tuple[str, ...] = ()
-    unpriced: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "event": self.launch.event,
-            "op": self.launch.op,
-            "where": self.launch.where,
-            "device_op": self.launch.program.device_op,
-            "mesh": self.launch.mesh,
-        }
-        if self.unpriced:
-            return found | {"unpriced": self.unpriced}
-        numbers = {"ns": self.ns, "low_ns": self.low_ns, "high_ns": self.high_ns}
-        found |= {name: round(value, 1) for name, value in numbers.items()}
-        return found | {
-            "kind": self.kind,
-            "bound": self.bound,
-            "measured": self.measured,
-            "assumed": list(self.assumed),
-        }
 
 
 def predict(meter: Meter) -> list[Prediction]:

@@ -202,7 +202,7 @@ def _collectives(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
     place = next((i for i in range(kept) if _crossing(left[i]) != _crossing(right[i])), kept)
     if place < max(len(left), len(right)):
         pair = [c[place] if place < len(c) else None for c in (left, right)]
-        shown = [_told(c) if c else "none" for c in pair]
+        shown = [_shown(c) if c else "none" for c in pair]
         yield Difference("collective", f"number {place}: {shown[0]} -> {shown[1]}.", *map(_short, pair))
     fused = [[c for c in side if c.get("within")] for side in (left, right)]
     if len(fused[0]) > len(fused[1]):
@@ -218,9 +218,10 @@ def _crossing(c: dict[str, Any]) -> tuple:
     return tuple(c.get(name) for name in ("collective", "axis", "bytes", "topology", "links"))
 
 
-def _told(c: dict[str, Any]) -> str:
-    return (
-        f"{c['collective']} over axis {c['axis']}, {c['bytes']} bytes, {c.get('topology')} ({c['op']} at {c['where']})"
+def _shown(c: dict[str, Any]) -> str:
+    wires = ", ".join(str(c[name]) + unit for name, unit in (("topology", ""), ("links", " links")) if c.get(name))
+    return f"{c['collective']} over axis {c['axis']}, {c['bytes']} bytes, {wires or 'ttnn chooses the links'} " + (
+        f"({c['op']} at {c['where']})"
     )
 
 

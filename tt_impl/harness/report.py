@@ -19,6 +19,7 @@ from refsim.errors import UserError
 from tt_impl.harness import cost, memory, report_csv, report_text, report_trace, visualizer
 from tt_impl.harness.finding import Finding
 from tt_impl.harness.findings import find
+from tt_impl.harness.prediction import Prediction
 from tt_impl.harness.report_index import OPTION, SCHEMA
 from tt_impl.harness.session import Session
 from tt_impl.mock.events import Event, TensorUse
@@ -71,7 +72,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
       ``links``.
     * ``launches``, one per device operation: ``event``, ``op``, ``where``, ``device_op``, ``mesh``, ``cores``,
       ``cb_bytes`` (null where ttnn would not tell), ``fidelity``, and ``ns``, ``low_ns``, ``high_ns``, ``kind``,
-      ``bound``, ``measured``, ``assumed`` or ``unpriced``, see :class:`tt_impl.harness.cost.Prediction`.
+      ``bound``, ``measured``, ``assumed`` or ``unpriced``, see :class:`tt_impl.harness.prediction.Prediction`.
     * ``cost``: totals, see :func:`tt_impl.harness.cost.summary`.
     * ``memory``: see :func:`tt_impl.harness.memory.summary`.
     * ``findings``: ``kind``, ``sentence``, ``op``, ``where``; what leaks is among them.
@@ -136,7 +137,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _launch(prediction: cost.Prediction) -> dict[str, Any]:
+def _launch(prediction: Prediction) -> dict[str, Any]:
     launch = prediction.launch
     return prediction.as_json() | {
         "cores": launch.layout.cores if launch.layout else None,

@@ -12,8 +12,8 @@ from typing import Any
 
 from refsim.timing.fitted import get_params
 from tt_impl.harness.capture import Operand
-from tt_impl.harness.cost import Prediction
 from tt_impl.harness.meter import Meter
+from tt_impl.harness.prediction import Prediction
 
 _INPUTS, _OUTPUTS = 8, 3
 _TENSOR = (*(f"{axis}_PAD[LOGICAL]" for axis in "WZYX"), "LAYOUT", "DATATYPE", "MEMORY")

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tt_impl.harness.cost import SOURCE, Prediction
+from tt_impl.harness.cost import SOURCE
 from tt_impl.harness.meter import Meter
+from tt_impl.harness.prediction import Prediction
 from tt_impl.harness.schedule import schedule
 from tt_impl.harness.session import Session
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from refsim.timing.fitted import get_params
+from tt_impl.harness.prediction import Prediction
 from tt_impl.mock.events import Event
-
-if TYPE_CHECKING:
-    from tt_impl.harness.cost import Prediction
 
 _READS = frozenset(
     f"ttnn.{name}"
