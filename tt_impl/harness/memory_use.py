@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tt_impl.harness.fabric import groups
 from tt_impl.harness.finding import NOTE, Finding, at
-from tt_impl.harness.reads import ALLOCATES, HOST, read_by, written_remotely
+from tt_impl.harness.reads import ALLOCATES, FREES, HOST, read_by, written_remotely
 from tt_impl.mock.events import Event, EventLog, TensorUse
 
 
@@ -96,16 +96,19 @@ def stale(log: EventLog) -> Iterator[Finding]:
 
 
 def unused(log: EventLog) -> Iterator[Finding]:
-    """Results of collectives that nothing reads."""
-    open_: dict[int, Event] = {}
+    """Collectives of whose results nothing is used."""
+    made: dict[int, Event] = {}
+    unread: dict[int, Event] = {}
     for event in log.events:
+        if event.error is not None:
+            continue
+        given = [use.buffer for use in written_remotely(event)]
         for use in event.inputs:
-            if use in written_remotely(event):
-                continue
-            open_.pop(use.buffer, None)
-        if event.collectives and event.error is None:
-            for use in event.outputs[-1:]:
-                open_[use.buffer] = event
-    for event in open_.values():
+            if use.buffer in made and use.buffer not in given and event.op not in FREES:
+                unread.pop(made[use.buffer].number, None)
+        if event.collectives:
+            unread[event.number] = event
+            made |= {use.buffer: event for use in event.outputs}
+    for event in unread.values():
         sentence = f"nothing reads the result of {event.op}: leave it out, or use the result."
         yield Finding.of("unused-result", event, sentence, NOTE)

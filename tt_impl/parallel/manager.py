@@ -167,6 +167,7 @@ class CCLManager:
             self._buffers[key] = [
                 ttnn.zeros(shape, dtype=x.dtype, layout=x.layout, device=self.device) for _ in range(SLOTS)
             ]
+            ttnn.synchronize_device(self.device)  # or a neighbour's zeros overwrite what a device ahead has sent
         loan = self._ledger.lend(key, axis, f"what follows {name}")
         self._loans.append(loan)
         return self._buffers[key][loan.slot]
