@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec
 from tt_impl.cluster import claim, opened, process
-from tt_impl.installed import CLUSTER_DESCRIPTOR, SIMULATOR, installed_toolchain, ttnn_package
+from tt_impl.installed import CLUSTER_DESCRIPTOR, SIMULATOR, installed_toolchain, runtime_root, ttnn_package
 
 # ttnn prints its whole configuration when it is imported, unless its logger is told otherwise before.
 os.environ.setdefault("LOGURU_LEVEL", "WARNING")
@@ -92,7 +92,7 @@ class Simulator:
     def prepare(self, spec: MeshSpec) -> None:
         """ttsim's documented setup; what the user set is kept, what the documentation always sets is set."""
         library = _library(spec)
-        if installed_toolchain(ttnn_package()) is None:
+        if installed_toolchain(runtime_root(ttnn_package())) is None:
             raise UserError(
                 "ttsim runs real kernels and no RISC-V toolchain (sfpi) is installed; install Tenstorrent's sfpi."
             )

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tt_impl.installed import installed_toolchain, ttnn_package
+from tt_impl.installed import installed_toolchain, runtime_root, ttnn_package
 from tt_impl.mock import toolchain
 
 PREFIX = "tt-impl-mock-"
@@ -82,19 +82,20 @@ def share_runtime_root(folder: Path | None = None) -> None:
 
 
 def make_runtime_root(folder: Path) -> Path:
-    """ttnn's runtime root, relocated: links into the installed package, with a toolchain where it has none."""
+    """ttnn's runtime root, relocated: links into the installed one, with a toolchain where it has none."""
     if _shared is not None:
         return _shared / "root"
-    package = ttnn_package()
+    installed = runtime_root(ttnn_package())
     root = folder / "root"
     runtime = root / "runtime"
     runtime.mkdir(parents=True)
-    for entry in package.iterdir():
+    for entry in installed.iterdir():
         if entry.name not in ("runtime", "__pycache__"):
             (root / entry.name).symlink_to(entry)
-    for entry in (package / "runtime").iterdir():
+    for entry in (installed / "runtime").glob("*"):
         (runtime / entry.name).symlink_to(entry)
-    if installed_toolchain(package) is None:
+    if installed_toolchain(installed) is None:
+        (runtime / "sfpi").unlink(missing_ok=True)
         toolchain.write_stand_in(runtime / "sfpi")
     return root
 
