@@ -2,7 +2,8 @@
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
 hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
 ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock
-meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults`` mistakes put into it."""
+meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults`` mistakes put into it,
+``nox -s upstream`` runs tt-metal's own tests there."""
 
 from pathlib import Path
 
@@ -116,3 +117,12 @@ def ttnn_faults(session: nox.Session) -> None:
     session.install("-e", ".[ttnn,dev]")
     session.run("pytest", "tests/parity/test_ttnn_faults.py")
     session.run("refsim", "faults", "run", "--backend", "ttnn-mock", *(session.posargs or ["--out", "out/faults-ttnn"]))
+
+
+@nox.session(python="3.12")
+def upstream(session: nox.Session) -> None:
+    """tt-metal's own tests on the mock, an hour on two cores; TT_METAL_TREE names a checkout, without one it is skipped
+    aloud. Writes reports/upstream.md.
+    """
+    session.install("-e", ".[ttnn,dev]")
+    session.run("python", "-m", "benchmarks.upstream", *(session.posargs or ["all", "--out", "out/upstream"]))
