@@ -7,11 +7,16 @@ from typing import Any
 from refsim.errors import HazardError
 from tt_impl.intercept import on_device, tensors_in
 
+
+class FreedTensor(HazardError, RuntimeError):
+    """Memory is used after it was freed. A ``RuntimeError`` too, as ttnn's own: programs may expect one."""
+
+
 _FREEING = ("ttnn.deallocate", "ttnn.Tensor.deallocate")
 
 
 def check_allocated(name: str, arguments: Any) -> None:
-    """Refuse a tensor among the arguments of the operation ``name`` whose buffer is gone: ``HazardError``.
+    """Refuse a tensor among the arguments of the operation ``name`` whose buffer is gone: ``FreedTensor``.
 
     A view of such a tensor still calls itself allocated, but its memory has gone back to the allocator.
     """
@@ -20,4 +25,4 @@ def check_allocated(name: str, arguments: Any) -> None:
     for tensor in tensors_in(arguments):
         if on_device(tensor) and (not tensor.is_allocated() or tensor.buffer_unique_id() is None):
             shape, dtype = tuple(tensor.shape), tensor.dtype.name
-            raise HazardError(f"{name} uses a {dtype} tensor of shape {shape} that was deallocated before.")
+            raise FreedTensor(f"{name} uses a {dtype} tensor of shape {shape} that was deallocated before.")

@@ -22,17 +22,15 @@ class Values(Protocol):
 
 
 def host_tensor(tensor: ttnn.Tensor, shards: Values, padding: float | None = 0.0) -> ttnn.Tensor:
-    """What copying ``tensor`` to the host gives: a host tensor of its dtype, layout, tile and distribution.
+    """What copying ``tensor`` to the host gives: a host tensor of its specification and distribution.
 
     Tiles are filled up with ``padding``; if nobody knows it (None) and the dtype has NaN, with that.
     """
-    how: dict[str, Any] = {"dtype": tensor.dtype, "layout": tensor.layout}
-    if tensor.layout != ttnn.ROW_MAJOR_LAYOUT:
-        how["tile"] = tensor.tile
+    how: dict[str, Any] = {"spec": tensor.spec}
+    if tuple(tensor.shape) != tuple(tensor.padded_shape):
         if padding is None:
             padding = float("nan") if tensor.dtype in (ttnn.bfloat16, ttnn.float32) else 0.0
-        if padding and tuple(tensor.shape) != tuple(tensor.padded_shape):
-            how["pad_value"] = padding
+        how["pad_value"] = padding
     with uncaught():
         parts = [ttnn.from_torch(_for_ttnn(shards[i], tensor.dtype), **how) for i in range(len(shards))]
         if len(parts) == 1:

@@ -20,7 +20,7 @@ import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.checks import emulating
 from tt_impl.mock.golden import OPTION, golden_values, has_golden
-from tt_impl.mock.rules.registry import NEUTRAL, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule
+from tt_impl.mock.rules.registry import OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, neutral
 from tt_impl.mock.special import SPECIAL, touches_device
 from tt_impl.mock.stand_ins import StandIns
 from tt_impl.mock.traces import Traces
@@ -125,7 +125,7 @@ class Shadow:
     @staticmethod
     def _inputs(call: Invocation) -> list[ttnn.Tensor]:
         """Device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
-        kwargs = {k: v for k, v in call.kwargs.items() if k not in NEUTRAL}
+        kwargs = {k: v for k, v in call.kwargs.items() if not neutral(k, call.name)}
         return [t for t in tensors_in((call.args, kwargs)) if on_device(t)]
 
 

@@ -56,8 +56,8 @@ class Shards(Sequence):
         known = self._widened.get(id(stored))
         value = None if known is None else known()
         if value is None:
-            value = stored.reshape(self.shape) if stored.shape != self.shape else stored
-            value = value.float() if value.is_floating_point() else value
+            value = stored if stored.dtype == torch.int64 else stored.float()
+            value = value if value.shape == self.shape else value.reshape(self.shape)
             self._widened[id(stored)] = ref(value)
         return value
 
@@ -108,21 +108,27 @@ class Store:
 
     values: dict[int, Held] = field(default_factory=dict)
     at_address: dict[tuple, int] = field(default_factory=dict)
+    overlaps: dict[int, set[int]] = field(default_factory=dict)
 
     def read(self, tensor: ttnn.Tensor, reader: str) -> Shards:
-        held = self.held(tensor, reader)
+        held, mesh_shape, ranks = self._found(tensor, reader)
         view = view_of(tensor)
-        stored = held.seen_by(view, ranks_of(tensor))
+        stored = held.seen_by(view, ranks)
         if stored is None:
             raise UnknownPadding(reader, _describe(tensor))
-        return Shards(stored, view.shape, mesh_shape_of(tensor), tensor.dtype)
+        return Shards(stored, view.shape, mesh_shape, tensor.dtype)
 
     def held(self, tensor: ttnn.Tensor, reader: str) -> Held:
         """What the buffer of ``tensor`` holds; ``reader`` is the operation that asks."""
-        held = self.values.get(tensor.buffer_unique_id())
-        if held is None or not held.values.keys() >= set(ranks_of(tensor)):
+        return self._found(tensor, reader)[0]
+
+    def _found(self, tensor: ttnn.Tensor, reader: str) -> tuple[Held, tuple[int, int], list[int]]:
+        """What the buffer holds, the shape of the mesh, and the devices that ``tensor`` is on."""
+        mesh_shape = mesh_shape_of(tensor)
+        held, ranks = self.values.get(tensor.buffer_unique_id()), _ranks(tensor, mesh_shape)
+        if held is None or (len(held.values) < len(ranks)) or any(rank not in held.values for rank in ranks):
             raise UnseenValue(reader, _describe(tensor))
-        return held
+        return held, mesh_shape, ranks
 
     def write(
         self, tensor: ttnn.Tensor, shards: Sequence[torch.Tensor], writer: str, padding: float | None = None
@@ -153,6 +159,15 @@ class Store:
         else:
             self._keep_others(former, held)
         self.values[buffer] = held
+        for other in self.overlaps.get(buffer, ()):
+            self.values.pop(other, None)
+
+    def put_window(self, window: ttnn.Tensor, whole: ttnn.Tensor, held: Held) -> None:
+        """``window`` is a part of the memory of ``whole``: a write into one of them makes the other unknown."""
+        inner, outer = window.buffer_unique_id(), whole.buffer_unique_id()
+        self.values[inner] = held
+        self.overlaps.setdefault(inner, set()).add(outer)
+        self.overlaps.setdefault(outer, set()).add(inner)
 
     def _forget_former(self, tensor: ttnn.Tensor, buffer: int) -> None:
         """The buffer that had this address before is gone."""
@@ -193,7 +208,11 @@ def mesh_shape_of(tensor: ttnn.Tensor) -> tuple[int, int]:
 
 def ranks_of(tensor: ttnn.Tensor) -> list[int]:
     """Row-major numbers of the devices that hold a part of ``tensor``."""
-    rows, columns = tensor.device().shape
+    return _ranks(tensor, mesh_shape_of(tensor))
+
+
+def _ranks(tensor: ttnn.Tensor, mesh_shape: tuple[int, int]) -> list[int]:
+    rows, columns = mesh_shape
     coords = tensor.device_coords()
     if len(coords) == rows * columns:
         return list(range(rows * columns))

@@ -61,6 +61,14 @@ def padded_shapes(t: Env) -> None:
     raises(ShadowError, computed.to_torch_with_padded_shape, "padding")
 
 
+def specifications(t: Env) -> None:
+    """A copy on the host keeps dtype, layout, tile and memory configuration."""
+    ttnn = t.ttnn
+    part = ttnn.get_device_tensors(t.put(t.rand(60, 64)))[0]
+    in_l1 = ttnn.to_memory_config(part, ttnn.L1_MEMORY_CONFIG) if t.n == 1 else part
+    assert in_l1.cpu().spec == in_l1.spec and ttnn.from_device(part).spec == part.spec
+
+
 def printed(t: Env) -> None:
     part = t.ttnn.get_device_tensors(t.put(torch.full((32, 32), 2.5)))[0]
     assert "2.5" in repr(part) and "2.5" in str(part)

@@ -95,6 +95,20 @@ def one_device_of_many(t: Env) -> None:
     t.check(parts[0], wanted[0])
 
 
+def windows(t: Env) -> None:
+    """``ttnn.narrow`` shares memory under a buffer id of its own: a write into one makes the other unknown."""
+    from tt_impl.mock.values import UnseenValue
+
+    ttnn, x = t.ttnn, t.rand(24, 1, 32, 32)
+    a = t.put(x)
+    part = ttnn.narrow(a, 0, 12, 12)
+    t.check(part, x[12:])
+    t.check(a, x)
+    ttnn.add_(part, 1.0)
+    t.check(part, (x[12:] + 1).bfloat16().float())
+    raises(UnseenValue, lambda: t.shadow.values(a), "without golden value")
+
+
 def slices(t: Env) -> None:
     ttnn, x = t.ttnn, t.rand(2, 2, 64, 64)
     a = t.put(x)

@@ -113,6 +113,9 @@ EXACT = frozenset({"div_no_nan", "floor_div", "fmod", "maximum", "minimum", "pow
 DIVISIONS = frozenset({"ttnn.div", "ttnn.divide", "ttnn.divide_"})
 """0 / 0 is infinite where the result is bfloat16."""
 
+ROUND_ONCE = frozenset({"add", "multiply", "subtract"})
+"""On bfloat16, torch computes these as it does in float32, and rounds the result once."""
+
 DROPS_ACTIVATIONS = frozenset({"maximum", "minimum", "remainder"})
 """With a number as second operand ttnn takes activations for these and does not apply them."""
 
@@ -149,7 +152,8 @@ def _apply(
             result = packed(result, x, y)
         return chain(as_numbers(result, x), after)
 
-    return call.each(one, *_operands(call, a, b))
+    rounds_once = not any(activations) and call.name.removeprefix("ttnn.").rstrip("_") in ROUND_ONCE
+    return call.each(one, *_operands(call, a, b), rounds_once=rounds_once)
 
 
 def _binary(function: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:

@@ -27,7 +27,8 @@ _NEUTRAL_BECAUSE = {
     "it says what the result is stored as, which is known from the result; what does not fit its dtype is an error": """
         dtype output_dtype layout output_layout tile output_tile""",
     "it is overwritten: the result shares its buffer; one that the operation did not return is forgotten": """
-        output_tensor output_tensors optional_output_tensor optional_tensor out inplace""",
+        output_tensor output_tensors optional_output_tensor optional_tensor out inplace input_grad input_a_grad
+        input_b_grad other_grad""",
     "it chooses cores, blocks and queues": """
         program_config config core_grid queue_id cq_id sub_core_grids subdevice_id sub_device_id use_multicore
         use_low_perf use_2d_core_grid num_out_blocks slice_config force_transpose reshape_tile_mode
@@ -52,6 +53,7 @@ say of values, the rules of convolutions look up themselves.
 """
 
 NEUTRAL_IN = {
+    "output": "batch_norm",
     "pad_value": "reshape Tensor.reshape permute transpose to_layout fold",  # fills tiles beyond the shape
     "numeric_stable": """
         softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place transformer.attention_softmax
@@ -60,7 +62,10 @@ NEUTRAL_IN = {
 """Arguments that are neutral in some operations only."""
 
 
-OUTPUTS = ("output_tensor", "output_tensors", "optional_output_tensor", "optional_tensor", "out")
+OUTPUTS = (
+    "output_tensor output_tensors optional_output_tensor optional_tensor out output input_grad input_a_grad "
+    "input_b_grad other_grad"
+).split()
 """Keywords that name tensors to write into."""
 
 VIEWS = frozenset(
@@ -79,7 +84,7 @@ def for_rule(kwargs: dict[str, Any], name: str = "") -> dict[str, Any]:
 
     ``program_activation`` is what a program config says to apply at the end.
     """
-    kept = {key: value for key, value in kwargs.items() if key not in NEUTRAL and not _neutral_in(key, name)}
+    kept = {key: value for key, value in kwargs.items() if not neutral(key, name)}
     for config in ("program_config", "config"):
         activation = getattr(kwargs.get(config), "fused_activation", None)
         if activation is not None:
@@ -87,8 +92,9 @@ def for_rule(kwargs: dict[str, Any], name: str = "") -> dict[str, Any]:
     return kept
 
 
-def _neutral_in(key: str, name: str) -> bool:
-    return key in NEUTRAL_IN and name.removeprefix("ttnn.") in NEUTRAL_IN[key].split()
+def neutral(key: str, name: str) -> bool:
+    """Whether keyword ``key`` of operation ``name`` has no influence on its values."""
+    return key in NEUTRAL or (key in NEUTRAL_IN and name.removeprefix("ttnn.") in NEUTRAL_IN[key].split())
 
 
 @dataclass
@@ -104,20 +110,23 @@ class Call:
     padding: float | None = None
     """What fills the tiles of the outputs beyond their shapes, set by a rule that knows."""
 
-    def each(self, function: Callable[..., Any], *inputs: Any) -> list[Any]:
+    def each(self, function: Callable[..., Any], *inputs: Any, rounds_once: bool = False) -> list[Any]:
         """``function`` of every device's part of ``inputs``, computed once for devices whose parts are one object.
 
         An input is a ``Shards`` or a list with one value per device; anything else is the same on all devices.
+        A function that ``rounds_once``, as torch does in one addition or product of bfloat16, gets bfloat16 tensors
+        as they are stored where the result is bfloat16 too: the same values without a detour over float32.
         """
         spread = [value for value in inputs if isinstance(value, Shards | list)]
+        keys = zip(*map(identities, spread), strict=True) if spread else [()] * len(ranks_of(self.outputs[0]))
+        narrow = rounds_once and all(v.dtype == ttnn.bfloat16 for v in (*spread, self.outputs[0]))
         known: dict[tuple, Any] = {}
         results = []
-        for device in range(len(spread[0]) if spread else len(ranks_of(self.outputs[0]))):
-            key = tuple(identity(value, device) for value in spread)
+        for device, key in enumerate(keys):
             if key not in known:
-                self.evaluations += 1
-                known[key] = function(*(v[device] if isinstance(v, Shards | list) else v for v in inputs))
+                known[key] = function(*(_part(value, device, narrow) for value in inputs))
             results.append(known[key])
+        self.evaluations += len(known)
         return results
 
     def argument(self, name: str, position: int) -> Any:
@@ -146,7 +155,7 @@ def per_device(*names: str) -> Callable:
         def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
             shards = [value for value in _leaves((args, kwargs)) if isinstance(value, Shards)]
             if shards:
-                keys = list(zip(*(map(id, s.stored) for s in shards), strict=True))
+                keys = list(zip(*map(identities, shards), strict=True))
             else:
                 keys = [()] * len(ranks_of(call.outputs[0]))
             known: dict[tuple, list[torch.Tensor]] = {}
@@ -183,9 +192,15 @@ def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callabl
     return function
 
 
-def identity(value: Shards | list, device: int) -> int:
-    """Equal for two devices that hold one object."""
-    return value.key(device) if isinstance(value, Shards) else id(value[device])
+def identities(value: Shards | list) -> list[int]:
+    """By device: equal for two devices that hold one object."""
+    return list(map(id, value.stored if isinstance(value, Shards) else value))
+
+
+def _part(value: Any, device: int, narrow: bool) -> Any:
+    if isinstance(value, Shards):
+        return value.stored[device].reshape(value.shape) if narrow else value[device]
+    return value[device] if isinstance(value, list) else value
 
 
 def _leaves(value: Any) -> list[Any]:
