@@ -54,6 +54,22 @@ def hazards(
     typer.echo(output.document({"records": records}) if as_json else "\n".join(map(text, records)))
 
 
+@bench.command()
+def values(
+    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "t3k",
+    rounds: Annotated[int, typer.Option(min=1, help="Pairs of measurements per operation.")] = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what golden values cost: ttnn operations on a mock mesh with and without them, in turn."""
+    from benchmarks.values import HEADER, measure, text
+    from refsim import output
+
+    records = measure(mesh, rounds)
+    typer.echo(
+        output.document({"mesh": mesh, "records": records}) if as_json else "\n".join([HEADER, *map(text, records)])
+    )
+
+
 @bench.command("full-size")
 def full_size(
     model: Annotated[str, typer.Argument(help="A published model's name; see `refsim time --help`.")],
