@@ -61,8 +61,8 @@ def values(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure what golden values cost: ttnn operations on a mock mesh with and without them, in turn."""
-    from benchmarks.values import HEADER, measure, text
     from refsim import output
+    from tt_impl.harness.speed import HEADER, measure, text
 
     records = measure(mesh, rounds)
     typer.echo(

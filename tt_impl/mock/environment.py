@@ -105,6 +105,8 @@ def quiet_environment(folder: Path) -> dict[str, str]:
     variables = {
         "TT_METAL_CACHE": str((_shared or folder) / "cache"),
         "TT_METAL_LOGS_PATH": str(folder / "logs"),
+        # torch's threads would spin for 20 ms an operation beside ttnn's on a busy machine; read when torch is imported
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
         "OMPI_MCA_btl": "self",  # MPI of one process: no shared memory that a killed one would leave behind
         "TT_METAL_SHM_TRACKING_DISABLED": "1",  # of real chips, for others to watch; it would stay behind
     }

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from tt_impl.mock.errors import ShadowError
+
 
 @dataclass(frozen=True)
 class View:
@@ -60,7 +62,9 @@ def _reread(value: torch.Tensor, written: View, view: View, padding: float | boo
     memory = _in_order(F.pad(value.reshape(shape), sides, value=padding), written.tile)
     shape, padded = view.rows()
     if memory.numel() != math.prod(padded):
-        raise ValueError(f"a view of {math.prod(padded)} elements into a buffer of {memory.numel()}")
+        raise ShadowError(
+            f"a tensor of shape {view.shape} sees a part of a buffer of shape {written.shape}, but nothing told which."
+        )
     whole = _from_order(memory, padded, view.tile)
     return whole[tuple(slice(size) for size in shape)].reshape(view.shape)
 

@@ -20,7 +20,7 @@ from tt_impl.mock.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.host import copy_into, host_shards, host_tensor
 from tt_impl.mock.stand_ins import EMULATED
 from tt_impl.mock.traces import EMULATED_TRACES
-from tt_impl.mock.values import Golden, Held, Store, mesh_shape_of, ranks_of, view_of
+from tt_impl.mock.values import Golden, Store, Window, mesh_shape_of, view_of
 
 Special = Callable[[Golden, Invocation], Any]
 _PLACES = ("device", "memory_config", "mem_config", "cq_id")
@@ -150,15 +150,13 @@ def _joined(shadow: Golden, call: Invocation) -> Any:
 
 
 def _narrow(shadow: Golden, call: Invocation) -> Any:
-    """A window into the memory of its input, with a buffer id of its own."""
-    names = ("input_tensor", "narrow_dim", "narrow_start", "length")
-    source, dim, start, length = ((dict(zip(names, call.args, strict=False)) | call.kwargs)[n] for n in names)
-    shards = shadow.store.read(source, call.name)
+    """A part of the memory of its input; both go on sharing it."""
+    names = ("input_tensor", "dim", "start", "length")
+    given = dict(zip(names, call.args, strict=False)) | call.kwargs
+    source, dim, start, length = (given[name] for name in names)
     result = call.proceed()
-    parts = {id(value): value.narrow(dim, start, length) for value in shards.stored}
-    values = {rank: parts[id(value)] for rank, value in zip(ranks_of(result), shards.stored, strict=True)}
-    if result.buffer_unique_id() != source.buffer_unique_id():
-        shadow.store.put_window(result, source, Held(view_of(result), values))
+    if tuple(result.shape) != tuple(source.shape):
+        shadow.store.add_window(result, Window(view_of(source), dim, start, length))
     return result
 
 

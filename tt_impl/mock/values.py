@@ -23,8 +23,24 @@ from tt_impl.mock.host import host_shards, host_tensor
 from tt_impl.mock.memory import View, seen_by
 
 __all__ = [
-    "BLOCK_FLOATS", "INTEGERS", "RANGES", "Golden", "Held", "MissingRule", "RefusedOption", "ShadowError", "Shards",
-    "Store", "UnknownPadding", "UnseenValue", "host_shards", "host_tensor", "ranks_of", "round_to", "view_of",
+    "BLOCK_FLOATS",
+    "INTEGERS",
+    "RANGES",
+    "Golden",
+    "Held",
+    "MissingRule",
+    "RefusedOption",
+    "ShadowError",
+    "Shards",
+    "Store",
+    "UnknownPadding",
+    "UnseenValue",
+    "Window",
+    "host_shards",
+    "host_tensor",
+    "ranks_of",
+    "round_to",
+    "view_of",
 ]  # fmt: skip
 
 
@@ -102,20 +118,47 @@ class Held:
         return [reread[id(self.values[rank])] for rank in ranks]
 
 
+@dataclass(frozen=True)
+class Window:
+    """A tensor that is a part of another one's memory: ``length`` rows of ``dim``, from ``start`` on."""
+
+    whole: View
+    dim: int
+    start: int
+    length: int
+
+    def cut(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """This part of every device's value; devices that share one go on sharing it."""
+        parts = {id(value): value.narrow(self.dim, self.start, self.length) for value in values}
+        return [parts[id(value)] for value in values]
+
+    def pasted(self, former: Held, part: Held) -> Held:
+        """What the whole buffer holds after this part of it was written."""
+        ranks = list(part.values)
+        whole = dict(zip(ranks, former.seen_by(self.whole, ranks) or [], strict=True))
+        for rank in ranks:
+            whole[rank] = whole[rank].clone()
+            whole[rank].narrow(self.dim, self.start, self.length).copy_(part.values[rank])
+        return Held(self.whole, whole)
+
+
 @dataclass
 class Store:
     """Values by buffer; a buffer allocated where another one was tells that the other is gone."""
 
     values: dict[int, Held] = field(default_factory=dict)
     at_address: dict[tuple, int] = field(default_factory=dict)
-    overlaps: dict[int, set[int]] = field(default_factory=dict)
+    windows: dict[tuple, Window] = field(default_factory=dict)
 
     def read(self, tensor: ttnn.Tensor, reader: str) -> Shards:
         held, mesh_shape, ranks = self._found(tensor, reader)
         view = view_of(tensor)
-        stored = held.seen_by(view, ranks)
+        window = self.windows.get(_place(tensor)) if self.windows else None
+        stored = held.seen_by(view if window is None else window.whole, ranks)
         if stored is None:
             raise UnknownPadding(reader, _describe(tensor))
+        if window is not None:
+            stored = window.cut(stored)
         return Shards(stored, view.shape, mesh_shape, tensor.dtype)
 
     def held(self, tensor: ttnn.Tensor, reader: str) -> Held:
@@ -129,6 +172,10 @@ class Store:
         if held is None or (len(held.values) < len(ranks)) or any(rank not in held.values for rank in ranks):
             raise UnseenValue(reader, _describe(tensor))
         return held, mesh_shape, ranks
+
+    def add_window(self, tensor: ttnn.Tensor, window: Window) -> None:
+        """``tensor`` shares the buffer of another one, as a part of it."""
+        self.windows[_place(tensor)] = window
 
     def write(
         self, tensor: ttnn.Tensor, shards: Sequence[torch.Tensor], writer: str, padding: float | None = None
@@ -154,20 +201,14 @@ class Store:
         """``tensor`` holds this now; devices of its buffer that are no part of it keep what they have."""
         buffer = tensor.buffer_unique_id()
         former = self.values.get(buffer)
+        window = self.windows.get(_place(tensor)) if self.windows else None
+        if window is not None and former is not None:
+            held = window.pasted(former, held)
         if former is None:
             self._forget_former(tensor, buffer)
         else:
             self._keep_others(former, held)
         self.values[buffer] = held
-        for other in self.overlaps.get(buffer, ()):
-            self.values.pop(other, None)
-
-    def put_window(self, window: ttnn.Tensor, whole: ttnn.Tensor, held: Held) -> None:
-        """``window`` is a part of the memory of ``whole``: a write into one of them makes the other unknown."""
-        inner, outer = window.buffer_unique_id(), whole.buffer_unique_id()
-        self.values[inner] = held
-        self.overlaps.setdefault(inner, set()).add(outer)
-        self.overlaps.setdefault(outer, set()).add(inner)
 
     def _forget_former(self, tensor: ttnn.Tensor, buffer: int) -> None:
         """The buffer that had this address before is gone."""
@@ -217,6 +258,11 @@ def _ranks(tensor: ttnn.Tensor, mesh_shape: tuple[int, int]) -> list[int]:
     if len(coords) == rows * columns:
         return list(range(rows * columns))
     return [coord[0] * columns + coord[1] for coord in coords]
+
+
+def _place(tensor: ttnn.Tensor) -> tuple:
+    """What tells a window from the rest of its buffer."""
+    return tensor.buffer_unique_id(), tensor.buffer_address(), tuple(tensor.shape)
 
 
 def _describe(tensor: ttnn.Tensor) -> str:

@@ -64,9 +64,9 @@ def padded_shapes(t: Env) -> None:
 def specifications(t: Env) -> None:
     """A copy on the host keeps dtype, layout, tile and memory configuration."""
     ttnn = t.ttnn
-    part = ttnn.get_device_tensors(t.put(t.rand(60, 64)))[0]
-    in_l1 = ttnn.to_memory_config(part, ttnn.L1_MEMORY_CONFIG) if t.n == 1 else part
-    assert in_l1.cpu().spec == in_l1.spec and ttnn.from_device(part).spec == part.spec
+    a = ttnn.to_memory_config(t.put(t.rand(60, 64)), ttnn.L1_MEMORY_CONFIG)
+    for part in ttnn.get_device_tensors(a):
+        assert part.cpu().spec == ttnn.from_device(part).spec == part.spec
 
 
 def printed(t: Env) -> None:
