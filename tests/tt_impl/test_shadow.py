@@ -15,6 +15,7 @@ ON_T3K = cases_of(
     "cache",
     "collectives",
     "conv",
+    "elementwise_rest",
     "eltwise",
     "events",
     "host",
@@ -41,7 +42,7 @@ ON_T3K = cases_of(
     "usp",
     "views",
 )
-ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused")
+ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused", "on_blackhole")
 ON_N300 = cases_of("submeshes", "sockets")
 
 

@@ -67,7 +67,6 @@ BINARY: dict[str, Callable[..., Tensor]] = {
     "bitwise_xor": torch.bitwise_xor,
     "div": divide,
     "div_no_nan": lambda a, b: torch.where(b == 0, 0.0, a / b),
-    "divide": divide,
     "eq": torch.eq,
     "floor_div": lambda a, b: torch.floor(a / b),
     "fmod": _whole(torch.fmod),
@@ -98,7 +97,7 @@ BINARY: dict[str, Callable[..., Tensor]] = {
     "xlogy": torch.xlogy,
 }
 
-IN_PLACE = {"divide_": "divide"} | {
+IN_PLACE = {"divide_": "div"} | {
     f"{name}_": name
     for name in (
         "add bias_gelu eq ge gt ldexp le logaddexp logaddexp2 logical_and logical_or logical_xor lt multiply ne rsub "
@@ -110,7 +109,7 @@ IN_PLACE = {"divide_": "divide"} | {
 EXACT = frozenset({"div_no_nan", "floor_div", "fmod", "maximum", "minimum", "pow", "remainder"})
 """With a number as second operand these are operations of one tensor, and the number is a parameter in float32."""
 
-DIVISIONS = frozenset({"ttnn.div", "ttnn.divide", "ttnn.divide_"})
+DIVISIONS = frozenset({"ttnn.div", "ttnn.divide_"})
 """0 / 0 is infinite where the result is bfloat16."""
 
 ROUND_ONCE = frozenset({"add", "multiply", "subtract"})

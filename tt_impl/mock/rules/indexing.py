@@ -126,4 +126,5 @@ def plus_one(input_tensor: Tensor, skip_negative_entries: bool = False) -> Tenso
 
 @per_device("experimental.isin")
 def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    return torch.isin(elements, test_elements, invert=invert).to(torch.int64)
+    """uint32 with all bits set where an element is among the others, or is not with ``invert``."""
+    return torch.isin(elements, test_elements, invert=invert).to(torch.int64) * (2**32 - 1)
