@@ -155,10 +155,10 @@ def _show(error: BaseException) -> None:
 
 
 def findings(session: Any) -> list[str]:
-    """What the checks of a program say, a sentence each."""
+    """What the checks of a program say, line and sentence each."""
     from tt_impl.harness.findings import find
 
-    return [finding.sentence for finding in find(session.log)]
+    return [str(finding) for finding in find(session.log)]
 
 
 def text(verdict: Verdict) -> str:

@@ -90,6 +90,7 @@ class Runner:
             report = outcome.get_result()
             report.ttnn_mock = facts = verdicts.phase(report, call, self.session) | {"mesh": self.mesh_for(item)}
             if report.when == "teardown":
+                facts["findings"] = _mistakes(self.session)
                 report.user_properties.append(("ttnn_mock_ops", sum(facts["ops"].values())))
 
     def mesh_for(self, item: pytest.Item) -> str:
@@ -214,6 +215,13 @@ def _outlives(item: pytest.Item) -> bool:
     fixtures = [found for all in item._fixtureinfo.name2fixturedefs.values() for found in all]
     results = [found.cached_result for found in fixtures if found.scope != "function" and found.cached_result]
     return any(not isinstance(result[0], str | bytes | int | float | None) for result in results)
+
+
+def _mistakes(session: Session) -> list[str]:
+    """What is wrong with a test's collectives and memory, whatever its asserts say; notes are left to reports."""
+    from tt_impl.harness.findings import ERROR, find
+
+    return [str(finding) for finding in find(session.log) if finding.severity == ERROR]
 
 
 def _shorten(excinfo: pytest.ExceptionInfo) -> None:
