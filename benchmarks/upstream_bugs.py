@@ -231,10 +231,10 @@ BUGS = {
         MOTIF_BLOCK,
     ),
     "modulation-order": Bug(
-        "shift and scale of the modulation change places",
+        "shift and gate of the modulation change places",
         BLOCK,
         "TransformerBlock.forward",
-        (SwapTargets("spatial_shift_attn", "spatial_scale_attn"),),
+        (SwapTargets("spatial_shift_ff", "spatial_gate_ff"),),
         MOTIF_BLOCK,
     ),
     "gate-forgotten": Bug(

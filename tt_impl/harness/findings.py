@@ -14,6 +14,8 @@
 | freed | a tensor is used after it was deallocated |
 | uneven-replicas | one replica is read, but devices hold different ones |
 | partial-sum | sums over part of a cut dimension are used as if they were whole |
+| local-statistics | a distributed norm uses statistics of one device's columns |
+| buffer-twice | one buffer is given twice to one collective |
 | bias-summed | a bias is added on every device to sums that are added up afterwards |
 | unused-result | nothing reads the result of a collective (note) |
 | submeshes-differ | submeshes that start with the same collectives go on with others (note) |
@@ -23,8 +25,9 @@ from __future__ import annotations
 
 from tt_impl.harness.fabric import Links, cluster_links, wires
 from tt_impl.harness.finding import ERROR, NOTE, Finding, once
-from tt_impl.harness.memory_use import freed, never_written, stale, too_small, unused
+from tt_impl.harness.memory_use import freed, given_twice, never_written, stale, too_small, unused
 from tt_impl.harness.order import in_flight, twice
+from tt_impl.harness.statistics import local_statistics
 from tt_impl.harness.submeshes import submeshes_differ, uneven_replicas
 from tt_impl.harness.sums import partial_sums
 from tt_impl.mock.events import EventLog
@@ -34,12 +37,14 @@ __all__ = ["ERROR", "NOTE", "Finding", "find"]
 _CHECKS = (
     twice,
     in_flight,
+    given_twice,
     too_small,
     never_written,
     freed,
     stale,
     uneven_replicas,
     partial_sums,
+    local_statistics,
     unused,
     submeshes_differ,
 )

@@ -27,6 +27,19 @@ def too_small(log: EventLog) -> Iterator[Finding]:
                     )  # fmt: skip
 
 
+def given_twice(log: EventLog) -> Iterator[Finding]:
+    """Collectives that are given one buffer for two results."""
+    for event in log.events:
+        given = written_remotely(event)
+        for i, use in enumerate(given):
+            first = next((other for other in given[:i] if other.buffer == use.buffer), None)
+            if first is not None:
+                sentence = (
+                    f"{event.op} is given one buffer as {first.argument} and {use.argument}: one result overwrites "
+                )
+                yield Finding.of("buffer-twice", event, sentence + "the other, allocate a buffer for each.")
+
+
 def _needed(event: Event, crossing: dict, use: TensorUse, size: int) -> tuple[int, str]:
     """Bytes that the collective writes into a buffer on each device, as far as that is known, and what they are."""
     given, of_one = use.argument.partition("[")[0], event.inputs[0].bytes

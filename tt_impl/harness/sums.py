@@ -77,15 +77,15 @@ def _made(event: Event, weights: dict[int, TensorUse]) -> _Part | None:
     if weight.buffer not in weights or weight.tensor != weights[weight.buffer].tensor or len(weight.shape) < 2:
         return None
     rows = len(weight.shape) - 2
-    for axis, dim in enumerate(_placed(weight)):
-        if dim is not None and dim % len(weight.shape) == rows and _placed(x)[axis] is not None:
+    for axis, dim in enumerate(placed(weight)):
+        if dim is not None and dim % len(weight.shape) == rows and placed(x)[axis] is not None:
             bias = next((use for use in rest if use.argument in ("bias", "bias_tensor", "2")), None)
             part = _Part(axis, event)
-            return replace(part, added=event) if bias is not None and _placed(bias)[axis] is None else part
+            return replace(part, added=event) if bias is not None and placed(bias)[axis] is None else part
     return None
 
 
-def _placed(use: TensorUse) -> tuple[int | None, ...]:
+def placed(use: TensorUse) -> tuple[int | None, ...]:
     """The dim that is cut along each of two axes; what is cut over a mesh of one row is cut along its columns."""
     if len(use.placements) == len(use.mesh) == 2:
         return use.placements
@@ -98,7 +98,7 @@ def _onwards(event: Event, part: _Part, operands: int) -> _Part | None:
     if any(c["axis"] in (None, part.axis) for c in event.collectives) or _is_nonlinear(event, operands):
         return None
     if event.op in _ADDS and part.added is None and operands < 2:
-        others = [use for use in event.inputs if len(event.inputs) > 1 and _placed(use)[part.axis] is None]
+        others = [use for use in event.inputs if len(event.inputs) > 1 and placed(use)[part.axis] is None]
         return replace(part, added=event) if others else part
     return part
 

@@ -206,6 +206,22 @@ def fused_gather_overtakes(t: Env, wrong: bool) -> None:
         ttnn.to_torch(ttnn.get_device_tensors(y)[0])
 
 
+def one_buffer_for_two(t: Env, wrong: bool) -> None:
+    """K and V of ring attention are gathered into one buffer."""
+    ttnn, grid = t.ttnn, t.device.compute_with_storage_grid_size()
+    q, k, v = (t.put(t.rand(1, 4, 256, 64), (1, 2)) for _ in range(3))
+    buffers = [t.empty(1, 2, 256, 64) for _ in range(2)]
+    cores = ttnn.CoreCoord(grid.x, grid.y - 1)
+    out, *_ = ttnn.transformer.ring_joint_scaled_dot_product_attention(  # here
+        q, k, v, None, None, None, joint_strategy="rear", logical_n=256, dim=2, cluster_axis=1,
+        persistent_output_buffer_k=buffers[0], persistent_output_buffer_v=buffers[0 if wrong else 1],
+        program_config=ttnn.SDPAProgramConfig(compute_with_storage_grid_size=cores, q_chunk_size=32, k_chunk_size=32),
+        multi_device_global_semaphore=t.semaphores(2), num_links=1, mesh_device=t.device, topology=t.linear,
+        subdevice_id=ttnn.SubDeviceId(0), ccl_core_grid_offset=ttnn.CoreCoord(0, grid.y - 1),
+    )  # fmt: skip
+    ttnn.to_torch(ttnn.get_device_tensors(out)[0])
+
+
 def stale(t: Env, wrong: bool) -> None:
     """K is read after V was gathered into the same buffer."""
     ttnn = t.ttnn
@@ -251,6 +267,16 @@ def forgotten_sum(t: Env, wrong: bool) -> None:
     ttnn.to_torch(ttnn.get_device_tensors(y)[0])
 
 
+def forgotten_statistics(t: Env, wrong: bool) -> None:
+    ttnn = t.ttnn
+    x = t.put(t.rand(1, 1, 32, 512), COLUMNS)
+    statistics = ttnn.rms_norm_pre_all_gather(x, dtype=ttnn.bfloat16)
+    if not wrong:
+        statistics = ttnn.all_gather(statistics, 3, cluster_axis=1, topology=t.linear)
+    y = ttnn.rms_norm_post_all_gather(x, statistics, epsilon=1e-5)  # here
+    ttnn.to_torch(ttnn.get_device_tensors(y)[0])
+
+
 def bias_before_the_sum(t: Env, wrong: bool) -> None:
     ttnn = t.ttnn
     x, weight = t.put(t.rand(1, 1, 32, 512), COLUMNS), t.put(t.rand(512, 128), (None, 0))
@@ -292,10 +318,12 @@ EXPECTED = {
     "read_late": ("buffer-in-use", "ttnn.experimental.all_gather_async"),
     "buffer_filled_on_the_way": ("buffer-in-use", "ttnn.experimental.all_gather_async"),
     "fused_gather_overtakes": ("buffer-in-use", "ttnn.experimental.all_gather_minimal_matmul_async"),
+    "one_buffer_for_two": ("buffer-twice", "ttnn.transformer.ring_joint_scaled_dot_product_attention"),
     "stale": ("stale-read", "ttnn.multiply"),
     "never_written": ("never-written", "ttnn.add_"),
     "freed": ("freed", "ttnn.add"),
     "forgotten_sum": ("partial-sum", "ttnn.gelu"),
+    "forgotten_statistics": ("local-statistics", "ttnn.rms_norm_post_all_gather"),
     "bias_before_the_sum": ("bias-summed", "ttnn.linear"),
     "uneven": ("uneven-replicas", "ttnn.to_torch"),
     "unread": ("unused-result", "ttnn.all_gather"),
