@@ -77,8 +77,8 @@ def _run_one(tree: Path, out: Path, name: str, case: Case) -> dict[str, Any]:
 
 
 def judged(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Whether a run noticed something, and how: a failed test first, then what the checks of a program found."""
-    findings = verdict.get("findings") or []
+    """Whether a run noticed something, and how: a failed test first, then the errors that the checks of it found."""
+    findings = [finding for finding in verdict.get("findings") or [] if ": error: " in finding]
     message = verdict.get("message") or ""
     if verdict["outcome"] == "failed":
         return {"caught": True, "how": HOW.get(verdict["category"], verdict["category"]), "said": message}

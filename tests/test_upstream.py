@@ -253,7 +253,8 @@ def test_the_report_counts_and_explains(tmp_path):
     [
         ({"outcome": "failed", "category": "error", "message": "PCC"}, True, "upstream's assert"),
         ({"outcome": "failed", "category": "refused", "message": "TT_FATAL"}, True, "refused by ttnn"),
-        ({"outcome": "passed", "category": "own", "findings": ["one semaphore twice"]}, True, "a finding"),
+        ({"outcome": "passed", "category": "own", "findings": ["a.py:1: error: freed: x."]}, True, "a finding"),
+        ({"outcome": "passed", "category": "own", "findings": ["a.py:1: note: unread: x."]}, False, "passed"),
         ({"outcome": "passed", "category": "own"}, False, "passed"),
         ({"outcome": "skipped", "category": "skipped"}, False, "skipped"),
         ({"outcome": "none", "category": "none"}, False, "none"),

@@ -63,7 +63,7 @@ class Verdict:
         missing: it, where it has no rule.
         message: the first sentence of what went wrong.
         where: ``file:line`` of the suite's own code where it did.
-        findings: what the checks of a program say, one sentence each.
+        findings: what :mod:`tt_impl.harness.findings` says: line, ``error`` or ``note``, kind and sentence.
     """
 
     id: str
@@ -166,6 +166,8 @@ def phase(report: Any, call: Any, session: Any) -> dict[str, Any]:
         call: pytest's ``CallInfo`` of it.
         session: what was watched (:class:`tt_impl.harness.session.Session`).
     """
+    from tt_impl.harness.findings import find
+
     found: dict[str, Any] = {
         "when": report.when,
         "outcome": report.outcome,
@@ -173,6 +175,8 @@ def phase(report: Any, call: Any, session: Any) -> dict[str, Any]:
         "ops": dict(session.ops),
         "fallbacks": dict(session.fallbacks),
     }
+    if report.when == "teardown":
+        found["findings"] = [str(finding) for finding in find(session.log)]
     if report.outcome == "failed" and call.excinfo is not None:
         category, op, message = failed(call.excinfo.value)
         found |= {"category": category, "op": op, "missing": op if category == RULE else "", "message": message}
