@@ -31,6 +31,8 @@ ON_T3K = cases_of(
     "prop_binary",
     "prop_data_movement",
     "prop_eltwise",
+    "prop_attention",
+    "prop_heads",
     "prop_matmul",
     "prop_norm",
     "prop_reduction",

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import ttnn
+
 from refsim.errors import UserError
 from tt_impl.intercept import Invocation
 
@@ -42,4 +44,16 @@ def refuse_crashes(call: Invocation) -> Any:
         raise UserError(
             f"{call.name} crashes ttnn on a mock mesh; it is emulated where golden values are computed (shadow_values)."
         )
+    if _on_some_devices(call):
+        raise UserError(
+            f"{call.name} with mesh_coords of some devices crashes ttnn on a mock mesh; name them all there."
+        )
     return call.proceed()
+
+
+def _on_some_devices(call: Invocation) -> bool:
+    """A program for a part of the mesh has the command writer tell the rest, which ends the process."""
+    chosen = call.kwargs.get("mesh_coords")
+    if not chosen or not isinstance(call.args[0] if call.args else None, ttnn.Tensor):
+        return False
+    return len(set(map(tuple, chosen))) < len(call.args[0].device_coords())

@@ -236,9 +236,11 @@ def plain_is_not_joint(t: Env) -> None:
 
 def unknown_arguments(t: Env) -> None:
     """An argument that a rule does not have is told, not ignored."""
-    q = t.put(t.rand(1, 4, 64, 64))
+    q, mask = t.put(t.rand(1, 4, 64, 64)), t.put(t.rand(1, 1, 64, 64))
+    blocks = t.put(torch.ones(1, 1, 2, 2, dtype=torch.int32), dtype="int32", layout="ROW_MAJOR")
     attend = t.ttnn.transformer.scaled_dot_product_attention
-    raises(Exception, lambda: attend(q, q, q, sliding_window_size=32), "scaled_dot_product_attention", "sliding_window")
+    how = dict(is_causal=False, attn_mask=mask, attn_mask_block_map=blocks, program_config=_config(t))
+    raises(Exception, lambda: attend(q, q, q, **how), "scaled_dot_product_attention", "attn_mask_block_map")
 
 
 CASES = collect(globals())

@@ -183,14 +183,11 @@ def heads_of_a_token(t: Env) -> None:
 
 
 def unknown_arguments(t: Env) -> None:
-    cache, token = t.put(t.rand(PAGES.numel(), KV_HEADS, BLOCK, SIZE)), t.rand(1, USERS, KV_HEADS, SIZE)
-    write, table = t.ttnn.experimental.paged_update_cache, _integers(t, TABLE)
-    places = _integers(t, torch.tensor([1, 2, 3, 4]))
-    raises(
-        Exception,
-        lambda: write(cache, _token(t, token), update_idxs_tensor=places, page_table=table, block_size=32),
-        "block_size",
-    )
+    cache, tokens = t.put(t.rand(PAGES.numel(), KV_HEADS, BLOCK, SIZE)), t.put(t.rand(1, KV_HEADS, BLOCK, SIZE))
+    real = _integers(t, torch.tensor([32]))
+    fill = t.ttnn.experimental.paged_fill_cache
+    how = dict(cache_position_modulo=BLOCK, valid_seq_len_tensor=real)
+    raises(Exception, lambda: fill(cache, tokens, _integers(t, TABLE), **how), "valid_seq_len_tensor")
 
 
 CASES = collect(globals())

@@ -60,12 +60,17 @@ def biases(t: Env, m: int, n: int, bias: str, batched: bool, name: str | None) -
 
 
 def bias_of_some_rows(t: Env) -> None:
-    """Within a tile some programs read the first row only: refused. More rows than a tile are added afterwards."""
+    """A row each, within a tile or over several; behind a program's activation it is refused."""
     ttnn = t.ttnn
-    a, b = t.put(t.rand(8, 64)), t.put(t.rand(64, 32))
-    raises(Exception, lambda: ttnn.linear(a, b, bias=t.put(t.rand(8, 32))), "linear", "8 rows")
-    x, w, c = t.rand(96, 64), t.rand(64, 32), t.rand(96, 32)
-    t.check(ttnn.linear(t.put(x), t.put(w), bias=t.put(c)), (_sums(x, w) + c).float(), ulps=2)
+    for rows in (8, 96):
+        x, w, c = t.rand(rows, 64), t.rand(64, 32), t.rand(rows, 32)
+        t.check(ttnn.linear(t.put(x), t.put(w), bias=t.put(c)), (_sums(x, w) + c).float(), ulps=2)
+    config = ttnn.MatmulMultiCoreReuseMultiCast1DProgramConfig(
+        compute_with_storage_grid_size=(1, 1), in0_block_w=1, out_subblock_h=1, out_subblock_w=1, per_core_M=3,
+        per_core_N=1, fuse_batch=True, mcast_in0=True, fused_activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU),
+    )  # fmt: skip
+    late = dict(bias=t.put(c), program_config=config)
+    raises(Exception, lambda: ttnn.linear(t.put(x), t.put(w), **late), "linear", "activation")
 
 
 def activations_of_programs(t: Env) -> None:

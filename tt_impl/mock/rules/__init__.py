@@ -10,6 +10,7 @@ from tt_impl.mock.rules import (
     conv_weights,
     creation,
     data_movement,
+    decode,
     eltwise,
     group_norm,
     heads,
@@ -22,9 +23,11 @@ from tt_impl.mock.rules import (
     norm_dit,
     pool,
     reduction,
+    ring_attention,
     rotary,
     sample,
     softmax,
+    state_space,
 )
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "conv_weights",
     "creation",
     "data_movement",
+    "decode",
     "eltwise",
     "group_norm",
     "heads",
@@ -49,7 +53,9 @@ __all__ = [
     "norm_dit",
     "pool",
     "reduction",
+    "ring_attention",
     "rotary",
     "sample",
     "softmax",
+    "state_space",
 ]

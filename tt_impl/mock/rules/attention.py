@@ -1,6 +1,8 @@
-"""Attention: plain, joint (two streams, the second at the rear), and over a ring of devices.
+"""Attention of whole sequences: plain, within windows, latent, and joint (two streams, the second at the rear).
 
-Legend: B batch, H heads, N tokens (of this device), M tokens of the whole ring, L joint tokens, E head size.
+Scores are never laid out whole, so the memory grows with the tokens and not with their square.
+
+Legend: B batch, H heads, N rows of Q, M columns (rows of K and V), L joint tokens, E head size.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.heads import join_heads
-from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import Shards
+from tt_impl.mock.rules.registry import per_device
+
+Hidden = Callable[[Tensor, Tensor], Tensor]
+"""Of row numbers [n, 1] and column numbers [m]: which columns a row may not see."""
+
+BLOCK = 2**25
+"""Entries of a mask that are laid out at a time."""
 
 _chosen: Callable[[int], Tensor] | None = None
 
@@ -36,22 +42,37 @@ def only_rows(choose: Callable[[int], Tensor]) -> Iterator[None]:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None, causal: bool = False
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None, causal: bool = False,
+    hidden: Hidden | None = None, sink: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Attention [B, H, N, E]; fewer heads in k and v are shared by groups of heads of q.
 
-    Scores [B, H, N, M] are never laid out whole: torch's fused attention goes block by block if all heads have one
-    size, so v is filled up to it, or q and k are. A row that may attend to nothing is NaN.
+    A row that may attend to nothing is NaN. torch's fused attention goes block by block if all heads have one size,
+    so v is filled up to it, or q and k are.
+
+    Args:
+        mask: added to the scores, [B or 1, H or 1, N, M].
+        causal: row n sees the columns up to n.
+        hidden: what a row may not see besides; masks are made of it for some rows at a time.
+        sink: a score of every head, [H], scaled like the others, that takes its share and gives nothing.
     """
     scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])
     if q.shape[2] == 0:
         return q.new_zeros(*q.shape[:3], v.shape[-1])
-    if k.shape[1] != q.shape[1]:
-        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    size, width = v.shape[-1], max(q.shape[-1], v.shape[-1])
-    q, k, v = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     if causal and mask is not None:
         raise TypeError("is_causal and attn_mask exclude each other")
+    size = v.shape[-1]
+    k, v = (t if t.shape[1] == q.shape[1] else t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    if sink is not None:
+        q, k, v, mask = _with_sink(q, k, v, mask, sink)
+    width = max(q.shape[-1], v.shape[-1])
+    q, k, v = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+    if hidden is None and causal and sink is not None:
+        hidden, causal = later, False
+    if hidden is not None:
+        if mask is not None or causal:
+            raise TypeError("a mask beside a window is not known")
+        return _by_rows(q, k, v, scale, hidden, always=sink is not None)[..., :size]
     if _chosen is not None and mask is None and not causal:
         rows = _chosen(q.shape[2])
         out = q.new_full((*q.shape[:3], size), float("nan"))
@@ -63,6 +84,49 @@ def attend(
     return out
 
 
+def later(rows: Tensor, columns: Tensor) -> Tensor:
+    """Hides what comes after a row."""
+    return columns > rows
+
+
+def outside(window: int, causal: bool) -> Hidden:
+    """Hides what is not among the last ``window`` columns up to a row, or not within half of it on either side."""
+    if causal:
+        return lambda rows, columns: (columns > rows) | (columns <= rows - window)
+    return lambda rows, columns: (columns - rows).abs() > window // 2
+
+
+def _with_sink(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """One more row of K and V: its score is the sink's in the column of ones that Q gets, its value is zero."""
+    heads = q.shape[1]
+    row = torch.cat([k.new_zeros(heads, k.shape[-1]), sink.reshape(heads, 1)], -1)
+    row = row[None, :, None].expand(k.shape[0], -1, -1, -1)
+    k = torch.cat([F.pad(k, (0, 1)), row], 2)
+    return F.pad(q, (0, 1), value=1.0), k, F.pad(v, (0, 0, 0, 1)), None if mask is None else F.pad(mask, (0, 1))
+
+
+def _by_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, hidden: Hidden, always: bool) -> Tensor:
+    """Some rows at a time, with the columns that any of them sees; the last column always if ``always``."""
+    columns = torch.arange(k.shape[2] - always)
+    step = max(1, BLOCK // max(1, k.shape[2]))
+    parts = []
+    for start in range(0, q.shape[2], step):
+        part = q[:, :, start : start + step]
+        seen = ~hidden(torch.arange(start, start + part.shape[2])[:, None], columns).expand(part.shape[2], -1)
+        seen = F.pad(seen, (0, int(always)), value=True)
+        used = seen.any(0).nonzero().flatten()
+        if not used.numel():
+            parts.append(part.new_full((*part.shape[:3], v.shape[-1]), float("nan")))
+            continue
+        first, end = int(used[0]), int(used[-1]) + 1
+        seen = seen[:, first:end]
+        out = F.scaled_dot_product_attention(part, k[:, :, first:end], v[:, :, first:end], seen, scale=scale)
+        parts.append(out.masked_fill(~seen.any(-1, keepdim=True), float("nan")))
+    return torch.cat(parts, 2)
+
+
 @per_device("transformer.scaled_dot_product_attention")
 def scaled_dot_product_attention(
     input_tensor_q: Tensor,
@@ -72,6 +136,8 @@ def scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     is_causal: bool = True,
     scale: float | None = None,
+    sliding_window_size: int | None = None,
+    attention_sink: Tensor | None = None,
     cu_window_seqlens: Tensor | None = None,
     windowed_q_token_offset: int = 0,
     windowed_q_token_offset_tensor: Tensor | None = None,
@@ -81,23 +147,52 @@ def scaled_dot_product_attention(
 
     With windows, the first row of Q is token ``windowed_q_token_offset`` of K, possibly another one per device.
     """
-    mask = attn_mask
+    hidden: Hidden | None = None
     if cu_window_seqlens is not None:
         if windowed_q_token_offset_tensor is not None:
             windowed_q_token_offset = int(windowed_q_token_offset_tensor)
-        rows = torch.arange(input_tensor_q.shape[2]) + windowed_q_token_offset
-        mask = _windows(rows, torch.arange(input_tensor_k.shape[2]), cu_window_seqlens.flatten(), is_causal)
-        is_causal = False
-    out = attend(input_tensor_q, input_tensor_k, input_tensor_v, scale=scale, mask=mask, causal=is_causal)
+        hidden, is_causal = _windows(cu_window_seqlens.flatten(), windowed_q_token_offset, is_causal), False
+    elif sliding_window_size:
+        hidden, is_causal = outside(sliding_window_size, is_causal), False
+    out = attend(
+        input_tensor_q, input_tensor_k, input_tensor_v, scale=scale, mask=attn_mask, causal=is_causal, hidden=hidden,
+        sink=attention_sink,
+    )  # fmt: skip
     return join_heads(out).unsqueeze(1) if output_concat_heads else out
 
 
-def _windows(rows: Tensor, columns: Tensor, ends: Tensor, causal: bool) -> Tensor:
-    """The mask [1, 1, N, M] that lets tokens attend to their own window; minus infinity elsewhere."""
-    hidden = torch.bucketize(rows, ends, right=True)[:, None] != torch.bucketize(columns, ends, right=True)
-    if causal:
-        hidden |= columns > rows[:, None]
-    return torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))[None, None]
+def _windows(ends: Tensor, first: int, causal: bool) -> Hidden:
+    """Hides what is not in the window of a row; the first row is token ``first``."""
+
+    def hidden(rows: Tensor, columns: Tensor) -> Tensor:
+        rows = rows + first
+        other = torch.bucketize(rows, ends, right=True) != torch.bucketize(columns, ends, right=True)
+        return other | (columns > rows) if causal else other
+
+    return hidden
+
+
+@per_device("transformer.flash_mla_prefill")
+def flash_mla_prefill(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    values: Tensor | int | None = None,
+    *,
+    input_tensor_v: Tensor | None = None,
+    head_dim_v: int | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = True,
+    scale: float | None = None,
+) -> Tensor:
+    """Latent attention: V is a tensor of its own, or the first ``head_dim_v`` columns of K."""
+    given = next(x for x in (values, input_tensor_v, head_dim_v) if x is not None)
+    v = latent_values(input_tensor_k, given)
+    return attend(input_tensor_q, input_tensor_k, v, scale=scale, mask=attn_mask, causal=is_causal)
+
+
+def latent_values(k: Tensor, given: Tensor | int) -> Tensor:
+    """V itself, or so many columns of K."""
+    return given if isinstance(given, Tensor) else k[..., :given]
 
 
 @per_device("transformer.joint_scaled_dot_product_attention")
@@ -113,7 +208,7 @@ def joint_scaled_dot_product_attention(
     scale: float | None = None,
 ) -> list[Tensor]:
     """Every token of both streams attends to all of both: [B, H, N, E] and [B, H, L, E]."""
-    _only_rear(joint_strategy)
+    only_rear(joint_strategy)
     spatial = (input_tensor_q, input_tensor_k, input_tensor_v)
     joint = (joint_tensor_q, joint_tensor_k, joint_tensor_v)
     q, k, v = (torch.cat(pair, 2) for pair in zip(spatial, joint, strict=True))
@@ -121,70 +216,6 @@ def joint_scaled_dot_product_attention(
     return list(out.split([input_tensor_q.shape[2], joint_tensor_q.shape[2]], 2))
 
 
-def _only_rear(joint_strategy: str) -> None:
+def only_rear(joint_strategy: str) -> None:
     if joint_strategy != "rear":
         raise TypeError(f"joint_strategy '{joint_strategy}' is not known")
-
-
-@across(
-    "transformer.ring_joint_scaled_dot_product_attention",
-    "transformer.exp_ring_joint_scaled_dot_product_attention",
-)
-def ring_joint_scaled_dot_product_attention(
-    call: Call,
-    input_tensor_q: Shards,
-    input_tensor_k: Shards,
-    input_tensor_v: Shards,
-    joint_tensor_q: Shards | None = None,
-    joint_tensor_k: Shards | None = None,
-    joint_tensor_v: Shards | None = None,
-    *,
-    joint_strategy: str,
-    logical_n: int,
-    logical_l: int = 0,
-    scale: float | None = None,
-    dim: int = 2,
-    cluster_axis: int,
-    is_causal: bool = False,
-    is_balanced: bool = False,
-    is_cross: bool = False,
-) -> tuple[list[Tensor], ...]:
-    """Tokens are cut over the ring, so K and V [B, H, M, E] are gathered; token ``logical_n`` and later are padding.
-
-    The joint stream is whole on every device (``logical_l`` 0), or cut over the ring too and padded from
-    ``logical_l`` on. Returns attention of this device's tokens and of its joint tokens, and ttnn's third output,
-    running maxima and sums that are nobody's business: NaN. The persistent buffers hold the gathered K and V then.
-    """
-    _only_rear(joint_strategy)
-    if dim != 2 or is_causal or is_balanced or is_cross or not isinstance(logical_n, int):
-        raise call.unsupported("dim other than 2, causal, balanced or cross attention, logical_n as a tensor")
-    if logical_n > len(input_tensor_k.groups(cluster_axis)[0]) * input_tensor_k.shape[2]:
-        raise call.unsupported(f"logical_n {logical_n}, which is more than the tokens of the ring")
-    k_all, v_all = (gathered(x, 2, cluster_axis) for x in (input_tensor_k, input_tensor_v))
-    call.written("persistent_output_buffer_k", k_all)
-    call.written("persistent_output_buffer_v", v_all)
-    has_joint = joint_tensor_q is not None
-    joint_k, joint_v = joint_tensor_k, joint_tensor_v
-    if has_joint and logical_l:
-        if logical_l <= joint_tensor_k.shape[2]:  # ttnn takes it for replicated then, whatever was meant
-            raise call.unsupported(f"logical_l {logical_l} of a joint stream of which one device has as many rows")
-        joint_k, joint_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
-        call.written("persistent_output_buffer_joint_k", joint_k)
-        call.written("persistent_output_buffer_joint_v", joint_v)
-
-    def visible(spatial: Tensor, joint: Tensor | None) -> Tensor:
-        """Rows of K or V that queries may see: those of both streams without their padding."""
-        rows = spatial[:, :, :logical_n]
-        return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None]], 2)
-
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(q, k, v, scale=scale)
-
-    k_seen, v_seen = call.each(visible, k_all, joint_k), call.each(visible, v_all, joint_v)
-    out = call.each(attention, input_tensor_q, k_seen, v_seen)
-    if has_joint:
-        rear = call.each(attention, joint_tensor_q, k_seen, v_seen)
-    else:
-        rear = [torch.zeros(tuple(call.outputs[1].shape))] * len(out)
-    scratch = torch.full(tuple(call.outputs[2].shape), float("nan"))
-    return out, rear, [scratch] * len(out)

@@ -32,7 +32,8 @@ def group_norm(
 ) -> list[Tensor]:
     """[N, 1, H*W, C]; masks tell a device which columns of a tile are of a group, and change nothing."""
     source = call.argument("input_tensor", 0)
-    chunk = source.shard_spec().shape[1] if source.is_sharded() and source.shard_spec() is not None else 0
+    spec = source.memory_config().shard_spec
+    chunk = 0 if spec is None else spec.shape[1]
 
     def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         weight, bias = (_unpadded(values, x.shape[-1], chunk) for values in (weight, bias))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import per_device
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -19,8 +21,10 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).reshape(batch, rows, -1)
 
 
-def _split_qkv(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Columns [all heads of Q | all of K | all of V], K and V possibly from a tensor of their own.
+def _split_qkv(
+    qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int, tied: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Columns [all heads of Q | all of K | all of V], K and V possibly from a tensor of their own, or one section.
 
     With no heads of K and V, all columns are Q's, and K and V come out as [B, 0, N, E].
     """
@@ -28,11 +32,29 @@ def _split_qkv(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int) -> tup
         q = split_heads(qkv, heads)
         return q, q[:, :0], q[:, :0]
     if kv is None:
-        size = qkv.shape[-1] // (heads + 2 * kv_heads)
-        q, k, v = qkv.split([heads * size, kv_heads * size, kv_heads * size], -1)
+        size = qkv.shape[-1] // (heads + (1 if tied else 2) * kv_heads)
+        q, kv = qkv.split([heads * size, qkv.shape[-1] - heads * size], -1)
     else:
-        q, (k, v) = qkv, kv.chunk(2, -1)
+        q = qkv
+    k, v = (kv, kv) if tied else kv.chunk(2, -1)
     return split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+
+
+def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int, transposed: bool) -> list[Tensor]:
+    """Columns of one group of heads after another: [Q heads of the group | its K | its V], K and V possibly apart."""
+    shared = heads // kv_heads
+    by_group = qkv.unflatten(-1, (kv_heads, -1))
+    if kv is None:
+        size = by_group.shape[-1] // (shared + 2)
+        q, k, v = by_group.split([shared * size, size, size], -1)
+    else:
+        q, (k, v) = by_group, kv.unflatten(-1, (kv_heads, -1)).chunk(2, -1)
+    q, k, v = (
+        split_heads(q.flatten(-2), heads),
+        split_heads(k.flatten(-2), kv_heads),
+        split_heads(v.flatten(-2), kv_heads),
+    )
+    return [q, k.transpose(-1, -2) if transposed else k, v]
 
 
 @per_device("experimental.nlp_create_qkv_heads")
@@ -46,25 +68,104 @@ def nlp_create_qkv_heads(
     kv_tied: bool = False,
 ) -> list[Tensor]:
     """[B, 1, N, (H + 2 Hkv) * E] -> q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default."""
-    if kv_tied:
-        raise TypeError("kv_tied is not known")
-    q, k, v = _split_qkv(input, input_kv, num_heads, num_heads if num_kv_heads is None else num_kv_heads)
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    q, k, v = _split_qkv(input, input_kv, num_heads, kv_heads, kv_tied)
     return [q, k.transpose(-1, -2) if transpose_k_heads else k, v]
 
 
-@per_device("transformer.split_query_key_value_and_split_heads")
+@per_device("experimental.nlp_create_qkv_heads_boltz")
+def nlp_create_qkv_heads_boltz(
+    input: Tensor,
+    input_kv: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    transpose_k_heads: bool = True,
+) -> list[Tensor]:
+    """Pairs of tokens: [1, N, N, (H + 2 Hkv) * E] -> q [H, N, N, E], k and v [Hkv, N, N, E]."""
+    if input.shape[0] != 1 or transpose_k_heads:
+        raise TypeError("a batch, or transpose_k_heads, is not known")
+    kv = None if input_kv is None else input_kv[0]
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    return [x.transpose(0, 1) for x in _split_qkv(input[0], kv, num_heads, kv_heads)]
+
+
+@per_device("experimental.nlp_create_qkv_heads_vit")
+def nlp_create_qkv_heads_vit(input: Tensor) -> list[Tensor]:
+    """Twelve heads of 64 each of Q, K and V."""
+    return list(_split_qkv(input, None, 12, 12))
+
+
+@per_device("experimental.nlp_create_qkv_heads_falcon7b")
+def nlp_create_qkv_heads_falcon7b(input: Tensor) -> list[Tensor]:
+    """71 heads of Q and one each of K and V, of 64."""
+    return list(_split_qkv(input, None, 71, 1))
+
+
+@across("experimental.nlp_create_qkv_heads_segformer")
+def nlp_create_qkv_heads_segformer(call: Call, input: Shards) -> tuple[list[Tensor], ...]:
+    """[B, 1, N, H * 32] -> q [B, H, N, 32]; the other two outputs are not written: NaN."""
+    heads = call.outputs[0].shape[1]
+    rest = [torch.full(tuple(output.shape), float("nan")) for output in call.outputs[1:]]
+    return call.each(lambda x: split_heads(x, heads), input), *([values] * len(input) for values in rest)
+
+
+@per_device("experimental.nlp_create_q_heads_split")
+def nlp_create_q_heads_split(input: Tensor, *, num_heads: int, split_head_dim: int) -> list[Tensor]:
+    """[B, 1, N, H * E] -> heads [B, H, N, E], cut into their first ``split_head_dim`` columns and the others."""
+    heads = split_heads(input, num_heads)
+    return [heads[..., :split_head_dim], heads[..., split_head_dim:]]
+
+
+@per_device("experimental.create_qkv_heads")
+def create_qkv_heads(
+    input: Tensor, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True
+) -> list[Tensor]:
+    """[B, 1, N, (H + 2 Hkv) * E], group after group, -> q [B, H, N, E], k and v [B, Hkv, N, E]."""
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    return _split_groups(input, None, num_heads, kv_heads, transpose_k_heads)
+
+
+@per_device("experimental.create_qkv_heads_from_separate_tensors")
+def create_qkv_heads_from_separate_tensors(
+    input: Tensor,
+    input_kv: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    transpose_k_heads: bool = True,
+) -> list[Tensor]:
+    """As ``create_qkv_heads``, with K and V of each group in a tensor of their own."""
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    return _split_groups(input, input_kv, num_heads, kv_heads, transpose_k_heads)
+
+
+@across("transformer.split_query_key_value_and_split_heads")
 def split_query_key_value_and_split_heads(
-    input_tensor: Tensor,
-    kv_input_tensor: Tensor | None = None,
+    call: Call,
+    input_tensor: Shards,
+    kv_input_tensor: Shards | None = None,
     *,
     num_heads: int,
     num_kv_heads: int | None = None,
     transpose_key: bool = True,
-) -> list[Tensor]:
-    """[B, N, (H + 2 Hkv) * E] -> q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default."""
+    use_falcon7b_backend: bool = False,
+) -> tuple[list[Tensor], ...]:
+    """[B, N, (H + 2 Hkv) * E] -> q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default.
+
+    The columns of a sharded input are those of ``create_qkv_heads``: group after group.
+    """
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    q, k, v = _split_qkv(input_tensor, kv_input_tensor, num_heads, kv_heads)
-    return [q, k.transpose(-1, -2) if transpose_key else k, v]
+    by_group = call.argument("input_tensor", 0).is_sharded()
+
+    def split(x: Tensor, kv: Tensor | None) -> list[Tensor]:
+        if by_group:
+            return _split_groups(x, kv, num_heads, kv_heads, transpose_key)
+        q, k, v = _split_qkv(x, kv, num_heads, kv_heads)
+        return [q, k.transpose(-1, -2) if transpose_key else k, v]
+
+    outputs = call.each(split, input_tensor, kv_input_tensor)
+    return tuple(list(column) for column in zip(*outputs, strict=True))
 
 
 @per_device("transformer.concatenate_heads")
@@ -78,12 +179,30 @@ def nlp_concat_heads(input_tensor: Tensor) -> Tensor:
     return join_heads(input_tensor).unsqueeze(1)
 
 
+@per_device("experimental.nlp_concat_heads_boltz")
+def nlp_concat_heads_boltz(input_tensor: Tensor) -> Tensor:
+    """[H, N, N, E] -> [1, N, N, H*E]."""
+    return input_tensor.permute(1, 2, 0, 3).flatten(2)[None]
+
+
 @per_device("experimental.nlp_create_qkv_heads_decode")
 def nlp_create_qkv_heads_decode(
-    input_tensor: Tensor, *, num_heads: int, num_kv_heads: int | None = None, overlap_qk_coregrid: bool | None = True
+    input_tensor: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    overlap_qk_coregrid: bool | None = True,
+    batch_offset: Tensor | None = None,
+    slice_size: int | None = None,
 ) -> list[Tensor]:
-    """One token of B users, [1, 1, B, (H + 2 Hkv) * E] -> q [1, B, H, E], k and v [1, B, Hkv, E]."""
+    """One token of B users, [1, 1, B, (H + 2 Hkv) * E] -> q [1, B, H, E], k and v [1, B, Hkv, E].
+
+    With a ``slice_size``, that many users from ``batch_offset`` on.
+    """
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    if slice_size is not None:
+        first = 0 if batch_offset is None else int(batch_offset.reshape(-1)[0])
+        input_tensor = input_tensor[:, :, first : first + slice_size]
     return [x.transpose(1, 2) for x in _split_qkv(input_tensor, None, num_heads, kv_heads)]
 
 

@@ -68,15 +68,11 @@ def matmul(
 
 
 def _check_bias(call: Call, bias: Shards, weight: Shards, program_activation: Any) -> None:
-    """A bias is added by the program itself if it is a row; else after it, so behind the program's activation."""
+    """A bias of one tile of rows is added by the program; any other after it, so behind the program's activation."""
     rows = bias.shape[-2] if len(bias.shape) > 1 else 1
     batched = any(size > 1 for shape in (bias.shape, weight.shape) for size in shape[:-2])
-    config = call.kwargs.get("program_config")
-    whole_in_program = isinstance(config, ttnn.MatmulMultiCoreReuseProgramConfig)
-    if 1 < rows <= TILE and not batched and not whole_in_program:
-        raise call.unsupported(f"a bias of {rows} rows in one tile, of which some programs read the first only")
-    added_after = batched or (rows > TILE and not whole_in_program)
-    if added_after and program_activation is not None:
+    in_program = isinstance(call.kwargs.get("program_config"), ttnn.MatmulMultiCoreReuseProgramConfig)
+    if program_activation is not None and (batched or (rows > TILE and not in_program)):
         raise call.unsupported("an activation in the program_config before a bias that is not a row")
 
 

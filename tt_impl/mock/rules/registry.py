@@ -34,7 +34,7 @@ _NEUTRAL_BECAUSE = {
         use_low_perf use_2d_core_grid num_out_blocks slice_config force_transpose reshape_tile_mode
         global_cb prefetcher_pipes""",
     "it changes rounding only: fidelity, accumulation in float32, approximations of the same function": """
-        compute_kernel_config compute_config fast_and_approximate_mode use_welford""",
+        compute_kernel_config compute_config math_fidelity fast_and_approximate_mode use_welford""",
     "it fills tiles beyond the shape": "skip_padding_fill",
     "it is how devices exchange what the rule says; a persistent buffer is written by its rule": """
         num_links num_preferred_links topology chunks_per_sync num_workers_per_link num_buffers_per_channel

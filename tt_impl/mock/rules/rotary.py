@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import per_device
-
-TILE = 32
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tensor:
@@ -35,15 +34,54 @@ def rotary_embedding_llama(
     return rotate(input_tensor, cos_cache, sin_cache, trans_mat)
 
 
-@per_device("experimental.rotary_embedding")
-def rotary_embedding(
-    input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, token_index: int | None = None
+@per_device("experimental.rotary_embedding_llama_fused_qk")
+def rotary_embedding_llama_fused_qk(
+    q_input_tensor: Tensor, k_input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, trans_mat: Tensor
+) -> list[Tensor]:
+    """One token of B users, [1, B, H, E]; cos and sin are those of all Q's users, then those of all K's."""
+    users = q_input_tensor.shape[1]
+    parts = (q_input_tensor, 0), (k_input_tensor, users)
+    return [
+        rotary_embedding_llama(x, cos_cache[:, first:], sin_cache[:, first:], trans_mat, is_decode_mode=True)
+        for x, first in parts
+    ]
+
+
+def rotate_by_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """(x1, x2) * cos + (-x2, x1) * sin."""
+    return x * cos + rotate_half(x) * sin
+
+
+@per_device("experimental.rotate_half")
+def rotate_half(input: Tensor) -> Tensor:
+    """(x1, x2) -> (-x2, x1), the halves of the last dim."""
+    first, second = input.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+@per_device("experimental.rotary_embedding_hf")
+def rotary_embedding_hf(
+    input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, *, is_decode_mode: bool = False
 ) -> Tensor:
-    """The rotate-half form: (x1, x2) * cos + (-x2, x1) * sin. ttnn gives whole tiles of rows; beyond N they are NaN."""
-    if token_index is not None:
-        raise TypeError("token_index is not known")
-    first, second = input_tensor.chunk(2, -1)
+    """By halves: [B, H, N, E] by the angles of rows N; in decode mode [1, B, H, E] by those of users, [1, B, 1, E]."""
+    if is_decode_mode:
+        users = input_tensor.shape[1]
+        return rotate_by_halves(input_tensor, cos_cache[:, :users, :1], sin_cache[:, :users, :1])
     rows = input_tensor.shape[-2]
-    turned = torch.cat([-second, first], -1)
-    out = input_tensor * cos_cache[..., :rows, :] + turned * sin_cache[..., :rows, :]
-    return F.pad(out, (0, 0, 0, -rows % TILE), value=float("nan"))
+    return rotate_by_halves(input_tensor, cos_cache[..., :rows, :], sin_cache[..., :rows, :])
+
+
+@across("experimental.rotary_embedding")
+def rotary_embedding(
+    call: Call, input_tensor: Shards, cos_cache: Shards, sin_cache: Shards, token_index: int | None = None
+) -> list[Tensor]:
+    """By halves, all rows by the angle of ``token_index`` if given. What ttnn gives beyond the rows N is NaN."""
+    wanted = call.outputs[0].shape[-2]
+
+    def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        rows = x.shape[-2]
+        used = slice(rows) if token_index is None else slice(token_index, token_index + 1)
+        out = rotate_by_halves(x, cos[..., used, :], sin[..., used, :])
+        return F.pad(out, (0, 0, 0, max(0, wanted - rows)), value=float("nan"))
+
+    return call.each(rotated, input_tensor, cos_cache, sin_cache)

@@ -1,0 +1,231 @@
+"""Attention of one new token of every user to its cache, and of a chunk of tokens to a paged cache.
+
+A paged cache is a pile of blocks; the page table says which block holds which stretch of a user's tokens.
+
+Legend: B users, H heads, Hkv heads of K and V, S tokens of a cache, E head size, P blocks, T tokens of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.attention import attend, latent_values, later, outside
+from tt_impl.mock.rules.registry import per_device
+
+TILE = 32
+SKIPPED = -1
+"""A position, or an entry of a page table, that says: nothing here."""
+
+
+def positions(given: Sequence[int], tensor: Tensor | None, users: int) -> list[int]:
+    """One of every user; a tensor that lies on several cores has them once per core."""
+    found = list(given) if tensor is None else tensor.reshape(-1).tolist()
+    if len(found) < users:
+        raise TypeError(f"{len(found)} positions for {users} users are not known")
+    return found[:users]
+
+
+def viewed(cache: Tensor, heads: int, tokens: int, size: int) -> Tensor:
+    """A paged cache as of other blocks: the same tiles in the same order, [P, heads, tokens, size].
+
+    Layers of different geometry share a buffer; a device finds tiles by their number within a block.
+    """
+    blocks, old_heads, old_tokens, old_size = cache.shape
+    if (old_heads, old_tokens, old_size) == (heads, tokens, size):
+        return cache
+    if old_heads * old_tokens * old_size != heads * tokens * size or any(
+        x % TILE for x in (old_tokens, old_size, tokens, size)
+    ):
+        raise TypeError(f"a block of {cache.shape[1:]} read as {(heads, tokens, size)} is not known")
+    tiles = cache.unflatten(3, (-1, TILE)).unflatten(2, (-1, TILE)).transpose(3, 4)
+    tiles = tiles.reshape(blocks, heads, tokens // TILE, size // TILE, TILE, TILE)
+    return tiles.transpose(3, 4).reshape(blocks, heads, tokens, size)
+
+
+def unpaged(cache: Tensor, page_table: Tensor) -> Tensor:
+    """[P, Hkv, T, E] and a page table [B, S/T] -> [B, Hkv, S, E]."""
+    blocks = cache[page_table.clamp(min=0)]
+    return blocks.transpose(1, 2).flatten(2, 3)
+
+
+def decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    last: Sequence[int],
+    mask: Tensor | None,
+    scale: float | None,
+    window: int | None,
+    sink: Tensor | None,
+) -> Tensor:
+    """[1, B, H, E] to [B, Hkv, S, E]: each user to tokens up to its ``last``, or the ``window`` last ones of them.
+
+    A user that is skipped is NaN. One cache for all users has B = 1. ``mask`` is [1, B or 1, H or 1, S], ``sink``
+    [H, 32] with the values in the first column.
+    """
+    result = q.new_full((*q.shape[:3], v.shape[-1]), float("nan"))
+    own = None if sink is None else sink.reshape(-1, sink.shape[-1])[: q.shape[2], 0]
+    for user, position in enumerate(last):
+        if position == SKIPPED:
+            continue
+        first = max(0, position + 1 - window) if window else 0
+        keys, values = (x[min(user, x.shape[0] - 1)][None, :, first : position + 1] for x in (k, v))
+        added = None if mask is None else mask[:, min(user, mask.shape[1] - 1)].unsqueeze(2)[..., first : position + 1]
+        out = attend(q[:, user].unsqueeze(2), keys, values, scale=scale, mask=added, sink=own)
+        result[:, user] = out.squeeze(2)
+    return result
+
+
+@per_device("transformer.scaled_dot_product_attention_decode")
+def scaled_dot_product_attention_decode(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor,
+    *,
+    is_causal: bool = True,
+    attn_mask: Tensor | None = None,
+    cur_pos: Sequence[int] = (),
+    cur_pos_tensor: Tensor | None = None,
+    attention_sink: Tensor | None = None,
+    scale: float | None = None,
+    sliding_window_size: int | None = None,
+    share_cache: bool | None = None,
+) -> Tensor:
+    """One query [1, B, H, E] of every user to its cache [B, Hkv, S, E], causal; NaN if skipped.
+
+    A shared cache is one of B = 1.
+    """
+    users = input_tensor_q.shape[1]
+    if not share_cache and input_tensor_k.shape[0] < users:
+        raise TypeError(f"caches of {input_tensor_k.shape[0]} users for {users} without share_cache are not known")
+    if not is_causal and sliding_window_size:
+        raise TypeError("a sliding window without is_causal is not known")
+    last = positions(cur_pos, cur_pos_tensor, users) if is_causal else [input_tensor_k.shape[2] - 1] * users
+    return decode(
+        input_tensor_q, input_tensor_k, input_tensor_v, last, attn_mask, scale, sliding_window_size, attention_sink
+    )
+
+
+@per_device("transformer.paged_scaled_dot_product_attention_decode")
+def paged_scaled_dot_product_attention_decode(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor,
+    page_table_tensor: Tensor,
+    *,
+    cur_pos_tensor: Tensor | None = None,
+    paged_cache_geometry: Any = None,
+    cache_position_modulo: int | None = None,
+    sliding_window_size: int | None = None,
+    **rest: Any,
+) -> Tensor:
+    """As above, from blocks; with ``cache_position_modulo`` the blocks are a ring, token n in place n modulo that."""
+    users = input_tensor_q.shape[1]
+    table = page_table_tensor.reshape(-1, page_table_tensor.shape[-1])[:users]
+    k, v = (
+        unpaged(geometry(cache, paged_cache_geometry, input_tensor_q.shape[-1]), table)
+        for cache in (input_tensor_k, input_tensor_v)
+    )
+    if cache_position_modulo is None:
+        return scaled_dot_product_attention_decode(
+            input_tensor_q, k, v, cur_pos_tensor=cur_pos_tensor, sliding_window_size=sliding_window_size, **rest
+        )
+    if not sliding_window_size or sliding_window_size > cache_position_modulo:
+        raise TypeError("cache_position_modulo without a sliding window that fits is not known")
+    last = positions((), cur_pos_tensor, users)
+    order = [torch.arange(max(0, at + 1 - sliding_window_size), at + 1) % cache_position_modulo for at in last]
+    parts = [
+        scaled_dot_product_attention_decode(
+            input_tensor_q[:, user : user + 1], k[user : user + 1, :, rows], v[user : user + 1, :, rows],
+            cur_pos=[len(rows) - 1], **rest,
+        )
+        for user, rows in enumerate(order)
+    ]  # fmt: skip
+    return torch.cat(parts, 1)
+
+
+def geometry(cache: Tensor, override: Any, size: int) -> Tensor:
+    """``cache`` as a ``PagedCacheGeometryOverride`` says, for heads of ``size``."""
+    if override is None:
+        return cache
+    heads = override.num_kv_heads if override.num_kv_heads is not None else cache.shape[1]
+    tokens = override.block_size if override.block_size is not None else cache.shape[2]
+    return viewed(cache, heads, tokens, size)
+
+
+@per_device("transformer.flash_multi_latent_attention_decode")
+def flash_multi_latent_attention_decode(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor | None = None,
+    head_dim_v: int | None = None,
+    **rest: Any,
+) -> Tensor:
+    """Decoding with latent attention: V is the first ``head_dim_v`` columns of K, unless it is given."""
+    v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
+    return scaled_dot_product_attention_decode(input_tensor_q, input_tensor_k, v, **rest)
+
+
+@per_device("transformer.paged_flash_multi_latent_attention_decode")
+def paged_flash_multi_latent_attention_decode(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor | None = None,
+    head_dim_v: int | None = None,
+    page_table_tensor: Tensor | None = None,
+    **rest: Any,
+) -> Tensor:
+    v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
+    table = page_table_tensor.reshape(-1, page_table_tensor.shape[-1])[: input_tensor_q.shape[1]]
+    k, v = unpaged(input_tensor_k, table), unpaged(v, table)
+    return scaled_dot_product_attention_decode(input_tensor_q, k, v, **rest)
+
+
+@per_device("transformer.chunked_scaled_dot_product_attention")
+def chunked_scaled_dot_product_attention(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor,
+    page_table_tensor: Tensor,
+    chunk_start_idx: int | None = None,
+    *,
+    chunk_start_idx_tensor: Tensor | None = None,
+    scale: float | None = None,
+    paged_cache_geometry: Any = None,
+    sliding_window_size: int | None = None,
+    attention_sink: Tensor | None = None,
+) -> Tensor:
+    """Queries [B, H, N, E] that begin at token ``chunk_start_idx`` to a paged cache, causal."""
+    (start,) = positions([] if chunk_start_idx is None else [chunk_start_idx], chunk_start_idx_tensor, 1)
+    end = start + input_tensor_q.shape[2]
+    k, v = (
+        unpaged(geometry(cache, paged_cache_geometry, input_tensor_q.shape[-1]), page_table_tensor)[:, :, :end]
+        for cache in (input_tensor_k, input_tensor_v)
+    )
+    past = outside(sliding_window_size, causal=True) if sliding_window_size else later
+
+    def hidden(rows: Tensor, columns: Tensor) -> Tensor:
+        return past(rows + start, columns)
+
+    return attend(input_tensor_q, k, v, scale=scale, hidden=hidden, sink=attention_sink)
+
+
+@per_device("transformer.chunked_flash_mla_prefill")
+def chunked_flash_mla_prefill(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    head_dim_v: int,
+    page_table_tensor: Tensor,
+    chunk_start_idx: int,
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    """Latent attention of a chunk to a paged cache, causal."""
+    v = latent_values(input_tensor_k, head_dim_v)
+    return chunked_scaled_dot_product_attention(
+        input_tensor_q, input_tensor_k, v, page_table_tensor, chunk_start_idx, scale=scale
+    )

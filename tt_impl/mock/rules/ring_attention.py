@@ -1,0 +1,158 @@
+"""Attention whose tokens are cut over a ring of devices.
+
+Legend: B batch, H heads, N tokens of this device, M tokens of the whole ring, L joint tokens, E head size, P devices.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.attention import attend, only_rear
+from tt_impl.mock.rules.collectives import gathered
+from tt_impl.mock.rules.decode import unpaged
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards
+
+
+@across(
+    "transformer.ring_joint_scaled_dot_product_attention",
+    "transformer.exp_ring_joint_scaled_dot_product_attention",
+)
+def ring_joint_scaled_dot_product_attention(
+    call: Call,
+    input_tensor_q: Shards,
+    input_tensor_k: Shards,
+    input_tensor_v: Shards,
+    joint_tensor_q: Shards | None = None,
+    joint_tensor_k: Shards | None = None,
+    joint_tensor_v: Shards | None = None,
+    *,
+    joint_strategy: str,
+    logical_n: int,
+    logical_l: int = 0,
+    scale: float | None = None,
+    dim: int = 2,
+    cluster_axis: int,
+    is_causal: bool = False,
+    is_balanced: bool = False,
+    is_cross: bool = False,
+) -> tuple[list[Tensor], ...]:
+    """Tokens are cut over the ring, so K and V [B, H, M, E] are gathered; token ``logical_n`` and later are padding.
+
+    The joint stream is whole on every device (``logical_l`` 0), or cut over the ring too and padded from
+    ``logical_l`` on. Returns attention of this device's tokens and of its joint tokens, and ttnn's third output,
+    running maxima and sums that are nobody's business: NaN. The persistent buffers hold the gathered K and V then.
+    """
+    only_rear(joint_strategy)
+    if dim != 2 or is_cross or not isinstance(logical_n, int):
+        raise call.unsupported("dim other than 2, cross attention, logical_n as a tensor")
+    if logical_n > len(input_tensor_k.groups(cluster_axis)[0]) * input_tensor_k.shape[2]:
+        raise call.unsupported(f"logical_n {logical_n}, which is more than the tokens of the ring")
+    k_all, v_all = (gathered(x, 2, cluster_axis) for x in (input_tensor_k, input_tensor_v))
+    call.written("persistent_output_buffer_k", k_all)
+    call.written("persistent_output_buffer_v", v_all)
+    has_joint = joint_tensor_q is not None
+    if is_causal or is_balanced:
+        if has_joint or not is_causal or input_tensor_q.shape[2] != input_tensor_k.shape[2]:
+            raise call.unsupported("causal or balanced attention of other than one stream of as many rows of Q as of K")
+        out = _causal(call, input_tensor_q, (k_all, v_all), cluster_axis, logical_n, is_balanced, scale)
+        return out, *_left_over(call, len(out))
+    joint_k, joint_v = joint_tensor_k, joint_tensor_v
+    if has_joint and logical_l:
+        if logical_l <= joint_tensor_k.shape[2]:  # ttnn takes it for replicated then, whatever was meant
+            raise call.unsupported(f"logical_l {logical_l} of a joint stream of which one device has as many rows")
+        joint_k, joint_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
+        call.written("persistent_output_buffer_joint_k", joint_k)
+        call.written("persistent_output_buffer_joint_v", joint_v)
+
+    def visible(spatial: Tensor, joint: Tensor | None) -> Tensor:
+        """Rows of K or V that queries may see: those of both streams without their padding."""
+        rows = spatial[:, :, :logical_n]
+        return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None]], 2)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, scale=scale)
+
+    k_seen, v_seen = call.each(visible, k_all, joint_k), call.each(visible, v_all, joint_v)
+    out = call.each(attention, input_tensor_q, k_seen, v_seen)
+    if has_joint:
+        rear = call.each(attention, joint_tensor_q, k_seen, v_seen)
+    else:
+        rear = _left_over(call, len(out))[0]
+    return out, rear, _left_over(call, len(out))[1]
+
+
+def _left_over(call: Call, devices: int) -> tuple[list[Tensor], list[Tensor]]:
+    """The attention of a joint stream that is not there, and what the device keeps for itself."""
+    nothing = torch.zeros(tuple(call.outputs[1].shape))
+    scratch = torch.full(tuple(call.outputs[2].shape), float("nan"))
+    return [nothing] * devices, [scratch] * devices
+
+
+def _causal(
+    call: Call, q: Shards, kv: tuple[list[Tensor], list[Tensor]], axis: int, tokens: int, balanced: bool,
+    scale: float | None,
+) -> list[Tensor]:  # fmt: skip
+    """Every token sees those up to itself; balanced, a device has one stretch from the front and one from the rear."""
+    groups = q.groups(axis)
+    ranks = [next(group.index(device) for group in groups if device in group) for device in range(len(q))]
+    size, length = len(groups[0]), q.shape[2]
+    places = [_places(rank, size, length, balanced) for rank in range(size)]
+    columns = torch.cat(places)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, rank: int) -> Tensor:
+        def hidden(rows: Tensor, seen: Tensor) -> Tensor:
+            return (columns[seen] > places[rank][rows]) | (columns[seen] >= tokens)
+
+        return attend(q, k, v, scale=scale, hidden=hidden)
+
+    return call.each(attention, q, *kv, ranks)
+
+
+def _places(rank: int, size: int, length: int, balanced: bool) -> Tensor:
+    """Number in the whole sequence of each of a device's ``length`` tokens."""
+    if not balanced:
+        return torch.arange(rank * length, (rank + 1) * length)
+    half = length // 2
+    rear = 2 * size - 1 - rank
+    return torch.cat([torch.arange(rank * half, (rank + 1) * half), torch.arange(rear * half, (rear + 1) * half)])
+
+
+@across("transformer.ring_distributed_scaled_dot_product_attention")
+def ring_distributed_scaled_dot_product_attention(
+    call: Call,
+    input_tensor_q: Shards,
+    input_tensor_k: Shards,
+    input_tensor_v: Shards,
+    ring_size: int,
+    ring_id: int | None = None,
+    *,
+    scale: float | None = None,
+    page_table: Shards | None = None,
+    chunk_start_idx: int | None = None,
+) -> list[Tensor]:
+    """Causal attention of a part of the rows: device r of P has stretches r and 2P-1-r of 2P, one after the other.
+
+    Q holds all rows on every device, from token ``chunk_start_idx`` of K and V on, which may be paged.
+    """
+    rows, columns = input_tensor_q.mesh_shape
+    if ring_id is not None:
+        ranks = [ring_id] * (rows * columns)
+    elif 1 in (rows, columns) and rows * columns == ring_size:
+        ranks = list(range(ring_size))
+    else:
+        raise call.unsupported(f"no ring_id, with a ring of {ring_size} on a mesh of {rows}x{columns}")
+    start, length = chunk_start_idx or 0, input_tensor_q.shape[2] // ring_size
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, rank: int) -> Tensor:
+        places = _places(rank, ring_size, length, balanced=True)
+        if table is not None:
+            k, v = unpaged(k, table), unpaged(v, table)
+
+        def hidden(rows: Tensor, seen: Tensor) -> Tensor:
+            return seen > places[rows] + start
+
+        return attend(q[:, :, places], k, v, scale=scale, hidden=hidden)
+
+    return call.each(attention, input_tensor_q, input_tensor_k, input_tensor_v, page_table, ranks)

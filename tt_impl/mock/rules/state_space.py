@@ -1,0 +1,53 @@
+"""Operations of state space models (Mamba).
+
+Legend: L tokens, D columns: states of all channels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
+
+STATES = 32
+"""States of a channel, side by side in the columns."""
+
+
+@across("experimental.prefix_scan")
+def prefix_scan(call: Call, a: Shards, bx: Shards, h_prev: Shards) -> list[Tensor]:
+    """h[t] = a[t] * h[t-1] + bx[t] for all tokens, [1, 1, L, D]; ``h_prev`` holds the last state then."""
+
+    def scanned(a: Tensor, bx: Tensor, state: Tensor) -> Tensor:
+        state, states = state.reshape(-1), []
+        for factor, added in zip(a[0, 0], bx[0, 0], strict=True):
+            state = factor * state + added
+            states.append(state)
+        return torch.stack(states)[None, None]
+
+    result = call.each(scanned, a, bx, h_prev)
+    last = call.each(lambda states: states[:, :, -1].reshape(h_prev.shape), result)
+    call.store.write(call.argument("h_prev", 2), last, call.name)
+    return result
+
+
+@per_device("experimental.hc_sum_reduce")
+def hc_sum_reduce(input: Tensor) -> Tensor:
+    """Sums over the states of every channel: [1, 1, L, D] -> [1, 1, L, D / 32]."""
+    return input.unflatten(-1, (-1, STATES)).sum(-1)
+
+
+@across("experimental.repeat_and_interleave_eltwise_mul")
+def repeat_and_interleave_eltwise_mul(call: Call, a: Shards, b: Shards) -> list[Tensor]:
+    """``a`` [1, 1, L, 32], its states repeated for every channel, times ``b`` [1, 1, L, D / 32], channels spread.
+
+    Either may come as [1, 1, L, D] already.
+    """
+    width = call.outputs[0].shape[-1]
+
+    def multiplied(a: Tensor, b: Tensor) -> Tensor:
+        a = a if a.shape[-1] == width else a.repeat(1, 1, 1, width // a.shape[-1])
+        return a * (b if b.shape[-1] == width else b.repeat_interleave(width // b.shape[-1], -1))
+
+    return call.each(multiplied, a, b)
