@@ -6,6 +6,7 @@ Legend: B users, H heads, Hkv heads of K and V, S tokens of a cache, E head size
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -31,22 +32,32 @@ def _where(call: Call, cache: Shards, argument: str, mesh_coords: Any, write: Ca
     return [result if rank in chosen else cache[i] for i, (rank, result) in enumerate(zip(ranks, results, strict=True))]
 
 
-def _update(
-    cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None, *, update_idxs: Sequence[int] = (),
-    share_cache: bool | None = None, block_size: int | None = None, num_kv_heads: int | None = None,
-    cache_position_modulo: int | None = None,
-) -> Tensor:  # fmt: skip
+@dataclass(frozen=True)
+class _Places:
+    """Where new tokens go, as the caller says it; ``batch_offset`` is always 0."""
+
+    update_idxs: Sequence[int] = ()
+    share_cache: bool | None = None
+    block_size: int | None = None
+    num_kv_heads: int | None = None
+    cache_position_modulo: int | None = None
+    batch_offset: int = 0
+
+
+def _update(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None, places: _Places) -> Tensor:
     """One token [1, B, Hkv, E] of every user into [B, Hkv, S, E] (one for all if shared) or blocks [P, Hkv, T, E]."""
-    heads, tokens = num_kv_heads or cache.shape[1], block_size or cache.shape[2]
+    heads, tokens = places.num_kv_heads or cache.shape[1], places.block_size or cache.shape[2]
     result = viewed(cache, heads, tokens, new.shape[-1]).clone()
-    users = min(new.shape[1], len(update_idxs) if at is None else at.numel())
+    users = min(new.shape[1], len(places.update_idxs) if at is None else at.numel())
     if not users:
         raise TypeError("a call without a position is not known")
-    for user, token in enumerate(positions(update_idxs, at, users)):
+    for user, token in enumerate(positions(places.update_idxs, at, users)):
         if token == SKIPPED:
             continue
-        token = token % cache_position_modulo if cache_position_modulo else token
-        block, row = (0 if share_cache else user, token) if table is None else _place(table, user, token, tokens)
+        token = token % places.cache_position_modulo if places.cache_position_modulo else token
+        block, row = (0 if places.share_cache else user, token)
+        if table is not None:
+            block, row = _place(table, user, token, tokens)
         if block != SKIPPED:
             result[block, :, row] = new[0, user, :heads]
     return viewed(result, *cache.shape[1:])
@@ -61,14 +72,12 @@ def paged_update_cache(
     update_idxs_tensor: Shards | None = None,
     page_table: Shards | None = None,
     mesh_coords: Any = None,
-    batch_offset: int = 0,
     **how: Any,
 ) -> list[Tensor]:
-    if batch_offset:
-        raise call.unsupported("batch_offset")
+    places = _Places(**how)
 
     def write(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None) -> Tensor:
-        return _update(cache, new, at, table, **how)
+        return _update(cache, new, at, table, places)
 
     inputs = (input_tensor, update_idxs_tensor, page_table)
     return _where(call, cache_tensor, "cache_tensor", mesh_coords, write, *inputs)
@@ -85,15 +94,13 @@ def paged_fused_update_cache(
     update_idxs_tensor: Shards | None = None,
     page_table: Shards | None = None,
     mesh_coords: Any = None,
-    batch_offset: int = 0,
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
     """K and V in one call."""
-    if batch_offset:
-        raise call.unsupported("batch_offset")
+    places = _Places(**how)
 
     def write(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None) -> Tensor:
-        return _update(cache, new, at, table, **how)
+        return _update(cache, new, at, table, places)
 
     def written(cache: Shards, name: str, new: Shards) -> list[Tensor]:
         return _where(call, cache, name, mesh_coords, write, new, update_idxs_tensor, page_table)

@@ -67,7 +67,6 @@ def ring_joint_scaled_dot_product_attention(
         call.written("persistent_output_buffer_joint_v", joint_v)
 
     def visible(spatial: Tensor, joint: Tensor | None) -> Tensor:
-        """Rows of K or V that queries may see: those of both streams without their padding."""
         rows = spatial[:, :, :logical_n]
         return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None]], 2)
 
@@ -76,11 +75,8 @@ def ring_joint_scaled_dot_product_attention(
 
     k_seen, v_seen = call.each(visible, k_all, joint_k), call.each(visible, v_all, joint_v)
     out = call.each(attention, input_tensor_q, k_seen, v_seen)
-    if has_joint:
-        rear = call.each(attention, joint_tensor_q, k_seen, v_seen)
-    else:
-        rear = _left_over(call, len(out))[0]
-    return out, rear, _left_over(call, len(out))[1]
+    rear, scratch = _left_over(call, len(out))
+    return out, call.each(attention, joint_tensor_q, k_seen, v_seen) if has_joint else rear, scratch
 
 
 def _left_over(call: Call, devices: int) -> tuple[list[Tensor], list[Tensor]]:
