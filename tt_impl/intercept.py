@@ -115,6 +115,12 @@ def uncaught() -> Iterator[None]:
         _inside -= 1
 
 
+def installed(kind: type) -> Any | None:
+    """The innermost object of a class that is a handler, or one of whose methods is; None if there is none."""
+    owners = (getattr(handler, "__self__", handler) for handler in reversed(_handlers))
+    return next((owner for owner in owners if isinstance(owner, kind)), None)
+
+
 def _dispatch(name: str, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
     if _inside or not _handlers or name in TRANSPARENT:
         return original(*args, **kwargs)
