@@ -26,6 +26,7 @@ ON_T3K = cases_of(
     "matmul",
     "norm",
     "pool",
+    "prop_collectives",
     "prop_conv",
     "prop_backward",
     "prop_binary",
@@ -46,12 +47,14 @@ ON_T3K = cases_of(
 )
 ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused", "on_blackhole")
 ON_N300 = cases_of("submeshes", "sockets")
+ON_RING = cases_of("rings")
 
 
 MESHES = {
     **dict.fromkeys(ON_T3K, "t3k"),
     **dict.fromkeys(ON_TWO_LINKS, "bh-qb-1x4"),
     **dict.fromkeys(ON_N300, "n300"),
+    **dict.fromkeys(ON_RING, "t3k-1x8"),
 }
 
 

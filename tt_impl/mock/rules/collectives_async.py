@@ -1,0 +1,127 @@
+"""More collectives: one sender for all, sums gathered again, strided ones, and those fused with a matmul."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ttnn
+from torch import Tensor
+
+from tt_impl.mock.rules.collectives import gathered, reduced, scattered
+from tt_impl.mock.rules.eltwise import activate
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards
+
+
+@across("broadcast")
+def broadcast(call: Call, input_tensor: Shards, sender_coord: Any, *, cluster_axis: int | None = None) -> list[Tensor]:
+    """What the sender holds, on every device of its group; the other groups hold their member's in the same place."""
+    rows, columns = input_tensor.mesh_shape
+    if cluster_axis is None and 1 not in (rows, columns):
+        raise call.unsupported("a mesh of two axes without cluster_axis")
+    sender = sender_coord[0] * columns + sender_coord[1]
+    groups = input_tensor.groups(cluster_axis)
+    place = next(group.index(sender) for group in groups if sender in group)
+    result: list[Any] = [None] * len(input_tensor)
+    for group in groups:
+        for i in group:
+            result[i] = input_tensor[group[place]]
+    return result
+
+
+@across("experimental.all_reduce_async")
+def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, **kwargs: Any) -> list[Tensor]:
+    """Sum over an axis, or over all devices where their number is given instead.
+
+    Overloads: (x, number of devices, ...), (x, axis, mesh, ..., math_op), (x, buffer, axis, mesh, semaphore).
+    """
+    unknown = sorted(kwargs.keys() - {"cluster_axis", "math_op", "num_devices", *_SEMAPHORES})
+    if unknown:
+        raise call.unsupported(" and ".join(unknown))
+    given = [*args, *kwargs.values()]
+    if any(isinstance(a, ttnn.ReduceType) and a != ttnn.ReduceType.Sum for a in given):
+        raise call.unsupported("a math_op that is no sum")
+    axis = kwargs.get("cluster_axis")
+    numbers = [a for a in args if isinstance(a, int) and not isinstance(a, bool)]
+    on_axis = "mesh_device" in call.kwargs or any(isinstance(a, ttnn.MeshDevice) for a in call.args)
+    if on_axis and axis is None and numbers:
+        axis = numbers[0]
+    devices = kwargs.get("num_devices", numbers[0] if numbers and not on_axis else None)
+    if devices is not None and devices != len(input_tensor):
+        raise call.unsupported(f"{devices} of {len(input_tensor)} devices")
+    return reduced(input_tensor, axis)
+
+
+_SEMAPHORES = (
+    "buffer_tensor",
+    "barrier_semaphores",
+    "rs_global_semaphores",
+    "ag_global_semaphores",
+    "use_noc1_only",
+)
+
+
+@across("experimental.strided_all_gather_async")
+def strided_all_gather_async(
+    call: Call,
+    input_tensor: Shards,
+    persistent_output_buffer: Any = None,
+    dim: int = 0,
+    *_semaphores: Any,
+    cluster_axis: int | None = None,
+    mm_cores_y: int | None = None,
+    mm_block_ht: int | None = None,
+    mm_block_wt: int | None = None,
+) -> list[Tensor]:
+    """An all-gather in the order in which a matmul wants the blocks, which changes none of them."""
+    return gathered(input_tensor, dim, cluster_axis)
+
+
+@across("experimental.strided_reduce_scatter_async")
+def strided_reduce_scatter_async(
+    call: Call,
+    input_tensor: Shards,
+    persistent_output_buffers: Any = None,
+    dim: int = 0,
+    *_semaphores: Any,
+    cluster_axis: int | None = None,
+    mm_cores_y: int | None = None,
+    mm_block_ht: int | None = None,
+    mm_block_wt: int | None = None,
+    mm_N_full_block_wt: int | None = None,
+    chunk_width_in_mm_blocks: int | None = None,
+) -> list[Tensor]:
+    """A reduce-scatter in the order in which a matmul makes the blocks; outputs before the last one are staging."""
+    result = scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
+    if len(call.outputs) != 1:
+        raise call.unsupported(f"{len(call.outputs)} outputs")
+    return result
+
+
+@across("experimental.all_gather_matmul_async")
+def all_gather_matmul_async(
+    call: Call,
+    input_tensor: Shards,
+    weight_tensor: Shards,
+    persistent_output_buffer: Any = None,
+    dim: int = 0,
+    *_semaphores: Any,
+    bias: Shards | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: str | None = None,
+    all_gather_core_grid_offset: Any = None,
+    memory_config_ag: Any = None,
+    memory_config_mm: Any = None,
+    program_activation: Any = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """(the input gathered over all devices, that times every device's weight)."""
+    whole = gathered(input_tensor, dim, None)
+
+    def product(x: Tensor, weight: Tensor, shift: Tensor | None) -> Tensor:
+        x, weight = x.mT if transpose_a else x, weight.mT if transpose_b else weight
+        y = x @ weight
+        y = y if shift is None else y + shift.reshape(-1, shift.shape[-1])[:1]
+        return activate(activate(y, program_activation), activation)
+
+    return whole, call.each(product, whole, weight_tensor, bias)

@@ -1,0 +1,94 @@
+"""Tokens sent to the devices of their experts, and what the experts made of them sent back.
+
+Legend: B x S tokens a device with H features and K experts chosen for each, D devices, E experts a device. Rows that
+no token of a device's experts fills are placeholders, which a device leaves as they were: here they are not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.values import Shards
+
+_DIMS = (1, 2)
+
+
+def _token_dim(call: Call, dim: int | None) -> int:
+    """Where tokens are joined: 1 (batch) or 2 (sequence)."""
+    if dim not in _DIMS:
+        raise call.unsupported(f"tokens joined or cut along dim {dim}")
+    return dim
+
+
+def _by_device(x: Shards, cluster_axis: int | None, values: Callable[[int, list[int]], Tensor]) -> list[Tensor]:
+    """``values(device, its group)`` for every device."""
+    result: dict[int, Tensor] = {}
+    for group in x.groups(cluster_axis):
+        for device in group:
+            result[device] = values(device, group)
+    return [result[device] for device in range(len(x))]
+
+
+@across("all_to_all_dispatch")
+def all_to_all_dispatch(
+    call: Call,
+    input_tensor: Shards,
+    expert_indices_tensor: Shards,
+    expert_mapping_tensor: Shards,
+    *,
+    cluster_axis: int | None = None,
+    output_concat_dim: int | None = 1,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """[B, S, 1, H] and [B, S, 1, K] (or with the dims of 1 and S exchanged) -> the tokens of a group of devices,
+    [1, B*D, S, H], of those experts that a device has, and all experts chosen, [1, B*D, S, K]."""
+    dim = _token_dim(call, output_concat_dim) - 1
+
+    def joined(x: Shards, group: list[int]) -> Tensor:
+        parts = [x[i].reshape(x[i].shape[0], -1, x[i].shape[-1]) for i in group]
+        return torch.cat(parts, dim).unsqueeze(0)
+
+    def tokens(device: int, group: list[int]) -> Tensor:
+        chosen = joined(expert_indices_tensor, group)
+        here = expert_mapping_tensor[device].reshape(-1, expert_mapping_tensor[device].shape[-1])[:, device]
+        wanted = (here[chosen] == 1).any(-1, keepdim=True)
+        return torch.where(wanted, joined(input_tensor, group), torch.full((), float("nan")))
+
+    choices = _by_device(input_tensor, cluster_axis, lambda _, group: joined(expert_indices_tensor, group))
+    return _by_device(input_tensor, cluster_axis, tokens), choices
+
+
+@across("all_to_all_combine")
+def all_to_all_combine(
+    call: Call,
+    input_tensor: Shards,
+    expert_metadata_tensor: Shards,
+    expert_mapping_tensor: Shards,
+    *,
+    local_reduce: bool = False,
+    output_shard_dim: int | None = 1,
+    cluster_axis: int | None = None,
+) -> list[Tensor]:
+    """[E, B, S, H], what a device's experts made of all tokens of its group, and [1, B, S, K], the experts chosen ->
+    [K, B/D, S, H]: of a device's own tokens what each of their experts made, on whatever device of the group it is."""
+    if local_reduce:
+        raise call.unsupported("local_reduce, whose rows depend on which expert a device takes first")
+    dim = _token_dim(call, output_shard_dim)
+
+    def experts_of(device: int) -> list[int]:
+        mapping = expert_mapping_tensor[device]
+        return mapping.reshape(-1, mapping.shape[-1])[:, device].nonzero().flatten().tolist()
+
+    def combined(device: int, group: list[int]) -> Tensor:
+        choices = expert_metadata_tensor[device][0]
+        made = torch.full((choices.shape[-1], *choices.shape[:-1], input_tensor[0].shape[-1]), float("nan"))
+        for other in group:
+            for number, expert in enumerate(experts_of(other)):
+                wanted = (choices == expert).movedim(-1, 0).unsqueeze(-1)
+                made = torch.where(wanted, input_tensor[other][number], made)
+        return made.chunk(len(group), dim)[group.index(device)]
+
+    return _by_device(input_tensor, cluster_axis, combined)
