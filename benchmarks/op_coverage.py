@@ -1,0 +1,181 @@
+"""What is known of the values of every ttnn operation on the mock: ``python -m benchmarks.op_coverage --out FILE``.
+
+The table is made from ttnn's registry, the rules, and the names in the cases of the tests; ``--upstream`` adds the
+passed tests of JSON lines that ``pytest --ttnn-mock-json`` wrote. Nothing in it is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+CASES = ROOT / "tests/tt_impl/cases"
+TABLE = ROOT / "docs/ttnn_ops.md"
+
+RULE, TRANSFER, EMULATED = "rule", "transfer", "emulated"
+GOLDEN, DENIED, NONE = "golden function", "none (golden function denied)", "none"
+MEANING = {
+    RULE: "its values are computed by a rule of this project; a case of the tests calls it",
+    TRANSFER: "it moves, makes or frees values, by ttnn's own host code; a case of the tests calls it",
+    EMULATED: "the mock cannot do it, or draws other numbers; something else is done instead, and counted",
+    GOLDEN: "only ttnn's own golden function knows, on request, and a test that passes by it is counted apart",
+    DENIED: "ttnn's golden function is wrong or unusable, so a program that calls it is refused",
+    NONE: "a program that calls it is refused with its name",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operation: the kind of evidence, whether a property covers it, passed upstream tests, options refused."""
+
+    name: str
+    evidence: str
+    property: bool
+    upstream: int
+    refused: tuple[str, ...]
+
+
+def rows(upstream: Iterable[Path] = ()) -> list[Row]:
+    """All registered operations, and what else has a rule, in alphabetical order."""
+    from ttnn.decorators import REGISTERED_OPERATIONS
+
+    from tt_impl.mock.rules.registry import RULES
+    from tt_impl.mock.special import SPECIAL
+
+    operations = {operation.python_fully_qualified_name: operation for operation in REGISTERED_OPERATIONS}
+    passed, properties = _passed(upstream), _names(CASES.glob("prop_*.py"))
+    result = []
+    for name in sorted(operations.keys() | RULES.keys() | SPECIAL.keys()):
+        operation = operations.get(name)
+        refused = _refused(name, operation, RULES[name]) if operation is not None and name in RULES else ()
+        covered = name in RULES and name.rpartition(".")[2] in properties
+        result.append(Row(name, evidence(name), covered, passed[name], refused))
+    return result
+
+
+def evidence(name: str) -> str:
+    """One of the keys of ``MEANING``."""
+    from tt_impl.mock.draws import RANDOM
+    from tt_impl.mock.golden import has_golden
+    from tt_impl.mock.golden_denied import DENIED as UNUSABLE
+    from tt_impl.mock.rules.registry import RULES
+    from tt_impl.mock.special import SPECIAL
+    from tt_impl.mock.stand_ins import EMULATED as STAND_INS
+    from tt_impl.mock.traces import EMULATED_TRACES
+
+    if name in RANDOM or name in STAND_INS or name in EMULATED_TRACES:
+        return EMULATED
+    if name in RULES or name in SPECIAL:
+        return RULE if name in RULES else TRANSFER
+    if name in UNUSABLE:
+        return DENIED
+    return GOLDEN if has_golden(name) else NONE
+
+
+def _names(paths: Iterable[Path]) -> set[str]:
+    """Attributes and strings of some modules: what an operation can be called by there."""
+    found: set[str] = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.update(node.value.split())
+    return found
+
+
+def _passed(paths: Iterable[Path]) -> Counter[str]:
+    """How many passed tests called an operation whose values came from a rule."""
+    counts: Counter[str] = Counter()
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            verdict = json.loads(line)
+            if verdict.get("outcome") == "passed":
+                counts.update(verdict.get("ops", {}).keys() - verdict.get("fallbacks", {}).keys())
+    return counts
+
+
+def _refused(name: str, operation: Any, rule: Callable) -> tuple[str, ...]:
+    """Parameters of the operation that its rule does not have, and that are not neutral."""
+    from tt_impl.mock.rules.registry import for_rule
+
+    known = inspect.signature(_function(rule)).parameters.values()
+    if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in known):
+        return ()
+    names = {p.name for p in known}
+    asked = dict.fromkeys(_parameters(operation))
+    return tuple(sorted(key for key in for_rule(asked, name) if key not in names and key != "device"))
+
+
+def _function(rule: Callable) -> Callable:
+    """The function that was registered, inside what was made of it."""
+    variables = dict(zip(rule.__code__.co_freevars, rule.__closure__ or (), strict=True))
+    return variables["function"].cell_contents if "function" in variables else rule
+
+
+def _parameters(operation: Any) -> set[str]:
+    """Names of the parameters of all overloads, as ttnn documents them."""
+    function = operation.function
+    if inspect.isfunction(function):
+        return set(inspect.signature(function).parameters)
+    text = type(function).__call__.__doc__ or ""
+    signatures = [line for line in text.splitlines() if "(self" in line and "->" in line]
+    return {name for line in signatures for name in re.findall(r", (?:\*, )?(\w+): ", line)}
+
+
+def markdown(table: Sequence[Row], upstream: bool) -> str:
+    """The page: what the words mean, how many there are of each, and all operations."""
+    counts = Counter(row.evidence for row in table)
+    lines = [
+        "# ttnn's operations on the mock",
+        "",
+        "Made by `python -m benchmarks.op_coverage --out docs/ttnn_ops.md`; a test compares it with the code. Which",
+        "values a program gets, and what they rest on:",
+        "",
+        "| evidence | operations | meaning |",
+        "|---|---|---|",
+        *(f"| {kind} | {counts[kind]} | {meaning} |" for kind, meaning in MEANING.items()),
+        "",
+        f"A property (drawn shapes, dtypes and options against torch) covers {sum(row.property for row in table)} of",
+        "the rules. An option refused is a parameter of the operation that its rule does not know: a call that passes",
+        "it is an error that names it." + (" Upstream counts passed tests that called it." if upstream else ""),
+        "",
+        "| operation | evidence | property |" + (" upstream |" if upstream else "") + " options refused |",
+        "|---|---|---|" + ("---|" if upstream else "") + "---|",
+    ]
+    for row in table:
+        cells = [f"`{row.name}`", row.evidence, "yes" if row.property else ""]
+        cells += [str(row.upstream or "")] if upstream else []
+        lines.append("| " + " | ".join([*cells, " ".join(f"`{name}`" for name in row.refused)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def listed(page: str) -> dict[str, str]:
+    """Evidence by operation, as a page says it."""
+    return dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.MULTILINE))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=TABLE, help="the page to write")
+    parser.add_argument("--json", type=Path, help="the same as JSON")
+    parser.add_argument("--upstream", type=Path, nargs="*", default=[], help="JSON lines of pytest --ttnn-mock-json")
+    options = parser.parse_args(arguments)
+    table = rows(options.upstream)
+    options.out.write_text(markdown(table, bool(options.upstream)), encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in table], indent=1) + "\n", encoding="utf-8")
+    print(f"{options.out}: {len(table)} operations, {dict(Counter(row.evidence for row in table))}")
+
+
+if __name__ == "__main__":
+    main()
