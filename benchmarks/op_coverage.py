@@ -46,12 +46,11 @@ class Row:
 
 def rows(upstream: Iterable[Path] = ()) -> list[Row]:
     """All registered operations, and what else has a rule, in alphabetical order."""
-    from ttnn.decorators import REGISTERED_OPERATIONS
-
+    from tt_impl.mock.golden import registered
     from tt_impl.mock.rules.registry import RULES
     from tt_impl.mock.special import SPECIAL
 
-    operations = {operation.python_fully_qualified_name: operation for operation in REGISTERED_OPERATIONS}
+    operations = registered()
     passed, properties = _passed(upstream), _names(CASES.glob("prop_*.py"))
     result = []
     for name in sorted(operations.keys() | RULES.keys() | SPECIAL.keys()):

@@ -28,13 +28,14 @@ OPTION = " (option)"
 
 
 @cache
-def _operations() -> dict[str, FastOperation]:
+def registered() -> dict[str, FastOperation]:
+    """All operations of ttnn by full name (``ttnn.add``)."""
     return {operation.python_fully_qualified_name: operation for operation in REGISTERED_OPERATIONS}
 
 
 def has_golden(name: str) -> bool:
     """Whether ttnn registers a golden function for the operation that may be used."""
-    operation = _operations().get(name)
+    operation = registered().get(name)
     return operation is not None and operation.golden_function is not None and name not in DENIED
 
 
@@ -49,7 +50,7 @@ def golden_values(call: Call, inputs: dict[int, Shards]) -> list[list[torch.Tens
         ShadowError: the golden function fails, says that its result is not to be compared, or gives another number
             of tensors or another shape than the operation.
     """
-    operation = _operations()[call.name]
+    operation = registered()[call.name]
     devices = len(next(iter(inputs.values()))) if inputs else len(ranks_of(call.outputs[0]))
     known: dict[tuple, list[torch.Tensor]] = {}
     results = []
