@@ -8,7 +8,7 @@
 | small-buffer | a persistent buffer cannot hold what the collective writes |
 | semaphore-twice | one semaphore given twice to one collective |
 | semaphore-in-flight | a semaphore is signalled while a device that lags may still wait for it |
-| buffer-in-use | memory is written by other devices while one that lags may still use it |
+| buffer-in-use | other devices write memory while one that lags may use it (a note: first fill, ring attention) |
 | stale-read | a collective's result is read after a later one has overwritten its buffer |
 | never-written | memory is read that was allocated and never written (a note where the host reads it) |
 | freed | a tensor is used after it was deallocated |

@@ -68,7 +68,8 @@ def _finding(first: Event, second: Event, place: Place) -> Finding:
         "buffer-in-use", second,
         f"{second.op} writes memory at {place[1]} of {place[0]} on other devices, one of which may lag and still be in "
         f"{at(first)}, which {uses} it: take two buffers in turn, pass barrier_semaphore, or synchronise in between.",
-        NOTE if attention else ERROR,  # the lag must be most of an attention and the rest of the layer
+        # The lag must be most of an attention and the rest of the layer, or a device must still wait for the host.
+        NOTE if attention or not first.inputs else ERROR,
     )  # fmt: skip
 
 

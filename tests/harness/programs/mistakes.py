@@ -49,7 +49,7 @@ def links(t: Env, wrong: bool) -> None:
 
 
 def small_buffer(t: Env, wrong: bool) -> None:
-    """The intermediate buffer of a line needs room for both directions; ttnn does not look at its shape."""
+    """tt-metal PR #51774: the intermediate buffer of a line needs room for both directions; ttnn looks at no shape."""
     ttnn = t.ttnn
     x = t.put(t.rand(1, 1, 32, 1024), COLUMNS)
     sums = ttnn.zeros((1 if wrong else 2, 1, 32, 256), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=t.device)
