@@ -23,6 +23,7 @@ ON_T3K = cases_of(
     "random_ops",
     "golden",
     "layout",
+    "lazy",
     "matmul",
     "norm",
     "pool",

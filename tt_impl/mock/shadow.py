@@ -20,10 +20,12 @@ import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.checks import emulating
 from tt_impl.mock.golden import OPTION, golden_values, has_golden
-from tt_impl.mock.rules.registry import OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, neutral
+from tt_impl.mock.lazy import Deferred
+from tt_impl.mock.lines import user_line
+from tt_impl.mock.rules.registry import OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
 from tt_impl.mock.special import SPECIAL, touches_device
 from tt_impl.mock.stand_ins import StandIns
-from tt_impl.mock.traces import Traces
+from tt_impl.mock.traces import Recorded, Traces, remembered
 from tt_impl.mock.values import MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
 
 __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
@@ -37,8 +39,9 @@ class Shadow:
     ``emulated`` counts what only resembles the device: random numbers, for one.
     """
 
-    def __init__(self, fallback: bool = False) -> None:
+    def __init__(self, fallback: bool = False, lazy: bool = False) -> None:
         self.store = Store()
+        self.lazy = lazy
         self.fallback = fallback
         self.fallbacks: Counter[str] = Counter()
         self.emulated: Counter[str] = Counter()
@@ -79,14 +82,32 @@ class Shadow:
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
         """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
+        kept = set(map(id, written))
+        outputs = [(number, tensor) for number, tensor in enumerate(context.outputs) if id(tensor) in kept]
+        if self.lazy and context.name in PURE and self.traces.capturing is None:
+            operation = self._deferred(context, shards)
+            for number, tensor in outputs:
+                self.store.defer(tensor, operation, number, context.name)
+            return
+        golden = self._computed(context, shards)
+        for number, tensor in outputs:
+            self.store.write(tensor, golden[number], context.name, context.padding)
+
+    def _deferred(self, context: Call, shards: dict[int, Shards]) -> Deferred:
+        """The operation for later. It keeps values, but no tensor: their memory is freed when the program frees it."""
+        known: dict[int, Recorded] = {}
+        args, kwargs, outputs = (remembered(v, known) for v in (context.args, context.kwargs, context.outputs))
+        later = Call(context.name, args, kwargs, outputs, self.store)
+        inputs = {id(known[tensor]): value for tensor, value in shards.items()}
+        needs = [value.source for value in shards.values() if value.source is not None]
+        return Deferred(user_line(), needs, lambda: self._computed(later, inputs))
+
+    def _computed(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
         golden = self._golden(context, shards)
         self.evaluations[context.name] += context.evaluations
         if len(golden) != len(context.outputs):
             raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(golden)}.")
-        kept = set(map(id, written))
-        for tensor, value in zip(context.outputs, golden, strict=True):
-            if id(tensor) in kept:
-                self.store.write(tensor, value, context.name, context.padding)
+        return golden
 
     def _forget_unused(self, call: Invocation, outputs: list[ttnn.Tensor]) -> None:
         """A preallocated output that the operation did not return holds what nobody knows."""
@@ -130,13 +151,14 @@ class Shadow:
 
 
 @contextmanager
-def shadow_values(fallback: bool = False) -> Iterator[Shadow]:
+def shadow_values(fallback: bool = False, lazy: bool = False) -> Iterator[Shadow]:
     """Compute golden values while the block runs; tensors made before have none.
 
     Args:
         fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
+        lazy: compute a value when somebody reads it; what nobody reads is never computed, and never found wrong.
     """
-    shadow = Shadow(fallback)
+    shadow = Shadow(fallback, lazy)
     with emulating(), intercepted(shadow.handle):
         yield shadow
 

@@ -67,7 +67,7 @@ def _to_host(shadow: Golden, call: Invocation) -> Any:
     source, *rest = call.args or (None,)
     if source is None:
         source, rest = call.kwargs.get("tensor"), []
-    if not isinstance(source, TENSOR) or not on_device(source):
+    if not isinstance(source, TENSOR) or not on_device(source) or not source.is_allocated():
         return call.proceed()
     golden = _golden(shadow, source, call.name)
     if call.name in ("ttnn.from_device", "ttnn.Tensor.cpu"):

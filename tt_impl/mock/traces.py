@@ -108,11 +108,11 @@ class Traces:
         self.capturing.steps.append(
             Step(
                 call.name,
-                _remembered(call.args, known),
-                _remembered(call.kwargs, known),
-                [_remembered(t, known) for t in inputs],
-                [_remembered(t, known) for t in call.outputs],
-                [_remembered(t, known) for t in written],
+                remembered(call.args, known),
+                remembered(call.kwargs, known),
+                [remembered(t, known) for t in inputs],
+                [remembered(t, known) for t in call.outputs],
+                [remembered(t, known) for t in written],
             )
         )
 
@@ -152,15 +152,16 @@ _TRANSFERS = frozenset(
 )
 
 
-def _remembered(value: Any, known: dict[int, Recorded]) -> Any:
+def remembered(value: Any, known: dict[int, Recorded]) -> Any:
+    """Arguments with every device tensor replaced by a :class:`Recorded`; ``known`` gets them by ``id``."""
     if isinstance(value, TENSOR) and on_device(value):
         if id(value) not in known:
             known[id(value)] = Recorded(value)
         return known[id(value)]
     if isinstance(value, list | tuple):
-        return type(value)(_remembered(item, known) for item in value)
+        return type(value)(remembered(item, known) for item in value)
     if isinstance(value, dict):
-        return {name: _remembered(item, known) for name, item in value.items()}
+        return {name: remembered(item, known) for name, item in value.items()}
     return value
 
 

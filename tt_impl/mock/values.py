@@ -9,7 +9,7 @@ place, only replaced. How numbers are kept and rounded: :mod:`tt_impl.mock.dtype
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import ref
@@ -19,8 +19,10 @@ import ttnn
 
 from tt_impl.mock.dtypes import BLOCK_FLOATS, INTEGERS, RANGES, round_to
 from tt_impl.mock.errors import MissingRule, RefusedOption, ShadowError, UnknownPadding, UnseenValue
+from tt_impl.mock.held import Held, Window
 from tt_impl.mock.host import host_shards, host_tensor
-from tt_impl.mock.memory import View, seen_by
+from tt_impl.mock.lazy import Deferred
+from tt_impl.mock.memory import View
 
 __all__ = [
     "BLOCK_FLOATS",
@@ -53,19 +55,31 @@ class Shards(Sequence):
 
     def __init__(
         self,
-        stored: Sequence[torch.Tensor],
+        stored: Sequence[torch.Tensor] | Callable[[], Sequence[torch.Tensor]],
         shape: Sequence[int],
         mesh_shape: tuple[int, int],
         dtype: ttnn.DataType | None = None,
+        source: Deferred | None = None,
+        devices: int = 0,
     ) -> None:
-        self.stored = list(stored)
+        """``stored`` may be a function that gives the values; ``source`` and the number of devices come with it."""
+        self._stored = stored if callable(stored) else list(stored)
         self.shape = tuple(shape)
         self.mesh_shape = mesh_shape
         self.dtype = dtype
+        self.source = source
+        self._devices = len(self._stored) if isinstance(self._stored, list) else devices
         self._widened: dict[int, ref[torch.Tensor]] = {}
 
+    @property
+    def stored(self) -> list[torch.Tensor]:
+        """The values as they are kept: bfloat16, float32 or int64."""
+        if not isinstance(self._stored, list):
+            self._stored = list(self._stored())
+        return self._stored
+
     def __len__(self) -> int:
-        return len(self.stored)
+        return self._devices
 
     def __getitem__(self, device: int) -> torch.Tensor:  # type: ignore[override]  # devices are not sliced
         stored = self.stored[device]
@@ -91,55 +105,28 @@ class Shards(Sequence):
         return [[row * columns + column for row in range(rows)] for column in range(columns)]
 
 
-@dataclass
-class Held:
-    """What one buffer holds: a value by device, in the shape it was last written in.
-
-    ``padding`` is what fills its tiles up, None if nobody knows: most operations leave there what their arithmetic
-    makes of their inputs' padding.
-    """
+@dataclass(frozen=True)
+class _Written:
+    """A tensor that an operation writes: all that its values need to know."""
 
     view: View
-    values: dict[int, torch.Tensor]
-    padding: float | None = None
+    ranks: list[int]
+    dtype: ttnn.DataType
+    what: str
+    writer: str
 
-    def seen_by(self, view: View, ranks: Sequence[int]) -> list[torch.Tensor] | None:
-        """The values of some devices as ``view`` reads them; None if it reads padding that nobody knows."""
-        if view == self.view:
-            return [self.values[rank] for rank in ranks]
-        reread: dict[int, torch.Tensor] = {}
-        for rank in ranks:
-            value = self.values[rank]
-            if id(value) not in reread:
-                seen = seen_by(value, self.view, view, self.padding)
-                if seen is None:
-                    return None
-                reread[id(value)] = seen
-        return [reread[id(self.values[rank])] for rank in ranks]
-
-
-@dataclass(frozen=True)
-class Window:
-    """A tensor that is a part of another one's memory: ``length`` rows of ``dim``, from ``start`` on."""
-
-    whole: View
-    dim: int
-    start: int
-    length: int
-
-    def cut(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """This part of every device's value; devices that share one go on sharing it."""
-        parts = {id(value): value.narrow(self.dim, self.start, self.length) for value in values}
-        return [parts[id(value)] for value in values]
-
-    def pasted(self, former: Held, part: Held) -> Held:
-        """What the whole buffer holds after this part of it was written."""
-        ranks = list(part.values)
-        whole = dict(zip(ranks, former.seen_by(self.whole, ranks) or [], strict=True))
-        for rank in ranks:
-            whole[rank] = whole[rank].clone()
-            whole[rank].narrow(self.dim, self.start, self.length).copy_(part.values[rank])
-        return Held(self.whole, whole)
+    def rounded(self, shards: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """One value per device, rounded once for devices that share it."""
+        if len(shards) != len(self.ranks):
+            count = len(self.ranks)
+            raise ShadowError(f"{self.writer}: {len(shards)} golden values for the {count} devices of its output.")
+        rounded: dict[int, torch.Tensor] = {}
+        for shard in shards:
+            if id(shard) not in rounded:
+                if tuple(shard.shape) != self.view.shape:
+                    raise ShadowError(f"{self.writer} gives a {self.what}, but its rule {tuple(shard.shape)}.")
+                rounded[id(shard)] = round_to(shard, self.dtype)
+        return {rank: rounded[id(shard)] for rank, shard in zip(self.ranks, shards, strict=True)}
 
 
 @dataclass
@@ -152,14 +139,17 @@ class Store:
 
     def read(self, tensor: ttnn.Tensor, reader: str) -> Shards:
         held, mesh_shape, ranks = self._found(tensor, reader)
-        view = view_of(tensor)
+        view, what = view_of(tensor), describe(tensor)
         window = self.windows.get(_place(tensor)) if self.windows else None
-        stored = held.seen_by(view if window is None else window.whole, ranks)
-        if stored is None:
-            raise UnknownPadding(reader, _describe(tensor))
-        if window is not None:
-            stored = window.cut(stored)
-        return Shards(stored, view.shape, mesh_shape, tensor.dtype)
+
+        def seen() -> list[torch.Tensor]:
+            stored = held.seen_by(view if window is None else window.whole, ranks)
+            if stored is None:
+                raise UnknownPadding(reader, what)
+            return stored if window is None else window.cut(stored)
+
+        stored = seen if held.source is not None else seen()
+        return Shards(stored, view.shape, mesh_shape, tensor.dtype, held.source, len(ranks))
 
     def held(self, tensor: ttnn.Tensor, reader: str) -> Held:
         """What the buffer of ``tensor`` holds; ``reader`` is the operation that asks."""
@@ -169,8 +159,8 @@ class Store:
         """What the buffer holds, the shape of the mesh, and the devices that ``tensor`` is on."""
         mesh_shape = mesh_shape_of(tensor)
         held, ranks = self.values.get(tensor.buffer_unique_id()), _ranks(tensor, mesh_shape)
-        if held is None or (len(held.values) < len(ranks)) or any(rank not in held.values for rank in ranks):
-            raise UnseenValue(reader, _describe(tensor))
+        if held is None or not held.ranks.issuperset(ranks):
+            raise UnseenValue(reader, describe(tensor))
         return held, mesh_shape, ranks
 
     def add_window(self, tensor: ttnn.Tensor, window: Window) -> None:
@@ -184,18 +174,19 @@ class Store:
 
         ``padding`` is what fills the tiles beyond the shape, if that is known.
         """
-        ranks, view = ranks_of(tensor), view_of(tensor)
-        if len(shards) != len(ranks):
-            raise ShadowError(f"{writer}: {len(shards)} golden values for the {len(ranks)} devices of its output.")
-        rounded: dict[int, torch.Tensor] = {}
-        values = {}
-        for rank, shard in zip(ranks, shards, strict=True):
-            if id(shard) not in rounded:
-                if tuple(shard.shape) != view.shape:
-                    raise ShadowError(f"{writer} gives a {_describe(tensor)}, but its rule {tuple(shard.shape)}.")
-                rounded[id(shard)] = round_to(shard, tensor.dtype)
-            values[rank] = rounded[id(shard)]
-        self.put(tensor, Held(view, values, padding))
+        written = _Written(view_of(tensor), ranks_of(tensor), tensor.dtype, describe(tensor), writer)
+        self.put(tensor, Held(written.view, written.rounded(shards), padding))
+
+    def defer(self, tensor: ttnn.Tensor, operation: Deferred, output: int, writer: str) -> None:
+        """The same for an output of an operation that is computed when somebody reads it."""
+        written = _Written(view_of(tensor), ranks_of(tensor), tensor.dtype, describe(tensor), writer)
+
+        def values() -> dict[int, torch.Tensor]:
+            shards = operation.values()[output]
+            with operation.named():
+                return written.rounded(shards)
+
+        self.put(tensor, Held(written.view, values, None, operation, written.ranks))
 
     def put(self, tensor: ttnn.Tensor, held: Held) -> None:
         """``tensor`` holds this now; devices of its buffer that are no part of it keep what they have."""
@@ -222,10 +213,11 @@ class Store:
 
     @staticmethod
     def _keep_others(former: Held, held: Held) -> None:
-        others = former.values.keys() - held.values.keys()
-        if others:
-            seen = former.seen_by(held.view, list(others))
-            held.values.update(zip(others, seen or [], strict=False))
+        others = list(former.ranks - held.ranks)
+        seen = former.seen_by(held.view, others) if others else None
+        if seen is not None:
+            held.values.update(zip(others, seen, strict=True))
+            held.ranks.update(others)
 
 
 class Golden(Protocol):
@@ -265,5 +257,6 @@ def _place(tensor: ttnn.Tensor) -> tuple:
     return tensor.buffer_unique_id(), tensor.buffer_address(), tuple(tensor.shape)
 
 
-def _describe(tensor: ttnn.Tensor) -> str:
+def describe(tensor: ttnn.Tensor) -> str:
+    """Its dtype and shape, for messages."""
     return f"{tensor.dtype.name} tensor of shape {tuple(tensor.shape)}"

@@ -66,6 +66,20 @@ def unknown_padding_is_refused(t: Env) -> None:
     t.check(whole, F.pad(x.exp(), (0, 0, 0, 2), value=3.0))
 
 
+def padding_of_layouts(t: Env) -> None:
+    """``to_layout`` fills tiles up with a number of the caller's, which ``untilize_with_unpadding`` can uncover."""
+    from tt_impl.mock.values import ShadowError
+
+    ttnn, x = t.ttnn, t.rand(30, 20)
+    rows = t.put(x, layout="ROW_MAJOR")
+    for given, filled in (({}, 0.0), ({"pad_value": -2.0}, -2.0)):
+        tiles = ttnn.to_layout(rows, ttnn.TILE_LAYOUT, **given)
+        t.check(ttnn.untilize_with_unpadding(tiles, [31, 31]), F.pad(x, (0, 12, 0, 2), value=filled))
+        t.check(ttnn.untilize_with_unpadding(tiles, [29, 15]), x[:, :16])
+    computed = ttnn.exp(tiles)
+    raises(ShadowError, lambda: ttnn.untilize_with_unpadding(computed, [31, 31]), "padding")
+
+
 def row_major_views(t: Env) -> None:
     ttnn, x = t.ttnn, t.rand(4, 8, 6)
     a = t.put(x, layout="ROW_MAJOR")

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.values import Shards
 
 TILE = 32
 
@@ -124,10 +125,15 @@ def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
     return call.each(lambda x: _grown(x, shape, 0.0), input_tensor)
 
 
-@per_device("untilize_with_unpadding")
-def untilize_with_unpadding(input_tensor: Tensor, output_tensor_end: Sequence[int]) -> Tensor:
-    """``output_tensor_end`` names the last place of every dim that stays."""
-    return cut(input_tensor, [0] * input_tensor.dim(), [end + 1 for end in output_tensor_end])
+@across("untilize_with_unpadding")
+def untilize_with_unpadding(call: Call, input_tensor: Shards, output_tensor_end: Sequence[int]) -> list[Tensor]:
+    """``output_tensor_end`` names the last place of every dim that stays, which may lie in the padding of tiles."""
+    ends = [end + 1 for end in output_tensor_end]
+    padding = call.store.held(call.argument("input_tensor", 0), call.name).padding
+    if padding is None and any(end > size for end, size in zip(ends, input_tensor.shape, strict=True)):
+        raise call.unsupported("padding of tiles that no operation has set")
+    shape = tuple(max(sizes) for sizes in zip(ends, input_tensor.shape, strict=True))
+    return call.each(lambda x: cut(_grown(x, shape, padding or 0.0), [0] * x.dim(), ends), input_tensor)
 
 
 @per_device("split")

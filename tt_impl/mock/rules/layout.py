@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import ttnn
 from torch import Tensor
 
 from tt_impl.mock import dtypes
@@ -26,12 +27,16 @@ def interleaved_to_sharded(
     return input_tensor
 
 
-@per_device("to_layout")
-def to_layout(tensor: Tensor, *_layout: Any) -> Tensor:
-    return tensor
+@across("to_layout")
+def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
+    """Rows become tiles that are filled up with ``pad_value``, zero unless it is given."""
+    source, (out,) = call.argument("tensor", 0), call.outputs
+    if source.layout == ttnn.ROW_MAJOR_LAYOUT and out.layout == ttnn.TILE_LAYOUT:
+        call.padding = call.kwargs.get("pad_value") or 0.0
+    return call.each(lambda x: x, tensor)
 
 
-@across("typecast")
+@across("typecast", pure=True)
 def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
     """Between integers and floats as :func:`tt_impl.mock.dtypes.typecast` says."""
     source, target = input_tensor.dtype, call.outputs[0].dtype

@@ -146,6 +146,8 @@ class Call:
 
 Rule = Callable[[Call, tuple, dict[str, Any]], list[list[torch.Tensor]]]
 RULES: dict[str, Rule] = {}
+PURE: set[str] = set()
+"""Operations whose rules only compute their outputs, so that they may wait until somebody reads them."""
 
 
 def per_device(*names: str) -> Callable:
@@ -166,19 +168,25 @@ def per_device(*names: str) -> Callable:
                     known[key] = list(result) if isinstance(result, list | tuple) else [result]
             return [list(column) for column in zip(*(known[key] for key in keys), strict=True)]
 
+        PURE.update(f"ttnn.{name}" for name in names)
         return _register(names, rule, function)
 
     return register
 
 
-def across(*names: str) -> Callable:
-    """Register a function ``(call, *arguments with Shards)`` for operations ``ttnn.<name>``."""
+def across(*names: str, pure: bool = False) -> Callable:
+    """Register a function ``(call, *arguments with Shards)`` for operations ``ttnn.<name>``.
+
+    One that is ``pure`` does nothing but compute the outputs: it writes no other tensor and knows no padding.
+    """
 
     def register(function: Callable) -> Callable:
         def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
             result = function(call, *args, **kwargs)
             return list(result) if isinstance(result, tuple) else [result]
 
+        if pure:
+            PURE.update(f"ttnn.{name}" for name in names)
         return _register(names, rule, function)
 
     return register
