@@ -14,6 +14,8 @@ import pytest
 
 from refsim.errors import UserError
 from refsim.timing import device_ops
+from tests.harness.conftest import HAS_TTNN, REASON
+from tests.harness.suites import run_suite
 from tt_impl.harness import report_index, report_text
 
 REPORTS = "reports"
@@ -177,3 +179,15 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
 
 def test_a_cell_keeps_its_column() -> None:
     assert report_text.table(("a",), [("x|y",)])[-1] == "| x\\|y |"
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+def test_plugin_writes_a_report_for_every_test(tmp_path: Path) -> None:
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", "--ttnn-report=../reports", "-k", "matmul", files=("test_values.py",))
+    assert ran.code == 0, ran.out[-3000:]
+    (row,) = json.loads((tmp_path / "reports/index.json").read_text())["programs"]
+    assert row["name"] == "test_values.py::test_matmul[device_params0]" and row["ns"][1] > 0
+    assert "predicted times: ../reports/index.md" in ran.out
+    found = json.loads((tmp_path / "reports" / row["file"]).read_text())
+    assert [op["op"] for op in found["operations"]][-2:] == ["ttnn.matmul", "ttnn.to_torch"]
+    assert found["meshes"][0]["arch"] == "wormhole_b0" and found["operations"][0]["where"].startswith("test_values.py:")

@@ -106,10 +106,13 @@ class Runner:
     def _watch(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test in this process."""
         self.last.note("")
-        report = bool(self.config.getoption("ttnn_report"))
-        with watched(self.fallback, report, self.last.note, self._earlier) as self.session:
+        folder = self.config.getoption("ttnn_report")
+        with watched(self.fallback, folder is not None, self.last.note, self._earlier) as self.session:
             try:
-                return runtestprotocol(item, log=False, nextitem=nextitem)
+                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                if folder is not None and self.session.log.events:
+                    write_report(folder, item.nodeid, self.session)
+                return reports
             finally:
                 self._earlier = self.session if nextitem is not None and _outlives(item) else None
                 self.session = None
@@ -199,6 +202,13 @@ class Runner:
             category(warning.pop("message")), category, warning.pop("filename"), warning.pop("lineno")
         )
         self.config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **warning})
+
+
+def write_report(folder: str, name: str, session: Session) -> None:
+    """What one test used, in files."""
+    from tt_impl.harness import report
+
+    report.write(folder, name, session)
 
 
 def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Summary:
 
     def __init__(self, config: pytest.Config) -> None:
         self.mesh: str = config.getoption("ttnn_mock")
+        self.reports: str | None = config.getoption("ttnn_report")
         self.verdicts: list[Verdict] = []
         self._phases: dict[str, list[dict[str, Any]]] = {}
         path = config.getoption("ttnn_mock_json")
@@ -61,6 +62,10 @@ class Summary:
         terminalreporter.write_sep("=", f"ttnn mock {self.mesh}")
         for line in lines(self.verdicts):
             terminalreporter.write_line(line)
+        if self.reports is not None and Path(self.reports).is_dir():
+            from tt_impl.harness import report_index
+
+            terminalreporter.write_line(f"memory, collectives and predicted times: {report_index.index(self.reports)}")
 
     def pytest_unconfigure(self) -> None:
         if self._file is not None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from tt_impl.mock.events import EventLog
 from tt_impl.mock.shadow import Shadow, shadow_values
 from tt_impl.mock.values import ShadowError
 
-Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
+Inputs: TypeAlias = "Tensor | Sequence[Any] | Mapping[str, Any]"
 
 
 @dataclass(frozen=True)
