@@ -37,6 +37,7 @@ ON_T3K = cases_of(
     "prop_heads",
     "prop_matmul",
     "prop_norm",
+    "prop_routing",
     "prop_reduction",
     "refusals",
     "rope",
