@@ -91,6 +91,11 @@ class Shards(Sequence):
             self._widened[id(stored)] = ref(value)
         return value
 
+    def as_stored(self, device: int) -> torch.Tensor:
+        """The values of one device in the dtype they are kept in: bfloat16, float32 or int64."""
+        stored = self.stored[device]
+        return stored if stored.shape == self.shape else stored.reshape(self.shape)
+
     def key(self, device: int) -> int:
         """Equal for two devices that share one torch tensor."""
         return id(self.stored[device])

@@ -18,22 +18,21 @@ TILE = 32
 
 def cut(x: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
     """``x[start:end:step]`` in every dim, as Python cuts a list: negative places count from the end."""
+    part = x
     for dim, (low, high, stride) in enumerate(zip(start, end, step or [1] * len(start), strict=True)):
         places = range(*slice(low, high, stride).indices(x.shape[dim]))
-        if places != range(x.shape[dim]):
-            x = (
-                x.index_select(dim, torch.tensor(list(places), dtype=torch.int64))
-                if stride != 1
-                else x.narrow(dim, places.start, len(places))
-            )
-    return x
+        if stride == 1:
+            part = part.narrow(dim, places.start, len(places))
+        else:
+            part = part.index_select(dim, torch.tensor(list(places), dtype=torch.int64))
+    return part if part.numel() == x.numel() else part.clone()  # a view would keep all of x in memory
 
 
 def _integers(values: Any) -> list[int]:
     return values.flatten().tolist() if isinstance(values, Tensor) else list(values)
 
 
-@per_device("slice")
+@per_device("slice", as_stored=True)
 def slice_(
     input_tensor: Tensor, *limits: Any, slice_dim: int | None = None, num_devices: int | None = None, **named: Any
 ) -> Tensor:
@@ -52,7 +51,7 @@ def slice_(
     )
 
 
-@per_device("experimental.padded_slice")
+@per_device("experimental.padded_slice", as_stored=True)
 def padded_slice(
     input_tensor: Tensor,
     padded_slice_start: Sequence[int],
@@ -62,7 +61,7 @@ def padded_slice(
     return cut(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step)
 
 
-@per_device("experimental.slice_write")
+@per_device("experimental.slice_write", as_stored=True)
 def slice_write(input_tensor: Tensor, output_tensor: Tensor, start: Any, end: Any, step: Any) -> Tensor:
     """``output_tensor`` with ``input_tensor`` written over its part ``[start:end:step]``."""
     result = output_tensor.clone()
@@ -70,7 +69,7 @@ def slice_write(input_tensor: Tensor, output_tensor: Tensor, start: Any, end: An
     return result
 
 
-@per_device("concat")
+@per_device("concat", as_stored=True)
 def concat(tensors: Sequence[Tensor], dim: int = 0, *, groups: int = 1) -> Tensor:
     """With ``groups``, the first groups of all tensors come before the second groups."""
     if groups == 1:
@@ -79,7 +78,7 @@ def concat(tensors: Sequence[Tensor], dim: int = 0, *, groups: int = 1) -> Tenso
     return torch.cat([x[group] for group in range(groups) for x in parts], dim)
 
 
-@per_device("stack")
+@per_device("stack", as_stored=True)
 def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
     return torch.stack(list(input_tensors), dim)
 
@@ -88,7 +87,7 @@ def _pad_pairs(x: Tensor, pairs: Sequence[Sequence[int]], value: float) -> Tenso
     return F.pad(x, [amount for pair in reversed(list(pairs)) for amount in pair], value=value)
 
 
-@per_device("pad")
+@per_device("pad", as_stored=True)
 def pad(input_tensor: Tensor, *args: Any, **named: Any) -> Tensor:
     """``padding`` is (before, after) per dimension, the last ones if there are fewer than dimensions.
 
@@ -136,38 +135,38 @@ def untilize_with_unpadding(call: Call, input_tensor: Shards, output_tensor_end:
     return call.each(lambda x: cut(_grown(x, shape, padding or 0.0), [0] * x.dim(), ends), input_tensor)
 
 
-@per_device("split")
+@per_device("split", as_stored=True)
 def split(input_tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
     return list(torch.split(input_tensor, split_size if isinstance(split_size, int) else list(split_size), dim))
 
 
-@per_device("chunk")
+@per_device("chunk", as_stored=True)
 def chunk(input_tensor: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
     return list(torch.chunk(input_tensor, chunks, dim))
 
 
-@per_device("repeat")
+@per_device("repeat", as_stored=True)
 def repeat(input_tensor: Tensor, repeat_dims: Sequence[int]) -> Tensor:
     """Fewer numbers than dims are of the last dims, as in torch's ``tile``."""
     return torch.tile(input_tensor, tuple(repeat_dims))
 
 
-@per_device("repeat_interleave")
+@per_device("repeat_interleave", as_stored=True)
 def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int) -> Tensor:
     return input_tensor.repeat_interleave(repeats, dim)
 
 
-@per_device("expand")
+@per_device("expand", as_stored=True)
 def expand(input_tensor: Tensor, output_shape: Sequence[int]) -> Tensor:
     return input_tensor.expand(tuple(output_shape)).contiguous()
 
 
-@per_device("experimental.broadcast_to")
+@per_device("experimental.broadcast_to", as_stored=True)
 def broadcast_to(input: Tensor, output_shape: Sequence[int]) -> Tensor:
     return input.expand(tuple(output_shape)).contiguous()
 
 
-@per_device("roll")
+@per_device("roll", as_stored=True)
 def roll(input_tensor: Tensor, shifts: int | Sequence[int], dim: int | Sequence[int] | None = None) -> Tensor:
     """Without ``dim`` the tensor is rolled as if it were flat."""
     return torch.roll(input_tensor, shifts, dim)
@@ -182,7 +181,7 @@ def interleaved_to_sharded_partial(
     return call.each(lambda x: _rows(x, num_slices)[slice_index].reshape(shape), input_tensor)
 
 
-@per_device("sharded_to_interleaved_partial")
+@per_device("sharded_to_interleaved_partial", as_stored=True)
 def sharded_to_interleaved_partial(
     input_tensor: Tensor, cache_tensor: Tensor, num_slices: int, slice_index: int
 ) -> Tensor:
@@ -208,7 +207,7 @@ def convert_to_hwc(call: Call, input: Any) -> list[Tensor]:
     return call.each(one, input)
 
 
-@per_device("experimental.convert_to_chw")
+@per_device("experimental.convert_to_chw", as_stored=True)
 def convert_to_chw(input: Tensor) -> Tensor:
     """[1, 1, HW, C] -> [1, 1, C, HW]."""
     return input.transpose(2, 3)

@@ -17,7 +17,7 @@ UNWRITTEN = 2**32 - 1
 REDUCTIONS = {"add": "sum", "sum": "sum", "multiply": "prod", "prod": "prod", "amax": "amax", "amin": "amin"}
 
 
-@per_device("gather")
+@per_device("gather", as_stored=True)
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     if sparse_grad:
         raise TypeError("sparse_grad is not known")
@@ -38,24 +38,24 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return torch.scatter_add(input, dim, index, src.to(input.dtype))
 
 
-@per_device("tosa_gather")
+@per_device("tosa_gather", as_stored=True)
 def tosa_gather(input: Tensor, index: Tensor) -> Tensor:
     """[N, K, C] and [N, W] -> [N, W, C]."""
     return torch.gather(input, 1, index[..., None].expand(*index.shape, input.shape[2]))
 
 
-@per_device("tosa_scatter")
+@per_device("tosa_scatter", as_stored=True)
 def tosa_scatter(input: Tensor, index: Tensor, src: Tensor) -> Tensor:
     """[N, K, C], with the rows that [N, W] names replaced by [N, W, C]."""
     return torch.scatter(input, 1, index[..., None].expand(*index.shape, input.shape[2]), src.to(input.dtype))
 
 
-@per_device("index_fill", "index_fill_new")
+@per_device("index_fill", "index_fill_new", as_stored=True)
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
     return torch.index_fill(input, dim, index.flatten(), value)
 
 
-@per_device("indexed_fill")
+@per_device("indexed_fill", as_stored=True)
 def indexed_fill(batch_id: Tensor, input_tensor_a: Tensor, input_tensor_b: Tensor, *, dim: int = 0) -> Tensor:
     """``input_tensor_a`` with the entries of ``dim`` that ``batch_id`` names replaced by those of the other tensor."""
     return torch.index_copy(input_tensor_a, dim, batch_id.flatten(), input_tensor_b)
@@ -84,7 +84,7 @@ def _first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     return result.reshape(shape)
 
 
-@per_device("embedding")
+@per_device("embedding", as_stored=True)
 def embedding(
     input_tensor: Tensor, weight: Tensor, *, padding_idx: int | None = None, embeddings_type: Any = None
 ) -> Tensor:
@@ -107,7 +107,7 @@ def embedding_bw(call: Call, input_tensor: Any, weight_tensor: Any, output_gradi
     return call.each(one, input_tensor, output_gradient_tensor)
 
 
-@per_device("moreh_getitem")
+@per_device("moreh_getitem", as_stored=True)
 def moreh_getitem(input: Tensor, index_tensors: Sequence[Tensor], index_dims: Sequence[int]) -> Tensor:
     """As ``input[:, index]`` in torch: one list of places for each of ``index_dims``."""
     places: list[Any] = [slice(None)] * input.dim()

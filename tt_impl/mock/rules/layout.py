@@ -14,12 +14,12 @@ from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.values import Shards
 
 
-@per_device("to_memory_config", "sharded_to_interleaved", "reshard", "reallocate")
+@per_device("to_memory_config", "sharded_to_interleaved", "reshard", "reallocate", as_stored=True)
 def to_memory_config(tensor: Tensor, *_placement: Any) -> Tensor:
     return tensor
 
 
-@per_device("interleaved_to_sharded")
+@per_device("interleaved_to_sharded", as_stored=True)
 def interleaved_to_sharded(
     input_tensor: Tensor, *_placement: Any, keep_l1_aligned: bool = False, **_named: Any
 ) -> Tensor:
@@ -43,22 +43,22 @@ def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
     return call.each(lambda x: dtypes.typecast(x, source, target), input_tensor)
 
 
-@per_device("clone", "move", "tilize", "untilize")
+@per_device("clone", "move", "tilize", "untilize", as_stored=True)
 def clone(input_tensor: Tensor) -> Tensor:
     return input_tensor
 
 
-@per_device("copy")
+@per_device("copy", as_stored=True)
 def copy(input_a: Tensor, input_b: Tensor) -> Tensor:
     return input_a
 
 
-@per_device("assign")
+@per_device("assign", as_stored=True)
 def assign(input_tensor: Tensor, *_output: Any) -> Tensor:
     return input_tensor
 
 
-@per_device("reshape", "Tensor.reshape")
+@per_device("reshape", "Tensor.reshape", as_stored=True)
 def reshape(input_tensor: Tensor, *sizes: Any, **named: Any) -> Tensor:
     """The shape is one sequence or the sizes themselves; a second sequence is the shape with padding."""
     shape = named.pop("shape", None) or named.pop("logical_shape", None)
@@ -70,39 +70,39 @@ def reshape(input_tensor: Tensor, *sizes: Any, **named: Any) -> Tensor:
     return input_tensor.reshape(tuple(shape))
 
 
-@per_device("reshape_on_device")
+@per_device("reshape_on_device", as_stored=True)
 def reshape_on_device(input_tensor: Tensor, W: int, Z: int, Y: int, X: int) -> Tensor:
     return input_tensor.reshape(W, Z, Y, X)
 
 
-@per_device("view", "experimental.view")
+@per_device("view", "experimental.view", as_stored=True)
 def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return input_tensor.reshape(tuple(shape))
 
 
-@per_device("unsqueeze")
+@per_device("unsqueeze", as_stored=True)
 def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
     return input_tensor.unsqueeze(dim)
 
 
-@per_device("unsqueeze_to_4D")
+@per_device("unsqueeze_to_4D", as_stored=True)
 def unsqueeze_to_4d(input_tensor: Tensor) -> Tensor:
     return input_tensor.reshape((1,) * (4 - input_tensor.dim()) + tuple(input_tensor.shape))
 
 
-@per_device("squeeze")
+@per_device("squeeze", as_stored=True)
 def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     if dim is None:
         return input_tensor.squeeze()
     return input_tensor.squeeze(dim if isinstance(dim, int) else tuple(dim))
 
 
-@per_device("permute")
+@per_device("permute", as_stored=True)
 def permute(input_tensor: Tensor, dims: Sequence[int], *_pad_value: float) -> Tensor:
     return input_tensor.permute(tuple(dims))
 
 
-@per_device("transpose")
+@per_device("transpose", as_stored=True)
 def transpose(input_tensor: Tensor, dim1: int, dim2: int, *_pad_value: float) -> Tensor:
     return input_tensor.transpose(dim1, dim2)
 

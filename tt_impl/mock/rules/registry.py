@@ -150,8 +150,11 @@ PURE: set[str] = set()
 """Operations whose rules only compute their outputs, so that they may wait until somebody reads them."""
 
 
-def per_device(*names: str) -> Callable:
-    """Register a function of torch tensors for operations ``ttnn.<name>``."""
+def per_device(*names: str, as_stored: bool = False) -> Callable:
+    """Register a function of torch tensors for operations ``ttnn.<name>``.
+
+    With ``as_stored`` floating point comes as bfloat16 where it is kept as such: for functions that only move values.
+    """
 
     def register(function: Callable) -> Callable:
         def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
@@ -164,7 +167,7 @@ def per_device(*names: str) -> Callable:
             for device, key in enumerate(keys):
                 if key not in known:
                     call.evaluations += 1
-                    result = function(*_pick(args, device), **_pick(kwargs, device))
+                    result = function(*_pick(args, device, as_stored), **_pick(kwargs, device, as_stored))
                     known[key] = list(result) if isinstance(result, list | tuple) else [result]
             return [list(column) for column in zip(*(known[key] for key in keys), strict=True)]
 
@@ -219,12 +222,12 @@ def _leaves(value: Any) -> list[Any]:
     return [value]
 
 
-def _pick(value: Any, device: int) -> Any:
+def _pick(value: Any, device: int, as_stored: bool) -> Any:
     """``value`` with every ``Shards`` in it replaced by the tensor of one device."""
     if isinstance(value, Shards):
-        return value[device]
+        return value.as_stored(device) if as_stored else value[device]
     if isinstance(value, list | tuple):
-        return type(value)(_pick(item, device) for item in value)
+        return type(value)(_pick(item, device, as_stored) for item in value)
     if isinstance(value, dict):
-        return {key: _pick(item, device) for key, item in value.items()}
+        return {key: _pick(item, device, as_stored) for key, item in value.items()}
     return value
