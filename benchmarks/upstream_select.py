@@ -27,6 +27,7 @@ LARGE = (
     (r"test_wan_(de|en)coder\w*\[.*(\d\df|5f|720p)", "the whole VAE of Wan2.2 on 5 to 81 frames, or at 720p"),
     (r"test_wan_(de|en)coder_production", "the whole VAE of Wan2.2 on 7 latent frames"),
     (r"ltx_video_decoder.*(512x832|544x960|1088x)", "the whole VAE of LTX at 512 x 832 and more"),
+    (r"test_linear\w*\[.*-(1x|4x|4k)(qkv|dense|ff|ssg|4k)", "a linear of 18,944 to 115,200 rows"),
     (r"linear.*\[.*mochi_spatial", "a linear of 44,520 rows"),
     (r"feedforward.*\[.*mochi_spatial", "a feed-forward of 44,520 rows"),
 )

@@ -10,6 +10,7 @@ What upstream's tests assert is untouched: both sides of their comparison get th
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import types
@@ -25,6 +26,11 @@ from refsim.models.spec import Published
 
 LAYERS = 2
 CLIP_START, CLIP_END = 49406, 49407
+WHOLE = (
+    ("models.tt_dit.models.transformers.transformer_sd35", "SD35Transformer2DModel"),
+    ("models.tt_dit.models.transformers.transformer_mochi", "MochiTransformer3DModel"),
+)
+"""Modules and classes of tt_dit whose tests make all published layers."""
 
 
 def _published(class_name: str, where: str) -> dict[str, Any] | None:
@@ -160,6 +166,29 @@ def _stand_in_for_torchvision() -> list[str]:
 
 _install()
 _stand_ins = _stand_in_for_torchvision()
+
+
+def _cut_layers() -> None:
+    """Cap the layers of tt_dit's models whose tests name the published number themselves."""
+    for path, name in WHOLE:
+        model = getattr(sys.modules.get(path), name, None)
+        if model is not None and not hasattr(model.__init__, "__wrapped__"):
+            model.__init__ = _capped(model.__init__)
+
+
+def _capped(function: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def capped(*args: Any, **options: Any) -> None:
+        if "num_layers" in options:
+            options["num_layers"] = min(options["num_layers"], LAYERS)
+        function(*args, **options)
+
+    return capped
+
+
+def pytest_collection_modifyitems() -> None:
+    """All test modules, and so the models they import, are imported by now."""
+    _cut_layers()
 
 
 def pytest_collection() -> None:
