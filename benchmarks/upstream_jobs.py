@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +24,8 @@ UNIT, DIT = "tests/ttnn/unit_tests", "models/tt_dit/tests"
 PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_transformer_accuracy")
 """Files of tt_dit that run whole pipelines with downloaded weights and prompts; they are left out and listed."""
 FUNCTIONS_PER_JOB = 250
+AGAIN = "-again"
+"""Ends the names of jobs that run killed cases once more; their verdicts count."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,18 @@ def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: flo
     with ThreadPoolExecutor(workers) as pool:
         for number, text in enumerate(pool.map(lambda job: _run_one(tree, job, out, timeout_s), todo), 1):
             print(f"[{number}/{len(todo)}] {text}", flush=True)
+    for job in jobs:
+        if (again := _again(job, out)) and not (out / f"{again.name}.done").exists():
+            print(f"alone: {_run_one(tree, again, out, timeout_s)}", flush=True)
+
+
+def _again(job: Job, out: Path) -> Job | None:
+    """Cases of a job whose process was killed, which a machine does that is out of memory: to be run by themselves."""
+    lines = out / f"{job.name}.jsonl"
+    verdicts = map(json.loads, lines.read_text(encoding="utf-8").splitlines() if lines.exists() else [])
+    killed = [v["id"] for v in verdicts if v["category"] == "crash" and "SIGKILL" in v["message"]]
+    options = tuple(o for o in job.options if not o.startswith(("--ttnn-mock-sample", "--ttnn-mock-cases")))
+    return replace(job, name=f"{job.name}{AGAIN}", files=tuple(killed), options=options) if killed else None
 
 
 def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:

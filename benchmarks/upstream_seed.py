@@ -28,9 +28,8 @@ HOW = {
     "option": "refused by the mock",
     "rule": "refused by the mock",
     "version": "an error of the program",
-    "crash": "ttnn ended the process",
 }
-"""How a bug was caught, by the category of the failed test."""
+"""How a bug was caught, by the category of the failed test; a process that died or took too long caught nothing."""
 
 
 def run(tree: Path, out: Path, names: list[str], workers: int) -> None:
@@ -81,7 +80,8 @@ def judged(verdict: dict[str, Any]) -> dict[str, Any]:
     findings = [finding for finding in verdict.get("findings") or [] if ": error: " in finding]
     message = verdict.get("message") or ""
     if verdict["outcome"] == "failed":
-        return {"caught": True, "how": HOW.get(verdict["category"], verdict["category"]), "said": message}
+        how = HOW.get(verdict["category"], "")
+        return {"caught": bool(how), "how": how or verdict["category"], "said": message}
     if verdict["outcome"] == "passed" and findings:
         return {"caught": True, "how": "a finding", "said": findings[0]}
     how = "passed" if verdict["outcome"] == "passed" else verdict["outcome"]

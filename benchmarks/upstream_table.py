@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.upstream_causes import Cause, cause_of
+from benchmarks.upstream_jobs import AGAIN
 
 OWN, FALLBACK, NO_DEVICE, FAILED = "own", "fallback", "no_device", "failed"
 SKIPPED, MODULE, SKEW, DOWNLOAD = "skipped", "module", "skew", "download"
@@ -73,7 +74,7 @@ def read(folder: Path) -> Run:
     """The cases of all jobs of a folder; one that a job ran twice counts once."""
     run = Run()
     seen: set[str] = set()
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob("*.jsonl"), key=lambda path: (not path.stem.endswith(AGAIN), path.name)):
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
             if "::" not in line["id"]:
                 run.modules[line["id"]] = line.get("message") or ""

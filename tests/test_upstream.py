@@ -248,6 +248,16 @@ def test_the_report_counts_and_explains(tmp_path):
     assert data["bugs"]["caught"] == 1
 
 
+def test_a_killed_case_counts_as_it_ends_alone(tmp_path):
+    killed = {"outcome": "failed", "category": "crash", "message": "the process was killed by SIGKILL in ttnn.add."}
+    (tmp_path / "unit-a.jsonl").write_text(json.dumps(LINE | killed) + "\n")
+    job = upstream_jobs.Job("unit-a", ("test_a.py",), ("--ttnn-mock=auto", "--ttnn-mock-sample=3"))
+    again = upstream_jobs._again(job, tmp_path)
+    assert (again.name, again.files, again.options) == ("unit-a-again", (LINE["id"],), ("--ttnn-mock=auto",))
+    (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE) + "\n")
+    assert [case.kind for case in upstream_table.read(tmp_path).cases] == ["own"]
+
+
 @pytest.mark.parametrize(
     ("verdict", "caught", "how"),
     [
@@ -256,6 +266,7 @@ def test_the_report_counts_and_explains(tmp_path):
         ({"outcome": "passed", "category": "own", "findings": ["a.py:1: error: freed: x."]}, True, "a finding"),
         ({"outcome": "passed", "category": "own", "findings": ["a.py:1: note: unread: x."]}, False, "passed"),
         ({"outcome": "passed", "category": "own"}, False, "passed"),
+        ({"outcome": "failed", "category": "crash", "message": "SIGKILL"}, False, "crash"),
         ({"outcome": "skipped", "category": "skipped"}, False, "skipped"),
         ({"outcome": "none", "category": "none"}, False, "none"),
     ],

@@ -28,7 +28,8 @@ def minimal_matmul_reduce_scatter(t: Env) -> None:
         product, out = ttnn.experimental.minimal_matmul_strided_reduce_scatter_async(
             t.put(x, (None, 3)), t.put(w, (None, 0)), 3, t.semaphores(3), ttnn.CoreCoord(0, 4),
             compute_kernel_config=kernel, num_links=1, topology=ttnn.Topology.Ring, cluster_axis=1,
-            bias=t.put(b, (None, 0)), config=config, barrier_semaphore=t.semaphores(1)[0], **extra,
+            bias=t.put(b, (None, 0)), config=config, barrier_semaphore=t.semaphores(1)[0],
+            memory_config_mm=ttnn.DRAM_MEMORY_CONFIG, rs_output_mem_config=ttnn.DRAM_MEMORY_CONFIG, **extra,
         )  # fmt: skip
         t.check(product, products)
         t.check(out, t.shards(wanted, (None, 3)))

@@ -52,7 +52,14 @@ A ``program_config`` has one: its activation, see :func:`for_rule`. What a ``con
 say of values, the rules of convolutions look up themselves.
 """
 
+_MATMUL_RS = "experimental.minimal_matmul_strided_reduce_scatter_async"
 NEUTRAL_IN = {
+    "memory_config_mm": _MATMUL_RS,  # in L1 the products are not whole, but then it needs mm_window_blocks, too
+    "rs_output_mem_config": _MATMUL_RS,
+    "rs_intermediate_mem_config": _MATMUL_RS,
+    "chunk_width_in_mm_blocks": _MATMUL_RS,
+    "using_persistent_buffers": _MATMUL_RS,
+    "reduce_scatter_core_grid_offset": _MATMUL_RS,
     "output": "batch_norm",
     "pad_value": "reshape Tensor.reshape permute transpose to_layout fold",  # fills tiles beyond the shape
     "numeric_stable": """
