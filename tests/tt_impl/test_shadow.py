@@ -19,6 +19,7 @@ ON_T3K = cases_of(
     "eltwise",
     "events",
     "host",
+    "inplace",
     "integers",
     "random_ops",
     "golden",

@@ -62,9 +62,6 @@ NEUTRAL_IN = {
     "reduce_scatter_core_grid_offset": _MATMUL_RS,
     "output": "batch_norm",
     "pad_value": "reshape Tensor.reshape permute transpose to_layout fold",  # fills tiles beyond the shape
-    "numeric_stable": """
-        softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place transformer.attention_softmax
-        transformer.attention_softmax_ scale_causal_mask_hw_dims_softmax_in_place""",
 }
 """Arguments that are neutral in some operations only."""
 

@@ -16,8 +16,16 @@ from tt_impl.mock.values import Shards
 
 
 @per_device("softmax", "softmax_in_place")
-def softmax(input_tensor: Tensor, dim: int = -1) -> Tensor:
-    return torch.softmax(input_tensor, dim)
+def softmax(input_tensor: Tensor, dim: int = -1, *, numeric_stable: bool = True) -> Tensor:
+    return _normalised(input_tensor, dim, numeric_stable)
+
+
+def _normalised(x: Tensor, dim: int, stable: bool) -> Tensor:
+    """Unless it is ``stable``, exponentials are taken as they are: past 88 they are infinite, and the result is NaN."""
+    if stable:
+        return torch.softmax(x, dim)
+    powers = x.exp()
+    return powers / powers.sum(dim, keepdim=True)
 
 
 @across("scale_mask_softmax", "scale_mask_softmax_in_place")
@@ -28,29 +36,31 @@ def scale_mask_softmax(
     mask: Shards | None = None,
     *,
     is_causal_mask: bool = False,
+    numeric_stable: bool | None = None,
 ) -> list[Tensor]:
-    """softmax(scale * x + mask) of [B, H, N, M].
+    """softmax(scale * x + mask) of [B, H, N, M], numerically stable by default unless it is in place.
 
     A causal mask is [B, 1, N, M] (or of a part of N that is repeated), any other one row for all: [B, 1, 1, M], the
     first row of a tile, or in row-major layout [B, 1, M/32, 32].
     """
     laid_out = call.argument("mask", 2)
     by_row = is_causal_mask or (laid_out is not None and laid_out.is_sharded())
+    stable = numeric_stable if numeric_stable is not None else not call.name.endswith("in_place")
     in_sticks = laid_out is not None and laid_out.layout == ttnn.ROW_MAJOR_LAYOUT
 
     def normed(x: Tensor, mask: Tensor | None) -> Tensor:
         if mask is not None and in_sticks:
             mask = mask.reshape(mask.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
-        return masked_softmax(x, scale, mask, by_row)
+        return masked_softmax(x, scale, mask, by_row, stable)
 
     return call.each(normed, input_tensor, mask)
 
 
 @per_device("scale_causal_mask_hw_dims_softmax_in_place")
 def scale_causal_mask_hw_dims_softmax_in_place(
-    input_tensor: Tensor, scale: float | None = None, mask: Tensor | None = None
+    input_tensor: Tensor, scale: float | None = None, mask: Tensor | None = None, *, numeric_stable: bool = False
 ) -> Tensor:
-    return masked_softmax(input_tensor, scale, mask, by_row=True)
+    return masked_softmax(input_tensor, scale, mask, True, numeric_stable)
 
 
 @per_device("transformer.attention_softmax", "transformer.attention_softmax_")
@@ -62,18 +72,18 @@ def attention_softmax(
     return masked_softmax(tensor, scale, attention_mask, by_row=causal_mask)
 
 
-def masked_softmax(x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool) -> Tensor:
+def masked_softmax(x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool, stable: bool = True) -> Tensor:
     """softmax(scale * x + mask) over the last dim; ``mask`` has a row for every row of ``x``, or one for all.
 
     A mask with a row each may be that of one head, where ``x`` has the rows of several after each other.
     """
     x = x if scale is None else x * scale
     if mask is None:
-        return torch.softmax(x, -1)
+        return _normalised(x, -1, stable)
     if not by_row:
         mask = mask[..., :1, :]
     elif mask.shape[-2] != x.shape[-2]:
         if x.shape[-2] % mask.shape[-2]:
             raise TypeError(f"a mask of {mask.shape[-2]} rows for {x.shape[-2]} rows is not known")
         mask = mask.repeat(*[1] * (mask.dim() - 2), x.shape[-2] // mask.shape[-2], 1)
-    return torch.softmax(x + mask, -1)
+    return _normalised(x + mask, -1, stable)
