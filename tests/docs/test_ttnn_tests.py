@@ -69,6 +69,10 @@ def test_a_stranger_runs_tests_and_scripts(document, tmp_path):
     assert "1  passed on rules of the mock" in said["pytest --ttnn-mock t3k test_feed_forward.py"]
     (forgotten,) = (text for command, text in said.items() if command.endswith(FAILS) and "forgotten" in command)
     assert "1  failed: an assertion, of a value or a shape" in forgotten
+    assert (
+        "first shape: result 0 of ttnn.all_gather"
+        in said["refsim ttnn diff --mesh t3k gather.py changed.py  # exit code 1"]
+    )
     assert "127.0" in said["refsim ttnn run --mesh t3k gather.py"]
     assert "2048.0" in said["python cell.py"]
 
