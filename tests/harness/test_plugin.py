@@ -121,6 +121,20 @@ def test_a_mesh_for_every_test(tmp_path: Path) -> None:
     assert ran.code == 0 and ran.left == []
 
 
+def test_findings_and_reports(tmp_path: Path) -> None:
+    """What the checks find is told beside a pass, with the suite's line; a report has its files for every test."""
+    ran = run_suite(tmp_path, "--ttnn-mock=t3k", "--ttnn-report=../report", files=("test_findings.py",))
+    assert by_function(ran) == {"test_ring_on_a_line": "own", "test_random": "own"}, ran.out[-4000:]
+    (finding,) = [f for verdict in ran.verdicts.values() for f in verdict.findings if ": error: " in f]
+    assert re.match(r"test_findings.py:13: error: ring-without-link: ttnn.all_gather along axis 1 ", finding)
+    assert finding in ran.out
+    assert ran.verdicts["test_random"].emulated == {"ttnn.rand": 1}
+    assert re.search(r"^emulated, so that .*: ttnn.rand 1$", ran.out, re.MULTILINE)
+    written = [path.name for path in (tmp_path / "report").glob("test_*")]
+    for suffix in (".md", ".csv", ".trace.json", ".visualizer"):
+        assert sum(name.endswith(suffix) for name in written) == 2, written
+
+
 def test_more_devices_than_the_mesh_has(tmp_path: Path) -> None:
     """On a named mesh the suite's own fixtures skip what does not fit; a process for each test is possible."""
     ran = run_suite(tmp_path, "--ttnn-mock=n300", "--ttnn-mock-isolate=test", files=("test_meshes.py",))

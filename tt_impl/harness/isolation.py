@@ -141,7 +141,9 @@ class Child:
 
 
 def _of_the_user(stack: str) -> str:
-    """A stack, innermost frame first, up to where the user's code was called."""
+    """A stack of ``faulthandler``, innermost frame first, up to where the user's code was called."""
+    if stack.startswith("Traceback"):  # an error of what runs tests
+        return stack.rstrip()
     lines: list[str] = []
     for line in stack.splitlines():
         if any(caller in line for caller in _CALLERS):

@@ -47,8 +47,8 @@ class Results:
 
 def described(values: list[torch.Tensor]) -> dict[str, Any]:
     """Of one value per device: ``digest`` (of all, bit by bit), ``differ`` (how many devices hold something of their
-    own), ``nan`` (elements), ``absmax``, ``mean``, ``rms``, and ``sample``: elements at places that only the shape
-    decides, device after device.
+    own), ``nan`` (elements that are no finite number), ``absmax``, ``mean``, ``rms`` (of the others), and ``sample``:
+    elements at places that only the shape decides, device after device, 0 for one that is no finite number.
     """
     distinct = list({id(v): v for v in values}.values())
     digests = {id(v): hashlib.blake2b(_bytes(v), digest_size=8).hexdigest() for v in distinct}
@@ -56,7 +56,7 @@ def described(values: list[torch.Tensor]) -> dict[str, Any]:
     different = {digests[id(v)]: v for v in distinct}
     flat = [v.reshape(-1).float() for v in different.values()]
     joined = torch.cat(flat) if flat else torch.zeros(0)
-    finite = joined[~joined.isnan()]
+    finite = joined[joined.isfinite()].double()
     return {
         "digest": whole,
         "differ": len(different),
@@ -75,7 +75,8 @@ def sample(values: list[torch.Tensor]) -> list[float]:
         return []
     generator = torch.Generator().manual_seed(size)
     places = torch.randint(size, (max(SAMPLE // len(values), 4),), generator=generator)
-    return [_number(x) for v in values for x in v.reshape(-1)[places].float()]
+    drawn = [v.reshape(-1)[places].float() for v in values]
+    return [_number(x) for v in drawn for x in torch.where(v.isfinite(), v, 0.0)]
 
 
 def _bytes(value: torch.Tensor) -> Any:

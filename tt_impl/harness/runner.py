@@ -76,12 +76,13 @@ def run(program: Program, options: Options) -> Verdict:
     Raises:
         UserError: no such script or mesh, or ttnn is not installed.
     """
-    from tt_impl.harness.isolation import Child, Ended
-
     program.check()
     if options.mesh == AUTO:
         raise UserError("a program asks for no mesh by itself; name one of `refsim meshes`.")
     machine.prepare(options.mesh)
+
+    from tt_impl.harness.isolation import Child, Ended  # which imports ttnn
+
     try:
         child = Child.fork((), lambda last: lambda *_: _inside(program, options, last.note), lambda: None)
         try:
@@ -104,6 +105,7 @@ def run(program: Program, options: Options) -> Verdict:
 
 def _inside(program: Program, options: Options, last: Callable[[str], None]) -> dict[str, Any]:
     """In the program's own process: run it, and say what it showed."""
+    from tt_impl.harness.findings import find
     from tt_impl.harness.session import watched
 
     machine.enter(options.mesh)
@@ -121,11 +123,13 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
             verdict.category = verdicts.passed(session.ops, session.fallbacks, session.unknown)
         sys.stdout.flush()
     verdict.ops, verdict.fallbacks = dict(session.ops), dict(session.fallbacks)
-    verdict.findings = findings(session)
+    verdict.emulated = dict(session.shadow.emulated)
+    found = find(session.log)
+    verdict.findings = [str(finding) for finding in found]
     if options.report is not None:
         from tt_impl.harness import report
 
-        report.write(options.report, Path(program.name).stem or "stdin", session)
+        report.write(options.report, "stdin" if program.code is not None else Path(program.name).stem, session, found)
     return verdict.as_json()
 
 
@@ -154,13 +158,6 @@ def _show(error: BaseException) -> None:
     sys.stderr.write("".join(shown.format()))
 
 
-def findings(session: Any) -> list[str]:
-    """What the checks of a program say, line and sentence each."""
-    from tt_impl.harness.findings import find
-
-    return [str(finding) for finding in find(session.log)]
-
-
 def text(verdict: Verdict) -> str:
     """The verdict in a few lines."""
     calls, kinds = sum(verdict.ops.values()), len(verdict.ops)
@@ -169,4 +166,6 @@ def text(verdict: Verdict) -> str:
         lines.append(verdict.message)
     if verdict.fallbacks:
         lines.append(f"golden functions answered {', '.join(sorted(verdict.fallbacks))}.")
+    if verdict.emulated:
+        lines.append(f"only resembling the device: {', '.join(sorted(verdict.emulated))}.")
     return "\n".join([*lines, *verdict.findings])

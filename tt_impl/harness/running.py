@@ -13,6 +13,7 @@ from _pytest.runner import runtestprotocol
 from refsim.errors import RefsimError
 from refsim.mesh import get_mesh
 from tt_impl.harness import machine, verdicts
+from tt_impl.harness.findings import ERROR, find
 from tt_impl.harness.isolation import Child, Ended, Run
 from tt_impl.harness.selection import AUTO, mesh_of, sample
 from tt_impl.harness.session import LastOperation, Session, watched
@@ -90,7 +91,6 @@ class Runner:
             report = outcome.get_result()
             report.ttnn_mock = facts = verdicts.phase(report, call, self.session) | {"mesh": self.mesh_for(item)}
             if report.when == "teardown":
-                facts["findings"] = _mistakes(self.session)
                 report.user_properties.append(("ttnn_mock_ops", sum(facts["ops"].values())))
 
     def mesh_for(self, item: pytest.Item) -> str:
@@ -110,12 +110,21 @@ class Runner:
         with watched(self.fallback, folder is not None, self.last.note, self._earlier) as self.session:
             try:
                 reports = runtestprotocol(item, log=False, nextitem=nextitem)
-                if folder is not None and self.session.log.events:
-                    write_report(folder, item.nodeid, self.session)
+                reports[-1].ttnn_mock["findings"] = self._checked(item, self.session)
                 return reports
             finally:
                 self._earlier = self.session if nextitem is not None and _outlives(item) else None
                 self.session = None
+
+    def _checked(self, item: pytest.Item, session: Session) -> list[str]:
+        """What is wrong with a test's program, whatever its asserts say; notes are left to its report."""
+        found = find(session.log)
+        folder = self.config.getoption("ttnn_report")
+        if folder and session.log.events:
+            from tt_impl.harness import report
+
+            report.write(folder, item.nodeid, session, found)
+        return [str(finding) for finding in found if finding.severity == ERROR]
 
     def _group(self, item: pytest.Item | None) -> tuple | None:
         """Tests with equal ones share a child."""
@@ -204,13 +213,6 @@ class Runner:
         self.config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **warning})
 
 
-def write_report(folder: str, name: str, session: Session) -> None:
-    """What one test used, in files."""
-    from tt_impl.harness import report
-
-    report.write(folder, name, session)
-
-
 def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
     """A report as pytest serialised it, where JSON made lists of tuples that pytest looks for."""
     data["location"] = tuple(data["location"])
@@ -225,13 +227,6 @@ def _outlives(item: pytest.Item) -> bool:
     fixtures = [found for all in item._fixtureinfo.name2fixturedefs.values() for found in all]
     results = [found.cached_result for found in fixtures if found.scope != "function" and found.cached_result]
     return any(not isinstance(result[0], str | bytes | int | float | None) for result in results)
-
-
-def _mistakes(session: Session) -> list[str]:
-    """What is wrong with a test's collectives and memory, whatever its asserts say; notes are left to reports."""
-    from tt_impl.harness.findings import ERROR, find
-
-    return [str(finding) for finding in find(session.log) if finding.severity == ERROR]
 
 
 def _shorten(excinfo: pytest.ExceptionInfo) -> None:

@@ -80,7 +80,8 @@ class Summary:
 def lines(found: Iterable[Verdict]) -> list[str]:
     """The summary: a line for each category that occurs, and below it what its tests met, by frequency."""
     groups: dict[str, list[Verdict]] = {}
-    for verdict in found:
+    everything = list(found)
+    for verdict in everything:
         groups.setdefault(verdict.category, []).append(verdict)
     text = []
     for category, sentence in CATEGORIES.items():
@@ -96,8 +97,21 @@ def lines(found: Iterable[Verdict]) -> list[str]:
         text += [f"{count:12d}  {name[:160]}" for name, count in names.most_common(_SHOWN)]
         if len(names) > _SHOWN:
             text.append(f"              and {len(names) - _SHOWN} more")
-    for verdict in groups.get(verdicts.OWN, []) + groups.get(verdicts.FALLBACK, []):
-        text += [f"finding  {verdict.id}: {finding}" for finding in verdict.findings]
+    return text + _beside(everything)
+
+
+def _beside(found: list[Verdict]) -> list[str]:
+    """What is told of tests whatever their category: what was only emulated, and findings."""
+    text = []
+    if emulated := Counter(name for verdict in found for name in verdict.emulated):
+        names = ", ".join(f"{name} {count}" for name, count in emulated.most_common(_SHOWN))
+        text.append(f"emulated, so that values only resemble the device's, in tests: {names}")
+    rows = [(verdict.id, finding) for verdict in found for finding in verdict.findings]
+    if rows:
+        text.append(f"{len(rows)} findings of the checks of collectives and memory:")
+        text += [line for test, finding in rows[:_SHOWN] for line in (f"  {test}", f"    {finding}")]
+    if len(rows) > _SHOWN:
+        text.append(f"  and {len(rows) - _SHOWN} more; --ttnn-mock-json has all of them")
     return text
 
 

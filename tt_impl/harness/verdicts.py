@@ -59,11 +59,12 @@ class Verdict:
         mesh: what it ran on.
         ops: operations by name, with how often they were called.
         fallbacks: operations that golden functions answered, with how often.
+        emulated: operations whose effect only resembles the device's, with how often.
         op: the operation to blame, where one is.
         missing: it, where it has no rule.
         message: the first sentence of what went wrong.
         where: ``file:line`` of the suite's own code where it did.
-        findings: what :mod:`tt_impl.harness.findings` says: line, ``error`` or ``note``, kind and sentence.
+        findings: errors that :mod:`tt_impl.harness.findings` names: line, kind and sentence; of a script notes, too.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Verdict:
     mesh: str = ""
     ops: dict[str, int] = field(default_factory=dict)
     fallbacks: dict[str, int] = field(default_factory=dict)
+    emulated: dict[str, int] = field(default_factory=dict)
     op: str = ""
     missing: str = ""
     message: str = ""
@@ -151,7 +153,7 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
     verdict = Verdict(id=id, outcome=decisive["outcome"], category=decisive["category"])
     verdict.seconds = round(sum(p["seconds"] for p in phases), 3)
     verdict.mesh = next((p["mesh"] for p in phases if p.get("mesh")), "")
-    for name in ("ops", "fallbacks", "findings"):
+    for name in ("ops", "fallbacks", "emulated", "findings"):
         setattr(verdict, name, last.get(name) or decisive.get(name) or getattr(verdict, name))
     for name in ("op", "missing", "message", "where"):
         setattr(verdict, name, decisive.get(name, ""))
@@ -166,17 +168,14 @@ def phase(report: Any, call: Any, session: Any) -> dict[str, Any]:
         call: pytest's ``CallInfo`` of it.
         session: what was watched (:class:`tt_impl.harness.session.Session`).
     """
-    from tt_impl.harness.findings import find
-
     found: dict[str, Any] = {
         "when": report.when,
         "outcome": report.outcome,
         "seconds": round(call.stop - call.start, 4),
         "ops": dict(session.ops),
         "fallbacks": dict(session.fallbacks),
+        "emulated": dict(session.shadow.emulated),
     }
-    if report.when == "teardown":
-        found["findings"] = [str(finding) for finding in find(session.log)]
     if report.outcome == "failed" and call.excinfo is not None:
         category, op, message = failed(call.excinfo.value)
         found |= {"category": category, "op": op, "missing": op if category == RULE else "", "message": message}

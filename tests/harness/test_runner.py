@@ -1,0 +1,113 @@
+"""``refsim ttnn run``: anyone's script, in a process of its own, with one verdict and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tree import ROOT
+
+SCRIPT = """
+import ctypes, sys
+import torch, ttnn
+import beside
+
+asked = sys.argv[1:]
+print("asked", asked)
+ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+value = torch.arange(8 * 1024.0).reshape(1, 8, 32, 32)
+mapper = ttnn.ShardTensorToMesh(mesh, dim=1)
+x = ttnn.from_torch(value, dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
+y = ttnn.add(x, beside.ONE)
+if "crash" in asked:
+    ctypes.string_at(0)
+if "exit" in asked:
+    sys.exit(3)
+if "refuse" in asked:
+    ttnn.matmul(y, ttnn.ones((64, 32), dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT, device=mesh))
+whole = ttnn.to_torch(y, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=1))
+assert torch.equal(whole, value + 1), "wrong values"
+print("right")
+ttnn.close_mesh_device(mesh)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("ONE = 1.0\n", encoding="utf-8")
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    return path
+
+
+def run(folder: Path, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """``refsim ttnn run --mesh t3k`` with these words; nothing may be left of it."""
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    command = [sys.executable, "-m", "refsim", "ttnn", "run", "--mesh", "t3k", *words]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, input=text, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert list(temporary.iterdir()) == []
+    return done
+
+
+def test_a_script_with_arguments(script: Path) -> None:
+    """It is run as it is: its arguments, what lies beside it, the mesh it opens, its values."""
+    done = run(script.parent, "script.py", "--mesh", "own")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == ["asked ['--mesh', 'own']", "right"]
+    assert "refsim: script.py on t3k: passed on rules of the mock" in done.stderr
+
+
+def test_a_script_from_stdin_as_json(script: Path) -> None:
+    done = run(script.parent, "--json", "-", text=SCRIPT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    verdict = json.loads(done.stdout)
+    assert (verdict["outcome"], verdict["category"], verdict["mesh"]) == ("passed", "own", "t3k")
+    assert verdict["ops"]["ttnn.add"] == 1
+    assert "right" in done.stderr
+
+
+def test_a_module_with_a_report(script: Path) -> None:
+    done = run(script.parent, "--report", "told", "-m", "script")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (script.parent / "told" / "script.md").is_file()
+
+
+def test_a_crash_is_one_sentence(script: Path) -> None:
+    done = run(script.parent, "script.py", "crash")
+    assert done.returncode == 1
+    assert "the process was killed by SIGSEGV after ttnn.add on [[1, 1, 32, 32]]." in done.stderr
+    assert 'script.py", line 15 in <module>' in done.stderr and "tt_impl" not in done.stderr
+
+
+def test_failures_and_exit_codes(script: Path) -> None:
+    refused = run(script.parent, "script.py", "refuse")
+    assert refused.returncode == 1
+    assert "TT_FATAL: The width of the first tensor must be equal" in refused.stderr
+    assert "tt_impl" not in refused.stderr  # the traceback ends with the script's line
+    ended = run(script.parent, "--json", "script.py", "exit")
+    assert ended.returncode == 1 and json.loads(ended.stdout)["message"] == "the program ended itself with 3."
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "there is nothing to run; give a script and its arguments, -m MODULE, or - for stdin."),
+        (("nowhere.py",), "there is no script 'nowhere.py'; give a Python file, -m MODULE, or - for stdin."),
+        (("--mesh", "t4k", "-m", "script"), "mesh 't4k' does not exist; choose one of n150"),
+        (("--mesh", "auto", "-m", "script"), "a program asks for no mesh by itself"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+    done = run(tmp_path, *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"refsim: {sentence}") and done.stderr.count("\n") == 1
