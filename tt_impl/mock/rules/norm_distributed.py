@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
@@ -50,7 +51,7 @@ def _by_welford(call: Call) -> bool:
 
 
 def _with_residual(call: Call, x: Shards, residual: Shards | None) -> list[Tensor]:
-    """The sum of both, which a sharded input's own buffer holds afterwards."""
+    """The sum of both: of a sharded input as its own buffer holds it afterwards, else as bfloat16 on its way."""
     if residual is None:
         return [x[device] for device in range(len(x))]
     total = call.each(lambda a, b: a + b, x, residual)
@@ -58,8 +59,8 @@ def _with_residual(call: Call, x: Shards, residual: Shards | None) -> list[Tenso
     if source.is_sharded():
         call.store.write(source, total, call.name)
         stored = call.store.read(source, call.name)
-        total = [stored[device] for device in range(len(stored))]
-    return total
+        return [stored[device] for device in range(len(stored))]
+    return total if source.dtype == ttnn.float32 else call.each(lambda both: both.bfloat16().float(), total)
 
 
 @across("layer_norm_pre_all_gather")
