@@ -28,14 +28,17 @@ def uneven_axes(shadow: Shadow, tensor: ttnn.Tensor) -> tuple[int, ...]:
         return ()
     try:
         shards = shadow.store.read(tensor, "replicas")
+        return tuple(axis for axis in _replicated(placements, shards) if not _equal_along(shards, axis))
     except ShadowError:
         return ()
+
+
+def _replicated(placements: tuple[int | None, ...], shards: Shards) -> list[int]:
     rows, columns = shards.mesh_shape
     if len(shards) != rows * columns or len(shards) == 1:
-        return ()
-    if len(placements) == 1:
-        placements *= 2
-    return tuple(axis for axis, dim in enumerate(placements) if dim is None and not _equal_along(shards, axis))
+        return []
+    per_axis = placements * 2 if len(placements) == 1 else placements
+    return [axis for axis, dim in enumerate(per_axis) if dim is None]
 
 
 def _equal_along(shards: Shards, axis: int) -> bool:
