@@ -228,7 +228,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if spec is None or not (spec.origin or "").endswith("/" + self.file):
             return None
         loader = _Loader(fullname, spec.origin)
-        loader.change = self.change  # type: ignore[method-assign]
+        loader.change = self.change
         spec.loader = loader
         return spec
 

@@ -30,7 +30,7 @@ def _last(x: Tensor) -> Tensor:
 
 
 @drawn(10, size=SIZES, kernel=KERNELS, stride=STRIDES, padded=st.booleans(), ceil=st.booleans())
-def max_pools(t: Env, size: tuple, kernel: tuple, stride: tuple, padded: bool, ceil: bool) -> None:
+def max_pools(t: Env, size: tuple[int, int], kernel: tuple, stride: tuple, padded: bool, ceil: bool) -> None:
     x, images = _images(t, 2, *size, 32)
     padding = tuple(k // 2 for k in kernel) if padded else (0, 0)
     out = t.ttnn.max_pool2d(x, 2, *size, 32, list(kernel), list(stride), list(padding), [1, 1], ceil)
@@ -57,7 +57,14 @@ def max_pool_indices(t: Env) -> None:
 @drawn(12, size=SIZES, kernel=KERNELS, stride=STRIDES, padded=st.booleans(), ceil=st.booleans(),
        count=st.booleans(), divisor=st.sampled_from([None, None, 5]))  # fmt: skip
 def avg_pools(
-    t: Env, size: tuple, kernel: tuple, stride: tuple, padded: bool, ceil: bool, count: bool, divisor: int | None
+    t: Env,
+    size: tuple[int, int],
+    kernel: tuple,
+    stride: tuple,
+    padded: bool,
+    ceil: bool,
+    count: bool,
+    divisor: int | None,
 ) -> None:
     x, images = _images(t, 2, *size, 32)
     padding = tuple(k // 2 for k in kernel) if padded else (0, 0)
