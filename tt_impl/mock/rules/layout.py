@@ -43,8 +43,13 @@ def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
     return call.each(lambda x: dtypes.typecast(x, source, target), input_tensor)
 
 
-@per_device("clone", "move", "tilize", "untilize", as_stored=True)
-def clone(input_tensor: Tensor) -> Tensor:
+@per_device("clone", as_stored=True)
+def clone(input: Tensor) -> Tensor:
+    return input
+
+
+@per_device("move", "tilize", "untilize", as_stored=True)
+def moved(input_tensor: Tensor) -> Tensor:
     return input_tensor
 
 

@@ -140,9 +140,9 @@ def cumprod(call: Call, input_tensor: Any, dim: int, *, reverse_order: bool = Fa
 
 
 @per_device("experimental.intimg")
-def intimg(x: Tensor) -> Tensor:
+def intimg(input_tensor: Tensor) -> Tensor:
     """Summed-area table [1, W, H, C] over W and H."""
-    return x.cumsum(1).cumsum(2)
+    return input_tensor.cumsum(1).cumsum(2)
 
 
 @per_device("ema")
