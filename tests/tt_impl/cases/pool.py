@@ -45,6 +45,15 @@ def max_pool_of_four_sides(t: Env) -> None:
     t.check(out, [_last(F.max_pool2d(i, (2, 3), (1, 2), dilation=(2, 1))) for i in framed])
 
 
+def last_window_behind_the_image(t: Env) -> None:
+    """Rounding up, a window that would begin in the padding after the image is left out."""
+    x, images = _images(t, 1, 7, 9, 32)
+    out = t.ttnn.max_pool2d(x, 1, 7, 9, 32, [2, 2], [2, 2], [1, 1], [1, 1], True)
+    t.check(out, [_last(F.max_pool2d(i, 2, 2, 1, ceil_mode=True)) for i in images])
+    out = t.ttnn.avg_pool2d(x, 1, 7, 9, 32, [2, 2], [2, 2], [1, 1], True)
+    t.check(out, [_last(F.avg_pool2d(i, 2, 2, 1, True)) for i in images], ulps=2)
+
+
 def max_pool_indices(t: Env) -> None:
     """Where the largest values were: row * width + column of the image without its padding."""
     x, images = _images(t, 1, 8, 8, 32)
