@@ -14,10 +14,9 @@ import torch.nn.functional as F
 import ttnn
 from torch import Tensor
 
-from tt_impl.intercept import tensors_in
 from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain, packed
 from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import INTEGERS
+from tt_impl.mock.values import INTEGERS, Shards
 
 Number = int | float
 Operand = Any  # Shards, or a number
@@ -130,7 +129,7 @@ def _number(value: Operand, dtype: ttnn.DataType, exact: bool = False) -> Operan
 
 
 def _operands(call: Call, a: Operand, b: Operand) -> tuple[Any, Any]:
-    dtype = tensors_in((call.args, call.kwargs))[0].dtype
+    dtype = next(x.dtype for x in (a, b) if isinstance(x, Shards) and x.dtype is not None)
     return _number(a, dtype), _number(b, dtype, call.name.removeprefix("ttnn.") in EXACT)
 
 
