@@ -37,6 +37,7 @@ _TABLE: tuple[tuple[str, str, str, Cause], ...] = (
     ("", "", r"module '?ttnn\S* has no attribute", _skew("a name that ttnn 0.81.1 does not have")),
     ("", "", r"'(ttnn|_ttnn)\S*' object has no attribute", _skew("an attribute that ttnn 0.81.1 does not have")),
     ("tt_dit", "", r"'Qwen\w+' object has no attribute", _skew("transformers 5 renamed what the test reads")),
+    ("qwen", "", r"Qwen\S* missing \d required positional argument", _skew("transformers 5 asks for another argument")),
     ("tt_dit", "", r"'Attention' object has no attribute 'head_dim'", _skew("diffusers renamed what the test builds")),
     ("clip", "", r"takes \d positional arguments but \d were given",
      Cause("theirs", "the test calls the tree's own module with an argument that it does not take")),

@@ -54,14 +54,14 @@ def _published(class_name: str, where: str) -> dict[str, Any] | None:
 
 
 def _qwen25_vl() -> dict[str, Any]:
-    """Qwen2.5-VL 7B, the text encoder of Qwen-Image, with one layer in its vision tower."""
+    """Qwen2.5-VL 7B, the text encoder of Qwen-Image, with few of its words and one layer of its vision tower."""
     text = {
         "hidden_size": 3584,
         "intermediate_size": 18944,
         "num_hidden_layers": LAYERS,
         "num_attention_heads": 28,
         "num_key_value_heads": 4,
-        "vocab_size": 152064,
+        "vocab_size": 8192,
         "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24], "rope_type": "default"},
         "rope_theta": 1000000.0,
         "rms_norm_eps": 1e-6,

@@ -208,6 +208,9 @@ def test_a_line_falls_in_one_class(changes, kind):
 
 def test_skew_is_proved_by_its_message():
     assert cause_of("a", "version", "f() got an unexpected keyword argument 'x'").left_out == "skew"
+    missing = "Qwen2_5_VLModel.get_rope_index() missing 1 required positional argument: 'x'"
+    assert cause_of("tt_dit/qwen25vl", "error", missing).left_out == "skew"
+    assert cause_of("a", "error", "f() missing 1 required positional argument: 'x'") is None
     assert cause_of("a", "assertion", "assert 1 == 2") is None
     assert cause_of("a", "rule", "ttnn.x has no shadow rule.").who == "ours"
 
