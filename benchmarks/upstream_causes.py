@@ -52,6 +52,7 @@ _TABLE: tuple[tuple[str, str, str, Cause], ...] = (
     ("", "rule", "", Cause("ours", "an operation without a rule")),
     ("", "option", "", Cause("ours", "an option that a rule does not know")),
     ("", "unseen", "", Cause("ours", "a value that nobody saw being written")),
+    ("", "caught", "", Cause("ours", "the test expects an error, and the mock's own was one")),
     ("", "timeout", "", Cause("ours", "no end in the time of a case")),
     ("", "crash", "", Cause("ours", "ttnn ended the process on the mock")),
     ("", "refused", r"crashes ttnn on a mock mesh", Cause("ours", "a call that a mock mesh does not survive")),

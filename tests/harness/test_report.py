@@ -8,7 +8,7 @@ import re
 import sqlite3
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -191,3 +191,12 @@ def test_plugin_writes_a_report_for_every_test(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "reports" / row["file"]).read_text())
     assert [op["op"] for op in found["operations"]][-2:] == ["ttnn.matmul", "ttnn.to_torch"]
     assert found["meshes"][0]["arch"] == "wormhole_b0" and found["operations"][0]["where"].startswith("test_values.py:")
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+def test_a_report_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    from tt_impl.harness import report
+
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="no report of program was written: "):
+        report.try_to_write(tmp_path / "taken", "program", cast("Any", None), [])

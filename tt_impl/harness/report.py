@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -52,6 +53,14 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[Fi
         output.write(path.with_suffix(suffix), text.encode(), OPTION)
     visualizer.write(path.with_suffix(".visualizer"), name, session)
     return path
+
+
+def try_to_write(folder: str | Path, name: str, session: Session, findings: Sequence[Finding]) -> None:
+    """:func:`write` beside a verdict: a report that cannot be written is a warning, the verdict stands."""
+    try:
+        write(folder, name, session, findings)
+    except Exception as error:
+        warnings.warn(f"no report of {name} was written: {type(error).__name__}: {error}", stacklevel=2)
 
 
 def file_name(name: str) -> str:

@@ -123,7 +123,7 @@ class Runner:
         if folder and session.log.events:
             from tt_impl.harness import report
 
-            report.write(folder, item.nodeid, session, found)
+            report.try_to_write(folder, item.nodeid, session, found)
         return [str(finding) for finding in found if finding.severity == ERROR]
 
     def _group(self, item: pytest.Item | None) -> tuple | None:
