@@ -1,7 +1,9 @@
 """Device buffers, ping-pong pairs allocated once, and semaphores.
 
 A buffer is known by its memory: whoever sends, receives or computes on a view of it has used the buffer, whatever it
-says. Uses are logged; ``refsim.runtime.hazards`` finds those that nothing keeps apart.
+says. Released memory goes to the next buffer of its shape under a handle of its own: a view of the old handle is a use
+of the old buffer, although the bytes are the new one's. Uses are logged; ``refsim.runtime.hazards`` finds those that
+nothing keeps apart, and those after the release.
 
     persistent   allocated once per key, handed out again at every call
     transient    belongs to one collective, which releases it at its end
@@ -21,11 +23,21 @@ from refsim.errors import HazardError
 
 @dataclass(eq=False)
 class DeviceBuffer:
-    """An allocation of one rank: its name in the trace, its storage, and its number among the rank's allocations."""
+    """An allocation of one rank.
+
+    Attributes:
+        id: its name in the trace.
+        tensor: the handle on its memory, which no other buffer has, though the memory may be another one's by now.
+        serial: its number among the rank's allocations.
+        taken_from: the released buffer whose memory this one got, None if the memory is new.
+        released_in: path of the collective that released it (``-`` outside collectives), None while it is held.
+    """
 
     id: str
     tensor: Tensor
     serial: int
+    taken_from: DeviceBuffer | None = None
+    released_in: str | None = None
 
 
 class PingPong:
@@ -39,14 +51,22 @@ class PingPong:
 
 
 class BufferPool:
-    """The buffers of one rank; ``released`` is called with every buffer that is released."""
+    """The buffers of one rank.
 
-    def __init__(self, released: Callable[[DeviceBuffer], None] = lambda buffer: None) -> None:
+    Args:
+        released: called with every buffer that is released.
+        where: called for the path of the collective the rank is in.
+    """
+
+    def __init__(
+        self, released: Callable[[DeviceBuffer], None] = lambda buffer: None, where: Callable[[], str] = lambda: ""
+    ) -> None:
         self._persistent: dict[tuple[str, tuple[int, ...], torch.dtype], DeviceBuffer] = {}
-        self._free: dict[tuple[tuple[int, ...], torch.dtype], list[Tensor]] = {}
+        self._free: dict[tuple[tuple[int, ...], torch.dtype], list[DeviceBuffer]] = {}
+        # Released buffers stay here: while their handle lives, a view of it still means them.
         self._by_storage: dict[int, DeviceBuffer] = {}
         self._allocated = 0
-        self._released = released
+        self._released, self._where = released, where
 
     def persistent(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> DeviceBuffer:
         """Return the buffer of that key; its memory is allocated on first use, or taken from what was released."""
@@ -54,8 +74,9 @@ class BufferPool:
         if key not in self._persistent:
             same_name = sum(k[0] == name for k in self._persistent)
             free = self._free.get((shape, dtype))
-            memory = free.pop() if free else torch.empty(shape, dtype=dtype)
-            self._persistent[key] = self._register(f"{name}#{same_name}" if same_name else name, memory)
+            old = free.pop() if free else None
+            memory = torch.empty(shape, dtype=dtype) if old is None else _another_handle(old.tensor)
+            self._persistent[key] = self._register(f"{name}#{same_name}" if same_name else name, memory, old)
         return self._persistent[key]
 
     def ping_pong(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> PingPong:
@@ -73,11 +94,28 @@ class BufferPool:
                 del self._by_storage[_storage(buffer.tensor)]
 
     def release(self, buffer: DeviceBuffer) -> None:
-        """Give the memory of a persistent buffer to whoever asks for that shape next."""
-        key = next(key for key, held in self._persistent.items() if held is buffer)
+        """Give the memory of a persistent buffer to whoever asks for that shape next.
+
+        Raises:
+            HazardError: it was released before, or it is no persistent buffer of this pool.
+        """
+        key = next((key for key, held in self._persistent.items() if held is buffer), None)
+        if key is None:
+            raise HazardError(self._not_held(buffer))
         del self._persistent[key]
-        self._free.setdefault(key[1:], []).append(buffer.tensor)
+        self._free.setdefault(key[1:], []).append(buffer)
+        buffer.released_in = self._where() or "-"
         self._released(buffer)
+
+    def _not_held(self, buffer: DeviceBuffer) -> str:
+        """Return why ``buffer`` cannot be released, in one sentence."""
+        here = _inside(self._where())
+        if buffer.released_in is None:
+            return f"buffer {buffer.id} is released{here}, but it is no persistent buffer of this rank"
+        owner = next((held for held in self._by_storage.values() if held.taken_from is buffer), None)
+        then = f"and its memory is buffer {owner.id}'s now" if owner else "and its memory is free"
+        before = _inside(buffer.released_in)
+        return f"double release: buffer {buffer.id} is released{here}, but was released{before} before {then}"
 
     def all(self) -> list[DeviceBuffer]:
         """Return every persistent buffer."""
@@ -87,8 +125,8 @@ class BufferPool:
         """Return the buffer whose memory ``tensor`` lies in, None if it lies in none."""
         return self._by_storage.get(_storage(tensor))
 
-    def _register(self, id: str, memory: Tensor) -> DeviceBuffer:
-        buffer = DeviceBuffer(id, memory, self._allocated)
+    def _register(self, id: str, memory: Tensor, taken_from: DeviceBuffer | None = None) -> DeviceBuffer:
+        buffer = DeviceBuffer(id, memory, self._allocated, taken_from)
         self._allocated += 1
         self._by_storage[_storage(memory)] = buffer
         return buffer
@@ -130,3 +168,15 @@ class Semaphore:
 def _storage(tensor: Tensor) -> int:
     """Return the identity of the memory behind a tensor, the same for all its views (of meta tensors too)."""
     return tensor.untyped_storage()._cdata
+
+
+def _another_handle(tensor: Tensor) -> Tensor:
+    """Return a tensor on the same memory (on meta, which has none, just another one) with a storage of its own."""
+    if tensor.is_meta:
+        return torch.empty_like(tensor)
+    memory = tensor.view(-1).view(torch.uint8).numpy()
+    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape)
+
+
+def _inside(path: str) -> str:
+    return f" in {path}" if path not in ("", "-") else ""

@@ -46,7 +46,7 @@ class Device:
         self.options, self.rank = options, rank
         self.groups: dict[str, Group] = parallel_groups(options.mesh, options.parallel, rank)
         self.uses = UseLog(on=options.detect_hazards)
-        self.buffers = BufferPool(released=lambda buffer: self.uses.release(buffer, self._path()))
+        self.buffers = BufferPool(released=lambda buffer: self.uses.release(buffer, self._path()), where=self._path)
         self.delays = Delays(rank, *(options.delay or ()))
         self.trace = Trace(rank, keep=options.trace)
         self._transport = transport

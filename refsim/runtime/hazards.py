@@ -59,6 +59,7 @@ class UseLog:
         self._uses: list[Use] = []
         self._names: dict[int, str] = {}
         self._released: dict[int, tuple[int, str]] = {}
+        self._taken: dict[int, int] = {}  # a released buffer -> the buffer that has its memory now
 
     def begin(
         self,
@@ -80,7 +81,7 @@ class UseLog:
         serial, lo, hi = None, 0, 0
         if buffer is not None:
             serial = buffer.serial
-            self._names.setdefault(serial, buffer.id)
+            self._name(buffer)
             size = tensor.element_size()
             lo = tensor.storage_offset() * size
             reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -98,8 +99,14 @@ class UseLog:
         """Log that ``buffer`` is given away inside collective ``path``; a later or unfinished use of it is a hazard."""
         if self.on:
             self._now += 1
-            self._names.setdefault(buffer.serial, buffer.id)
+            self._name(buffer)
             self._released[buffer.serial] = self._now, path
+
+    def _name(self, buffer: DeviceBuffer) -> None:
+        if buffer.serial not in self._names:
+            self._names[buffer.serial] = buffer.id
+            if buffer.taken_from is not None:
+                self._taken[buffer.taken_from.serial] = buffer.serial
 
     def suspicious(self) -> bool:
         """Whether this rank's own order leaves any two uses of a buffer unordered, or one unread or unwritten."""
@@ -111,6 +118,7 @@ class UseLog:
             "uses": [use.as_json() for use in self._uses],
             "names": list(self._names.items()),
             "released": [[serial, *when] for serial, when in self._released.items()],
+            "taken": list(self._taken.items()),
         }
 
 
@@ -147,6 +155,7 @@ class _Rank:
         self.uses = [Use(*fields) for fields in log["uses"]]
         self.names: dict[int, str] = {serial: name for serial, name in log["names"]}
         self.released = {serial: (when, path) for serial, when, path in log["released"]}
+        self.taken: dict[int, int] = {old: new for old, new in log.get("taken", ())}
 
     @cached_property
     def transfers(self) -> list[Use]:
@@ -226,7 +235,7 @@ def _of_rank(rank: _Rank, order: _HappensBefore) -> Iterator[Hazard]:
         released = rank.released.get(serial)
         if _suspicious(uses, released):
             name = f"buffer {rank.names[serial]} of rank {rank.rank}"
-            yield from _released_in_use(rank, name, uses, released, order)
+            yield from _released_in_use(rank, serial, uses, order)
             for segment in _segments(uses):
                 yield from _of_segment(rank, name, segment, order)
 
@@ -278,19 +287,20 @@ def _of_segment(rank: _Rank, name: str, uses: list[Use], order: _HappensBefore) 
         yield hazard("write-after-write", sentence, previous, second)
 
 
-def _released_in_use(
-    rank: _Rank, name: str, uses: list[Use], released: tuple[int, str] | None, order: _HappensBefore
-) -> Iterator[Hazard]:
+def _released_in_use(rank: _Rank, serial: int, uses: list[Use], order: _HappensBefore) -> Iterator[Hazard]:
     """Yield the uses of a buffer that go on, or begin, after its memory was given away."""
-    if released is None:
+    if serial not in rank.released:
         return
-    when, path = released
+    when, path = rank.released[serial]
+    name = f"buffer {rank.names[serial]} of rank {rank.rank}"
     where = f" in {path}" if path else ""
+    owner = rank.names.get(rank.taken.get(serial, -1))
+    whose = f", and its memory is buffer {owner}'s now" if owner else ""
     for use in uses:
         if use.end > when:
             under_way = use.begin < when
             does = f"still uses {name} when" if under_way else f"uses {name} after"
-            then = f"rank {rank.rank} {'releases' if under_way else 'released'} it{where}"
+            then = f"rank {rank.rank} {'releases' if under_way else 'released'} it{where}{whose}"
             with_peer = f" (with rank {use.peer})" if use.peer is not None else ""
             sentence = f"{_who(rank, use, order)}{with_peer} {does} {then}."
             yield Hazard("release-in-use", sentence, name, rank.rank, (use.step,))

@@ -118,7 +118,8 @@ def released_early(device: Device, group: Group, buffer: DeviceBuffer) -> None:
     if group.index == 0:
         send = device.isend(buffer.tensor, group, 1, step=1)
         device.buffers.release(buffer)
-        assert device.buffers.persistent("v", (4,), torch.float32).tensor is buffer.tensor
+        next_owner = device.buffers.persistent("v", (4,), torch.float32)
+        assert next_owner.tensor.data_ptr() == buffer.tensor.data_ptr()
         send.wait()
     else:
         arrived = torch.empty(4)
@@ -134,6 +135,41 @@ def used_after_release(device: Device, group: Group, buffer: DeviceBuffer) -> No
     else:
         device.irecv(torch.empty(4), group, 0, step=1).wait()
         use(device, buffer.tensor)
+
+
+def old_handle_read(device: Device, group: Group, buffer: DeviceBuffer) -> None:
+    """Rank 1 reads K by its old handle when the memory has become V, which was written in the meantime."""
+    fill(device, buffer)
+    use(device, buffer.tensor, step=0)
+    if group.index == 1:
+        old = buffer.tensor.view(2, 2)
+        device.buffers.release(buffer)
+        fill(device, device.buffers.persistent("v", (4,), torch.float32))
+        use(device, old)
+        use(device, device.buffers.persistent("v", (4,), torch.float32).tensor)
+
+
+def old_handle_written(device: Device, group: Group, buffer: DeviceBuffer) -> None:
+    """Rank 0's message lands where rank 1's K was: V loses what it holds."""
+    if group.index == 0:
+        device.isend(ONES, group, 1, step=1).wait()
+        fill(device, buffer)
+    else:
+        device.buffers.release(buffer)
+        taken = device.buffers.persistent("v", (4,), torch.float32)
+        fill(device, taken)
+        device.irecv(buffer.tensor, group, 0, step=1).wait()
+        buffer = taken
+    use(device, buffer.tensor)
+
+
+def double_release(device: Device, group: Group, buffer: DeviceBuffer) -> None:
+    """Rank 1 gives K back twice; in between its memory has become V."""
+    fill(device, buffer)
+    if group.index == 1:
+        device.buffers.release(buffer)
+        device.buffers.persistent("v", (4,), torch.float32)
+        device.buffers.release(buffer)
 
 
 def never_signalled(device: Device, group: Group, buffer: DeviceBuffer) -> None:
@@ -241,6 +277,9 @@ MISTAKES: dict[str, Callable[[Device, Group, DeviceBuffer], None]] = {
         two_at_once,
         released_early,
         used_after_release,
+        old_handle_read,
+        old_handle_written,
+        double_release,
         never_signalled,
         posted_early,
         posted_early_untold,

@@ -52,18 +52,42 @@ def test_a_transient_buffer_is_an_ordinary_tensor_again_afterwards():
     assert pool.of(one) is None
 
 
-def test_released_memory_goes_to_the_next_buffer_of_its_shape():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_released_memory_goes_to_the_next_buffer_of_its_shape_under_a_handle_of_its_own(dtype):
     released = []
     pool = BufferPool(released.append)
-    k = pool.persistent("k", (4,), torch.float32)
+    k = pool.persistent("k", (2, 4), dtype)
     pool.release(k)
     assert released == [k]
-    assert pool.of(k.tensor) is k
-    assert pool.persistent("v", (4,), torch.bfloat16).tensor is not k.tensor
-    v = pool.persistent("v", (4,), torch.float32)
-    assert v.tensor is k.tensor
-    assert pool.of(k.tensor) is v
-    assert pool.persistent("k", (4,), torch.float32).tensor is not k.tensor
+    assert pool.persistent("v", (2, 4), torch.float64).tensor.data_ptr() != k.tensor.data_ptr()
+    v = pool.persistent("v", (2, 4), dtype)
+    assert v.tensor.data_ptr() == k.tensor.data_ptr()
+    v.tensor.fill_(3)
+    assert k.tensor.tolist() == v.tensor.tolist() == [[3] * 4] * 2
+    assert (v.tensor.shape, v.tensor.dtype) == (k.tensor.shape, dtype)
+    assert (pool.of(k.tensor[1:]), pool.of(v.tensor[1:])) == (k, v)
+    assert v.taken_from is k
+    assert pool.persistent("k", (2, 4), dtype).tensor.data_ptr() != k.tensor.data_ptr()
+
+
+def test_released_meta_buffers_have_handles_of_their_own():
+    pool = BufferPool()
+    with torch.device("meta"):
+        k = pool.persistent("k", (4,), torch.float32)
+        pool.release(k)
+        v = pool.persistent("v", (4,), torch.float32)
+    assert (pool.of(k.tensor), pool.of(v.tensor)) == (k, v)
+
+
+def test_what_is_not_held_cannot_be_released():
+    pool = BufferPool(where=lambda: "all_gather")
+    k = pool.persistent("k", (4,), torch.float32)
+    pool.release(k)
+    with pytest.raises(HazardError, match=r"double release: buffer k is released in all_gather.* its memory is free$"):
+        pool.release(k)
+    foreign = BufferPool().persistent("w", (4,), torch.float32)
+    with pytest.raises(HazardError, match="buffer w is released in all_gather, but it is no persistent buffer"):
+        pool.release(foreign)
 
 
 def semaphore() -> Semaphore:

@@ -47,6 +47,12 @@ FOUND = {
     "used_after_release": [
         ("release-in-use", "rank 0's send of step 1 of demo (with rank 1)", "rank 0 released it", "k of rank 0"),
     ],
+    "old_handle_read": [
+        ("release-in-use", "rank 1's sdpa of step 1 of demo", "its memory is buffer v's now", "k of rank 1"),
+    ],
+    "old_handle_written": [
+        ("release-in-use", "rank 0's send of step 1 of demo", "its memory is buffer v's now", "k of rank 1"),
+    ],
     "posted_early_untold": [
         ("write-while-read", "rank 0's send of step 1 of demo", "rank 1's sdpa of step 0 of demo", "k of rank 1"),
     ],
@@ -77,8 +83,15 @@ def test_a_semaphore_that_is_never_reached_names_both_parties():
     assert caught.value.rank == 1
 
 
+def test_a_double_release_is_named_with_the_buffer_that_has_the_memory_now():
+    said = "double release: buffer k is released in demo, but was released in demo before and its memory is buffer v's"
+    with pytest.raises(RankFailure, match=said) as caught:
+        play("double_release")
+    assert caught.value.rank == 1
+
+
 def test_every_mistake_is_expected_somewhere():
-    assert MISTAKES.keys() == FOUND.keys() | {"never_signalled", "posted_early"}
+    assert MISTAKES.keys() == FOUND.keys() | {"never_signalled", "double_release", "posted_early"}
 
 
 def test_what_only_the_messages_keep_apart_is_acquitted():
