@@ -22,6 +22,7 @@ ON_T3K = cases_of(
     "inplace",
     "integers",
     "random_ops",
+    "sampling",
     "golden",
     "layout",
     "lazy",

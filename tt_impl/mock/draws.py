@@ -15,6 +15,7 @@ import ttnn
 
 from tt_impl.intercept import Invocation, on_device
 from tt_impl.mock.dtypes import RANGES, typecast
+from tt_impl.mock.sampling import manual_seed, sampling
 from tt_impl.mock.values import Golden, mesh_shape_of
 
 Draw = Callable[[Golden, Invocation], Any]
@@ -125,4 +126,6 @@ RANDOM: dict[str, Draw] = {
     "ttnn.uniform": _uniform,
     "ttnn.bernoulli": _bernoulli,
     "ttnn.experimental.dropout": _dropout,
+    "ttnn.manual_seed": manual_seed,
+    "ttnn.sampling": sampling,
 }
