@@ -1,0 +1,228 @@
+"""Who judges the judge: answers that are wrong by a known amount must fail, and a judge that was spoilt must be seen.
+
+Each check below plants an error and asks the gate for a verdict. Each spoil makes the judge blind in one way, and at
+least one check must then fail: a gate whose own tests pass whatever it compares proves nothing.
+"""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import parity.kinds
+from parity import formulas, gate, thresholds
+from parity import metrics as m
+from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, make_case
+from parity.kinds import generation, load, thresholds_for, transformer
+from parity.kinds.base import Measured
+from parity.kinds.generation import Expected, Generation
+from parity.store import CheckpointStore
+from refsim.api.text import Decoded, Step, TextResult
+from refsim.runtime.launch import Result
+
+LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text())
+"""The largest value of every bound there has ever been: bounds may become tighter, never looser."""
+
+LAYOUT = Layout("bh-qb-1x4", "sp4")
+ATTENTION = AttentionShape(heads=2, n=240, text=20, head_dim=16, logical_n=230)
+GENERATION = make_case("generation", "dflash_tiny", Layout("n300", "tp2"), GenerationShape(prompts=2))
+PROMPTS = [[5, 6, 7], [8, 9]]
+
+
+@pytest.fixture(scope="module")
+def store():
+    pytest.importorskip("diffusers")
+    with CheckpointStore() as store:
+        yield store
+
+
+def verdict(case, metrics):
+    """Of the gate, on a case whose run gave these metrics."""
+
+    class Runner:
+        def run(self, case, seed):
+            return Measured(metrics)
+
+    return gate.run_case(Runner(), case, "cpu", 0)
+
+
+def attention_verdict(dtype, change):
+    """On an answer that is the formula's but for ``change`` of its (B, H, rows, E)."""
+    case = make_case("attention", "attention", LAYOUT, ATTENTION, dtype=dtype)
+    kind, n, rows = load("attention")(None), ATTENTION.n, ATTENTION.rows
+    out, lse = formulas.attention_float64(kind.inputs(case, 0), ATTENTION)
+    out = change(out.clone())
+    image = torch.nn.functional.pad(out[:, :, :rows], (0, 0, 0, n - rows))
+    lses = torch.cat([lse[:, :, :rows], lse.new_zeros(*lse.shape[:2], n - rows), lse[:, :, rows:]], -1)
+    result = Result([{}], {"out": image, "joint_out": out[:, :, rows:], "lse": lses}, {}, [])
+    return verdict(case, kind.measure(case, 0, result))
+
+
+def model_verdict(store, dtype, change, digests=("a",) * 4):
+    """On an answer that is the oracle's but for ``change`` of its (B, C, H, W)."""
+    case = make_case("transformer", "sd35_tiny", LAYOUT, ModelShape(text=9, batch=1), dtype=dtype)
+    kind = load("transformer")(store)
+    sample = change(kind.reference(case, 0).double())
+    result = Result([{"digests": list(digests)}], {"sample": sample}, {}, [])
+    return verdict(case, kind.measure(case, 0, result))
+
+
+def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True):
+    """On texts that are the oracle's but for ``tokens`` and ``step`` of the second one."""
+    expected = Expected([1, 2, 3], [[2, 4]], [2], [0.5], closest=0.5)
+    right = {"proposed": [2, 4], "accepted": 2, "margin": 0.5, "target_rows": 5, "draft_rows": 3, "seconds": 0.0}
+    second = {**right, "target_rows": 4, "draft_rows": 2, **dict(step)}
+    texts = [Decoded([1, 2, 3], [Step(**right)]), Decoded(list(tokens), [Step(**second)])]
+    kind = Generation(None)
+    kind._oracles = SimpleNamespace(of=lambda case, seed: SimpleNamespace(expect=lambda prompt, count: expected))
+    kind.inputs = lambda case, seed: PROMPTS
+    return verdict(GENERATION, kind.measure(GENERATION, 0, TextResult(texts, {}, replicas_equal, [], {}, 0.0)))
+
+
+def noise(x, size):
+    """``x`` and noise of ``size`` times its spread."""
+    return x + size * x.std() * torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+
+
+def spoil_rows(x, rows, size):
+    """(B, H, N, E) with noise on ``rows``."""
+    x[:, :, rows] = noise(x[:, :, rows], size)
+    return x
+
+
+def passes(record):
+    assert record.verdict == "passed", record.reason
+
+
+def fails(record, *metrics):
+    assert record.verdict == "failed", "the gate passes a wrong answer"
+    for metric in metrics:
+        assert metric in record.reason, (metric, record.reason)
+
+
+def check_attention(store):
+    for dtype, error in (("fp32", 4e-5), ("bf16", 0.1)):
+        passes(attention_verdict(dtype, lambda x: x))
+        fails(attention_verdict(dtype, lambda x, e=error: noise(x, e)), "rel_rmse", "one_minus_pcc")
+        fails(attention_verdict(dtype, lambda x, e=error: x * (1 + e)), "rel_rmse", "one_minus_ccc")
+    fails(attention_verdict("fp32", lambda x: spoil_rows(x, slice(128, 129), 0.1)), "seam", "worst_token")
+
+
+def check_one_shard(store):
+    found = attention_verdict("bf16", lambda x: spoil_rows(x, slice(192, 230), 0.04))
+    fails(found, "one_minus_pcc_shard")
+    assert "one_minus_pcc " not in found.reason, "an average over shards hides what one of them has wrong"
+
+
+def check_models(store):
+    for dtype, error in (("fp32", 1e-5), ("bf16", 0.1)):
+        passes(model_verdict(store, dtype, lambda x: x))
+        fails(model_verdict(store, dtype, lambda x, e=error: noise(x, e)), "rel_rmse")
+        fails(model_verdict(store, dtype, lambda x, e=error: x * (1 + e)), "rel_rmse")
+
+
+def check_nan(store):
+    fails(model_verdict(store, "fp32", lambda x: torch.where(x > x.mean(), torch.nan, x)), "rel_rmse nan", "non_finite")
+    fails(generation_verdict(step={"margin": math.nan}), "margin_max_abs nan")
+
+
+def check_replicas(store):
+    for digests in (("a", "a", "b", "a"), ("a",)):
+        fails(model_verdict(store, "fp32", lambda x: x, digests), "distinct_replicas")
+    fails(generation_verdict(replicas_equal=False), "distinct_replicas")
+
+
+def check_generation(store):
+    passes(generation_verdict())
+    fails(generation_verdict(tokens=[1, 2, 4]), "wrong_tokens")
+    fails(generation_verdict(tokens=[1, 2]), "wrong_tokens")
+    fails(generation_verdict(step={"proposed": [3, 4]}), "wrong_proposals")
+    fails(generation_verdict(step={"accepted": 1}), "wrong_steps")
+    fails(generation_verdict(step={"draft_rows": 3}), "wrong_rows")
+    fails(generation_verdict(step={"margin": 0.501}), "margin_max_abs")
+
+
+def check_unmeasured(store):
+    case = make_case("attention", "attention", LAYOUT, ATTENTION)
+    for bound in thresholds_for("attention", "fp32"):
+        rest = {t.metric: 0.0 for t in thresholds_for("attention", "fp32") if t.metric != bound.metric}
+        if not bound.optional:
+            fails(verdict(case, rest), f"{bound.metric} was not measured")
+
+
+def check_limits(store):
+    for key, pinned in LIMITS.items():
+        found = {t.metric: t.limit for t in thresholds_for(*key.split())}
+        for metric, limit in pinned.items():
+            assert found.get(metric, math.inf) <= limit, f"{key}: the bound of {metric} was loosened or dropped"
+
+
+CHECKS = (
+    check_attention,
+    check_one_shard,
+    check_models,
+    check_nan,
+    check_replicas,
+    check_generation,
+    check_unmeasured,
+    check_limits,
+)
+
+compare, judge, tightened = m.compare, thresholds.judge, parity.kinds.tightened
+
+
+def thousandfold(allowed, key):
+    return tuple(thresholds.replace(t, limit=t.limit * 1e3) for t in tightened(allowed, key))
+
+
+def numbers_only(metrics, bounds):
+    return judge({k: 0.0 if v is not None and math.isnan(v) else v for k, v in metrics.items()}, bounds)
+
+
+SPOILS = {
+    "oracle against oracle": [(m, "compare", lambda out, ref, *at, **more: compare(ref, ref, *at, **more))],
+    "answer against answer": [(m, "compare", lambda out, ref, *at, **more: compare(out, out, *at, **more))],
+    "first row only": [(m, "compare", lambda out, ref, *at, **more: compare(out[:, :1], ref[:, :1], [(0, 1)], **more))],
+    "whole tensor only": [(m, "worst_shard", lambda out, ref, shards: m.one_minus_pcc(out, ref))],
+    "no seam": [(m, "seam", lambda out, ref, shards: None)],
+    "correlation only": [(m, "rel_rmse", lambda out, ref: math.sqrt(2 * m.one_minus_pcc(out, ref)))],
+    "bound x 1000": [(parity.kinds, "tightened", thousandfold)],
+    "NaN lost in max": [(m, "worst", lambda values: max([0.0, *values]))],
+    "NaN is no failure": [(gate, "judge", numbers_only)],
+    "unmeasured is no failure": [
+        (gate, "judge", lambda got, bounds: judge({t.metric: 0.0 for t in bounds} | got, bounds))
+    ],
+    "nothing is judged": [(gate, "judge", lambda metrics, bounds: [])],
+    "replicas always one": [(transformer, "distinct_replicas", lambda case, digests: 1.0)],
+    "missing replicas are equal": [(transformer, "distinct_replicas", lambda case, digests: len(set(digests)))],
+    "rows only": [(generation, "differences", lambda a, b: 0)],
+    "tokens only": [(generation, "wrong_rows", lambda start, steps, draft=True: 0)],
+    "shorter is equal": [(generation, "differences", lambda a, b: sum(x != y for x, y in zip(a, b, strict=False)))],
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_the_judge(check, store):
+    check(store)
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_spoilt_judge_is_seen(spoil, store, monkeypatch):
+    for owner, name, blind in SPOILS[spoil]:
+        monkeypatch.setattr(owner, name, blind)
+    thresholds_for.cache_clear()
+    try:
+        assert any(not _holds(check, store) for check in CHECKS), f"no check notices a judge with: {spoil}"
+    finally:
+        thresholds_for.cache_clear()
+
+
+def _holds(check, store):
+    try:
+        check(store)
+    except AssertionError:
+        return False
+    return True
