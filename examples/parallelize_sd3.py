@@ -66,7 +66,8 @@ def main() -> None:
     options = parser.parse_args()
 
     if options.folder:
-        pipe, asked = StableDiffusion3Pipeline.from_pretrained(options.folder), {"prompt": options.prompt}
+        pipe = StableDiffusion3Pipeline.from_pretrained(options.folder, trust_remote_code=False)
+        asked = {"prompt": options.prompt}
     else:
         pipe, asked = tiny_pipeline(), tiny_prompt()
     rank = int(os.environ.get("RANK", "0"))

@@ -395,7 +395,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
     if "architectures" in config:
         import transformers
 
-        return getattr(transformers, config["architectures"][0]).from_pretrained(folder, dtype=dtype).eval()
+        model_class = getattr(transformers, config["architectures"][0])
+        return model_class.from_pretrained(folder, dtype=dtype, local_files_only=True, trust_remote_code=False).eval()
     model_class = diffusers_class(config["_class_name"])
     with torch.device("meta"):
         model = model_class.from_config(model_class.load_config(folder))

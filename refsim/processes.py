@@ -26,28 +26,38 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_MAIN = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main(*sys.argv[1:])"
+from refsim import search_path
+
+_MAIN = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main({arguments})"
 _PR_SET_PDEATHSIG = 1
 
 
 def start(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> subprocess.Popen[bytes]:
     """Run ``main(*arguments)`` of a module in a Python of its own, the leader of a session of its own.
 
-    It imports from where this process does. Unlike with ``python -m``, the current folder is not among these places
-    by itself: a checkpoint's folder may hold a ``torch.py``.
-
     Args:
+        module, arguments: see :func:`command`.
         env: environment variables besides this process's.
         more: of :class:`subprocess.Popen`.
     """
+    words, variables = command(module, *arguments)
+    return subprocess.Popen(words, start_new_session=True, env={**variables, **env}, **more)
+
+
+def command(module: str, *arguments: str, as_list: bool = False) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment of a Python that runs ``main(*arguments)`` of a module.
+
+    It imports from where this process does, but, unlike with ``python -m``, never from the current folder: a
+    checkpoint's folder may hold a ``torch.py``.
+
+    Args:
+        as_list: ``main`` takes the arguments as one list.
+    """
     home = str(Path(__file__).resolve().parents[1])
-    path = [*(p for p in sys.path if p), *([] if home in sys.path else [home])]
-    return subprocess.Popen(
-        [sys.executable, "-c", _MAIN.format(module=module), *arguments],
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **env},
-        **more,
-    )
+    trusted = search_path.trusted()
+    path = [*trusted, *([] if home in trusted else [home])]
+    code = _MAIN.format(module=module, arguments="sys.argv[1:]" if as_list else "*sys.argv[1:]")
+    return [sys.executable, "-c", code, *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def end(process: subprocess.Popen[bytes], *, patience_s: float = 0.0) -> None:

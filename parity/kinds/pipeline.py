@@ -76,7 +76,7 @@ def diffusers_run(name: str, folder: Path) -> tuple[Tensor, Tensor]:
     import diffusers
 
     spec, steps = PIPELINES[name], []
-    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder)
+    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     pipe.set_progress_bar_config(disable=True)
 
     def keep(pipe: Any, index: int, t: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

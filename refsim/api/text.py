@@ -168,13 +168,20 @@ class Tokenizer:
         self.stop = _stop_ids(folder, self._tokenizer)
 
     def ids(self, prompt: str, *, chat: bool) -> list[int]:
-        """Return the ids of a text; with ``chat``, of a user's message in the folder's chat template."""
+        """Return the ids of a text; with ``chat``, of a user's message in the folder's chat template.
+
+        The template is a stranger's program. transformers runs it in jinja's sandbox, which is what refuses it the rest
+        of Python; ``UserError`` if it asks for that, or fails.
+        """
         if not chat:
             return list(self._tokenizer(prompt).input_ids)
         if self._tokenizer.chat_template is None:
             raise UserError("the target's tokenizer has no chat template; leave out --chat.")
         message = [{"role": "user", "content": prompt}]
-        text = self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        try:
+            text = self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        except Exception as e:  # whatever a template does wrong: jinja passes on what its expressions raise
+            raise UserError(f"the target's chat template cannot be used ({e}); leave out --chat.") from e
         return list(self._tokenizer(text).input_ids)
 
     def text(self, ids: Sequence[int]) -> str:

@@ -1,5 +1,16 @@
-"""The one command line, ``refsim``: a module a command, and the only place that composes all packages."""
+"""The one command line, ``refsim``: a module a command, and the only place that composes all packages.
 
-from refsim.cli.process import main
+Nothing is imported before ``main`` runs.
+"""
 
-__all__ = ["main"]
+from __future__ import annotations
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line; this entry point of the console script never returns."""
+    from refsim.search_path import leave_current_folder
+
+    leave_current_folder()
+    from refsim.cli.process import main as run
+
+    run(argv)

@@ -92,7 +92,11 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load transformers' tokenizer of a folder, from the folder alone."""
+    """Load transformers' tokenizer of a folder, from the folder alone and without running code that lies in it.
+
+    Raises:
+        UserError: there is none that transformers can read, or it needs code of the folder.
+    """
     try:
         from transformers import AutoTokenizer
     except ImportError as e:
@@ -100,6 +104,11 @@ def load_tokenizer(folder: Path) -> Any:
     if not folder.is_dir():
         raise UserError(f"the pipeline lacks its tokenizer folder '{folder}'.")
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as e:
+        if "trust_remote_code" in str(e):
+            raise UserError(
+                f"the tokenizer in '{folder}' needs code that lies beside it, which is never run; "
+                "give a folder whose tokenizer transformers has itself."
+            ) from e
         raise UserError(f"'{folder}' holds no tokenizer that transformers can read ({e}).") from e

@@ -163,7 +163,7 @@ class Pool:
             raise RankFailure("this pool of ranks was ended by an earlier failure", rank=-1)
         self._limit = memory.rank_limit_bytes()
         started = time.monotonic()
-        message = {"job": job.to_json(), "sys_path": sys.path}
+        message = {"job": job.to_json(), "sys_path": [place for place in sys.path if place]}
         try:
             for rank, sock in enumerate(self._socks):
                 self.board.set(rank, Activity(Kind.TAKING, "the job"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from refsim import cli
+from refsim.cli import process
 from refsim.runtime import launch
 
 LONGEST_S = 10.0
@@ -51,7 +51,7 @@ def command(*words: str) -> Said:
         mock.patch("tt_impl.api.execute", accept),
     ):
         try:
-            code = cli.process.run_command(list(words))
+            code = process.run_command(list(words))
         except Accepted:
             code = None
     return Said(code, out.getvalue(), err.getvalue(), time.monotonic() - started)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from refsim import cli
+from refsim.cli import process
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
 
@@ -88,7 +89,7 @@ def test_torchrun_gives_the_same_bits(files):
 @pytest.mark.parametrize(("rank", "name"), [("0", "refsim"), ("1", "refsim, rank 1")])
 def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name):
     """Also where rank 0 has nothing to say: torchrun ends all ranks as soon as one has failed."""
-    monkeypatch.setattr(cli.process, "_RANK_0_FIRST_S", 0.0)
+    monkeypatch.setattr(process, "_RANK_0_FIRST_S", 0.0)
     for variable, value in {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(SystemExit) as stop:

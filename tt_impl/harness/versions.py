@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from refsim import processes
 from refsim.errors import UserError
 from tt_impl.harness import report_index
 
@@ -26,9 +26,8 @@ def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ttnn-diff-") as folder:
         # In a process of its own: ttnn opens one cluster per process.
         words = ["ttnn", "run", "--mesh", mesh, "--report", folder, "--json", *(["--fallback"] if fallback else [])]
-        ran = subprocess.run(
-            [sys.executable, "-m", "refsim", *words, str(path)], stdout=subprocess.PIPE, text=True, check=False
-        )
+        command, environment = processes.command("refsim.cli", *words, str(path), as_list=True)
+        ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         if ran.returncode:
             raise UserError(f"'{path}' does not run to its end on {mesh}: {_reason(ran.stdout)}.")
         (written,) = (found for found in Path(folder).glob("*.json") if not found.name.endswith(".trace.json"))

@@ -156,7 +156,8 @@ def read_scheduler_config(folder: Path) -> dict[str, Any]:
 
 def load_scheduler(folder: Path) -> Any:
     """Load diffusers' scheduler of a folder; ``UserError`` if the folder does not name one."""
-    name = read_scheduler_config(folder).get("_class_name")
+    config = read_scheduler_config(folder)
+    name = config.get("_class_name")
     import diffusers
 
     found = getattr(diffusers, name, None) if isinstance(name, str) and name.endswith("Scheduler") else None
@@ -165,4 +166,4 @@ def load_scheduler(folder: Path) -> Any:
             f"'{folder / 'scheduler_config.json'}' names the scheduler {name!r}, which diffusers "
             f"{diffusers.__version__} does not have."
         )
-    return found.from_pretrained(folder)
+    return found.from_config(config)

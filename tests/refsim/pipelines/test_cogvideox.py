@@ -100,7 +100,7 @@ def test_equals_diffusers(tiny, prompt, how):
 
 
 def test_the_command_checks(tiny, tmp_path, capsys):
-    from refsim import cli
+    from refsim.cli import process
 
     words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "sp8", "--attention", "usp", "--ring", "2"]
     words += [
@@ -115,7 +115,7 @@ def test_the_command_checks(tiny, tmp_path, capsys):
         str(tmp_path / "o"),
     ]
     sizes = ["--height", "64", "--width", "96", "--frames", "5", "--max-text", "13", "--steps", "2"]
-    assert cli.process.run_command([*words, *sizes]) == 0
+    assert process.run_command([*words, *sizes]) == 0
     said = capsys.readouterr().out
     assert said.count("PCC 1.0000000") == 2
     assert (tmp_path / "o" / "frame_0004.png").exists()

@@ -110,11 +110,11 @@ def make_encoder_of(width):
 def test_the_command_writes_a_picture(tiny, tmp_path, capsys, vae_parallel):
     from PIL import Image
 
-    from refsim import cli
+    from refsim.cli import process
 
     words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--out", str(tmp_path / "pictures")]
     more = ["--prompt", "a dog", "--height", "32", "--width", "32", "--max-text", "8", "--steps", "2", "--check"]
-    assert cli.process.run_command([*words, *more, "--vae-parallel", vae_parallel]) == 0
+    assert process.run_command([*words, *more, "--vae-parallel", vae_parallel]) == 0
     said = capsys.readouterr().out
     assert said.count("PCC 1.0000000") == 2
     with Image.open(tmp_path / "pictures" / "image.png") as image:

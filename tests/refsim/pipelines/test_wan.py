@@ -173,12 +173,12 @@ def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsy
     import av
     from PIL import Image
 
-    from refsim import cli
+    from refsim.cli import process
 
     words = ["run", str(tiny[0]), "--mesh", "t3k", "--parallel", "sp2_tp4", "--out", str(tmp_path / "pictures")]
     sizes = ["--height", "32", "--width", "48", "--frames", "5", "--max-text", "8", "--steps", "2"]
     monkeypatch.setattr("sys.stdin", io.StringIO("a cat\nq\n"))
-    assert cli.process.run_command([*words, *sizes, "--interactive", "--check"]) == 0
+    assert process.run_command([*words, *sizes, "--interactive", "--check"]) == 0
     said, told = capsys.readouterr()
     assert said.count("PCC 1.0000000") == 2
     assert "step 2 of 2" in told
@@ -194,7 +194,7 @@ def test_the_command_writes_pictures_and_checks_every_step(tiny, tmp_path, capsy
     assert len(frames) == 5
     assert np.corrcoef(frames[4].mean(-1).ravel(), last.mean(-1).ravel())[0, 1] > 0.9
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert cli.process.run_command([*words, *sizes, "--prompt", "x"]) == 2
+    assert process.run_command([*words, *sizes, "--prompt", "x"]) == 2
     assert "PyAV" in capsys.readouterr().err
-    assert cli.process.run_command([*words, *sizes]) == 2
+    assert process.run_command([*words, *sizes]) == 2
     assert "--prompt" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from refsim import cli
+from refsim.cli import process
 from refsim.errors import RankFailure
 from refsim.mesh import get_mesh
 from refsim.options import RunOptions
@@ -197,7 +197,7 @@ def test_the_command_line_prints_hazards_and_exits_1(found, monkeypatch, capsys,
         "--mesh",
         "n150",
     ]
-    assert cli.process.run_command(words) == bool(found)
+    assert process.run_command(words) == bool(found)
     assert capsys.readouterr().err == "".join(f"refsim: {hazard}\n" for hazard in hazards)
 
 
