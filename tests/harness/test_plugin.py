@@ -110,6 +110,15 @@ def test_golden_functions_on_request(tmp_path: Path) -> None:
     assert re.search(r"^ +1  passed with ttnn's golden functions.*circular", ran.out, re.MULTILINE)
 
 
+def test_a_timeout_of_pytest_timeout(tmp_path: Path) -> None:
+    """It ends the test and not its process, which goes on with the next one."""
+    ran = run_suite(
+        tmp_path, "--ttnn-mock=n150", "--timeout=10", "-k", "hang or behind", files=("test_values.py", "test_ends.py")
+    )
+    assert by_function(ran) == {"test_hang": "timeout", "test_behind": "own"}, ran.out[-4000:]
+    assert ran.verdicts["test_hang"].message.startswith("Timeout")
+
+
 def test_a_mesh_for_every_test(tmp_path: Path) -> None:
     """With xdist, too: two workers, each with processes of its own for every mesh."""
     ran = run_suite(tmp_path, "--ttnn-mock=auto", "-n2", files=("test_meshes.py",))

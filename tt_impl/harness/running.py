@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import time
 import warnings
 from typing import Any
 
 import pytest
+from _pytest._io import TerminalWriter
 from _pytest.runner import runtestprotocol
 
 from refsim.errors import RefsimError
@@ -194,6 +196,7 @@ class Runner:
                 manager.unregister(plugin)
         self.here, self.last, self._child = True, last, None
         machine.enter(self.mesh_for(item))
+        manager.register(_Terminal(), "terminalreporter")
         child = _InChild(self)
         manager.register(child, "ttnn-mock-child")
         self._items = items
@@ -234,6 +237,13 @@ def _shorten(excinfo: pytest.ExceptionInfo) -> None:
     error = excinfo.value
     if isinstance(error, RuntimeError) and error.args and isinstance(error.args[0], str):
         error.args = (error.args[0].partition("backtrace:")[0].rstrip(), *error.args[1:])
+
+
+class _Terminal:
+    """A pytest plugin object in a child, in the place of the terminal: pytest-timeout writes stacks there."""
+
+    def __init__(self) -> None:
+        self._tw = TerminalWriter(sys.stderr)
 
 
 class _InChild:
