@@ -56,13 +56,15 @@ class BlockShape:
 
 @dataclass(frozen=True)
 class GenerationShape:
-    """Prompts of ``least`` to ``text`` tokens, and the tokens to give after each; ``cache`` of the drafter."""
+    """Prompts of ``least`` to ``text`` tokens, the tokens to give after each, and those that end a text; ``cache`` of
+    the drafter."""
 
     prompts: int = 10
     text: int = 13
     max_new_tokens: int = 10
     cache: str = "context"
     least: int = 2
+    stop: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,9 +181,10 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
     """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
     case, known = Case("", kind, model, layout, shape, **more), entry(kind)
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
-    words.append({"scheme": layout.scheme, "heads": "heads", "picture": _CUTS[layout.vae_parallel]}[known.cut])
-    if known.cut == "picture":
-        pass  # a decoder never has a prompt
+    cuts = {"scheme": layout.scheme, "heads": "heads", "picture": _CUTS[layout.vae_parallel], "nothing": "exact"}
+    words.append(cuts[known.cut])
+    if known.cut in ("picture", "nothing"):
+        pass  # there never is a prompt
     elif not shape.text:
         words.append("no_prompt")
     elif layout.prompt_layout != "replicated":

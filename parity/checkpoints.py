@@ -31,6 +31,7 @@ class RandomModel:
         target: of a drafter, the model it drafts for.
         block: only the weights of this block, in bf16, for programs that run nothing else.
         rounded: of a transformers model, all weights are numbers that bf16 has, as published ones are.
+        gains: (part of a name, factor): weights whose names contain the part are multiplied by the factor.
     """
 
     config: dict[str, Any]
@@ -40,6 +41,25 @@ class RandomModel:
     class_name: str = "SD3Transformer2DModel"
     target: str | None = None
     rounded: bool = False
+    gains: tuple[tuple[str, float], ...] = ()
+
+    def random(self, name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
+        """The value of a parameter."""
+        return _random(name, shape, g).mul_(self.gain(name))
+
+    def gain(self, name: str) -> float:
+        """What a parameter is multiplied by."""
+        return next((factor for part, factor in self.gains if part in name), 1.0)
+
+
+def quiet(*parts: str) -> tuple[tuple[str, float], ...]:
+    """Gains that make what norms see as small as the root of their epsilon, 1e-6, which then counts as much.
+
+    Args:
+        parts: of the names of whatever writes into the residual stream, and of the projections whose results are
+            normed.
+    """
+    return tuple((part, 1e-3) for part in parts)
 
 
 def _published(name: str, **changes: Any) -> dict[str, Any]:
@@ -136,7 +156,7 @@ DRAFTER = "MuseGlimmerAssistantModel"
 DRAFTER_NAMES = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
 
 
-def _cogvideox(*, rotary: bool) -> dict[str, Any]:
+def _cogvideox(*, rotary: bool, **more: Any) -> dict[str, Any]:
     return {
         "num_attention_heads": 3,
         "attention_head_dim": 16,
@@ -148,6 +168,8 @@ def _cogvideox(*, rotary: bool) -> dict[str, Any]:
         "sample_frames": 9,
         "max_text_seq_length": 13,
         "use_rotary_positional_embeddings": rotary,
+        "temporal_interpolation_scale": 1.5,
+        **more,
     }
 
 
@@ -218,6 +240,10 @@ MODELS: dict[str, RandomModel] = {
     ),
     "cogvideox_2b_tiny": RandomModel(_cogvideox(rotary=False), class_name=_COGVIDEOX),
     "cogvideox_5b_tiny": RandomModel(_cogvideox(rotary=True), class_name=_COGVIDEOX),
+    # 1.5: patches two frames deep.
+    "cogvideox_15_tiny": RandomModel(
+        _cogvideox(rotary=True, patch_size_t=2, patch_bias=False, sample_frames=17), class_name=_COGVIDEOX
+    ),
     "sd35_vae_tiny": RandomModel(
         _sd35_vae((16, 24, 32), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
     ),
@@ -327,9 +353,10 @@ def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
 
     with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
         model = diffusers_class(spec.class_name)(**spec.config)
-    state = {name: _random(name, p.shape, g) for name, p in model.named_parameters()}
+    state = {name: spec.random(name, p.shape, g) for name, p in model.named_parameters()}
     if "pos_embed_max_size" in spec.config:
-        state["pos_embed.pos_embed"] = _positional_table(spec.config)
+        table = "pos_embed.pos_embed"
+        state[table] = _positional_table(spec.config) * spec.gain(table)
     model.load_state_dict(state, strict=True, assign=True)
     return model
 
@@ -341,7 +368,7 @@ def transformers_model(spec: RandomModel, g: torch.Generator) -> Any:
     model_class = getattr(transformers, spec.class_name)
     model = model_class(model_class.config_class(**spec.config)).requires_grad_(False)
     for name, p in model.named_parameters():
-        p.copy_(_random(name, p.shape, g))
+        p.copy_(spec.random(name, p.shape, g))
         if name == "lm_head.weight" and p.shape[0] > max(_LOUD):
             p[list(_LOUD)] *= 4
         if spec.rounded:

@@ -75,7 +75,7 @@ PIPELINES = {
         {"tokenizer": 512},
         ("UniPCMultistepScheduler", _FLOW),
         _request(3, 3.5, guidance_2=2.0, height=64, width=96, frames=5, max_text=40),
-        {"boundary_ratio": 0.875},
+        {"boundary_ratio": 0.909},  # 909 is the second of the three time steps: the first expert's, too
     ),
     "cogvideox_2b_pipeline_tiny": _cogvideox("cogvideox_2b_tiny", "CogVideoXDDIMScheduler"),
     "cogvideox_5b_pipeline_tiny": _cogvideox("cogvideox_5b_tiny", "CogVideoXDPMScheduler"),

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from parity.thresholds import Threshold, tightened
 from refsim.errors import UserError
 
-Cut = Literal["scheme", "heads", "picture"]
+Cut = Literal["scheme", "heads", "picture", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Entry:
         implementation: ``module:class`` of the kind, a :class:`parity.kinds.base.CpuKind` or
             :class:`parity.kinds.base.TTNNKind`.
         cut: what its parallel scheme cuts, which an id spells: the tokens by an attention ``scheme``, only ``heads``
-            (and features), or a ``picture``'s rows and columns or channels.
+            (and features), a ``picture``'s rows and columns or channels, or nothing.
         backend: ``cpu`` or ``ttnn``, the family of backends that run it.
         checkpoint: cases have a checkpoint, and an oracle that reads it; otherwise they are inputs and a formula.
     """
@@ -38,6 +38,7 @@ class Entry:
 
 KINDS: dict[str, Entry] = {
     "attention": Entry("parity.kinds.attention:Attention", checkpoint=False),
+    "collectives": Entry("parity.kinds.collectives:Collectives", cut="nothing", checkpoint=False),
     "transformer": Entry("parity.kinds.transformer:Transformer"),
     "vae_decoder": Entry("parity.kinds.vae_decoder:VAEDecoder", cut="picture"),
     "text_encoder": Entry("parity.kinds.text_encoder:TextEncoder", cut="heads"),

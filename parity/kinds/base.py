@@ -120,7 +120,7 @@ class ModelKind(CpuKind):
 
     def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
         """The oracle's answer to the inputs."""
-        return model(**tensors, return_dict=False)[0]
+        return oracle_of(type(model).__name__).answer(model, tensors)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         options = layout.options(case.dtype, **more)

@@ -11,14 +11,14 @@ from parity.cases import Case
 from parity.checkpoints import MODELS
 from parity.inputs import encoder_inputs
 from parity.kinds.base import Metrics, ModelKind, distinct_replicas
-from parity.thresholds import FINITE, REPLICAS, SAME_ARITHMETIC
+from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC
 from refsim.runtime.launch import Result
 
 
 class CausalLM(ModelKind):
     """Ids in, logits (B, L, vocabulary) out; a row sees those before it, so padding needs no mask."""
 
-    thresholds: ClassVar = {"fp32": (*SAME_ARITHMETIC, REPLICAS, FINITE)}
+    thresholds: ClassVar = {"fp32": (*SAME_ARITHMETIC, REPLICAS, FINITE), "bf16": (*BF16, REPLICAS)}
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return {"input_ids": encoder_inputs(case.shape, MODELS[case.model].config["vocab_size"], seed)["input_ids"]}

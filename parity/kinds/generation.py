@@ -85,9 +85,11 @@ class Generation(CpuKind):
                     undecided += 1
                     continue
                 proposals = zip(text.steps, expected.proposed, strict=False)
-                found["wrong_tokens"] += differences(text.tokens, expected.tokens)
+                wanted = up_to_stop(expected.tokens, case.shape.stop)
+                found["wrong_tokens"] += differences(text.tokens, wanted)
                 found["wrong_proposals"] += sum(differences(a.proposed, b) for a, b in proposals)
-                found["wrong_steps"] += differences([step.accepted for step in text.steps], expected.accepted)
+                accepted = rounds(expected.accepted, len(wanted))
+                found["wrong_steps"] += differences([step.accepted for step in text.steps], accepted)
                 errors = [abs(a.margin - b) for a, b in zip(text.steps, expected.margins, strict=False)]
                 margin = m.worst([margin, *errors])  # max would drop a NaN behind a number
                 context = case.shape.cache == "context"
@@ -124,7 +126,8 @@ def generate(
     case: Case, seed: int, store: CheckpointStore, prompts: list[list[int]], options: RunOptions
 ) -> TextResult:
     """refsim's tokens after every prompt."""
-    request = TextRequest(store.folder(case.model, seed), case.shape.cache, case.shape.max_new_tokens)
+    shape = case.shape
+    request = TextRequest(store.folder(case.model, seed), shape.cache, shape.max_new_tokens, shape.stop)
     target = store.folder(MODELS[case.model].target, seed)
     return generate_text(target, prompts, request, options=options)
 
@@ -243,6 +246,23 @@ def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True) -
 def differences(a: list[int], b: list[int]) -> int:
     """Positions at which two lists differ, those that only one of them has included."""
     return abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
+
+
+def up_to_stop(tokens: list[int], stop: tuple[int, ...]) -> list[int]:
+    """The tokens up to and with the first that ends a text."""
+    end = next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))
+    return tokens[:end]
+
+
+def rounds(accepted: list[int], tokens: int) -> list[int]:
+    """What the rounds accepted that a text of so many tokens takes; its first token comes before them."""
+    given, taken = 1, []
+    for count in accepted:
+        if given >= tokens:
+            break
+        taken.append(count)
+        given += count
+    return taken
 
 
 def _best(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,29 +31,52 @@ class Pipeline(CpuKind):
                 "latents after every step as close as one forward of the transformer; guidance multiplies its error by "
                 "a few, a step of the scheduler takes a part of it",
             ),
+            Threshold(
+                "decoder_input_rel_rmse",
+                5e-6,
+                "the last latents scaled for the decoder, whose pixels would hide a shift that comes too early",
+            ),
             Threshold("max_pixel_difference", 1, "a value at the border of two of 256 may be rounded to either"),
             Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
             REPLICAS,
             FINITE,
-        )
+        ),
+        "bf16": (
+            Threshold(
+                "one_minus_pcc",
+                5e-4,
+                "PCC 0.9995 of the latents after the worst step; guidance multiplies the transformer's error by a few, "
+                "a step of the scheduler takes a part of it",
+            ),
+            Threshold("decoder_input_one_minus_pcc", 5e-4, "the last latents scaled for the decoder"),
+            Threshold("picture_one_minus_pcc", 1e-3, "8-bit values behind a decoder in bf16"),
+            Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
+            REPLICAS,
+            FINITE,
+        ),
     }
 
     def __init__(self, store: CheckpointStore) -> None:
         super().__init__(store)
-        self._references: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        self._references: dict[tuple[str, str, int], DiffusersRun] = {}
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Generated:
         options = layout.options(case.dtype, **more)
         return generate_images(self.store.folder(case.model, seed), PIPELINES[case.model].request, options=options)
 
     def measure(self, case: Case, seed: int, result: Generated) -> Metrics:
-        """The worst step's error, the worst pixel, and whether there was a picture to judge."""
-        frames, steps = self._reference(case, seed)
+        """The worst step's error, the decoder's input's, the worst pixel, and whether there was a picture to judge."""
+        ref = self._reference(case, seed)
         ranks = get_mesh(case.mesh).num_devices
+        assert result.decoder_input is not None
         return {
-            "rel_rmse": m.worst([m.rel_rmse(a, b) for a, b in zip(result.steps, steps, strict=True)]),
-            "max_pixel_difference": int((result.pixels.to(torch.int16) - frames).abs().max()),
-            "flat_picture": int(frames.float().std() <= 10),
+            "rel_rmse": m.worst([m.rel_rmse(a, b) for a, b in zip(result.steps, ref.steps, strict=True)]),
+            "one_minus_pcc": m.worst([m.one_minus_pcc(a, b) for a, b in zip(result.steps, ref.steps, strict=True)]),
+            "decoder_input_rel_rmse": m.rel_rmse(result.decoder_input, ref.decoder_input),
+            "decoder_input_one_minus_pcc": m.one_minus_pcc(result.decoder_input, ref.decoder_input),
+            "max_pixel_difference": int((result.pixels.to(torch.int16) - ref.frames).abs().max()),
+            "picture_one_minus_pcc": m.one_minus_pcc(result.pixels.float(), ref.frames.float()),
+            "flat_picture": int(ref.frames.float().std() <= 10),
             "distinct_replicas": 1 if result.replicas_equal else math.nan if ranks > 1 else 1,
             "non_finite": m.non_finite(result.steps),
         }
@@ -62,22 +86,47 @@ class Pipeline(CpuKind):
 
     def drop(self, case: Case, seed: int) -> None:
         super().drop(case, seed)
-        self._references.pop((case.model, seed), None)
+        self._references = {key: x for key, x in self._references.items() if (key[0], key[2]) != (case.model, seed)}
 
-    def _reference(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
-        key = case.model, seed
+    def _reference(self, case: Case, seed: int) -> DiffusersRun:
+        key = case.model, case.dtype, seed
         if key not in self._references:
-            self._references[key] = diffusers_run(case.model, self.store.folder(case.model, seed))
+            folder = self.store.folder(case.model, seed)
+            self._references[key] = diffusers_run(case.model, folder, rounded=case.dtype == "bf16")
         return self._references[key]
 
 
-def diffusers_run(name: str, folder: Path) -> tuple[Tensor, Tensor]:
-    """(8-bit frames (F, H, W, 3) in int16, latents after every step) of diffusers' own run."""
+@dataclass(frozen=True)
+class DiffusersRun:
+    """What diffusers' own run gave, in fp32.
+
+    Attributes:
+        frames: 8-bit values (F, H, W, 3) in int16.
+        steps: latents after every step, stacked.
+        decoder_input: what the decoder was given.
+    """
+
+    frames: Tensor
+    steps: Tensor
+    decoder_input: Tensor
+
+
+def diffusers_run(name: str, folder: Path, *, rounded: bool = False) -> DiffusersRun:
+    """Run a pipeline in diffusers; ``rounded``: with weights that bf16 can hold."""
     import diffusers
 
-    spec, steps = PIPELINES[name], []
-    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    spec, steps, given = PIPELINES[name], [], []
+    loaded = {"torch_dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True}
+    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **loaded)
+    pipe.to(torch.float32)
     pipe.set_progress_bar_config(disable=True)
+    decode = pipe.vae.decode
+
+    def keep_input(z: Tensor, *args: Any, **more: Any) -> Any:
+        given.append(z.clone())
+        return decode(z, *args, **more)
+
+    pipe.vae.decode = keep_input
 
     def keep(pipe: Any, index: int, t: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         steps.append(tensors["latents"].clone())
@@ -99,4 +148,5 @@ def diffusers_run(name: str, folder: Path) -> tuple[Tensor, Tensor]:
         **{name: value for name, value in extra.items() if value is not None},
     )
     images = result.images if asked.frames is None else result.frames[0]
-    return (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
+    frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
+    return DiffusersRun(frames, torch.stack(steps), *given)

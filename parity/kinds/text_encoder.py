@@ -10,14 +10,14 @@ from parity import metrics as m
 from parity.cases import Case
 from parity.checkpoints import MODELS
 from parity.kinds.base import Metrics, ModelKind, distinct_replicas
-from parity.thresholds import FINITE, REPLICAS, SAME_ARITHMETIC
+from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC
 from refsim.runtime.launch import Result
 
 
 class TextEncoder(ModelKind):
     """Ids in; features of every token out, or one row a prompt."""
 
-    thresholds: ClassVar = {"fp32": (*SAME_ARITHMETIC, REPLICAS, FINITE)}
+    thresholds: ClassVar = {"fp32": (*SAME_ARITHMETIC, REPLICAS, FINITE), "bf16": (*BF16, REPLICAS)}
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return self.oracle(case).text_inputs(MODELS[case.model].config, case.shape, seed)

@@ -12,7 +12,7 @@ from parity.cases import Case
 from parity.checkpoints import MODELS
 from parity.inputs import decoder_inputs, rounded
 from parity.kinds.base import Metrics, ModelKind, distinct_replicas
-from parity.thresholds import FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
+from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
 from refsim.runtime.launch import Result
 
 
@@ -31,7 +31,8 @@ class VAEDecoder(ModelKind):
                 "border that is not exchanged, or whose padding is not zero, stands out a thousandfold",
                 optional=True,
             ),
-        )
+        ),
+        "bf16": (*BF16, REPLICAS),
     }
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:

@@ -43,6 +43,10 @@ class Oracle:
         """What an encoder of prompts is run on: ``input_ids`` and ``attention_mask`` (B, L) in int64."""
         return encoder_inputs(shape, config["vocab_size"], seed)
 
+    def answer(self, model: Any, tensors: dict[str, Any]) -> Tensor:
+        """What ``forward`` answers with: its first result."""
+        return model(**tensors, return_dict=False)[0]
+
     def further_inputs(self, model: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """What a pipeline hands diffusers' ``forward`` beyond ``tensors`` and refsim computes itself."""
         return {}

@@ -22,3 +22,7 @@ class CLIPOracle(Oracle):
         mask[:, -1] = 0
         ids[mask == 0] = end
         return {"input_ids": ids}  # rows see those before them, so padding needs no mask
+
+    def answer(self, model: Any, tensors: dict[str, Any]) -> Tensor:
+        found = model(**tensors)
+        return found.text_embeds if hasattr(model, "text_projection") else found.pooler_output

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from parity.cases import Layout, ModelShape, Registry, make_case
 from parity.layouts import USP24
+from parity.pipelines import PIPELINES, register_pipeline
+
+_SHAPE = ModelShape((), 13, 2)
 
 
 def add(found: Registry) -> None:
     """Add the cases of every pipeline."""
+    _small(found)
     usp = replace(USP24, prompt_layout="split")
     for model, layouts in {
         "sd3_pipeline_tiny": (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("tg", "cfg2_sp4_tp4")),
@@ -18,4 +23,40 @@ def add(found: Registry) -> None:
         "cogvideox_5b_pipeline_tiny": (USP24, usp, Layout("t3k", "cfg2_sp2_tp2")),
     }.items():
         for layout in layouts:
-            found.add(make_case("pipeline", model, layout, ModelShape((), 13, 2), suite="full"))
+            found.add(make_case("pipeline", model, layout, _SHAPE, suite="full"))
+
+
+_ALONE = "wan_alone_pipeline"
+_LINE, _SQUARE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2")
+
+
+def _small(found: Registry) -> None:
+    """Every pipeline at a size that takes a second, each dtype and mesh; CogVideoX's with its two schedulers."""
+    picture, video = {"height": 40, "width": 56, "steps": 2}, {"height": 32, "width": 48, "frames": 5}
+    _like("sd3_pipeline", **picture)
+    _like("flux1_pipeline", **picture)
+    _like("wan_pipeline", **video)
+    _like("cogvideox_2b_pipeline", **video)
+    _like("cogvideox_5b_pipeline", **video, guidance=3.0)  # at 6 bf16's own picture is 2e-3 from fp32's
+    wan = PIPELINES["wan_pipeline_small"]  # one transformer for all steps: no boundary
+    parts = {name: model for name, model in wan.parts.items() if name != "transformer_2"}
+    request = replace(wan.request, guidance_2=None, frames=1, steps=2)
+    register_pipeline(f"{_ALONE}_small", replace(wan, parts=parts, request=request, arguments={}))
+    for name, layout, dtype in (
+        ("sd3_pipeline", _LINE, "fp32"),
+        ("sd3_pipeline", _SQUARE, "bf16"),
+        ("flux1_pipeline", _LINE, "fp32"),
+        ("flux1_pipeline", _SQUARE, "bf16"),
+        (_ALONE, _LINE, "fp32"),
+        ("wan_pipeline", _LINE, "bf16"),
+        ("wan_pipeline", _SQUARE, "fp32"),
+        ("cogvideox_2b_pipeline", _LINE, "fp32"),
+        ("cogvideox_5b_pipeline", _SQUARE, "bf16"),
+    ):
+        found.add(make_case("pipeline", f"{name}_small", layout, _SHAPE, dtype=dtype))
+
+
+def _like(name: str, **request: Any) -> None:
+    """Register ``NAME_small``: the tiny pipeline, asked for something else."""
+    tiny = PIPELINES[f"{name}_tiny"]
+    register_pipeline(f"{name}_small", replace(tiny, request=replace(tiny.request, **request)))

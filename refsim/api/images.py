@@ -37,7 +37,8 @@ class Ran:
     """What a backend gave of a pipeline.
 
     Attributes:
-        tensors: ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps``, the latents after every step.
+        tensors: ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps``, the latents after every step; from refsim's
+            ranks ``decoder_input`` too, what the decoder was given of the last of them.
         report: ``seconds`` per stage, and what else there is to say of the run.
         replicas_equal: every rank ended with the same frames.
         hazards: uses of device buffers that nothing kept apart.
@@ -63,6 +64,7 @@ class Generated:
     Attributes:
         pixels: (frames, height, width, 3) in uint8.
         steps: latents after every denoising step, stacked.
+        decoder_input: what the decoder was given of the last of them, scaled; None from a backend that keeps it.
         seconds: per stage, as rank 0 saw it.
         replicas_equal: every rank ended with the same frames.
         notes: what else a backend reported.
@@ -79,6 +81,7 @@ class Generated:
     fps: int
     notes: dict[str, Any] = field(default_factory=dict)
     check: Check | None = None
+    decoder_input: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,7 @@ def _generated(result: Ran, fps: int) -> Generated:
         wall_s=result.wall_s,
         fps=fps,
         notes={name: value for name, value in result.report.items() if name != "seconds"},
+        decoder_input=result.tensors.get("decoder_input"),
     )
 
 

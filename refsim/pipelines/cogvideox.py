@@ -16,6 +16,7 @@ from torch import Tensor
 from refsim.errors import UserError
 from refsim.models.cogvideox.transformer import CogVideoXTransformer
 from refsim.models.t5.encoder import T5Encoder
+from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.models.vae_cogvideox.decoder import CogVideoXVAEDecoder
 from refsim.pipelines.hosts.cogvideox import CogVideoXHost
 from refsim.pipelines.hosts.schedule import load_scheduler
@@ -29,6 +30,7 @@ class CogVideoXPipeline(CogVideoXHost, Pipeline):
     """2b, 5b and 1.5."""
 
     transformer = CogVideoXTransformer
+    decoder = CogVideoXVAEDecoder
 
     def check(self, root: Path, device: Device) -> None:
         _, config = load_part(device, root, "transformer", self.transformer, meta=True)
@@ -47,7 +49,6 @@ class CogVideoXPipeline(CogVideoXHost, Pipeline):
         encoder, _ = run.load("text_encoder", T5Encoder)
         return {"encoder_hidden_states": encoder(run.tensors["input_ids"][run.samples])}
 
-    def decode(self, run: Run, latents: Tensor) -> Tensor:
-        decoder, config = run.load("vae", CogVideoXVAEDecoder)
+    def decoder_input(self, run: Run, latents: Tensor, config: CogVideoXVAEConfig) -> Tensor:
         asked = latents[:, int(run.tensors["spare"]) :].permute(0, 2, 1, 3, 4)  # (1, C, F, h, w)
-        return decoder(z=asked.to(run.storage) / config.scaling_factor)
+        return asked.to(run.storage) / config.scaling_factor

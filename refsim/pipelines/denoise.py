@@ -42,8 +42,8 @@ def program(
         request: the fields of a :class:`refsim.pipelines.request.PipelineRequest`.
 
     Returns:
-        ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps`` (steps, 1, ...), the latents after every step;
-        seconds per stage, the expert of every step and the frames' digest.
+        ``frames`` (1, 3, F, H, W) in about -1..1, ``steps`` (steps, 1, ...), the latents after every step, and
+        ``decoder_input``, what the decoder was given of the last; seconds per stage, the expert of every step and the frames' digest.
     """
     root, asked = Path(folder), PipelineRequest(**request)
     pipeline, clock = find_pipeline(root), _Clock()
@@ -53,10 +53,11 @@ def program(
     clock.lap("encode")
     steps, used = denoise(pipeline, run, conditions)
     clock.lap("denoise")
-    frames = pipeline.decode(run, steps[-1])
+    frames, given = pipeline.decode(run, steps[-1])
     clock.lap("decode")
     result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
-    return result, {"frames": frames.contiguous(), "steps": torch.stack(steps)}
+    tensors = {"frames": frames, "steps": torch.stack(steps), "decoder_input": given}
+    return result, {name: x.contiguous() for name, x in tensors.items()}
 
 
 def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tuple[list[Tensor], list[str]]:

@@ -23,6 +23,7 @@ from refsim.models.clip.encoder import CLIPTextEncoder
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.transformer import FluxTransformer
 from refsim.models.t5.encoder import T5Encoder
+from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.decoder import VAEDecoder
 from refsim.pipelines.hosts.flux import FluxHost, positions, unpack
 from refsim.pipelines.pipeline import Pipeline, Run, check_fit, load_part
@@ -33,6 +34,7 @@ class FluxPipeline(FluxHost, Pipeline):
     """Dev (guidance as a number) and schnell."""
 
     transformer = FluxTransformer
+    decoder = VAEDecoder
 
     def check(self, root: Path, device: Device) -> None:
         """See :meth:`Pipeline.check`."""
@@ -69,8 +71,7 @@ class FluxPipeline(FluxHost, Pipeline):
             conditions["guidance"] = torch.full((1,), run.request.guidance)
         return conditions
 
-    def decode(self, run: Run, latents: Tensor) -> Tensor:
-        """See :meth:`Pipeline.decode`."""
-        decoder, config = run.load("vae", VAEDecoder)
+    def decoder_input(self, run: Run, latents: Tensor, config: VAEConfig) -> Tensor:
+        """See :meth:`Pipeline.decoder_input`."""
         z = unpack(latents, *run.tensors["grid"].tolist())
-        return decoder(z=z.to(run.storage) / config.scaling_factor + config.shift_factor).unsqueeze(2)
+        return z.to(run.storage) / config.scaling_factor + config.shift_factor

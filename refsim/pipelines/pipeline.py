@@ -57,9 +57,11 @@ class Pipeline(PipelineHost):
 
     Attributes:
         transformer: the class of its transformer.
+        decoder: the class of its autoencoder's decoder.
     """
 
     transformer: ClassVar[type]
+    decoder: ClassVar[type]
 
     def check(self, root: Path, device: Device) -> None:
         """Read headers only; ``UserError`` if a part is missing, damaged or does not fit the others."""
@@ -71,9 +73,22 @@ class Pipeline(PipelineHost):
         """
         raise NotImplementedError
 
-    def decode(self, run: Run, latents: Tensor) -> Tensor:
-        """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
+    def decoder_input(self, run: Run, latents: Tensor, config: Any) -> Tensor:
+        """Return what the decoder takes, in the storage dtype, of the latents after the last step.
+
+        Args:
+            config: the autoencoder's, which says how its latents are scaled.
+        """
         raise NotImplementedError
+
+    def decode(self, run: Run, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step, and what the decoder
+        was given.
+        """
+        decoder, config = run.load("vae", self.decoder)
+        given = self.decoder_input(run, latents, config)
+        frames = decoder(z=given)
+        return frames if frames.ndim == 5 else frames.unsqueeze(2), given
 
     def schedule(self, run: Run) -> HostScheduler:
         """Return the scheduler with its time steps set."""

@@ -23,6 +23,7 @@ from refsim.errors import UserError
 from refsim.models.clip.encoder import CLIPTextEncoder
 from refsim.models.sd35.transformer import SD35Transformer
 from refsim.models.t5.encoder import T5Encoder
+from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.decoder import VAEDecoder
 from refsim.pipelines.hosts.stable_diffusion_3 import CLIPS, T5, StableDiffusion3Host, has_t5
 from refsim.pipelines.pipeline import Pipeline, Run, check_fit, load_part
@@ -33,6 +34,7 @@ class StableDiffusion3Pipeline(StableDiffusion3Host, Pipeline):
     """With or without T5."""
 
     transformer = SD35Transformer
+    decoder = VAEDecoder
 
     def check(self, root: Path, device: Device) -> None:
         _, config = load_part(device, root, "transformer", self.transformer, meta=True)
@@ -72,6 +74,5 @@ class StableDiffusion3Pipeline(StableDiffusion3Host, Pipeline):
         clip = F.pad(clip, (0, rest.shape[-1] - clip.shape[-1]))
         return {"encoder_hidden_states": torch.cat([clip, rest], -2), "pooled_projections": torch.cat(pooled, -1)}
 
-    def decode(self, run: Run, latents: Tensor) -> Tensor:
-        decoder, config = run.load("vae", VAEDecoder)
-        return decoder(z=latents.to(run.storage) / config.scaling_factor + config.shift_factor).unsqueeze(2)
+    def decoder_input(self, run: Run, latents: Tensor, config: VAEConfig) -> Tensor:
+        return latents.to(run.storage) / config.scaling_factor + config.shift_factor

@@ -18,6 +18,7 @@ from pathlib import Path
 from torch import Tensor
 
 from refsim.models.t5.encoder import T5Encoder
+from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.decoder import WanVAEDecoder
 from refsim.models.wan22.transformer import WanTransformer
 from refsim.pipelines.hosts.wan import WanHost
@@ -29,6 +30,7 @@ class WanPipeline(WanHost, Pipeline):
     """A14B with its two experts, or one transformer."""
 
     transformer = WanTransformer
+    decoder = WanVAEDecoder
 
     def check(self, root: Path, device: Device) -> None:
         encoder, _ = load_part(device, root, "text_encoder", T5Encoder, meta=True)
@@ -46,6 +48,5 @@ class WanPipeline(WanHost, Pipeline):
         encoder, _ = run.load("text_encoder", T5Encoder)
         return {"encoder_hidden_states": encoder(ids_BL, mask_BL) * mask_BL.unsqueeze(-1).to(run.storage)}
 
-    def decode(self, run: Run, latents: Tensor) -> Tensor:
-        decoder, config = run.load("vae", WanVAEDecoder)
-        return decoder(z=decoder.denormalize(latents.to(run.storage), config))
+    def decoder_input(self, run: Run, latents: Tensor, config: WanVAEConfig) -> Tensor:
+        return WanVAEDecoder.denormalize(latents.to(run.storage), config)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refsim.checkpoint import ShapeWeights
 from refsim.config import DiTParallelConfig
 from refsim.mesh import MESHES, MeshSpec, Topology
 from refsim.options import RunOptions
@@ -16,6 +17,19 @@ from refsim.runtime.launch import Result, execute
 
 TIMEOUT_S = 30.0
 LSE_BOUND = 4 * torch.finfo(torch.float32).eps
+
+
+class Held(ShapeWeights):
+    """Weights from a dict of whole tensors, without a folder; for models on one device."""
+
+    def __init__(self, tensors: dict[str, Tensor], dtype: torch.dtype) -> None:
+        super().__init__(dtype)
+        self._tensors = tensors
+
+    def take(self, name: str, shape: tuple[int, ...], *ranges: tuple[int, int] | None) -> Tensor:
+        """The tensor ``name``, which must have ``shape``, or a slice of it."""
+        assert tuple(self._tensors[name].shape) == shape, name
+        return self._tensors[name][tuple(slice(*r) if r else slice(None) for r in ranges)].to(self._dtype)
 
 
 def run(program: str, mesh: str, parallel: str, arguments: dict[str, Any] | None = None, **options) -> Result:

@@ -1,0 +1,92 @@
+"""Every collective of ``refsim.ccl`` on one group, judged by what torch makes of all members' tensors in one place.
+
+The numbers are whole and small, so that every order of additions gives the same bits, in bf16 too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from parity.cases import Case, Layout
+from parity.inputs import generator
+from parity.kinds.base import CpuKind, Metrics
+from parity.thresholds import Threshold
+from refsim.ccl import all_gather, all_reduce, all_to_all, broadcast, neighbor_pad, reduce_scatter, shift
+from refsim.mesh import Topology
+from refsim.pipelines.transformer import digest
+from refsim.runtime import launch
+from refsim.runtime.device import Device
+from refsim.runtime.launch import Result
+
+_CHUNK_BYTES = 100
+"""Less than a third of what is sent at a time, which it does not divide: the last piece is shorter."""
+_SAME = (Threshold("wrong_answers", 0, "sums of small whole numbers are exact, and everything else is copied"),)
+
+
+class Collectives(CpuKind):
+    """The group is that of sequence parallelism; every member's answers are judged."""
+
+    thresholds: ClassVar = {"fp32": _SAME, "bf16": _SAME}
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
+        options = layout.options(case.dtype, **more)
+        return launch.execute("parity.kinds.collectives:program", options, {"seed": seed})
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        """How many answers of all ranks differ from torch's."""
+        size, dtype = case.layout.config().sp, case.layout.options(case.dtype).storage
+        whole = [draw(seed, member, size, dtype) for member in range(size)]
+        wrong = 0
+        for value in result.values:
+            wanted = expected(whole, value["index"])
+            answers = value["digests"]
+            wrong += len(wanted.keys() - answers.keys() - {"shift"})
+            wrong += sum(answer != digest(wanted[name]) for name, answer in answers.items())
+        return {"wrong_answers": wrong}
+
+    def drop(self, case: Case, seed: int) -> None:
+        pass  # there is no checkpoint
+
+
+def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run every collective that the group's topology allows; a shift needs a Ring, or two members."""
+    group, chunks = device.groups["sp"], {"chunk_bytes": _CHUNK_BYTES}
+    x = draw(seed, group.index, group.size, device.options.storage)
+    found = {
+        "all_gather": all_gather(device, x, group, dim=1, **chunks),
+        "reduce_scatter": reduce_scatter(device, x, group, dim=2, **chunks),
+        "all_reduce": all_reduce(device, x[1:], group, **chunks),
+        "all_to_all": all_to_all(device, x, group, split_dim=0, concat_dim=1, **chunks),
+        "broadcast": broadcast(device, x, group, root=group.size - 1, **chunks),
+        "neighbor_pad": neighbor_pad(device, x, group, dim=1, by=2, **chunks),
+    }
+    if group.topology is Topology.RING or group.size == 2:
+        found["shift"] = shift(device, x, group, **chunks)
+    answers = {name: x.contiguous() for name, x in found.items()}
+    return {"index": group.index, "digests": {name: digest(x) for name, x in answers.items()}}, answers
+
+
+def expected(whole: list[Tensor], member: int) -> dict[str, Tensor]:
+    """What ``member`` is to get, from the tensors of all."""
+    size, total = len(whole), torch.stack(whole).sum(0)
+    ends = torch.zeros_like(whole[0][:, :2])
+    before = whole[member - 1][:, -2:] if member else ends
+    after = whole[member + 1][:, :2] if member + 1 < size else ends
+    return {
+        "all_gather": torch.cat(whole, 1),
+        "reduce_scatter": total.chunk(size, 2)[member],
+        "all_reduce": total[1:],
+        "all_to_all": torch.cat([x.chunk(size, 0)[member] for x in whole], 1),
+        "broadcast": whole[-1],
+        "neighbor_pad": torch.cat([before, whole[member], after], 1),
+        "shift": whole[member - 1],
+    }
+
+
+def draw(seed: int, member: int, size: int, dtype: torch.dtype) -> Tensor:
+    """A member's tensor (2 size, 5, 7 size) of whole numbers from -8 to 8."""
+    shape = 2 * size, 5, 7 * size
+    return torch.randint(-8, 9, shape, generator=generator(seed, "collectives", member)).to(dtype)

@@ -1,0 +1,61 @@
+"""What only some configurations of a model take: a smoke case for each, on two devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, Registry, make_case
+from parity.checkpoints import MODELS, register
+
+_SP, _TP = Layout("n300", "sp2"), Layout("n300", "tp2")
+_PROMPTS = ModelShape((), 45, 2)
+
+
+def add(found: Registry) -> None:
+    """Add the cases."""
+    _attention(found)
+    _models(found)
+    _generation(found)
+    for layout in (_SP, Layout("t3k-1x8", "sp8"), Layout("t3k", "sp4_tp2")):
+        for dtype in ("fp32", "bf16"):
+            found.add(make_case("collectives", "collectives", layout, ModelShape((), 0, 1), dtype=dtype))
+
+
+def _attention(found: Registry) -> None:
+    """A split prompt whose rows lie behind padding of the image; transfers of three pieces."""
+    split, shape = replace(_SP, prompt_layout="split"), AttentionShape(n=64, logical_n=40, text=60)
+    found.add(make_case("attention", "attention", split, shape, tag="logical40of64_prompt60"))
+    usp = replace(Layout("bh-qb", "sp4", "usp", 2, 2), prompt_layout="split")
+    shape = AttentionShape(n=128, logical_n=70, text=120)
+    found.add(make_case("attention", "attention", usp, shape, tag="logical70of128_prompt120"))
+    pieces = AttentionShape(n=128, text=0, batch=40)  # 2.5 MiB to each other member, in pieces of 1 MiB
+    found.add(make_case("attention", "attention", replace(_SP, attention="ulysses"), pieces, tag="3pieces"))
+
+
+def _models(found: Registry) -> None:
+    def add(kind: str, like: str, name: str, layout: Layout, shape: ModelShape, **changes: Any) -> None:
+        base = MODELS[like]
+        more = {key: changes.pop(key) for key in ("gains",) if key in changes}
+        register(name, replace(base, config=base.config | changes, float64_noise=False, **more))
+        found.add(make_case(kind, name, layout, shape))
+
+    picture, prompt = ModelShape((16, 20), 29, 1), ModelShape((2, 4, 6), 520, 1)
+    add("transformer", "sd35_tiny", "sd3_tiny_no_qk_norm", _SP, picture, qk_norm=None)
+    add("transformer", "wan22_tiny", "wan22_tiny_long_prompt", _SP, prompt)  # more than one block of 512 keys
+    frames = ModelShape((2, 3, 4), 0, 1)
+    bright = {"gains": (("decoder.conv_out", 8.0),)}
+    add("vae_decoder", "wan_vae_tiny", "wan_vae_tiny_clamped", _SP, frames, **bright)
+    image = ModelShape((7, 9), 0, 1)
+    add("vae_decoder", "sd35_vae_tiny", "sd_vae_tiny_post_quant", _SP, image, use_post_quant_conv=True)
+    add("text_encoder", "clip_l_tiny", "clip_tiny_legacy_end", _TP, _PROMPTS, eos_token_id=2)
+    add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_tied", _TP, _PROMPTS, tie_word_embeddings=True)
+    add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_plain_weights", _TP, _PROMPTS, norm_topk_prob=False)
+
+
+def _generation(found: Registry) -> None:
+    """A text that ends at a stop token, and a cache of 64 rows that grows."""
+    stopped = GenerationShape(prompts=4, max_new_tokens=12, stop=(3, 17, 36))
+    found.add(make_case("generation", "dflash_tiny", _TP, stopped, tag="stopped"))
+    growing = GenerationShape(prompts=1, least=30, text=30, max_new_tokens=24)
+    found.add(make_case("generation", "dflash_tiny", _TP, growing, tag="growing"))
