@@ -23,14 +23,12 @@ def add(found: Registry) -> None:
 
 
 def _attention(found: Registry) -> None:
-    """A split prompt whose rows lie behind padding of the image; transfers of three pieces."""
+    """A split prompt whose rows lie behind padding of the image."""
     split, shape = replace(_SP, prompt_layout="split"), AttentionShape(n=64, logical_n=40, text=60)
     found.add(make_case("attention", "attention", split, shape, tag="logical40of64_prompt60"))
     usp = replace(Layout("bh-qb", "sp4", "usp", 2, 2), prompt_layout="split")
     shape = AttentionShape(n=128, logical_n=70, text=120)
     found.add(make_case("attention", "attention", usp, shape, tag="logical70of128_prompt120"))
-    pieces = AttentionShape(n=128, text=0, batch=40)  # 2.5 MiB to each other member, in pieces of 1 MiB
-    found.add(make_case("attention", "attention", replace(_SP, attention="ulysses"), pieces, tag="3pieces"))
 
 
 def _models(found: Registry) -> None:

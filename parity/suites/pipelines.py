@@ -42,18 +42,18 @@ def _small(found: Registry) -> None:
     parts = {name: model for name, model in wan.parts.items() if name != "transformer_2"}
     request = replace(wan.request, guidance_2=None, frames=1, steps=2)
     register_pipeline(f"{_ALONE}_small", replace(wan, parts=parts, request=request, arguments={}))
-    for name, layout, dtype in (
-        ("sd3_pipeline", _LINE, "fp32"),
-        ("sd3_pipeline", _SQUARE, "bf16"),
-        ("flux1_pipeline", _LINE, "fp32"),
-        ("flux1_pipeline", _SQUARE, "bf16"),
-        (_ALONE, _LINE, "fp32"),
-        ("wan_pipeline", _LINE, "bf16"),
-        ("wan_pipeline", _SQUARE, "fp32"),
-        ("cogvideox_2b_pipeline", _LINE, "fp32"),
-        ("cogvideox_5b_pipeline", _SQUARE, "bf16"),
+    for name, layout, dtype, suite in (
+        ("sd3_pipeline", _LINE, "fp32", "smoke"),
+        ("sd3_pipeline", _SQUARE, "bf16", "full"),
+        ("flux1_pipeline", _LINE, "fp32", "full"),
+        ("flux1_pipeline", _SQUARE, "bf16", "smoke"),
+        (_ALONE, _LINE, "fp32", "smoke"),
+        ("wan_pipeline", _LINE, "bf16", "full"),
+        ("wan_pipeline", _SQUARE, "fp32", "smoke"),
+        ("cogvideox_2b_pipeline", _LINE, "fp32", "smoke"),
+        ("cogvideox_5b_pipeline", _SQUARE, "bf16", "smoke"),
     ):
-        found.add(make_case("pipeline", f"{name}_small", layout, _SHAPE, dtype=dtype))
+        found.add(make_case("pipeline", f"{name}_small", layout, _SHAPE, dtype=dtype, suite=suite))
 
 
 def _like(name: str, **request: Any) -> None:

@@ -43,7 +43,8 @@ def program(
 
     Returns:
         ``frames`` (1, 3, F, H, W) in about -1..1, ``steps`` (steps, 1, ...), the latents after every step, and
-        ``decoder_input``, what the decoder was given of the last; seconds per stage, the expert of every step and the frames' digest.
+        ``decoder_input``, what the decoder was given of the last; seconds per stage, the expert of every step and the
+        frames' digest.
     """
     root, asked = Path(folder), PipelineRequest(**request)
     pipeline, clock = find_pipeline(root), _Clock()

@@ -61,7 +61,7 @@ def test_every_case_has_the_kind_that_its_model_says():
     ("call", "says"),
     [
         (lambda: make_case("wing", "sd35_tiny", N300, ModelShape()), "kind of case 'wing' does not exist"),
-        (lambda: thresholds_for("pipeline", "bf16"), "pipeline cases are judged in fp32 only"),
+        (lambda: thresholds_for("generation", "bf16"), "generation cases are judged in fp32 only"),
     ],
 )
 def test_a_kind_or_dtype_that_does_not_exist_is_one_sentence(call, says):

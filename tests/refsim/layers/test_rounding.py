@@ -58,7 +58,9 @@ def test_rms_norm_rounds_in_their_order(device, other, scale):
     with torch.no_grad():
         theirs = norms_of_others(weight)[other](x)
     assert torch.equal(ours(x), theirs)
-    assert not torch.equal((x.float() * torch.rsqrt(x.float().square().mean(-1, True) + EPS) * weight).bfloat16(), theirs)
+    assert not torch.equal(
+        (x.float() * torch.rsqrt(x.float().square().mean(-1, True) + EPS) * weight).bfloat16(), theirs
+    )
 
 
 def test_the_norm_over_heads_rounds_once(device):
