@@ -24,7 +24,7 @@ from tt_impl.mock.lazy import Deferred
 from tt_impl.mock.lines import user_line
 from tt_impl.mock.rules.registry import OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
 from tt_impl.mock.special import SPECIAL, touches_device
-from tt_impl.mock.stand_ins import StandIns
+from tt_impl.mock.stand_ins import StandIns, on_whole_devices
 from tt_impl.mock.traces import Recorded, Traces, remembered
 from tt_impl.mock.values import MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
 
@@ -57,6 +57,7 @@ class Shadow:
     def handle(self, call: Invocation) -> Any:
         self.calls[call.name] += 1
         self.traces.check(call.name)
+        call = on_whole_devices(self, call)
         special = SPECIAL.get(call.name)
         if special is not None:
             result = special(self, call)

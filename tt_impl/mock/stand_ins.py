@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -42,6 +42,19 @@ class StandIns:
 
     sockets: dict[int, Socket] = field(default_factory=dict)
     sub_devices: set[int] = field(default_factory=set)
+
+
+_SUB_DEVICE = ("sub_device_id", "subdevice_id")
+"""Names of the option that says on which sub-device an operation runs."""
+
+
+def on_whole_devices(shadow: Emulating, call: Invocation) -> Invocation:
+    """A call on a sub-device of a manager that ttnn was not told of, for the only one that ttnn knows: all cores."""
+    named = [name for name in _SUB_DEVICE if call.kwargs.get(name) is not None]
+    if not named or not shadow.stand_ins.sub_devices:
+        return call
+    shadow.emulated[f"{call.name}({named[0]}=)"] += 1
+    return replace(call, kwargs=call.kwargs | dict.fromkeys(named, ttnn.SubDeviceId(0)))
 
 
 class Emulating(Golden, Protocol):

@@ -19,6 +19,8 @@ def sub_devices(t: Env) -> None:
     t.device.set_sub_device_stall_group([ttnn.SubDeviceId(1)])  # of the manager that nobody loaded
     x, parts = spread(t, 1, 1, 32, 64)
     t.check(ttnn.add(x, x), [2 * part for part in parts])
+    t.check(ttnn.add(x, x, sub_device_id=ttnn.SubDeviceId(1)), [2 * part for part in parts])
+    assert t.shadow.emulated["ttnn.add(sub_device_id=)"] == 1
     t.device.reset_sub_device_stall_group()
     t.device.clear_loaded_sub_device_manager()
     t.device.remove_sub_device_manager(manager)

@@ -20,7 +20,7 @@ PLAIN = (
     "abs acos acosh asin asinh atan atanh ceil celu clamp clip cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
     "expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 leaky_relu lgamma log log10 log1p log2 "
     "log_sigmoid logit multigammaln neg rad2deg rdiv reciprocal relu relu6 round rpow rsqrt selu sigmoid sign "
-    "silu sin sinh softplus softshrink softsign sqrt square tan tanh tanhshrink threshold trunc"
+    "silu sin sinh softplus softshrink softsign sqrt square tan tanhshrink threshold trunc"
 ).split()
 """Operations of one tensor whose gradient is that of the function in ``UNARY``."""
 
@@ -28,6 +28,13 @@ OF_TWO = "atan2 div fmod hypot ldexp logaddexp logaddexp2 pow remainder rsub squ
 """Operations of two operands whose gradient is that of the function in ``BINARY``."""
 
 DEFAULTS: dict[str, dict[str, Any]] = {"leaky_relu": {"negative_slope": 0.01}}
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """Without a difference of nearly equal numbers in its derivative, 4 sigmoid(-2|x|) (1 - sigmoid(-2|x|))."""
+    far = 2 * torch.sigmoid(-2 * torch.where(x < 0, -x, x))
+    return torch.where(x < 0, far - 1, 1 - far)
+
 
 FORWARD: dict[str, Callable[..., Tensor]] = {
     **{name: UNARY[name] for name in PLAIN},
@@ -50,6 +57,7 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
     "repeat": lambda x, shape: x.repeat(tuple(shape)),
     "sub": lambda a, b: a - b,
     "subalpha": lambda a, b, alpha=1.0: a - alpha * b,
+    "tanh": _tanh,
     "where": lambda condition, a, b: torch.where(condition != 0, a, b),
 }
 
