@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from parity import checkpoints, pipelines
+from refsim import scratch
 
 
 @dataclass
 class CheckpointStore:
     """Folders by (model, seed); a context manager."""
 
+    _held: scratch.Folder | None = None
     _root: Path | None = None
     _known: dict[tuple[str, int], Path] = field(default_factory=dict)
 
     def __enter__(self) -> CheckpointStore:
-        self._root = Path(tempfile.mkdtemp(prefix="refsim-parity-"))
+        self._held = scratch.Folder("parity")
+        self._root = Path(self._held.name)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
+        if self._held is not None:
+            self._held.cleanup()
         self._known.clear()
 
     def folder(self, model: str, seed: int) -> Path:

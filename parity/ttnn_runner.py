@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from parity.kinds import load
 from parity.kinds.base import Measured, TTNNKind
 from parity.machine import missing_memory
 from parity.store import CheckpointStore
+from refsim import scratch
 from refsim.errors import UserError
 from tt_impl.launch import Outcome, Worker
 
@@ -42,7 +42,7 @@ class TTNNRunner:
 
     def __enter__(self) -> TTNNRunner:
         self._store.__enter__()
-        self._folder = tempfile.TemporaryDirectory(prefix="refsim-ttnn-", ignore_cleanup_errors=True)
+        self._folder = scratch.Folder("parity-ttnn")
         self._threads = ThreadPoolExecutor(WORKERS)
         self._workers = [Worker().__enter__() for _ in range(WORKERS)]
         self._idle: SimpleQueue[Worker] = SimpleQueue()

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from refsim.errors import UserError
+from refsim.given import refuse_unreadable
 
 _STEMS = ("diffusion_pytorch_model", "model")
 """What diffusers and transformers call the file of weights."""
@@ -38,6 +39,7 @@ class Checkpoint:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        refuse_unreadable(self.folder, "checkpoint")
         if not _is(Path.is_dir, self.folder):
             raise UserError(f"checkpoint '{self.folder}' is not a folder; give one saved by diffusers.")
         self.config: dict[str, Any] = self._read_json("config.json")
@@ -79,6 +81,8 @@ class Checkpoint:
     def _path(self, file: str) -> Path:
         """Return the path of a file that the folder is to hold; ``UserError`` if it does not, or holds it elsewhere."""
         path = self.folder / file
+        if Path(file).name == file:
+            refuse_unreadable(path, "the checkpoint's file")
         try:
             inside = Path(file).name == file and path.resolve().is_relative_to(self.folder.resolve())
         except (OSError, ValueError, RuntimeError):  # no name of a file, or links in a circle

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from refsim import scratch
 from refsim.errors import UserError
+from refsim.given import out_of_descriptors
 
 SCHEMA = 1
 """Version of the JSON that commands print and write; it grows when a field is renamed or changes its meaning."""
@@ -40,6 +42,8 @@ def check_target(path: Path, option: str, *inputs: Path) -> None:
             if real == given.resolve() or real.is_relative_to(given.resolve()):
                 raise UserError(f"{option} '{path}' would overwrite the input '{given}'; choose another place.")
     except (OSError, ValueError, RuntimeError) as e:
+        if out_of_descriptors(e):
+            raise
         raise UserError(f"{option} '{path}' cannot be written ({_reason(e)}); choose another place.") from e
 
 
@@ -55,6 +59,8 @@ def check_folder(path: Path, option: str, *inputs: Path) -> None:
             if path.resolve().is_relative_to(given.resolve()):
                 raise UserError(f"{option} '{path}' lies in the input '{given}'; choose another place.")
     except (OSError, ValueError, RuntimeError) as e:
+        if out_of_descriptors(e):
+            raise
         raise UserError(f"{option} '{path}' cannot be written ({_reason(e)}); choose another place.") from e
 
 
@@ -68,7 +74,7 @@ def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option
         target = Path(path).resolve()
         fd, name = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)
         try:
-            with open(fd, "wb") as file:
+            with scratch.unfinished(name), open(fd, "wb") as file:
                 if callable(content):
                     content(file)
                 else:
@@ -82,6 +88,8 @@ def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option
                 os.unlink(name)
             raise
     except (OSError, ValueError, RuntimeError) as e:
+        if out_of_descriptors(e):
+            raise
         raise UserError(
             f"{option} '{path}' could not be written ({_reason(e)}); free space there or choose another place."
         ) from e

@@ -22,6 +22,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from refsim import search_path
 
 _MAIN = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main({arguments})"
 _PR_SET_PDEATHSIG = 1
+_REAP_S = 5.0
+_started: list[tuple[int, subprocess.Popen[bytes]]] = []
+"""Who started it, since a forked child has its parent's list, and what."""
 
 
 def start(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> subprocess.Popen[bytes]:
@@ -41,7 +45,25 @@ def start(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> 
         more: of :class:`subprocess.Popen`.
     """
     words, variables = command(module, *arguments)
-    return subprocess.Popen(words, start_new_session=True, env={**variables, **env}, **more)
+    process = subprocess.Popen(words, start_new_session=True, env={**variables, **env}, **more)
+    _started.append((os.getpid(), process))
+    return process
+
+
+def kill_started() -> None:
+    """Kill what :func:`start` started in this process and has not ended, with all that it forked, and wait for it.
+
+    For a signal handler: ``Popen.wait`` may be what the signal came upon, and waits for its own lock when called again.
+    """
+    pids = [process.pid for owner, process in _started if owner == os.getpid()]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    until = time.monotonic() + _REAP_S
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            while not os.waitpid(pid, os.WNOHANG)[0] and time.monotonic() < until:
+                time.sleep(0.01)
 
 
 def command(module: str, *arguments: str, as_list: bool = False) -> tuple[list[str], dict[str, str]]:
@@ -68,6 +90,7 @@ def end(process: subprocess.Popen[bytes], *, patience_s: float = 0.0) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    _started[:] = [one for one in _started if one[1] is not process]
 
 
 @contextlib.contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim import output
+from refsim import output, scratch
 from refsim.errors import UserError
+from refsim.given import refuse_unreadable
 from refsim.options import RunOptions
 from tt_impl.launch import KINDS, Outcome, execute
 
@@ -48,13 +48,15 @@ def run(
     options = _as_options(options, given)
     check_options(options)
     for path, name in ((checkpoint, "checkpoint"), (inputs, "inputs")):
+        if isinstance(path, str | Path):
+            refuse_unreadable(path, name)
         if isinstance(path, str | Path) and not Path(path).exists():
             raise UserError(f"{name} '{path}' does not exist; give the path of one that does.")
     if out is not None:
         read = [checkpoint] if isinstance(inputs, dict) else [checkpoint, inputs]
         output.check_target(Path(out), "out", *map(Path, read))
     _check_installed(options)
-    with tempfile.TemporaryDirectory(prefix="refsim-inputs-", ignore_cleanup_errors=True) as folder:
+    with scratch.Folder("inputs") as folder:
         if isinstance(inputs, dict):
             path = Path(folder) / "inputs.safetensors"
             safetensors.torch.save_file({k: x.contiguous() for k, x in inputs.items()}, path)

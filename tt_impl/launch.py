@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim import processes
+from refsim import processes, scratch
 from refsim.errors import RankFailure, UserError
 from refsim.jobs import Job
 from refsim.options import RunOptions
@@ -61,10 +61,10 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
-        self._folder: tempfile.TemporaryDirectory | None = None
+        self._folder: scratch.Folder | None = None
 
     def __enter__(self) -> Worker:
-        self._folder = tempfile.TemporaryDirectory(prefix="refsim-ttnn-", ignore_cleanup_errors=True)
+        self._folder = scratch.Folder("ttnn")
         return self
 
     def __exit__(self, *error: object) -> None:

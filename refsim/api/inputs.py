@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from refsim import scratch
 from refsim.errors import UserError
 from refsim.options import RunOptions
 from refsim.runtime import launch
@@ -43,7 +44,8 @@ def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
 @contextlib.contextmanager
 def as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
     """Write tensors where every rank can map them; the file is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="inputs-", dir=launch.scratch_dir(), ignore_cleanup_errors=True) as folder:
+    around = launch.scratch_dir()
+    with tempfile.TemporaryDirectory(dir=around) if around else scratch.Folder("inputs") as folder:
         path = Path(folder) / "inputs.safetensors"
         copies = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in tensors.items()}
         safetensors.torch.save_file(copies, path)

@@ -15,6 +15,7 @@ import torch
 
 from refsim.api.inputs import as_file, as_options
 from refsim.errors import UserError
+from refsim.given import refuse_unreadable
 from refsim.options import RunOptions
 from refsim.pipelines.request import load_tokenizer
 from refsim.pipelines.speculative import CACHES, Decoded, Step, load
@@ -192,6 +193,7 @@ def _stop_ids(folder: Path, tokenizer: Any) -> list[int]:
     """Return ``eos_token_id`` of generation_config.json and the tokenizer's own."""
     found = {tokenizer.eos_token_id} - {None}
     path = folder / "generation_config.json"
+    refuse_unreadable(path, "the target's file")
     if path.is_file():
         try:
             given = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")

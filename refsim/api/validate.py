@@ -11,6 +11,7 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
+from refsim.given import refuse_unreadable
 from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
 from refsim.models.registry import load_model, models, spec_of_checkpoint
 from refsim.options import RunOptions
@@ -90,6 +91,7 @@ def check_run(
 
 def _check_inputs(path: Path, wanted: dict[str, Dims]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the inputs file, after checking names, shapes, dtypes and values."""
+    refuse_unreadable(path, "inputs file")
     try:
         found = path.is_file()
     except (OSError, ValueError):  # a name that no file can have

@@ -11,6 +11,9 @@ def main(argv: list[str] | None = None) -> None:
     from refsim.search_path import leave_current_folder
 
     leave_current_folder()
+    from refsim.cli.signals import signals
+
+    signals.install()
     from refsim.cli.process import main as run
 
     run(argv)

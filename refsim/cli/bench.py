@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -88,7 +87,7 @@ def full_size(
 ) -> None:
     """Measure one denoising step of a full-size model on this machine: seconds, and memory summed over ranks."""
     from benchmarks.full_size import Step, markdown, measure, parse_size, write
-    from refsim import output
+    from refsim import output, scratch
     from refsim.errors import UserError
     from refsim.options import RunOptions
     from refsim.runtime.launch import under_torchrun
@@ -100,7 +99,7 @@ def full_size(
     options = RunOptions.of(mesh=mesh, parallel=parallel, attention=attention, dtype="bf16", timeout_s=timeout)
     step = Step(model, parse_size(size, model), batch, layers, seed, check)
     with ExitStack() as stack:
-        folder = weights or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refsim-full-size-")))
+        folder = weights or Path(stack.enter_context(scratch.Folder("full-size")))
         record = measure(step, options, folder, say=lambda line: typer.echo(line, err=True))
     typer.echo(output.document(record) if as_json else markdown([record]))
     if out is not None:

@@ -1,14 +1,13 @@
 """The command as a process: signals, exit codes, one sentence per mistake on stderr.
 
-Exit codes: 0 done, 1 a check failed or a rank did, 2 the user's mistake (one sentence on stderr), 130 interrupted,
-141 whoever read stdout went away, 143 terminated.
+Exit codes: 0 done, 1 a check failed or a rank did, 2 the user's mistake (one sentence on stderr), 129 hung up,
+130 interrupted, 131 quit, 141 whoever read stdout went away, 143 terminated.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 import traceback
@@ -16,58 +15,32 @@ from typing import NoReturn
 
 import typer
 
+from refsim.cli.signals import INTERRUPTED, NAMES, signals
 from refsim.errors import RankFailure, RefsimError
+from refsim.given import out_of_descriptors
+from refsim.torchrun import is_main
 
-_INTERRUPTED, _STDOUT_CLOSED, _TERMINATED = 130, 141, 143
+_STDOUT_CLOSED = 141
 _RANK_0_FIRST_S = 2.0  # how long torchrun's other ranks wait for rank 0 to say the same
 # Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
 # the one subclass that every version exports.
 _CommandLineError = typer.BadParameter.__mro__[2]
 
 
-class _Signals:
-    """Ctrl-C and SIGTERM while a command runs: an exception, so that everything is put away, and a note of it.
-
-    The note is needed because libraries turn an exception in the wrong moment (an import, say) into another one.
-    Torchrun's ranks are left alone: torchrun ends them.
-    """
-
-    def __init__(self) -> None:
-        self.code = 0
-
-    def install(self) -> None:
-        from refsim.runtime.launch import under_torchrun
-
-        if under_torchrun():
-            return
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs ignore it
-            signal.signal(signal.SIGINT, self._stop)
-        signal.signal(signal.SIGTERM, self._stop)
-
-    def ignore(self) -> None:
-        """Ignore signals from here on: this process only puts things away, which is bounded."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) == self._stop:
-                signal.signal(number, signal.SIG_IGN)
-
-    def _stop(self, number: int, frame: object) -> None:
-        self.code = _INTERRUPTED if number == signal.SIGINT else _TERMINATED
-        raise KeyboardInterrupt
-
-
-_signals = _Signals()
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line; this entry point of the console script never returns."""
+    """Run the command line and end the process."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with a closed one, whose number the next file opened would get
             setattr(sys, name, open(os.devnull, "w"))
-    _signals.install()
-    code = run_command(argv)
-    _signals.ignore()
-    if code in (_INTERRUPTED, _TERMINATED):
+    try:
+        signals.working = True
+        code = run_command(argv)
+        signals.working = False
+    except KeyboardInterrupt:  # between two lines of what has already dealt with everything else
+        code = _stopped(signals.code or INTERRUPTED)
+    if code in NAMES:
         _leave(code)
+    signals.ignore()
     sys.exit(code)
 
 
@@ -78,10 +51,10 @@ def run_command(argv: list[str] | None) -> int:
             code = _run(argv)
             sys.stdout.flush()
         except BaseException:
-            if _signals.code:
-                return _stopped(_signals.code)
+            if signals.code:
+                return _stopped(signals.code)
             raise
-        return _stopped(code) if code in (_INTERRUPTED, _TERMINATED) else code
+        return _stopped(code) if code in NAMES else code
     except SystemExit as e:  # rich's answer to a closed stdout
         if not isinstance(e.__context__, BrokenPipeError):
             raise
@@ -91,11 +64,17 @@ def run_command(argv: list[str] | None) -> int:
     except OSError as e:
         if "REFSIM_DEBUG" in os.environ:
             traceback.print_exc()
+        if out_of_descriptors(e):
+            return _report("too many files are open at a time; allow more with `ulimit -n 1024`.", 2)
         what = f"'{e.filename}'" if e.filename else "the output"
         return _report(f"{what} could not be read or written ({e.strerror or e}).", 1)
 
 
 def _run(argv: list[str] | None) -> int:
+    try:
+        os.getcwd()
+    except OSError:
+        return _report("the current folder does not exist any more; change to one that does.", 2)
     try:
         from refsim.cli.app import app, mount
 
@@ -105,7 +84,7 @@ def _run(argv: list[str] | None) -> int:
     except typer.Exit as e:
         return e.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        return _INTERRUPTED
+        return INTERRUPTED
     except _CommandLineError as e:
         return _report(f"{e.format_message().rstrip('.')}; see --help.", 2)
     except RankFailure as e:
@@ -131,8 +110,8 @@ def _leave(code: int) -> NoReturn:
 
 def _stopped(code: int) -> int:
     """Give the exit code of Ctrl-C, which Typer turns into an exit code without a word, whichever signal it was."""
-    code = _signals.code or code
-    return _report("interrupted." if code == _INTERRUPTED else "terminated.", code)
+    code, signals.reported = signals.code or code, True
+    return _report(f"{NAMES[code]}.", code)
 
 
 def _stdout_closed() -> int:
@@ -150,11 +129,9 @@ def _report(sentence: str, code: int, details: str = "") -> int:
     torchrun ends every rank as soon as one has failed. A rank above 0 therefore leaves rank 0 the time to say what it
     has most likely met too, and then says it itself: rank 0 may be slow, or may not have met it at all.
     """
-    from refsim.runtime.launch import is_main
-
     name = "refsim"
     if not is_main():
-        if code in (_INTERRUPTED, _TERMINATED):
+        if code in NAMES:
             return code
         time.sleep(_RANK_0_FIRST_S)
         name = f"refsim, rank {os.environ['RANK']}"

@@ -126,7 +126,9 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, 
 
     check_target(out, "--out", inputs, checkpoint)
     if trace is not None:
-        check_target(trace, "--trace", inputs, checkpoint, out)
+        check_target(trace, "--trace", inputs, checkpoint)
+        if trace.resolve() == out.resolve():
+            raise UserError(f"--trace and --out are both '{trace}'; give each a file of its own.")
     if guidance is not None and not math.isfinite(guidance):
         raise UserError(f"--guidance is a finite number, not {guidance}.")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
+from refsim.given import refuse_unreadable
 from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, class_name_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def find(model: str) -> tuple[str, Published]:
         return model, known[model]
     folder = Path(model)
     for path in (folder / "config.json", folder / "transformer" / "config.json"):
+        refuse_unreadable(path, "configuration")
         if path.is_file():
             return model, _of_checkpoint(path)
     raise UserError(f"'{model}' is neither a folder with config.json nor one of {', '.join(known)}{models().notes}.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim.errors import UserError
+from refsim.given import refuse_unreadable
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,13 @@ class PipelineRequest:
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder holds a whole pipeline; a name that no folder can have does not."""
+    """Whether a folder holds a whole pipeline; a name that no folder can have does not.
+
+    Raises:
+        UserError: it cannot be read, so that nobody knows.
+    """
+    for path in (folder, folder / "model_index.json"):
+        refuse_unreadable(path, "checkpoint")
     try:
         return (folder / "model_index.json").is_file()
     except (OSError, ValueError):
@@ -101,6 +108,7 @@ def load_tokenizer(folder: Path) -> Any:
         from transformers import AutoTokenizer
     except ImportError as e:
         raise UserError("a pipeline needs transformers and diffusers; install refsim[oracle].") from e
+    refuse_unreadable(folder, "the pipeline's tokenizer")
     if not folder.is_dir():
         raise UserError(f"the pipeline lacks its tokenizer folder '{folder}'.")
     try:

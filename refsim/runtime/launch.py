@@ -21,6 +21,8 @@ from refsim.errors import UserError
 from refsim.jobs import Job
 from refsim.mesh import MeshSpec
 from refsim.options import RunOptions
+from refsim.torchrun import is_main as is_main
+from refsim.torchrun import under_torchrun as under_torchrun
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,10 +59,6 @@ class Result:
         return self.values[0]
 
 
-def under_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-
-
 def warm_up() -> None:
     """Start importing torch in the fork server now, while this process does something else."""
     if not under_torchrun():
@@ -93,11 +91,6 @@ def scratch_dir() -> Path | None:
     from refsim.runtime.pool import ForkServer
 
     return ForkServer.get().run_dir
-
-
-def is_main() -> bool:
-    """Whether this process reports to the user (always, but for torchrun's ranks above 0)."""
-    return not under_torchrun() or int(os.environ["RANK"]) == 0
 
 
 def execute(

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from refsim import processes
+from refsim import processes, scratch
 from refsim.errors import RankFailure
+from refsim.given import check_descriptors
 from refsim.jobs import Job
 from refsim.runtime import memory, messages
 from refsim.runtime.activity import Activity, Kind
@@ -35,8 +36,9 @@ class ForkServer:
     _current: ForkServer | None = None
 
     def __init__(self) -> None:
+        check_descriptors()
         self.pid = os.getpid()
-        self._folder = tempfile.TemporaryDirectory(prefix="refsim-", ignore_cleanup_errors=True)
+        self._folder = scratch.Folder("ranks")
         self.run_dir = Path(self._folder.name)
         self._control, theirs = socket.socketpair()
         self._control.settimeout(READY_TIMEOUT_S)
@@ -127,6 +129,7 @@ class Pool:
     """``world_size`` ranks, forked and joined to one process group, reused over jobs until one of them fails."""
 
     def __init__(self, world_size: int) -> None:
+        check_descriptors(world_size)
         self.world_size = world_size
         self.server = ForkServer.get()
         self._board_fd = _shared_memory(StatusBoard.size(world_size))

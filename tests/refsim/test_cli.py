@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -129,22 +130,37 @@ def test_bad_input_is_one_sentence_and_exit_code_2(files, words, sentence):
     assert done.stdout == ""
 
 
-def test_interrupt_leaves_nothing_running(files):
-    """Ctrl-C while ranks work: exit code 130 and no process of the run left."""
-    code = (
+@pytest.mark.parametrize(
+    ("sent", "code", "says"),
+    [
+        (["SIGINT"], 130, "interrupted"),
+        (["SIGINT"] * 3, 130, ""),
+        (["SIGHUP"], 129, "hung up"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else None,
+)
+def test_a_signal_leaves_nothing_behind(files, tmp_path, sent, code, says):
+    """Signals while ranks work: their exit code, and no process or file of the run left."""
+    program = (
         "import sys; from refsim import cli; from refsim.runtime import launch; real = launch.execute\n"
         "launch.execute = lambda program, options, *a: real(program, options.but(delay=(0, 2.0)), *a)\n"
         "cli.main(sys.argv[1:])"
     )
     words = map(str, run_words(files, "--mesh", "n300", "--parallel", "tp2"))
     hears_interrupts = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # not so in background jobs
-    command = [sys.executable, "-c", code, *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **hears_interrupts) as process:
-        ranks = _wait_for(lambda: _grandchildren(process.pid))
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=15) == 130
-        assert "interrupted" in process.stderr.read()
+    command = [sys.executable, "-c", program, *words]
+    how = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "TMPDIR": str(tmp_path)}, **hears_interrupts}
+    with subprocess.Popen(command, **how) as process, contextlib.ExitStack() as at_last:
+        at_last.callback(process.kill)
+        ranks = _wait_for(lambda: _grandchildren(process.pid), timeout_s=90)
+        for name in sent:
+            process.send_signal(signal.Signals[name])
+            time.sleep(0.05)
+        assert process.wait(timeout=60) == code
+        said = process.stderr.read()
+        assert says in said and len(said.splitlines()) == 1
     assert _wait_for(lambda: not any(_alive(pid) for pid in ranks))
+    assert list(tmp_path.iterdir()) == []
 
 
 def _wait_for(condition, timeout_s: float = 30.0):

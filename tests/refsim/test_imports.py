@@ -33,7 +33,21 @@ import pytest
 from tests.tree import PRODUCT, ROOT, files, imports, module_name
 
 LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
-BASE = ("errors", "mesh", "config", "options", "checkpoint", "output", "extensions", "jobs", "processes", "search_path")
+BASE = (
+    "errors",
+    "mesh",
+    "config",
+    "options",
+    "checkpoint",
+    "output",
+    "extensions",
+    "given",
+    "jobs",
+    "processes",
+    "scratch",
+    "search_path",
+    "torchrun",
+)
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(
     rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"

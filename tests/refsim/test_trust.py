@@ -65,7 +65,7 @@ def test_a_helper_process_does_not_look_in_the_current_folder(tmp_path, monkeypa
     monkeypatch.setattr(sys, "path", [*places, *sys.path])
     monkeypatch.setenv("PYTHONPATH", "")
     command, environment = processes.command("refsim.cli", "meshes", "--json", as_list=True)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["meshes"] and not (here / "was_run").exists()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import tt_impl
 from refsim.errors import UserError
+from refsim.given import refuse_unreadable
 from tt_impl.harness import machine, verdicts
 from tt_impl.harness.selection import AUTO
 from tt_impl.harness.verdicts import CATEGORIES, Verdict
@@ -36,6 +37,8 @@ class Program:
 
     def check(self) -> None:
         """``UserError`` if there is no such script."""
+        if not self.module and self.code is None:
+            refuse_unreadable(self.name, "script")
         if not self.module and self.code is None and not Path(self.name).is_file():
             raise UserError(f"there is no script '{self.name}'; give a Python file, -m MODULE, or - for stdin.")
 

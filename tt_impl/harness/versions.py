@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from refsim import processes
+from refsim import processes, scratch
 from refsim.errors import UserError
+from refsim.given import refuse_unreadable
 from tt_impl.harness import report_index
 
 
@@ -19,11 +19,12 @@ def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
     Raises:
         UserError: it is neither, or the script does not run to its end.
     """
+    refuse_unreadable(path, "script or report")
     if path.suffix == ".json":
         return report_index.load(path)
     if not path.is_file():
         raise UserError(f"there is no script '{path}'; give a Python file, or the JSON of a report.")
-    with tempfile.TemporaryDirectory(prefix="ttnn-diff-") as folder:
+    with scratch.Folder("diff") as folder:
         # In a process of its own: ttnn opens one cluster per process.
         words = ["ttnn", "run", "--mesh", mesh, "--report", folder, "--json", *(["--fallback"] if fallback else [])]
         command, environment = processes.command("refsim.cli", *words, str(path), as_list=True)
