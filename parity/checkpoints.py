@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.oracles import oracle_of
+from parity.telling import make_telling
 from refsim.errors import UserError
 from refsim.models.registry import get_published
 
@@ -304,11 +305,6 @@ MODELS: dict[str, RandomModel] = {
     "wan22_a14b": RandomModel(_published("wan22-t2v-a14b", num_layers=2), max_shard_size="1GB", class_name=_WAN),
 }
 
-_SHARP = 1.5
-"""Of a single block the norm weights of queries and keys are multiplied by it: scores of spread 2 make a few keys count
-in every row. With spread 1 attention averages 100 keys to a tenth of the feed-forward's size, and what the block adds
-would hardly show it."""
-
 
 def register(name: str, model: RandomModel) -> None:
     """Add a model of a package of your own, to be used by its cases.
@@ -400,11 +396,10 @@ def _positional_table(config: dict[str, Any]) -> Tensor:
 def _write_block(model: Any, index: int, g: torch.Generator, folder: Path) -> None:
     from safetensors.torch import save_file
 
-    state, prefix = {}, oracle_of(type(model).__name__).block_prefix(model.config, index)
-    for name, p in model.named_parameters():
-        if name.startswith(prefix):
-            x = _random(name, p.shape, g)
-            state[name] = (x * _SHARP if ".norm_" in name and ".attn" in name else x).bfloat16()
+    prefix = oracle_of(type(model).__name__).block_prefix(model.config, index)
+    drawn = ((name, p.shape) for name, p in model.named_parameters() if name.startswith(prefix))
+    state = {name: _random(name, shape, g).bfloat16() for name, shape in drawn}
+    make_telling(state)
     folder.mkdir(parents=True)
     model.save_config(folder)
     save_file(state, folder / "diffusion_pytorch_model.safetensors")

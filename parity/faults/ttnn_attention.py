@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parity.faults.ttnn_tools import SP2, SP2_TP4, TP2, ULYSSES, USP, around, fault
+from parity.faults.ttnn_tools import SP2, SP2_SPLIT, SP2_TP4, TP2, ULYSSES, USP, around, fault
 
 PADDING, JOINT, MERGE, EXCHANGE = "padding", "joint", "merge", "exchange"
 
@@ -103,6 +103,21 @@ def joint_missing() -> None:
         return original(ctx, qkv, None, **more)[0], original(ctx, qkv, prompt, **more)[1]
 
     around(usp, "ring_attention", attention)
+
+
+@fault(
+    JOINT,
+    SP2_SPLIT,
+    "A prompt that is cut over sp is taken for one that every device holds.",
+    "its length not handed on to attention",
+)
+def joint_split_taken_for_whole() -> None:
+    from tt_impl.layers import attention
+
+    def joint(original: Callable, *args: Any, logical_l: int | None = None, **more: Any) -> Any:
+        return original(*args, **more)
+
+    around(attention, "joint_attention", joint)
 
 
 @fault(

@@ -22,6 +22,7 @@ from parity.inputs import generator, rounded
 from parity.kinds.base import Metrics, TTNNKind, token_shards
 from parity.kinds.ttnn_transformer import WHOLE, compare_communication
 from parity.oracles import oracle_of
+from parity.telling import FAINT, FAINT_TOKENS
 from parity.thresholds import Threshold, pcc
 from refsim.models.registry import get
 from refsim.runtime import launch
@@ -84,7 +85,8 @@ def block_inputs(shape: BlockShape, features: int, seed: int, time_features: int
     """``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied; fp32 that bf16 can hold.
 
     ``time_features``: of a time step that is not as wide as the streams.
-    Tokens have means that differ from 0 and from one another, so that a norm's mean and variance both matter.
+    Tokens have means that differ from 0 and from one another, so that a norm's mean and variance both matter; one of
+    eight is so faint that the norm's epsilon does.
     """
     g = generator(seed, "block")
     sizes = {"spatial": (shape.batch, shape.n, features), "prompt": (shape.batch, shape.text, features)}
@@ -92,6 +94,9 @@ def block_inputs(shape: BlockShape, features: int, seed: int, time_features: int
         name: torch.randn(size, generator=g) * 0.8 + 0.5 * torch.randn(*size[:2], 1, generator=g)
         for name, size in sizes.items()
     }
+    for x in drawn.values():
+        faint = x[:, FAINT_TOKENS]
+        faint.copy_(torch.randn(faint.shape, generator=g) * FAINT)
     drawn["time"] = torch.nn.functional.silu(torch.randn(shape.batch, time_features or features, generator=g) * 2.0)
     return rounded(drawn, "bf16")
 

@@ -35,14 +35,9 @@ class _Projection:
         norm = {"features": sizes.head_dim, "eps": _EPS}
         self._norms = [RMSNorm(weights, ctx, f"{prefix}.{n}", **norm) for n in norms or ()]
 
-    def __call__(self, x: ttnn.Tensor) -> QKV:
-        return self._normed(*self._qkv(x))
-
     def of_shards(self, x: ttnn.Tensor) -> QKV:
         """Of ``x`` (B, 1, rows, local D), gathered on the way."""
-        return self._normed(*self._qkv.of_shards(x))
-
-    def _normed(self, q: ttnn.Tensor, k: ttnn.Tensor, v: ttnn.Tensor) -> QKV:
+        q, k, v = self._qkv.of_shards(x)
         if self._norms:
             q, k = self._norms[0](q), self._norms[1](k)
         return q, k, v
@@ -78,17 +73,6 @@ class JointAttention:
         self._out = RowParallelHeads(weights, ctx, f"{prefix}.to_out.0", sizes)
         if prompt_out:
             self._prompt_out = RowParallelHeads(weights, ctx, f"{prefix}.to_add_out", sizes)
-
-    def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor | None, *, logical_n: int, logical_l: int | None = None
-    ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
-        """Gathered inputs (B, 1, rows, D); results cut over tp.
-
-        ``logical_n`` and, of a prompt that is split over sp, ``logical_l`` count the tokens without padding.
-        """
-        qkv = self._spatial(spatial)
-        prompt_qkv = self._prompt(prompt) if self._prompt is not None else None
-        return self.attend(qkv, prompt_qkv, logical_n=logical_n, logical_l=logical_l)
 
     def project(self, x: ttnn.Tensor, *, prompt: bool = False) -> QKV:
         """q, k, v of the image's (or the prompt's) tokens (B, 1, rows, local D), gathered on the way."""

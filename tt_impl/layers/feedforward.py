@@ -12,7 +12,7 @@ from tt_impl.parallel.padding import padded_features
 
 
 class ParallelFeedForward:
-    """D -> F -> D with tanh GELU; input gathered, output cut over tp."""
+    """D -> F -> D with tanh GELU; input and output cut over tp."""
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, hidden: int) -> None:
         self._in = ColParallelLinear(
@@ -32,10 +32,6 @@ class ParallelFeedForward:
             in_padded=padded_features(hidden, ctx.tp),
         )
 
-    def __call__(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
-        """(B, 1, rows, D) gathered -> (B, 1, rows, local D); with ``onto``, gated and added to its stream."""
-        return self._out(self._in(x, "gelu_tanh", within=True), onto)
-
     def of_shards(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
-        """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
+        """(B, 1, rows, local D), gathered on the way -> the same; with ``onto``, gated and added to its stream."""
         return self._out(self._in.of_shards(x, "gelu_tanh", within=True), onto)

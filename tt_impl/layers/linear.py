@@ -72,12 +72,12 @@ class ColParallelLinear:
             values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
             self._bias = ctx.put(values[None, None, None], tp_dim=3)
 
-    def __call__(self, x: ttnn.Tensor, activation: str | None = None, *, within: bool = False) -> ttnn.Tensor:
-        """``activation`` and ``within`` as in :func:`tt_impl.layers.matmul.matmul`."""
-        return matmul(self._ctx, x, self._weight, self._bias, activation=activation, within=within)
+    def __call__(self, x: ttnn.Tensor, activation: str | None = None) -> ttnn.Tensor:
+        """``activation`` as in :func:`tt_impl.layers.matmul.matmul`."""
+        return matmul(self._ctx, x, self._weight, self._bias, activation=activation)
 
     def of_shards(self, x: ttnn.Tensor, activation: str | None = None, *, within: bool = False) -> ttnn.Tensor:
-        """The same of ``x`` whose features are still cut over tp: gathered on the way."""
+        """The same of ``x`` whose features are still cut over tp: gathered on the way; ``within`` as there, too."""
         return gather_matmul(self._ctx, x, self._weight, self._bias, activation=activation, within=within)
 
 
@@ -188,8 +188,6 @@ class ColParallelQKV:
 
     def columns(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
         """(B, 1, rows, D) gathered -> per name (B, 1, rows, local heads * E), for a norm over all heads."""
-        if self._parts == 1:
-            return [matmul(self._ctx, x, self._weight, self._bias)]
         return split_matmul(self._ctx, x, self._weight, self._bias, chunks=self._parts)
 
     def columns_of_shards(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:

@@ -12,7 +12,7 @@ from refsim.checkpoint import Weights
 from tt_impl.layers.linear import pad_to
 from tt_impl.layers.matmul import matmul, split_matmul
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import TILE, padded_features
+from tt_impl.parallel.padding import padded_features
 
 
 class Modulation:
@@ -47,8 +47,6 @@ class Modulation:
 
     def __call__(self, time_BD: ttnn.Tensor) -> list[ttnn.Tensor]:
         """(B, 1, 1, D) with silu applied -> per chunk (B, 1, 1, local D)."""
-        if self._bias.shape[3] % (self._chunks * TILE):
-            return ttnn.chunk(matmul(self._ctx, time_BD, self._weight, self._bias), self._chunks, -1)
         return split_matmul(self._ctx, time_BD, self._weight, self._bias, chunks=self._chunks)
 
     def joined(self, time_BD: ttnn.Tensor) -> ttnn.Tensor:

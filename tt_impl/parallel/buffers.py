@@ -1,4 +1,4 @@
-"""A ledger of ping-pong buffers: none is handed out while the operation that reads it may still be under way."""
+"""A ledger of ping-pong buffers and sets of semaphores: none is handed out while an operation may still use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from refsim.errors import HazardError
 
 @dataclass
 class Loan:
-    """A buffer in use: ``reader`` is who will read it, ``issued`` whether that operation is on its way."""
+    """A buffer (or set of semaphores) in use: ``reader`` is who reads it, ``issued`` whether that is on its way."""
 
     key: Any
     slot: int
@@ -25,7 +25,7 @@ class Loan:
 
 @dataclass
 class BufferLedger:
-    """The ledger of who reads which ping-pong buffer.
+    """The ledger of who reads which ping-pong buffer or set of semaphores.
 
     ``lend`` gives the buffers of a key in turn. A buffer comes back when something all devices take part in has
     passed after its reader was issued: a later collective on that axis, or a device synchronisation.

@@ -1,15 +1,14 @@
 """What collectives of one submesh need: topology and links per axis, global semaphores, ping-pong buffers.
 
 Semaphores and buffers come in pairs per axis and flip at every use, so that a call never takes what the call before it
-on the same axis may still be reading. Buffers are allocated once per (shape, dim, axis, dtype).
+on the same axis may still be using; a ledger keeps both. Buffers are allocated once per (shape, dim, axis, dtype).
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import ttnn
@@ -25,7 +24,7 @@ SLOTS = 2
 
 
 class CCLManager:
-    """Collectives over the axes of a submesh ``shape`` cut from ``spec``; an axis of one device is a no-op."""
+    """Collectives over the axes of a submesh ``shape`` cut from ``spec``, of more than one device each."""
 
     def __init__(self, device: ttnn.MeshDevice, spec: MeshSpec, shape: tuple[int, int]) -> None:
         self.device, self.shape = device, shape
@@ -38,14 +37,11 @@ class CCLManager:
         self._cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), last)})
         self._semaphores: dict[tuple[str, int], list[list]] = {}
         self._buffers: dict[tuple, list[ttnn.Tensor]] = {}
-        self._uses: dict[tuple, int] = defaultdict(int)
         self._ledger = BufferLedger(SLOTS)
         self._loans: list[Loan] = []
 
     def all_gather(self, x: ttnn.Tensor, *, dim: int, axis: int) -> ttnn.Tensor:
         """Every device gets the shards of its row or column, in order, along ``dim``."""
-        if self.shape[axis] == 1:
-            return x
         with self.collective(axis):
             buffer = self.gather_buffer(x, dim=dim, axis=axis)
             return self._all_gather(x, buffer, dim=dim, axis=axis)
@@ -79,8 +75,6 @@ class CCLManager:
 
     def reduce_scatter(self, x: ttnn.Tensor, *, dim: int, axis: int) -> ttnn.Tensor:
         """Sum over the row or column, cut along ``dim``."""
-        if self.shape[axis] == 1:
-            return x
         size = math.prod(x.padded_shape) * (4 if x.dtype == ttnn.float32 else 2)
         with self.collective(axis):
             return ttnn.experimental.reduce_scatter_minimal_async(
@@ -104,9 +98,7 @@ class CCLManager:
         links = [
             min(self.num_links[axis], math.prod(tuple(x.shape)[:dim])) for dim, axis in zip(dims, axes, strict=True)
         ]
-        with ExitStack() as stack:
-            for axis in axes:
-                stack.enter_context(self.collective(axis))
+        with self.collective(*axes):
             return ttnn.experimental.neighbor_pad_async(
                 x,
                 dims,
@@ -121,11 +113,12 @@ class CCLManager:
             )
 
     @contextmanager
-    def collective(self, axis: int) -> Iterator[None]:
-        """A collective on ``axis`` is issued in the block. All devices of the axis meet in it, so whatever was issued
+    def collective(self, *axes: int) -> Iterator[None]:
+        """A collective on ``axes`` is issued in the block. All devices of an axis meet in it, so whatever was issued
         before it has been read by the time it is over; what it gathers is read by the operation that follows."""
         yield
-        self._ledger.synchronised(axis)
+        for axis in axes:
+            self._ledger.synchronised(axis)
         for loan in self._loans:
             loan.read()
         self._loans.clear()
@@ -137,8 +130,9 @@ class CCLManager:
             self._semaphores[key] = [
                 [ttnn.create_global_semaphore(self.device, self._cores, 0) for _ in range(count)] for _ in range(SLOTS)
             ]
-        self._uses[key] += 1
-        return self._semaphores[key][self._uses[key] % SLOTS]
+        loan = self._ledger.lend(("semaphores", *key), axis, op)
+        self._loans.append(loan)
+        return self._semaphores[key][loan.slot]
 
     def owned(self) -> list[dict[str, Any]]:
         """The persistent buffers, by owner: axis, shape and dtype of one, how many, and bytes of one device in all."""

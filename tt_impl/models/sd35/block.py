@@ -84,7 +84,12 @@ class SD35Block:
 
         onto_prompt = None if self._context_pre_only else Residual(prompt, gate_p)
         spatial, prompt = self._attn.attend(
-            qkv, prompt_qkv, logical_n=logical_n, onto=Residual(spatial, gate), onto_prompt=onto_prompt
+            qkv,
+            prompt_qkv,
+            logical_n=logical_n,
+            logical_l=logical_l,
+            onto=Residual(spatial, gate),
+            onto_prompt=onto_prompt,
         )
         if self._dual:
             qkv = self._attn2.project(normed2[0])

@@ -137,10 +137,6 @@ class T5Encoder:
         self._known: tuple[int, ttnn.Tensor] | None = None
         weights.finish(f"the {config.model_type} encoder")
 
-    @property
-    def features(self) -> int:
-        return self._config.d_model
-
     def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> ttnn.Tensor:
         """Ids (B, L) and mask (1 real, 0 padding; None for all real) on the host -> (B, 1, L, D), whole on the devices.
 
