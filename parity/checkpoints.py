@@ -236,6 +236,7 @@ MODELS: dict[str, RandomModel] = {
     "wan22_tiny64": _wan(4),
     "wan22_tiny64_block": _wan(4, block=1),
     "wan22_uneven64": _wan(3),
+    "wan22_uneven64_block": _wan(3, block=1),
     "wan_vae_tiny": RandomModel(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"
     ),
@@ -248,9 +249,10 @@ MODELS: dict[str, RandomModel] = {
     "sd35_vae_tiny": RandomModel(
         _sd35_vae((16, 24, 32), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
     ),
-    # Whole tiles of channels on each of two devices, as ttnn.group_norm wants them.
+    # Whole tiles of channels on each of two devices, as ttnn.group_norm wants them; and latents through a convolution.
     "sd35_vae_tiny64": RandomModel(
-        _sd35_vae((64, 64), 8, scaling_factor=1.5305, shift_factor=0.0609), class_name="AutoencoderKL"
+        _sd35_vae((64, 64), 8, scaling_factor=1.5305, shift_factor=0.0609) | {"use_post_quant_conv": True},
+        class_name="AutoencoderKL",
     ),
     # The published decoders, 128 to 512 channels, three times doubled.
     "sd35_vae": RandomModel(_published("sd35-vae", **_IMAGE_BLOCKS), class_name="AutoencoderKL"),

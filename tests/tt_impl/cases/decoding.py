@@ -68,12 +68,17 @@ def devices_that_differ_are_noticed(t: Env) -> None:
 
 
 def shared_heads(t: Env) -> None:
-    """Eight query heads on two key-value heads: devices 0 and 1 hold the first, 2 and 3 the second."""
+    """Eight or four query heads on two key-value heads: devices 0 and 1 hold the first, 2 and 3 the second."""
+    for heads in (8, 4):
+        _shared_heads(t, heads)
+
+
+def _shared_heads(t: Env, heads: int) -> None:
     from tt_impl.layers.grouped_attention import GroupedQKV, causal_mask, grouped_attention
     from tt_impl.layers.kv_cache import KVCache
 
     ctx, weights = _context(t), _Weights(t)
-    sizes = {"features": 64, "heads": 8, "kv_heads": 2, "head_dim": 32}
+    sizes = {"features": 64, "heads": heads, "kv_heads": 2, "head_dim": 32}
     qkv = GroupedQKV(weights, ctx, "a", **sizes, tp=TP)
     x = t.rand(1, 1, 11, 64)
     q, k, v = (

@@ -1,0 +1,82 @@
+"""Angles of rotary positions against diffusers, on grids as large as published ones: small ones hide a wrong base."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from diffusers.models.embeddings import get_1d_rotary_pos_embed, get_3d_rotary_pos_embed
+from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
+from torch import Tensor
+
+from parity.checkpoints import MODELS
+from parity.suites import registry
+from refsim.models.registry import get
+
+pytest.importorskip("ttnn")
+
+from tt_impl.models.cogvideox import embeddings as cogvideox
+from tt_impl.models.flux1 import embeddings as flux1
+from tt_impl.models.wan22 import embeddings as wan22
+
+GRID = (5, 90, 300)
+"""Frames, rows, columns; more columns than bf16 counts."""
+
+
+class Whole:
+    """What the tables ask of a context: one device that has all tokens."""
+
+    sp = 1
+
+
+@pytest.fixture(autouse=True)
+def angles_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables stay the angles on the host that they are made of."""
+    for module in (cogvideox, flux1, wan22):
+        monkeypatch.setattr(module, "pair_rotary", lambda ctx, angles, **how: angles)
+
+
+def config(model: str):
+    registry()
+    return get(MODELS[model].class_name).config_class.from_dict(MODELS[model].config)
+
+
+def check(angles_NP: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Against diffusers' cosines and sines, each feature pair twice; it multiplies positions in fp32 here and there."""
+    assert angles_NP.dtype == torch.float64
+    for wanted, found in ((cos, angles_NP.cos()), (sin, angles_NP.sin())):
+        torch.testing.assert_close(wanted.double().reshape(len(found), -1)[:, ::2], found, rtol=0, atol=5e-5)
+
+
+def test_wan() -> None:
+    oracle = WanRotaryPosEmbed(64, (1, 2, 2), 1024)
+    cos, sin = oracle(torch.empty(1, 16, GRID[0], 2 * GRID[1], 2 * GRID[2]))
+    check(wan22.rotary_tables(Whole, config("wan22_tiny64"), GRID), cos, sin)
+
+
+def test_flux() -> None:
+    model = config("flux1_tiny64")
+    ids = torch.stack(torch.meshgrid(*map(torch.arange, (1, *GRID[1:])), indexing="ij"), -1).flatten(0, 2).float()
+    parts = [
+        get_1d_rotary_pos_embed(n, ids[:, i], theta=10000, repeat_interleave_real=True, use_real=True,
+                                freqs_dtype=torch.float64)
+        for i, n in enumerate(model.axes_dims_rope)
+    ]  # fmt: skip
+    cos, sin = (torch.cat([part[i] for part in parts], -1) for i in (0, 1))
+    check(flux1._tables(Whole, model, ids, split=False), cos, sin)
+
+
+@pytest.mark.parametrize("name,grid_type", [("cogvideox_5b_tiny64", "linspace"), ("cogvideox_15_tiny64", "slice")])
+def test_cogvideox(name: str, grid_type: str) -> None:
+    model, (frames, rows, columns) = config(name), GRID
+    if grid_type == "slice":
+        crops, more = (rows, columns), {"max_size": (rows, columns)}
+    else:  # stretched over the trained grid of 4 x 6: as wide as that, and centred in its height
+        height = round(6 / columns * rows)
+        start = round((4 - height) / 2.0)
+        crops, more = ((start, 0), (start + height, 6)), {}
+    cos, sin = get_3d_rotary_pos_embed(64, crops, (rows, columns), frames, grid_type=grid_type, **more)
+    found = cogvideox.rotary_tables(Whole, model, GRID)
+    assert len(found) == math.prod(GRID)
+    check(found, cos, sin)
