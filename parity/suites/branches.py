@@ -19,7 +19,8 @@ def add(found: Registry) -> None:
     _generation(found)
     for layout in (_SP, Layout("t3k-1x8", "sp8"), Layout("t3k", "sp4_tp2")):
         for dtype in ("fp32", "bf16"):
-            found.add(make_case("collectives", "collectives", layout, ModelShape((), 0, 1), dtype=dtype))
+            suite = "smoke" if dtype == "fp32" or layout is _SP else "full"
+            found.add(make_case("collectives", "collectives", layout, ModelShape((), 0, 1), dtype=dtype, suite=suite))
 
 
 def _attention(found: Registry) -> None:
@@ -55,5 +56,5 @@ def _generation(found: Registry) -> None:
     """A text that ends at a stop token, and a cache of 64 rows that grows."""
     stopped = GenerationShape(prompts=4, max_new_tokens=12, stop=(3, 17, 36))
     found.add(make_case("generation", "dflash_tiny", _TP, stopped, tag="stopped"))
-    growing = GenerationShape(prompts=1, least=30, text=30, max_new_tokens=24)
+    growing = GenerationShape(prompts=1, least=30, text=30, max_new_tokens=21)
     found.add(make_case("generation", "dflash_tiny", _TP, growing, tag="growing"))

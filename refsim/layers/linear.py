@@ -118,7 +118,7 @@ class AttentionSizes:
 
 
 class ColParallelQKV:
-    """q, k, v (or only some of them) as one column-parallel linear, out features in the order of ``shuffle_qkv``.
+    """q, k, v (or only some of them) as one column-parallel linear, a device's share [q | k | v of its heads].
 
     Input (B, rows, D) tp=Replicate, output per name (B, local heads, rows, E) with tp=Shard(1) and the tokens cut as
     they came in; heads beyond the real ones have zero weights.

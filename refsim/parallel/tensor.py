@@ -100,12 +100,6 @@ def concat_heads(x_BHNE: MeshTensor) -> MeshTensor:
     return x_BHNE.moved("concat_heads", x_BHNE.local.transpose(1, 2).flatten(2), {0: 0, 1: 2, 2: 1})
 
 
-def shuffle_qkv(qkv: Tensor, devices: int) -> Tensor:
-    """Reshuffle out features (3 * H * E, ...) so that equal cuts give each device its own q, k and v heads."""
-    rest = qkv.shape[1:]
-    return qkv.reshape(3, devices, -1, *rest).transpose(0, 1).reshape(-1, *rest)
-
-
 def _cut(device: Device, x: Tensor) -> dict:
     return {"tp": Shard(x.ndim - 1) if device.groups["tp"].size > 1 else Replicate()}
 

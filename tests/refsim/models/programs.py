@@ -15,7 +15,6 @@ from refsim.models.sd35.block import SD35Block
 from refsim.models.sd35.config import SD35Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.sequence import TokenShards
-from refsim.parallel.tensor import shuffle_qkv
 from refsim.runtime.tensor import MeshTensor, Shard
 
 
@@ -83,15 +82,14 @@ def padded_lanes(device, *, checkpoint: str):
 
 
 def fused_qkv(device, *, checkpoint: str):
-    """Whether this rank's fused weight is its cut of the reshuffled whole one (heads that divide)."""
+    """Whether this rank's fused weight is [q of its heads | k of its heads | v of its heads] (heads that divide)."""
     folder = Checkpoint(checkpoint)
     d, tp = SD35Config.from_dict(folder.config).features, device.groups["tp"]
     names = tuple(f"transformer_blocks.0.attn.to_{n}" for n in "qkv")
     weights = Weights(folder, torch.float32)
     heads = d // 16
     qkv = ColParallelQKV(weights, device, names, AttentionSizes(d, heads, 16))
-    whole = torch.cat([weights.take(f"{n}.weight", (d, d)) for n in names])
-    mine = shuffle_qkv(whole, tp.size).chunk(tp.size)[tp.index]
+    mine = torch.cat([weights.take(f"{n}.weight", (d, d)).chunk(tp.size)[tp.index] for n in names])
     weight = torch.cat(qkv.weights)
     return {"equal": torch.equal(weight, F.pad(mine, (0, weight.shape[1] - d)))}, {}
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from refsim.parallel.tensor import shuffle_qkv
 from tests.refsim.helpers import relative_rmse, run, sent
 
 # id: (mesh, parallel)
@@ -45,21 +44,3 @@ def test_one_reduction_and_one_gather_per_pair(mesh):
         assert sent(of_rank, "reduce_scatter", "tp") == (tp - 1) * size // tp
     assert {value["placement"] for value in result.values} == {"S(2)" if tp > 1 else "R"}
     assert sum(e["op"] == "linear" for e in result.trace) == 2 * len(result.values)
-
-
-@pytest.mark.parametrize("devices", [1, 2, 4])
-def test_fused_qkv_is_reshuffled_by_device(devices):
-    """Equal cuts give each device q, k and v of its own heads."""
-    heads, features = 4, 3
-    lanes = [f"{name}{head}{lane}" for name in "qkv" for head in range(heads) for lane in range(features)]
-    order = shuffle_qkv(torch.arange(len(lanes)), devices).tolist()
-    local = heads // devices
-    for device, share in enumerate(torch.tensor(order).chunk(devices)):
-        mine = range(device * local, (device + 1) * local)
-        wanted = [f"{name}{head}{lane}" for name in "qkv" for head in mine for lane in range(features)]
-        assert [lanes[i] for i in share] == wanted
-
-
-def test_fused_qkv_weights_keep_their_in_features():
-    weight = torch.randn(12, 5)
-    assert torch.equal(shuffle_qkv(weight, 2)[:, 0], shuffle_qkv(weight[:, 0], 2))

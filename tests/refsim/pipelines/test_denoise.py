@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 
 from refsim.options import RunOptions
 from refsim.pipelines.denoise import denoise
+from refsim.pipelines.hosts.cogvideox import CogVideoXHost
 from refsim.pipelines.pipeline import Pipeline, Run
 from refsim.pipelines.request import PipelineRequest
 from refsim.runtime.device import Device
@@ -89,3 +90,34 @@ def test_guidance_of_two_experts(guidance_2, last):
     assert kept[-1].unique().tolist() == [last]
     assert run.loaded[1][1].calls[0][:2] == ((2, 5, 4), [500.0, 500.0])
     assert pipeline.texts(run.request) == ["", "a cat"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, None], ids=["fp32", "storage"])
+def test_guidance_is_computed_in_the_dtype_that_the_pipeline_asks_for(dtype):
+    """Predictions 1 and 1 + 2**-7 in bf16, scale 1.5: what guidance makes of them lies between two numbers of bf16."""
+    samples = []
+
+    class Kept(Subtract):
+        timesteps = torch.tensor([2], dtype=torch.float64)
+
+        def step(self, sample, index, latents):
+            samples.append(sample)
+            return latents - sample
+
+    class Close(Toy):
+        guidance_dtype = dtype
+
+        def schedule(self, run):
+            return Kept()
+
+    pipeline = Close()
+    run = replace(run_of(pipeline), request=PipelineRequest("a cat", guidance=1.5))
+    conditions = torch.tensor([1.0, 1.0 + 2.0**-7]).bfloat16().view(2, 1, 1)  # negative first
+    denoise(pipeline, run, {"encoder_hidden_states": conditions})
+    assert samples[0].dtype == (dtype or torch.bfloat16)
+    exact = samples[0].double() == 1 + 1.5 * 2.0**-7
+    assert exact.all() if dtype else not exact.any()
+
+
+def test_cogvideox_guides_in_fp32():
+    assert CogVideoXHost.guidance_dtype == torch.float32
