@@ -1,18 +1,18 @@
 """What is known of the values of every ttnn operation on the mock: ``python -m benchmarks.op_coverage --out FILE``.
 
-The table is made from ttnn's registry, the rules, and the names in the cases of the tests; ``--upstream`` adds the
-passed tests of JSON lines that ``pytest --ttnn-mock-json`` wrote. Nothing in it is written by hand.
+The table is made from ttnn's registry, the rules, and what the properties among the cases of the tests call when they
+run (about two minutes); ``--upstream`` adds the passed tests of JSON lines that ``pytest --ttnn-mock-json`` wrote.
+Nothing in it is written by hand.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Row:
-    """An operation: the kind of evidence, whether a property covers it, passed upstream tests, options refused."""
+    """An operation: the kind of evidence, whether a property calls it, passed upstream tests, options refused."""
 
     name: str
     evidence: str
@@ -44,20 +44,19 @@ class Row:
     refused: tuple[str, ...]
 
 
-def rows(upstream: Iterable[Path] = ()) -> list[Row]:
-    """All registered operations, and what else has a rule, in alphabetical order."""
+def rows(upstream: Iterable[Path] = (), properties: Collection[str] = ()) -> list[Row]:
+    """All registered operations, and what else has a rule, in alphabetical order; ``properties`` is of ``drawn``."""
     from tt_impl.mock.golden import registered
     from tt_impl.mock.rules.registry import RULES
     from tt_impl.mock.special import SPECIAL
 
     operations = registered()
-    passed, properties = _passed(upstream), _names(CASES.glob("prop_*.py"))
+    passed = _passed(upstream)
     result = []
     for name in sorted(operations.keys() | RULES.keys() | SPECIAL.keys()):
         operation = operations.get(name)
         refused = _refused(name, operation, RULES[name]) if operation is not None and name in RULES else ()
-        covered = name in RULES and name.rpartition(".")[2] in properties
-        result.append(Row(name, evidence(name), covered, passed[name], refused))
+        result.append(Row(name, evidence(name), name in RULES and name in properties, passed[name], refused))
     return result
 
 
@@ -80,16 +79,24 @@ def evidence(name: str) -> str:
     return GOLDEN if has_golden(name) else NONE
 
 
-def _names(paths: Iterable[Path]) -> set[str]:
-    """Attributes and strings of some modules: what an operation can be called by there."""
+def drawn() -> set[str]:
+    """Operations that properties call: cases whose tensors are drawn, run on the meshes that the tests run them on."""
+    from tests.tt_impl.test_shadow import MESHES
+    from tests.tt_impl.worker import cases_of, run_cases
+    from tt_impl.launch import Worker
+
     found: set[str] = set()
-    for path in paths:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute):
-                found.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.update(node.value.split())
+    with Worker() as worker:
+        for module, mesh in sorted({(case[0], mesh) for case, mesh in MESHES.items() if _draws(case[0])}):
+            for case, outcome in run_cases(worker, cases_of(module), mesh, timeout_s=600).outcomes.items():
+                if outcome.error:
+                    raise RuntimeError(f"{'-'.join(case)} failed:\n{outcome.error}")
+                found.update(outcome.drawn)
     return found
+
+
+def _draws(module: str) -> bool:
+    return "tests.tt_impl.properties" in (CASES / f"{module}.py").read_text(encoding="utf-8")
 
 
 def _passed(paths: Iterable[Path]) -> Counter[str]:
@@ -144,9 +151,10 @@ def markdown(table: Sequence[Row], upstream: bool) -> str:
         "|---|---|---|",
         *(f"| {kind} | {counts[kind]} | {meaning} |" for kind, meaning in MEANING.items()),
         "",
-        f"A property (drawn shapes, dtypes and options against torch) covers {sum(row.property for row in table)} of",
-        "the rules. An option refused is a parameter of the operation that its rule does not know: a call that passes",
-        "it is an error that names it." + (" Upstream counts passed tests that called it." if upstream else ""),
+        f"{sum(row.property for row in table)} of the rules are called by a property: a case of the tests that draws",
+        "shapes, dtypes and options, and compares every device with torch. An option refused is a parameter of the",
+        "operation that its rule does not know: a call that passes it is an error that names it."
+        + (" Upstream counts passed tests that called it." if upstream else ""),
         "",
         "| operation | evidence | property |" + (" upstream |" if upstream else "") + " options refused |",
         "|---|---|---|" + ("---|" if upstream else "") + "---|",
@@ -163,13 +171,18 @@ def listed(page: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.MULTILINE))
 
 
+def covered(page: str) -> set[str]:
+    """Operations that a property calls, as a page says it."""
+    return set(re.findall(r"^\| `([\w.]+)` \| [^|]+ \| yes \|", page, re.MULTILINE))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=TABLE, help="the page to write")
     parser.add_argument("--json", type=Path, help="the same as JSON")
     parser.add_argument("--upstream", type=Path, nargs="*", default=[], help="JSON lines of pytest --ttnn-mock-json")
     options = parser.parse_args(arguments)
-    table = rows(options.upstream)
+    table = rows(options.upstream, drawn())
     options.out.write_text(markdown(table, bool(options.upstream)), encoding="utf-8")
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in table], indent=1) + "\n", encoding="utf-8")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +29,15 @@ class Env:
         self.shadow = shadow
         self.linear = ttnn.Topology.Linear
         self.random = torch.Generator().manual_seed(0)
+        self.drawn: Counter[str] = Counter()
+        """Operations by how often properties called them."""
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """What is called while it is open counts as called by a property."""
+        before = self.shadow.calls.copy()
+        yield
+        self.drawn += self.shadow.calls - before
 
     @property
     def n(self) -> int:

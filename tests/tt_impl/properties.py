@@ -18,12 +18,13 @@ ROWS = (1, 5, 32, 33)
 COLUMNS = (1, 7, 32, 50)
 
 
-def hold(examples: int, check: Callable[[Any], None]) -> None:
-    """``check`` on drawn data, the same examples in every run."""
+def hold(t: Env, examples: int, check: Callable[[Any], None]) -> None:
+    """``check`` on drawn data, the same examples in every run; ``t`` counts the operations as called by a property."""
     from hypothesis import given
     from hypothesis import strategies as st
 
-    _runs(examples)(given(st.data())(lambda data: check(data)))()
+    with t.drawing():
+        _runs(examples)(given(st.data())(lambda data: check(data)))()
 
 
 def _runs(examples: int) -> Any:
@@ -104,7 +105,8 @@ def drawn(examples: int, **strategies: Any) -> Callable[[Callable[..., None]], C
         def case(t: Env) -> None:
             from hypothesis import given
 
-            _runs(examples)(given(**strategies)(lambda **values: check(t, **values)))()
+            with t.drawing():
+                _runs(examples)(given(**strategies)(lambda **values: check(t, **values)))()
 
         case.__doc__ = check.__doc__
         return case

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from benchmarks import op_coverage
 from tests.tt_impl.cases import crash
 from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
 from tt_impl.launch import Worker
@@ -36,9 +37,12 @@ ON_T3K = cases_of(
     "prop_data_movement",
     "prop_eltwise",
     "prop_attention",
+    "prop_gates",
     "prop_heads",
+    "prop_layout",
     "prop_matmul",
     "prop_norm",
+    "prop_norm_distributed",
     "prop_routing",
     "prop_reduction",
     "refusals",
@@ -78,6 +82,10 @@ class Outcomes:
         """Operations that the cases have called, all of them together."""
         return {name for case in MESHES for name in self[case].calls}
 
+    def drawn(self) -> set[str]:
+        """Operations that properties have called, all of them together."""
+        return {name for case in MESHES for name in self[case].drawn}
+
 
 @pytest.fixture(scope="module")
 def outcomes(worker: Worker) -> Outcomes:
@@ -106,6 +114,12 @@ def test_every_rule_has_a_case(outcomes: Outcomes) -> None:
     from tt_impl.mock.shadow import SPECIAL
 
     assert sorted((set(RULES) | set(SPECIAL)) - outcomes.called()) == []
+
+
+def test_page_names_what_properties_call(outcomes: Outcomes) -> None:
+    """``docs/ttnn_ops.md`` says of no operation that a property covers it which none of them calls."""
+    page = op_coverage.covered(op_coverage.TABLE.read_text(encoding="utf-8"))
+    assert page and sorted(page - outcomes.drawn()) == []
 
 
 def test_crash_is_one_failed_case(worker: Worker) -> None:

@@ -34,10 +34,11 @@ Case = tuple[str, str]
 
 @dataclass
 class Outcome:
-    """``error`` is None for a case that passed; ``calls`` are the operations it made."""
+    """``error`` is None for a case that passed; ``calls`` are the operations it made, ``drawn`` those of properties."""
 
     error: str | None
     calls: list[str] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -85,7 +86,7 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str, timeout_s: float = T
                 failure = f"{error}\n{(error.traceback or '')[-ERROR_CHARS:]}"
             for line in progress.read_text(encoding="utf-8").splitlines():
                 record = json.loads(line)
-                ran.outcomes[tuple(record["case"])] = Outcome(record["error"], record["calls"])
+                ran.outcomes[tuple(record["case"])] = Outcome(record["error"], record["calls"], record["drawn"])
             pending = [case for case in pending if case not in ran.outcomes]
             if pending:
                 ran.outcomes[pending.pop(0)] = Outcome(failure)
@@ -105,11 +106,11 @@ def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[st
         for name, case in cases:
             error = None
             with shadow_values() as shadow:
+                env = Env(mesh, shadow)
                 try:
-                    importlib.import_module(f"tests.tt_impl.cases.{name}").CASES[case](Env(mesh, shadow))
+                    importlib.import_module(f"tests.tt_impl.cases.{name}").CASES[case](env)
                 except Exception:
                     error = traceback.format_exc(limit=-4)[:ERROR_CHARS]
-            print(
-                json.dumps({"case": [name, case], "error": error, "calls": sorted(shadow.calls)}), file=file, flush=True
-            )
+            calls = {"calls": sorted(shadow.calls), "drawn": sorted(env.drawn)}
+            print(json.dumps({"case": [name, case], "error": error, **calls}), file=file, flush=True)
     return {}

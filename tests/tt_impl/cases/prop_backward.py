@@ -122,7 +122,7 @@ POSITIONAL: dict[str, tuple[Formula, Range, tuple]] = {
 
 def of_one_tensor(t: Env) -> None:
     for name in [*ONE, *POSITIONAL]:
-        hold(1, partial(_one, t, name))
+        hold(t, 1, partial(_one, t, name))
 
 
 def _one(env: Env, name: str, data: Any) -> None:
@@ -161,7 +161,7 @@ TWO: dict[str, tuple[Formula, Range]] = {
 
 def of_two_tensors(t: Env) -> None:
     for name in TWO:
-        hold(1, partial(_two, t, name))
+        hold(t, 1, partial(_two, t, name))
 
 
 def _two(env: Env, name: str, data: Any) -> None:

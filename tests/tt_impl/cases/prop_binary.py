@@ -106,7 +106,7 @@ def _shapes(data: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def of_floats(t: Env) -> None:
     for name in FLOATS:
-        hold(2, partial(_floats, t, name))
+        hold(t, 2, partial(_floats, t, name))
 
 
 def _floats(env: Env, name: str, data: Any) -> None:
@@ -127,7 +127,7 @@ def _floats(env: Env, name: str, data: Any) -> None:
 
 def of_integers(t: Env) -> None:
     for name in INTEGERS:
-        hold(2, partial(_integers, t, name))
+        hold(t, 2, partial(_integers, t, name))
 
 
 def _integers(env: Env, name: str, data: Any) -> None:
@@ -141,7 +141,7 @@ def _integers(env: Env, name: str, data: Any) -> None:
 
 def in_place(t: Env) -> None:
     for name in IN_PLACE:
-        hold(1, partial(_in_place, t, name))
+        hold(t, 1, partial(_in_place, t, name))
 
 
 def _in_place(env: Env, name: str, data: Any) -> None:
@@ -166,7 +166,7 @@ THREE: dict[str, tuple[Formula, dict[str, Any]]] = {
 
 def of_three(t: Env) -> None:
     for name in THREE:
-        hold(2, partial(_three, t, name))
+        hold(t, 2, partial(_three, t, name))
 
 
 def _three(env: Env, name: str, data: Any) -> None:

@@ -68,7 +68,7 @@ def one_sends(t: Env, shape: tuple, row: int, column: int, axis: int) -> None:
 
 @drawn(6, axis=AXES, dim=st.sampled_from([1, 2, 3, -1]))
 def partitions(t: Env, axis: int, dim: int) -> None:
-    x, parts = spread(t, 1, 8, 64, 128)
+    x, parts = spread(t, 1, 8, 128, 128)
     t.check(t.ttnn.mesh_partition(x, dim, axis), _over(t, axis, parts, lambda g, p: g[p].chunk(t.shape[axis], dim)[p]))
 
 

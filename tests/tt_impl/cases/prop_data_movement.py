@@ -36,7 +36,7 @@ def _same(env: Env, out: Any, x: Any, change: Callable[[Tensor], Tensor]) -> Non
 
 
 def cuts(t: Env) -> None:
-    hold(8, partial(_cuts, t))
+    hold(t, 8, partial(_cuts, t))
 
 
 def _cuts(env: Env, data: Any) -> None:
@@ -63,7 +63,7 @@ def cuts_of_tiles(t: Env) -> None:
 
 
 def joins(t: Env) -> None:
-    hold(6, partial(_joins, t))
+    hold(t, 6, partial(_joins, t))
 
 
 def _joins(env: Env, data: Any) -> None:
@@ -85,7 +85,7 @@ def _with(shape: Sequence[int], dim: int, size: int) -> list[int]:
 
 
 def orders(t: Env) -> None:
-    hold(8, partial(_orders, t))
+    hold(t, 8, partial(_orders, t))
 
 
 def _orders(env: Env, data: Any) -> None:
@@ -110,7 +110,7 @@ def _orders(env: Env, data: Any) -> None:
 
 
 def repeats(t: Env) -> None:
-    hold(4, partial(_repeats, t))
+    hold(t, 4, partial(_repeats, t))
 
 
 def _repeats(env: Env, data: Any) -> None:
@@ -133,7 +133,7 @@ def _repeats(env: Env, data: Any) -> None:
 
 
 def paddings(t: Env) -> None:
-    hold(5, partial(_paddings, t))
+    hold(t, 5, partial(_paddings, t))
 
 
 def _paddings(env: Env, data: Any) -> None:

@@ -183,7 +183,7 @@ LOSES_DIGITS = frozenset(
 
 def one_tensor(t: Env) -> None:
     for name in ONE:
-        hold(2, partial(_one, t, name))
+        hold(t, 2, partial(_one, t, name))
 
 
 def _one(env: Env, name: str, data: Any) -> None:

@@ -47,7 +47,7 @@ OVER: dict[str, tuple[Formula, dict[str, Any]]] = {
 
 def over_dims(t: Env) -> None:
     for name in OVER:
-        hold(6, partial(_over, t, name))
+        hold(t, 6, partial(_over, t, name))
 
 
 def _over(env: Env, name: str, data: Any) -> None:
@@ -102,7 +102,7 @@ def products(t: Env) -> None:
 
 def running(t: Env) -> None:
     for name in ("cumsum", "cumprod"):
-        hold(4, partial(_running, t, name))
+        hold(t, 4, partial(_running, t, name))
 
 
 def _running(env: Env, name: str, data: Any) -> None:
@@ -133,7 +133,7 @@ def tables_and_averages(t: Env) -> None:
 
 
 def orders(t: Env) -> None:
-    hold(6, partial(_orders, t))
+    hold(t, 6, partial(_orders, t))
 
 
 def _orders(env: Env, data: Any) -> None:
