@@ -30,7 +30,9 @@ ON_T3K = cases_of(
     "matmul",
     "norm",
     "pool",
+    "prop_caches",
     "prop_collectives",
+    "prop_collectives_async",
     "prop_conv",
     "prop_backward",
     "prop_binary",
@@ -41,6 +43,7 @@ ON_T3K = cases_of(
     "prop_heads",
     "prop_layout",
     "prop_matmul",
+    "prop_matmul_fused",
     "prop_norm",
     "prop_norm_distributed",
     "prop_routing",
@@ -53,9 +56,9 @@ ON_T3K = cases_of(
     "usp",
     "views",
 )
-ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused", "on_blackhole")
+ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused", "on_blackhole", "prop_two_links")
 ON_N300 = cases_of("submeshes", "sockets")
-ON_RING = cases_of("rings")
+ON_RING = cases_of("prop_rings", "rings")
 
 
 MESHES = {
@@ -116,7 +119,7 @@ def test_every_rule_has_a_case(outcomes: Outcomes) -> None:
     assert sorted((set(RULES) | set(SPECIAL)) - outcomes.called()) == []
 
 
-def test_page_names_what_properties_call(outcomes: Outcomes) -> None:
+def test_every_rule_with_a_property_has_one(outcomes: Outcomes) -> None:
     """``docs/ttnn_ops.md`` says of no operation that a property covers it which none of them calls."""
     page = op_coverage.covered(op_coverage.TABLE.read_text(encoding="utf-8"))
     assert page and sorted(page - outcomes.drawn()) == []

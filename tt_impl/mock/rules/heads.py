@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.values import Shards
+
+TILE = 32
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -208,5 +211,6 @@ def nlp_create_qkv_heads_decode(
 
 @per_device("experimental.nlp_concat_heads_decode")
 def nlp_concat_heads_decode(input_tensor: Tensor, *, num_heads: int) -> Tensor:
-    """[1, B, >= H, E] -> [1, 1, B, H*E]."""
-    return input_tensor[:, :, :num_heads].flatten(2).unsqueeze(1)
+    """[1, B, >= H, E] -> [1, 1, max(B, 32), H*E]; what lies behind the rows of the users is not written: NaN."""
+    rows = input_tensor[:, :, :num_heads].flatten(2).unsqueeze(1)
+    return F.pad(rows, (0, 0, 0, max(0, TILE - rows.shape[2])), value=float("nan"))
