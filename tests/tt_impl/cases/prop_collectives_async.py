@@ -81,7 +81,7 @@ def _framed(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor:
 
 
 @drawn(8, axis=AXES, halo=HALO, mode=MODES, frames=st.sampled_from([1, 2]))
-def borders_of_rows(t: Env, axis: int, halo: tuple, mode: str, frames: int) -> None:
+def borders_of_rows(t: Env, axis: int, halo: tuple[int, int], mode: str, frames: int) -> None:
     """Rows of the neighbours before and after; frames and channels stay."""
     x, parts = spread(t, 1, frames, 4, 6, 32)
     x = t.ttnn.to_layout(x, t.ttnn.ROW_MAJOR_LAYOUT)
@@ -97,7 +97,9 @@ def borders_of_rows(t: Env, axis: int, halo: tuple, mode: str, frames: int) -> N
 
 @drawn(8, turned=SOME, down=HALO, across=HALO, mode=MODES, front=st.sampled_from([0, 0, 2]),
        missing=st.sampled_from([0, 0, 1, 5]))  # fmt: skip
-def borders_with_corners(t: Env, turned: bool, down: tuple, across: tuple, mode: str, front: int, missing: int) -> None:
+def borders_with_corners(
+    t: Env, turned: bool, down: tuple[int, int], across: tuple[int, int], mode: str, front: int, missing: int
+) -> None:
     """Rows over one axis, columns over the other; the last rows may be no picture, and frames of zeros go before."""
     axes = (1, 0) if turned else (0, 1)
     rows, columns = 8, 6
