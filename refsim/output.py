@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,10 @@ def document(fields: dict[str, Any]) -> str:
 
 
 def check_target(path: Path, option: str, *inputs: Path) -> None:
-    """Raise ``UserError`` unless ``path`` can be written as an ordinary file and is none of (or in) ``inputs``."""
+    """Raise ``UserError`` unless ``path`` can be written as an ordinary file and is none of (or in) ``inputs``.
+
+    A device, a pipe and a link are no ordinary files: the link's file may be anyone's.
+    """
     try:
         ordinary = path.is_file() if path.exists() or path.is_symlink() else not path.is_dir()
         folder = path.absolute().parent
@@ -41,6 +45,7 @@ def check_target(path: Path, option: str, *inputs: Path) -> None:
         for given in inputs:
             if real == given.resolve() or real.is_relative_to(given.resolve()):
                 raise UserError(f"{option} '{path}' would overwrite the input '{given}'; choose another place.")
+        _refuse_special(path, option)
     except (OSError, ValueError, RuntimeError) as e:
         if out_of_descriptors(e):
             raise
@@ -68,9 +73,11 @@ def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option
     """Write bytes, or what ``content`` writes, to ``path``; a file that was there stays whole until then.
 
     Raises:
-        UserError: the disk is full, or the folder went away, or may not be written to.
+        UserError: the disk is full, or the folder went away, or may not be written to, or what lies there is no
+            ordinary file, which it was not when it was checked or nobody has checked it.
     """
     try:
+        _refuse_special(Path(path), option)
         target = Path(path).resolve()
         fd, name = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)
         try:
@@ -93,6 +100,17 @@ def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option
         raise UserError(
             f"{option} '{path}' could not be written ({_reason(e)}); free space there or choose another place."
         ) from e
+
+
+def _refuse_special(path: Path, option: str) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise UserError(f"{option} '{path}' is a link; name the file itself, or another one.")
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{option} '{path}' is not an ordinary file; choose another place.")
 
 
 def _prefix(path: Path) -> str:

@@ -1,10 +1,13 @@
 """Mistakes in a call of the Python interface are one sentence, found before any rank is started."""
 
+import os
+
 import pytest
 import torch
 
 import refsim
 import tt_impl.api
+from refsim import output
 from refsim.errors import UserError
 from refsim.runtime.pool import Pool
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, relative_rmse, serial_attention
@@ -103,6 +106,8 @@ def test_inputs_that_need_gradients_are_taken_and_left_alone():
         ("x.safetensors", "out '.*' would overwrite the input"),
         ("link.safetensors", "out '.*' would overwrite the input"),
         ("nowhere/out.safetensors", "out '.*' is not a file in an existing folder"),
+        ("other.safetensors", "out '.*' is a link"),
+        ("pipe", "out '.*' is not a file"),
     ],
 )
 def test_an_output_is_checked_before_the_run(tmp_path, backend, out, says):
@@ -110,11 +115,29 @@ def test_an_output_is_checked_before_the_run(tmp_path, backend, out, says):
     (tmp_path / "model").mkdir()
     (tmp_path / "x.safetensors").write_bytes(b"input")
     (tmp_path / "link.safetensors").symlink_to(tmp_path / "x.safetensors")
+    (tmp_path / "precious").write_bytes(b"mine")
+    (tmp_path / "other.safetensors").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "pipe")
     how = {"inputs": tmp_path / "x.safetensors", "out": tmp_path / out, "mesh": "n300", "parallel": "tp2"}
     with pytest.raises(UserError, match=says):
         run = refsim.run if backend == "cpu" else tt_impl.api.run
         run(tmp_path / "model", **how)
     assert (tmp_path / "x.safetensors").read_bytes() == b"input"
+
+
+@pytest.mark.parametrize("name", ["pipe", "link", "dangling", "folder"])
+def test_what_is_no_ordinary_file_is_never_replaced(tmp_path, name):
+    """Not even where a caller has not checked: pictures, traces and reports are written by the same function."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "precious").write_bytes(b"mine")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match=r"--out '.*' is (a link|not an ordinary file)"):
+        output.write(tmp_path / name, b"overwritten")
+    assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+    assert (tmp_path / "precious").read_bytes() == b"mine"
 
 
 def test_public_names_are_loaded_on_use():
