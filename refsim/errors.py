@@ -41,6 +41,7 @@ class RankFailure(RefsimError):
     Attributes:
         rank: who failed first; -1 if it was none of the ranks.
         last_events: per rank, its last events before the end, oldest first: (seconds before the end, text).
+        reported: whether another process reports the failure already (torchrun's ranks).
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class RankFailure(RefsimError):
         rank: int,
         traceback: str = "",
         last_events: dict[int, list[tuple[float, str]]] | None = None,
+        reported: bool = False,
     ) -> None:
         super().__init__(message)
-        self.rank = rank
+        self.rank, self.reported = rank, reported
         self.traceback = traceback
         self.last_events = last_events or {}
 

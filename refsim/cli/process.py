@@ -88,13 +88,20 @@ def _run(argv: list[str] | None) -> int:
     except _CommandLineError as e:
         return _report(f"{e.format_message().rstrip('.')}; see --help.", 2)
     except RankFailure as e:
-        if "REFSIM_DEBUG" in os.environ and e.traceback:
-            sys.stderr.write(e.traceback)
-        return _report(str(e), e.exit_code, e.events_table())
+        return rank_failed(e)
     except RefsimError as e:
         if "REFSIM_DEBUG" in os.environ:
             traceback.print_exc()
         return _report(str(e), e.exit_code)
+
+
+def rank_failed(error: RankFailure) -> int:
+    """Say which rank failed first, unless another process says it, and what every rank did last; the exit code."""
+    if error.reported:
+        return error.exit_code
+    if "REFSIM_DEBUG" in os.environ and error.traceback:
+        sys.stderr.write(error.traceback)
+    return _report(str(error), error.exit_code, error.events_table(), at_once=True)
 
 
 def _leave(code: int) -> NoReturn:
@@ -123,18 +130,20 @@ def _stdout_closed() -> int:
     return _STDOUT_CLOSED
 
 
-def _report(sentence: str, code: int, details: str = "") -> int:
+def _report(sentence: str, code: int, details: str = "", *, at_once: bool = False) -> int:
     """Write one line to stderr, whatever control characters a name or a library's message holds, then the details.
 
     torchrun ends every rank as soon as one has failed. A rank above 0 therefore leaves rank 0 the time to say what it
-    has most likely met too, and then says it itself: rank 0 may be slow, or may not have met it at all.
+    has most likely met too, and then says it itself: rank 0 may be slow, or may not have met it at all. A failure that
+    one rank reports for all is said ``at_once``.
     """
     name = "refsim"
     if not is_main():
         if code in NAMES:
             return code
-        time.sleep(_RANK_0_FIRST_S)
-        name = f"refsim, rank {os.environ['RANK']}"
+        if not at_once:
+            time.sleep(_RANK_0_FIRST_S)
+            name = f"refsim, rank {os.environ['RANK']}"
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{name}: {line}\n{details}")

@@ -95,7 +95,7 @@ def _check(transformer: Any) -> None:
 
 
 def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, timeout_s: float) -> Device:
-    import torch.distributed as dist
+    from refsim.runtime import torchrun
 
     size = int(os.environ["WORLD_SIZE"])
     spec = get_mesh(mesh) if mesh is not None else MeshSpec(f"1x{size}", "torchrun", "wormhole_b0", (1, size), (0, 1))
@@ -108,11 +108,10 @@ def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, t
     config = parse_parallel(parallel or f"ring{size}", spec, attention=attention)
     if config.sp != size:
         raise UserError(f"'{parallel}' is {config}; refsim.parallelize is sequence parallel, such as ring{size}.")
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
+    host = torchrun.join()
     transport = GlooTransport(timeout_s)
     options = RunOptions(spec, config, ring_order=ring_order, timeout_s=timeout_s, detect_hazards=False)
-    return Device(options, transport.rank, transport)
+    return Device(options, transport.rank, transport, board=host.board if host else None)
 
 
 class _Sharded:

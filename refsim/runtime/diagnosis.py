@@ -6,6 +6,7 @@ reports only point at the culprit, through the peer each of them was waiting for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +37,11 @@ class Findings:
     too_big: tuple[int, int, str] | None = None
 
 
-def diagnose(found: Findings, exit_codes: list[int]) -> RefsimError:
+def diagnose(found: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
     """Return the error to raise: a user's mistake, memory, a death, an exception, or the rank all others wait for.
 
-    ``exit_codes`` are those of all ranks, negative for a signal; only those of ``found.died`` are read.
+    ``exit_codes`` are those of all ranks, negative for a signal, None where nobody knows; only those of ``found.died``
+    are read.
     """
     for failure in found.failures.values():
         if failure["kind"] == "user":
@@ -49,7 +51,8 @@ def diagnose(found: Findings, exit_codes: list[int]) -> RefsimError:
         return _failure(found, rank, f"held {held / 1e9:.1f} GB {why}")
     if found.died:
         rank = min(found.died)
-        return _failure(found, rank, how_it_ended(exit_codes[rank]))
+        code = exit_codes[rank]
+        return _failure(found, rank, "died" if code is None else how_it_ended(code))
     for rank, failure in found.failures.items():
         if failure["kind"] == "error":
             return _failure(found, rank, "failed", reason=failure["message"], traceback=failure["traceback"])

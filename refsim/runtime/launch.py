@@ -7,13 +7,11 @@ same program, and only rank 0 gets the answer.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +66,14 @@ def warm_up() -> None:
 
 
 def shut_down() -> None:
-    """End the ranks and the process they are forked from, which otherwise happens when this process ends."""
+    """End the ranks and the process they are forked from, which otherwise happens when this process ends.
+
+    A rank of torchrun's only says that it ends by itself.
+    """
+    if "refsim.runtime.torchrun" in sys.modules:
+        from refsim.runtime import torchrun
+
+        torchrun.leave()
     if "refsim.runtime.pool" in sys.modules:
         from refsim.runtime.pool import ForkServer
 
@@ -138,8 +143,8 @@ def execute(
 
 def _as_torchrun_rank(job: Job, mesh: MeshSpec) -> tuple[dict[str, Any], dict[str, Tensor]]:
     import torch
-    import torch.distributed as dist
 
+    from refsim.runtime import torchrun
     from refsim.runtime.worker import run_job
 
     world_size = int(os.environ["WORLD_SIZE"])
@@ -148,9 +153,8 @@ def _as_torchrun_rank(job: Job, mesh: MeshSpec) -> tuple[dict[str, Any], dict[st
             f"torchrun started {world_size} ranks but mesh {mesh} has {mesh.num_devices} devices; "
             f"use --nproc-per-node {mesh.num_devices} (or that many over all hosts)."
         )
-    if not dist.is_initialized():
+    if not torch.distributed.is_initialized():
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cpus // int(os.environ.get("LOCAL_WORLD_SIZE", world_size))))
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-        atexit.register(dist.destroy_process_group)
-    return run_job(job, None)
+    host = torchrun.join()
+    return run_job(job, None) if host is None else host.run(job)

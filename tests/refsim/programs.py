@@ -305,6 +305,17 @@ def pids(device: Device) -> Answer:
     return {"pid": os.getpid()}, {}
 
 
+def listening(device: Device) -> Answer:
+    """The addresses at which this rank and the process that started it take connections."""
+    import psutil
+
+    found = {}
+    for who, pid in {"rank": os.getpid(), "parent": os.getppid()}.items():
+        sockets = psutil.Process(pid).net_connections(kind="inet")
+        found[who] = sorted({s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN})
+    return found, {}
+
+
 def gathered_ranks(device: Device) -> Answer:
     """Something to get right: every rank's number, gathered over sp."""
     mine = torch.full((3,), float(device.rank))
@@ -332,6 +343,8 @@ def _fail(how: str) -> None:
         os._exit(3)
     if how == "sigkill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "sigstop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     if how == "hang":
         threading.Event().wait()
 

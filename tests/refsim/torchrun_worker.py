@@ -1,0 +1,29 @@
+"""Run under torchrun: a program of the tests on two ranks, with the command line's report of what goes wrong.
+
+torchrun --nproc-per-node 2 -m tests.refsim.torchrun_worker PROGRAM TIMEOUT_S ARGUMENTS_AS_JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from refsim.cli import process
+from refsim.errors import RankFailure
+from refsim.options import RunOptions
+from refsim.runtime import launch
+
+
+def main(program: str, timeout_s: str, arguments: str) -> int:
+    options = RunOptions.of(mesh="n300", parallel="sp2", timeout_s=float(timeout_s))
+    try:
+        result = launch.execute(f"tests.refsim.programs:{program}", options, json.loads(arguments))
+    except RankFailure as e:
+        return process.rank_failed(e)
+    if result is not None:
+        print(json.dumps(result.values))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
