@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parity.policies import POLICIES, Clock, critical_lag, explore, program, prove, seeded_stalls, simulate
+from parity.policies import POLICIES, Clock, Fabric, critical_lag, explore, program, prove, seeded_stalls, simulate
+from refsim.errors import UserError
+from refsim.mesh import Topology
 
-__all__ = ["POLICIES", "Verdict", "judge", "markdown", "replayed"]
+__all__ = ["FABRICS", "POLICIES", "RING", "Verdict", "judge", "markdown", "replayed"]
+RING = Fabric()
+FABRICS = (
+    Fabric(links=2),
+    Fabric(workers=True),
+    Fabric(Topology.LINEAR),
+    Fabric(Topology.LINEAR, workers=True),
+    Fabric(split=True),
+    Fabric(links=2, split=True, workers=True),
+)
+_OF_RING = ("upstream", "barrier", "alternate", "slots", "credit")  # in the first tables, which are of one ring
 _EXHAUSTIVE = ((2, "KV"), (3, "K"))
 _EXHAUSTIVE_LAYERS = 3
 _RANKS = (2, 4, 8)
 _RESTS = (0.0, 1.0, 4.0)
 _SEEDS = 300
+_FABRIC_RANKS, _FABRIC_SEEDS, _FABRIC_STATES = 4, 60, 30_000
 MARKS = "<!-- refsim schedules policy --markdown -->", "<!-- end -->"
 
 
@@ -22,10 +35,11 @@ def longest_stall(ranks: int) -> float:
 
 @dataclass
 class Verdict:
-    """What became of one policy on one ring size."""
+    """What became of one policy on one fabric of one size."""
 
     policy: str
     ranks: int
+    fabric: str
     hazards: list[str]
     explored: str
     states: int
@@ -39,7 +53,9 @@ class Verdict:
         return not (self.hazards or self.explored or self.wrong_seeds)
 
     def __str__(self) -> str:
-        lines = [f"{self.policy}, {self.ranks} ranks: {'safe under every delay' if self.safe else 'UNSAFE'}"]
+        lines = [
+            f"{self.policy}, {self.ranks} ranks, {self.fabric}: {'safe under every delay' if self.safe else 'UNSAFE'}"
+        ]
         lines.append(f"  happens-before: {len(self.hazards)} pairs of uses that nothing orders")
         lines += [f"    for example {self.hazards[0]}"] if self.hazards else []
         ranks, _, tensors = _small(self.ranks)
@@ -48,33 +64,34 @@ class Verdict:
         lines.append(f"  {self.seeds} seeded schedules: {len(self.wrong_seeds)} give a read the wrong bytes")
         if self.wrong_seeds:
             lines.append(f"    {self.first_wrong}")
-            seed, more = self.wrong_seeds[0], f" --ranks {self.ranks}" if self.ranks != 4 else ""
-            lines.append(f"    replay: refsim schedules policy {self.policy} --replay {seed}{more}")
+            lines.append(f"    replay: the same command with --replay {self.wrong_seeds[0]}")
         if self.lag is not None:
             lines.append(f"  unsafe once a rank is {self.lag:.2f} attention steps late after its first sends")
         return "\n".join(lines)
 
 
-def judge(policy: str, ranks: int, seeds: int = _SEEDS) -> Verdict:
+def judge(policy: str, ranks: int, seeds: int = _SEEDS, fabric: Fabric = RING) -> Verdict:
     """All three readings of a policy.
 
     Raises:
-        UserError: there is no such policy.
+        UserError: there is no such policy, it is not made for the fabric, or the fabric has too many states to search.
     """
-    programs = program(policy, ranks)
-    small = explore(program(policy, *_small(ranks)))
+    programs = program(policy, ranks, fabric=fabric)
+    size, layers, tensors = _small(ranks if fabric == RING else 2)
+    small = explore(program(policy, size, layers, tensors if fabric == RING else "K", fabric))
     simulated = {seed: simulate(programs, seeded_stalls(programs, seed, longest_stall(ranks))) for seed in range(seeds)}
     wrong = [seed for seed, run in simulated.items() if run.wrong]
     return Verdict(
         policy,
         ranks,
+        str(fabric),
         [str(hazard) for hazard in prove(programs)],
         small.wrong,
         small.states,
         seeds,
         wrong,
         simulated[wrong[0]].wrong if wrong else "",
-        critical_lag(policy, ranks, Clock()),
+        critical_lag(policy, ranks, Clock(), fabric=fabric),
     )
 
 
@@ -84,12 +101,12 @@ def _small(ranks: int) -> tuple[int, int, str]:
     return size, _EXHAUSTIVE_LAYERS, tensors
 
 
-def replayed(policy: str, ranks: int, seed: int) -> tuple[list[str], bool]:
+def replayed(policy: str, ranks: int, seed: int, fabric: Fabric = RING) -> tuple[list[str], bool]:
     """The schedule of a seed: its stalls, one line per operation, and what goes wrong."""
-    programs = program(policy, ranks)
+    programs = program(policy, ranks, fabric=fabric)
     stalls = seeded_stalls(programs, seed, longest_stall(ranks))
     run = simulate(programs, stalls)
-    lines = [f"rank {r} is {by:.2f} late before: {programs[r][i]}" for (r, i), by in sorted(stalls.items())]
+    lines = [f"{programs[at]} is {by:.2f} late before: {programs[at].ops[i]}" for (at, i), by in sorted(stalls.items())]
     lines += [f"{when:8.2f}  {line}" for when, line in run.lines]
     lines.append(f"WRONG: {run.wrong}" if run.wrong else "every read gets the bytes it wants")
     return lines, bool(run.wrong)
@@ -97,8 +114,8 @@ def replayed(policy: str, ranks: int, seed: int) -> tuple[list[str], bool]:
 
 def markdown() -> str:
     """The generated part of ``docs/buffers.md``; the same text every time."""
-    sampled = [sampled_row(policy, ranks) for policy in POLICIES for ranks in _RANKS]
-    explored = [explored_row(policy, ranks, tensors) for policy in POLICIES for ranks, tensors in _EXHAUSTIVE]
+    sampled = [sampled_row(policy, ranks) for policy in _OF_RING for ranks in _RANKS]
+    explored = [explored_row(policy, ranks, tensors) for policy in _OF_RING for ranks, tensors in _EXHAUSTIVE]
     lags = [lag_row(policy, ranks) for policy in ("upstream", "slots") for ranks in _RANKS]
     return "\n".join(
         [
@@ -113,6 +130,10 @@ def markdown() -> str:
             f"| policy | ranks | {' | '.join(f'rest {rest:g}' for rest in _RESTS)} |",
             "|---|---:|---:|---:|---:|",
             *lags,
+            "",
+            f"| policy | fabric | unordered pairs | wrong of {_FABRIC_SEEDS} seeded schedules | search | verdict |",
+            "|---|---|---:|---:|---|---|",
+            *(fabric_row(policy, fabric) for fabric in FABRICS for policy in POLICIES if suits(policy, fabric)),
             "",
         ]
     )
@@ -136,3 +157,22 @@ def explored_row(policy: str, ranks: int, tensors: str) -> str:
 def lag_row(policy: str, ranks: int) -> str:
     lags = [critical_lag(policy, ranks, Clock(rest=rest)) for rest in _RESTS]
     return f"| {policy} | {ranks} | {' | '.join('none' if lag is None else f'{lag:.2f}' for lag in lags)} |"
+
+
+def suits(policy: str, fabric: Fabric) -> bool:
+    """Whether a policy is made for a fabric."""
+    return policy not in ("slots", "credit") or not (fabric.workers or fabric.split)
+
+
+def fabric_row(policy: str, fabric: Fabric) -> str:
+    """Four ranks by happens-before and by schedules, two ranks and one tensor by search, where that is feasible."""
+    threads = program(policy, _FABRIC_RANKS, fabric=fabric)
+    pairs = len(prove(threads))
+    stalls = (seeded_stalls(threads, seed, longest_stall(_FABRIC_RANKS)) for seed in range(_FABRIC_SEEDS))
+    wrong = sum(bool(simulate(threads, stall).wrong) for stall in stalls)
+    try:
+        found = explore(program(policy, 2, _EXHAUSTIVE_LAYERS, "K", fabric), _FABRIC_STATES)
+        search = f"wrong after {len(found.schedule)} events" if found.wrong else f"all {found.states} states right"
+    except UserError:
+        search = f"more than {_FABRIC_STATES} states"
+    return f"| {policy} | {fabric} | {pairs} | {wrong} | {search} | {'unsafe' if pairs or wrong else 'safe'} |"

@@ -93,9 +93,13 @@ def replay(
 @app.command("policy")
 def policy(
     name: Annotated[
-        str | None, typer.Argument(help="upstream, barrier, alternate, slots or credit; none: all.")
+        str | None,
+        typer.Argument(help="upstream, barrier, alternate, slots, credit, fused, fused_synced or no_wait; none: all."),
     ] = None,
     ranks: Annotated[int, typer.Option(min=2, max=64, help="Members of the ring.")] = 4,
+    fabric: Annotated[
+        str, typer.Option(help="ring, line or split ring; then, with commas, 2 links (or more), workers.")
+    ] = "ring",
     replay: Annotated[int | None, typer.Option(min=0, help="Print the schedule of this seed, step by step.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Seeded schedules to sample.")] = 1000,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/buffers.md.")] = False,
@@ -103,20 +107,23 @@ def policy(
 ) -> None:
     """Model-check how a ring reuses its buffers over layers; exit code 1 if a policy asked for by name is unsafe."""
     from parity import policy_report as report
+    from parity.policies import Fabric
     from refsim.errors import UserError
 
+    over = Fabric.of(fabric)
     if markdown:
         typer.echo(report.markdown(), nl=False)
         return
     if replay is not None:
         if name is None:
             raise UserError("--replay needs the name of a policy, for example: refsim schedules policy upstream.")
-        lines, wrong = report.replayed(name, ranks, replay)
+        lines, wrong = report.replayed(name, ranks, replay, over)
         typer.echo("\n".join(lines))
         if wrong:
             raise typer.Exit(1)
         return
-    verdicts = [report.judge(one, ranks, seeds) for one in ([name] if name else report.POLICIES)]
+    names = [name] if name else [one for one in report.POLICIES if report.suits(one, over)]
+    verdicts = [report.judge(one, ranks, seeds, over) for one in names]
     if as_json:
         typer.echo(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
     else:

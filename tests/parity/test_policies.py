@@ -4,12 +4,33 @@ from pathlib import Path
 
 import pytest
 
-from parity.policies import POLICIES, Clock, critical_lag, explore, program, prove, seeded_stalls, simulate
-from parity.policy_report import MARKS, explored_row, lag_row, replayed, sampled_row
+from parity.policies import (
+    POLICIES,
+    Clock,
+    Fabric,
+    Thread,
+    critical_lag,
+    explore,
+    program,
+    prove,
+    seeded_stalls,
+    simulate,
+)
+from parity.policy_report import FABRICS, MARKS, explored_row, fabric_row, lag_row, replayed, sampled_row, suits
 from refsim.errors import UserError
+from refsim.mesh import Topology
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "buffers.md"
-SAFE = {"upstream": False, "barrier": True, "alternate": True, "slots": False, "credit": True}
+SAFE = {
+    "upstream": False,
+    "barrier": True,
+    "alternate": True,
+    "slots": False,
+    "credit": True,
+    "fused": False,
+    "fused_synced": True,
+    "no_wait": False,
+}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -21,10 +42,63 @@ def test_proof_search_and_samples_agree(policy):
         assert readings == [SAFE[policy]] * 3
 
 
+@pytest.mark.parametrize("fabric", FABRICS, ids=str)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_readings_agree_on_every_fabric(policy, fabric):
+    if not suits(policy, fabric):
+        with pytest.raises(UserError, match="neither workers nor a split ring"):
+            program(policy, 2, fabric=fabric)
+        return
+    assert [not prove(program(policy, ranks, 3, fabric=fabric)) for ranks in (2, 3)] == [SAFE[policy]] * 2
+    threads = program(policy, 2, 3, fabric=fabric)
+    assert (not any(simulate(threads, seeded_stalls(threads, seed, 12)).wrong for seed in range(20))) == SAFE[policy]
+    if fabric.links * (1 + fabric.workers) * (1 + (fabric.topology is Topology.LINEAR)) <= 2:
+        assert (not explore(program(policy, 2, 3, "K", fabric)).wrong) == SAFE[policy]
+
+
+@pytest.mark.parametrize("fabric", [Fabric(), *FABRICS], ids=str)
+def test_a_fabric_is_read_from_its_text(fabric):
+    assert Fabric.of(str(fabric)) == fabric
+
+
+@pytest.mark.parametrize("text", ["", "torus", "ring, links", "line, 0 links", "ring, worker", "2 links"])
+def test_what_is_no_fabric_is_refused(text):
+    with pytest.raises(UserError, match="begin with ring, line or split ring"):
+        Fabric.of(text)
+
+
+def test_a_fused_gather_goes_wrong_as_soon_as_a_device_lags_by_less_than_a_step():
+    """Its gather lands in memory that the operation before it still reads on the device that is late."""
+    assert critical_lag("fused", 4, Clock()) < 1
+    assert critical_lag("fused_synced", 4, Clock()) is None
+    wrong = explore(program("fused", 2, 3)).wrong
+    assert "X[shard 0] overwrites rank 1's buffer under rank 1's read of layer 0, step -1" in wrong
+
+
+def test_a_split_ring_that_waits_for_one_piece_too_few_reads_what_has_not_arrived():
+    hazards = prove(program("no_wait", 4, 3, fabric=Fabric(split=True)))
+    assert "read-before-written" in {hazard.kind for hazard in hazards}
+    assert not prove(program("alternate", 4, 3, fabric=Fabric(split=True)))
+
+
+def test_of_an_even_split_ring_the_farthest_shard_comes_half_from_either_side():
+    threads = program("alternate", 4, 3, "K", Fabric(split=True))
+    into_0 = [op for t in threads for op in t.ops if op.kind == "send" and op.link.to == 0 and op.layer == 0]
+    assert sorted((op.link.source, op.place.region) for op in into_0) == [
+        (1, 2),
+        (1, 3),
+        (1, 5),
+        (3, 4),
+        (3, 6),
+        (3, 7),
+    ]
+
+
 def test_the_search_knows_a_deadlock():
     """Both wait for an arrival before they send."""
-    programs = [sorted(ops, key=lambda op: (op.layer, op.kind != "arrived")) for ops in program("credit", 2, 3, "K")]
-    assert explore(programs).wrong == "all ranks wait for each other"
+    threads = program("credit", 2, 3, "K")
+    late = [Thread(t.rank, sorted(t.ops, key=lambda op: (op.layer, op.kind != "arrived"))) for t in threads]
+    assert explore(late).wrong == "all ranks wait for each other"
 
 
 def test_the_search_is_bounded():
@@ -57,6 +131,9 @@ def test_what_does_not_exist_is_refused(policy, ranks):
 def test_figures_in_the_docs_are_those_of_the_command():
     text = DOC.read_text(encoding="utf-8")
     generated = text[text.index(MARKS[0]) : text.index(MARKS[1])].splitlines()
-    rows = [sampled_row(policy, 2) for policy in POLICIES] + [explored_row(policy, 2, "KV") for policy in POLICIES]
+    of_ring = [policy for policy in POLICIES if f"| {policy} | 2 ranks" in text]
+    assert len(of_ring) == 5
+    rows = [sampled_row(policy, 2) for policy in of_ring] + [explored_row(policy, 2, "KV") for policy in of_ring]
+    rows += [fabric_row(policy, fabric) for policy in ("upstream", "fused") for fabric in FABRICS[::2]]
     for row in [*rows, lag_row("upstream", 2), lag_row("slots", 4)]:
         assert row in generated

@@ -1,0 +1,36 @@
+"""Buffer policies of ring attention and of fused gathers, model-checked: which of them survive every delay?
+
+A policy is a program per thread of every device of a mesh axis: a device writes shards into buffers of its neighbours
+over ordered links, computes on what has arrived, and goes on to the next layer. Nothing else synchronises the devices,
+as nothing else does along the sequence axis of a transformer. What the programs are stands in ``gathered`` and
+``slotted``; on which topology, with how many links and threads, says ``operations.Fabric``.
+
+Judged in three ways that must agree:
+    proof   vector clocks over the program (``refsim.runtime.hazards``): holds for every delay
+    search  breadth-first over all interleavings of a few devices: the shortest schedule that goes wrong
+    clock   seeded delays on a clock, any size: which read gets bytes of the wrong layer, and from what lag on
+"""
+
+from parity.policies.clock import Clock, Simulated, critical_lag, seeded_stalls, simulate
+from parity.policies.operations import Fabric, Op, Program, Thread
+from parity.policies.program import LAYERS, POLICIES, program
+from parity.policies.proof import prove
+from parity.policies.search import Explored, explore
+
+__all__ = [
+    "LAYERS",
+    "POLICIES",
+    "Clock",
+    "Explored",
+    "Fabric",
+    "Op",
+    "Program",
+    "Simulated",
+    "Thread",
+    "critical_lag",
+    "explore",
+    "program",
+    "prove",
+    "seeded_stalls",
+    "simulate",
+]

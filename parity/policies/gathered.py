@@ -1,0 +1,165 @@
+"""Policies that gather every shard into a buffer of all shards, which the next layer, or the one after, uses again.
+
+upstream      one gathered buffer per tensor, no barrier (facts read from tt_dit's code)
+barrier       the same with a barrier along the axis at the end of every call
+alternate     two per tensor, used by every other layer
+fused         all-gather + matmul in one operation: gathers into memory that the operation before has just read
+fused_synced  the same with a barrier in front, as a test has that synchronizes in every iteration
+no_wait       as alternate, but nobody waits for the last piece: a semaphore that counts the local shard, too
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from parity.policies.operations import Fabric, Link, Op, Place, Stream, Thread, steps, streams
+
+
+@dataclass
+class _Call:
+    """One layer's gather on one rank: how its operations are named, and what has travelled so far on every link."""
+
+    policy: str
+    rank: int
+    ranks: int
+    tensors: str
+    fabric: Fabric
+    layer: int = 0
+    sent: Counter[Link] = field(default_factory=Counter)
+    arrived: Counter[Link] = field(default_factory=Counter)
+
+    @property
+    def passing(self) -> list[Stream]:
+        return streams(self.rank, self.ranks, self.fabric)
+
+    @property
+    def last(self) -> int:
+        return max(steps(self.passing))
+
+    def place(self, tensor: str, shard: int, piece: int) -> Place:
+        twice = self.policy in ("alternate", "no_wait")
+        return Place(f"{tensor}{self.layer % 2}" if twice else tensor, shard * self.fabric.slices + piece)
+
+    def arrivals(self, stream: Stream, step: int, lane: int, *, short: bool = False) -> Iterator[Op]:
+        """Wait for the pieces of ``step``; ``short`` of the last one."""
+        if step and stream.shard(step) is not None:
+            link = stream.link(lane, incoming=True)
+            self.arrived[link] += len(self.tensors) * len(stream.slices(step, lane))
+            yield Op("arrived", self.layer, step, n=self.arrived[link] - short, link=link)
+
+    def sends(self, stream: Stream, step: int, lane: int) -> Iterator[Op]:
+        """Send the pieces of ``step`` on, out of the buffer, or out of the input if they are this rank's own."""
+        if stream.passes_on(step):
+            shard, link = stream.shard(step), stream.link(lane, incoming=False)
+            for tensor in self.tensors:
+                for piece in stream.slices(step + 1, lane):
+                    place = self.place(tensor, shard, piece)
+                    self.sent[link] += 1
+                    out = place if step else None
+                    yield Op("send", self.layer, step, place, (self.layer, shard), out, link=link)
+
+    def reads(self, step: int) -> Iterator[Op]:
+        """Compute on what came at ``step``; the local shard is read from the input."""
+        if not step:
+            yield Op("work", self.layer, step, n=1)
+            return
+        for stream in self.passing:
+            shard = stream.shard(step)
+            pieces = [piece for lane in range(self.fabric.links) for piece in stream.slices(step, lane)]
+            if shard is not None:
+                for tensor in self.tensors:
+                    for piece in pieces:
+                        place, n = self.place(tensor, shard, piece), len(self.tensors) * self.fabric.slices
+                        yield Op("read", self.layer, step, place, (self.layer, shard), n=n)
+
+    def finish(self, link: Link) -> Op:
+        return Op("sent", self.layer, self.last, n=self.sent[link], link=link)
+
+    def barrier(self, name: str, step: int) -> Iterator[Op]:
+        everyone = tuple(f"{name} {rank}" for rank in range(self.ranks))
+        yield Op("signal", self.layer, step, n=self.layer, flags=(everyone[self.rank],))
+        yield Op("wait", self.layer, step, n=self.layer, flags=everyone)
+
+    def before(self) -> Iterator[Op]:
+        """What comes before the gather: a fused one gets the memory of what the operation before it reads."""
+        if self.policy.startswith("fused"):
+            whole = [self.place("X", shard, p) for shard in range(self.ranks) for p in range(self.fabric.slices)]
+            for kind in ("write", "read"):
+                for place in whole:
+                    yield Op(kind, self.layer, -1, place, (self.layer, self.rank), n=len(whole))
+        if self.policy == "fused_synced":
+            yield from self.barrier("before", -1)
+
+    def after(self) -> Iterator[Op]:
+        if self.policy == "barrier":
+            yield from self.barrier("end", self.last)
+        yield Op("work", self.layer, self.last)
+
+
+def gathered(policy: str, rank: int, ranks: int, layers: int, tensors: str, fabric: Fabric) -> list[Thread]:
+    """Return the threads of one rank."""
+    build = _with_workers if fabric.workers else _alone
+    return build(_Call(policy, rank, ranks, tensors, fabric), layers)
+
+
+def _alone(call: _Call, layers: int) -> list[Thread]:
+    """One thread does all: it waits, sends on, and computes, step by step."""
+    ops: list[Op] = []
+    lanes = range(call.fabric.links)
+    for call.layer in range(layers):
+        ops += call.before()
+        for step in steps(call.passing):
+            short = call.policy == "no_wait" and step == call.last
+            for stream in call.passing:
+                for lane in lanes:
+                    ops += call.arrivals(stream, step, lane, short=short)
+            for stream in call.passing:
+                for lane in lanes:
+                    ops += call.sends(stream, step, lane)
+            ops += call.reads(step)
+        ops += [call.finish(link) for link in call.sent]
+        ops += call.after()
+    return [Thread(call.rank, ops)]
+
+
+def _with_workers(call: _Call, layers: int) -> list[Thread]:
+    """The computing thread starts the workers of a call and ends it when all of them have."""
+    lanes = range(call.fabric.links)
+    compute = Thread(call.rank)
+    workers = {
+        (stream, lane): Thread(call.rank, name=f"worker {lane}{'>' if stream.direction > 0 else '<'}")
+        for stream in call.passing
+        for lane in lanes
+    }
+    ended = tuple(f"rank {call.rank} {thread.name}" for thread in workers.values())
+    go = (f"rank {call.rank} go",)
+    mine = {key: _Call(call.policy, call.rank, call.ranks, call.tensors, call.fabric) for key in workers}
+    for call.layer in range(layers):
+        compute.ops += call.before()
+        compute.ops.append(Op("signal", call.layer, 0, n=call.layer, flags=go))
+        for step in steps(call.passing):
+            short = call.policy == "no_wait" and step == call.last
+            for stream in call.passing:
+                for lane in lanes:
+                    compute.ops += call.arrivals(stream, step, lane, short=short)
+            compute.ops += call.reads(step)
+        for (stream, lane), thread in workers.items():
+            own = mine[stream, lane]
+            own.layer = call.layer
+            thread.ops.append(Op("wait", call.layer, 0, n=call.layer, flags=go))
+            for step in range(stream.hops):
+                if stream.passes_on(step):
+                    thread.ops += [*own.arrivals(stream, step, lane), *own.sends(stream, step, lane)]
+            # what this rank does not pass on arrives all the same
+            for step in range(1, stream.hops + 1):
+                if not stream.passes_on(step) and stream.shard(step) is not None:
+                    link = stream.link(lane, incoming=True)
+                    own.arrived[link] += len(call.tensors) * len(stream.slices(step, lane))
+            thread.ops += [own.finish(link) for link in own.sent]
+            flag = (f"rank {call.rank} {thread.name}",)
+            thread.ops.append(Op("signal", call.layer, call.last, n=call.layer, flags=flag))
+        compute.ops.append(Op("wait", call.layer, call.last, n=call.layer, flags=ended))
+        compute.ops += call.after()
+    return [compute, *workers.values()]
