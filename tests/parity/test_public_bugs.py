@@ -1,0 +1,35 @@
+"""Public bugs: each replay exists and shows its bug, and the page says how many are found."""
+
+from pathlib import Path
+
+import pytest
+
+from parity.faults import ref, ttnn
+from parity.policies import Fabric, program, prove
+from parity.public_bugs import BUGS, found, markdown
+from tests.refsim.runtime.test_hazards import FOUND
+
+DOC = Path(__file__).resolve().parents[2] / "docs" / "public_bugs.md"
+
+
+@pytest.mark.parametrize("bug", found(), ids=lambda bug: bug.thread)
+def test_a_replay_shows_its_bug(bug):
+    """Faults are run by their own session, which fails for one that nothing catches; here they have to be in it."""
+    if bug.kind == "policy":
+        fabric = Fabric(split=True, workers=True) if bug.replay == "no_wait" else Fabric()
+        assert prove(program(bug.replay, 4, 3, fabric=fabric))
+    elif bug.kind == "fault":
+        assert bug.replay in {**ref.ref_faults(), **ttnn.ttnn_faults()}
+    else:
+        assert bug.replay in FOUND
+
+
+def test_what_is_not_found_says_why():
+    assert all(bug.note for bug in BUGS)
+    assert all(not bug.replay for bug in BUGS if not bug.kind)
+    assert len({bug.thread for bug in BUGS}) == len(BUGS)
+
+
+def test_the_page_is_the_table():
+    assert len(found()) == 19
+    assert DOC.read_text(encoding="utf-8").endswith(markdown())
