@@ -47,6 +47,7 @@ ON_T3K = cases_of(
     "prop_norm",
     "prop_norm_distributed",
     "prop_routing",
+    "prop_shapes",
     "prop_reduction",
     "refusals",
     "rope",
