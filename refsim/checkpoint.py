@@ -8,7 +8,6 @@ file outside the folder is opened.
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -21,12 +20,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from refsim.errors import UserError
+from refsim.finite import first_not_finite
 from refsim.given import refuse_unreadable
+from refsim.schema import read_object
 
 _STEMS = ("diffusion_pytorch_model", "model")
 """What diffusers and transformers call the file of weights."""
 _DTYPES = ("F64", "F32", "F16", "BF16")
-_MOST_JSON_BYTES = 64 << 20
 Range = tuple[int, int]
 
 
@@ -70,6 +70,13 @@ class Checkpoint:
         first = named[0] if isinstance(named, list) and named else None
         return str(self.config.get("_class_name", first))
 
+    def as_config(self, kind: Any) -> Any:
+        """Return ``kind.from_dict(config)``; where it refuses a value, the sentence says in which folder."""
+        try:
+            return kind.from_dict(self.config)
+        except UserError as e:
+            raise UserError(f"checkpoint '{self.folder}': {e}") from e
+
     @property
     def names(self) -> set[str]:
         return set(self._where)
@@ -101,18 +108,7 @@ class Checkpoint:
             raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
 
     def _read_json(self, file: str) -> dict[str, Any]:
-        path = self._path(file)
-        try:
-            if path.stat().st_size > _MOST_JSON_BYTES:
-                raise ValueError(f"larger than {_MOST_JSON_BYTES >> 20} MiB")
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except RecursionError as e:
-            raise UserError(f"'{path}' is not valid JSON (nested too deeply).") from e
-        except (OSError, ValueError) as e:
-            raise UserError(f"'{path}' is not valid JSON ({e}).") from e
-        if not isinstance(value, dict):
-            raise UserError(f"'{path}' does not hold a JSON object.")
-        return value
+        return read_object(self._path(file))
 
 
 class Weights:
@@ -145,7 +141,8 @@ class Weights:
             ranges: (start, stop) per leading dim, None for all of it; lanes beyond the shape are zeros (padding).
 
         Raises:
-            UserError: the tensor is missing, has another shape or is not of floating point (8 bits are quantised).
+            UserError: the tensor is missing, has another shape, is not of floating point (8 bits are quantised), or
+                holds NaN or infinity once converted.
         """
         if name not in self._checkpoint.names:
             raise UserError(f"checkpoint '{self._checkpoint.folder}' lacks '{name}', which its config asks for.")
@@ -164,10 +161,21 @@ class Weights:
             return torch.empty([b - a for a, b in wanted], dtype=self._dtype, device="meta")
         real = [(min(a, size), min(b, size)) for (a, b), size in zip(wanted, shape, strict=True)]
         tensor = lazy[tuple(slice(a, b) for a, b in real)].to(self._dtype)
+        self._check_finite(name, tensor, [a for a, _ in real])
         missing = [(b - a) - (rb - ra) for (a, b), (ra, rb) in zip(wanted, real, strict=True)]
         if any(missing):
             tensor = F.pad(tensor, [n for lanes in reversed(missing) for n in (0, lanes)])
         return tensor
+
+    def _check_finite(self, name: str, tensor: Tensor, starts: list[int]) -> None:
+        """Raise ``UserError`` if a slice that begins at ``starts`` holds NaN or infinity in the storage dtype."""
+        index = first_not_finite(tensor)
+        if index is not None:
+            place = tuple(start + i for start, i in zip(starts, index, strict=True))
+            raise UserError(
+                f"'{name}' in checkpoint '{self._checkpoint.folder}' is not finite at {place} as "
+                f"{str(self._dtype).removeprefix('torch.')}; weights must be finite numbers of that dtype."
+            )
 
     def leave(self, *prefixes: str) -> None:
         """Say that tensors with these prefixes are not needed here (an autoencoder's encoder when decoding)."""

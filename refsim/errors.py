@@ -27,6 +27,10 @@ class InvariantError(RefsimError):
     """Something that holds in every correct run did not hold."""
 
 
+class NotFiniteError(RefsimError):
+    """An answer holds NaN or infinity."""
+
+
 class CommError(RefsimError):
     """A transfer failed or timed out; ``peer`` tells the culprit from its victims."""
 

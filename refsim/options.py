@@ -35,6 +35,13 @@ VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
 DEFAULT_TIMEOUT_S = 300.0
 _MAX_TIMEOUT_S = 1e6
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+_EXAMPLE = {
+    "mesh": "t3k",
+    "parallel": "cfg2_sp2_tp2",
+    "attention": "ring, ulysses or usp",
+    "ring": "a whole number",
+    "ulysses": "a whole number",
+}
 _FACTORS = ("attention", "ring", "ulysses")
 
 
@@ -86,6 +93,12 @@ class RunOptions:
     detect_hazards: bool = True
 
     def __post_init__(self) -> None:
+        for name, kind in (("mesh", MeshSpec), ("parallel", DiTParallelConfig)):
+            if not isinstance(getattr(self, name), kind):
+                raise UserError(f"{name} is {getattr(self, name)!r}; give a name, as in RunOptions.of({name}=...).")
+        for name in ("pad_heads", "trace", "detect_hazards"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name} is true or false, not {getattr(self, name)!r}.")
         if self.parallel.num_devices != self.mesh.num_devices:
             raise UserError(
                 f"{self.parallel} uses {self.parallel.num_devices} devices but mesh {self.mesh} has "
@@ -106,10 +119,12 @@ class RunOptions:
             raise UserError(
                 f"weights in {self.weights_dtype} are for ttnn; choose a ttnn backend or leave out --weights-dtype."
             )
-        if not all(isinstance(n, int) and n >= 1 for n in (self.q_chunk_size, self.k_chunk_size)):
+        chunks = self.q_chunk_size, self.k_chunk_size
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in chunks):
             raise UserError(f"chunk sizes are 1 or more, not {self.q_chunk_size} and {self.k_chunk_size}.")
-        if not 0 < self.timeout_s < _MAX_TIMEOUT_S:
-            raise UserError(f"the timeout is a number of seconds above 0, not {self.timeout_s:g}.")
+        number = isinstance(self.timeout_s, int | float) and not isinstance(self.timeout_s, bool)
+        if not (number and 0 < self.timeout_s < _MAX_TIMEOUT_S):
+            raise UserError(f"the timeout is a number of seconds above 0, not {self.timeout_s}.")
 
     @classmethod
     def of(
@@ -131,9 +146,15 @@ class RunOptions:
         Raises:
             UserError: an option that does not exist, or a value that does not fit.
         """
+        for name, value, kinds in (("mesh", mesh, str | MeshSpec), ("parallel", parallel, str | DiTParallelConfig)):
+            if not isinstance(value, kinds):
+                raise UserError(f"{name} is {value!r}; it must be a text, such as {_EXAMPLE[name]}.")
         spec = get_mesh(mesh)
         factors = {name: given.pop(name) for name in _FACTORS if name in given}
         known = [f.name for f in fields(cls) if f.name not in ("mesh", "parallel")]
+        for name, value in factors.items():
+            if value is not None and type(value) is not (str if name == "attention" else int):
+                raise UserError(f"{name} is {value!r}; it must be {_EXAMPLE[name]}.")
         for name in given:
             if name not in known:
                 raise UserError(f"option '{name}' does not exist; a run takes {', '.join([*_FACTORS, *known])}.")

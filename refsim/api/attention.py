@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, as_options
 from refsim.api.validate import check_attention_tensors, refuse_uneven_heads
 from refsim.errors import UserError
@@ -46,6 +47,7 @@ def simulate_attention(
 
     Raises:
         UserError: shapes, factors or values that do not fit.
+        NotFiniteError: the answer holds NaN or infinity.
         RankFailure: a rank died, raised or hung.
     """
     tensors = {"q": q, "k": k, "v": v}
@@ -54,7 +56,7 @@ def simulate_attention(
     prompt = dict(zip(names, joint, strict=True)) if joint is not None else apart
     tensors |= {name: x for name, x in prompt.items() if x is not None}
     if options is None:
-        options = attention_options(scheme, **{"dtype": q.dtype, **given})
+        options = attention_options(scheme, **{"dtype": getattr(q, "dtype", None), **given})
         given = {}
     result = attention_result(tensors, options=options, logical_n=logical_n, **given)
     return result.tensors["out"], result.tensors.get("joint_out"), result.tensors["lse"]
@@ -70,9 +72,12 @@ def attention_result(
         options, given: a :class:`RunOptions`, or its keywords with ``scheme``.
     """
     if options is None and "scheme" in given:
-        options, given = attention_options(given.pop("scheme"), **{"dtype": tensors["q"].dtype, **given}), {}
+        options, given = (
+            attention_options(given.pop("scheme"), **{"dtype": getattr(tensors["q"], "dtype", None), **given}),
+            {},
+        )
     options = as_options(options, given)
-    check_attention_tensors(tensors)
+    check_attention_tensors(tensors, options.storage)
     n = tensors["q"].shape[2]
     rows = n if logical_n is None else logical_n
     if not 1 <= rows <= n:
@@ -82,6 +87,7 @@ def attention_result(
     with as_file({k: t.to(options.storage) for k, t in tensors.items()}) as path:
         arguments = {"inputs": str(path), "logical_n": rows}
         result = launch.execute("refsim.pipelines.attention:program", options, arguments)
+    check_answer(result, options)
     if result is None:
         raise UserError("simulate_attention answers on rank 0 only; under torchrun use refsim run.")
     return result

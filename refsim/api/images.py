@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim import output
+from refsim.api.answer import check_answer, check_tensors
 from refsim.api.inputs import as_file, as_options
 from refsim.checkpoint import Checkpoint
 from refsim.config import parse_parallel
@@ -145,11 +146,15 @@ def generate_images(
     pipeline = find_pipeline(root)
     _check_request(pipeline, root, request, options)
     pipeline.check(root, Device(options))
-    with as_file(pipeline.prepare(root, request)) as inputs:
+    tensors = pipeline.prepare(root, request)
+    pipeline.scheduler(root, request, tensors)  # says here, before any rank is started, what it cannot do
+    with as_file(tensors) as inputs:
         arguments = {"folder": str(root), "inputs": str(inputs), "request": asdict(request)}
         result = (backend or run_on_ranks)(arguments, options, progress)
         if result is None:
             return None
+        if backend is not None and not options.fault:
+            check_tensors(result.tensors, f"it was computed on {options.backend}")
         found = _generated(result, pipeline.fps)
         if check:
             other, against = _to_check_against(options, backend)
@@ -161,6 +166,7 @@ def generate_images(
 def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran | None:
     """Run a pipeline on refsim's own ranks; see :data:`Backend`."""
     result = launch.execute(_PROGRAM, options, arguments, progress=progress)
+    check_answer(result, options)
     if result is None:
         return None
     return Ran(

@@ -10,6 +10,7 @@ import safetensors.torch
 from torch import Tensor
 
 from refsim import output
+from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, as_options
 from refsim.api.validate import check_run
 from refsim.options import RunOptions
@@ -44,6 +45,7 @@ def run(
 
     Raises:
         UserError: anything that does not fit, found before a rank is started where possible.
+        NotFiniteError: the answer holds NaN or infinity.
         RankFailure: a rank died, raised or hung.
     """
     options = as_options(options, given)
@@ -56,6 +58,7 @@ def run(
         check_run(checkpoint, Path(inputs), options, guidance=guidance)
         arguments = {"checkpoint": str(checkpoint), "inputs": str(inputs), "guidance": guidance}
         result = launch.execute("refsim.pipelines.transformer:program", options, arguments)
+    check_answer(result, options)
     if result is not None:
         result.value["digests"] = [value["digest"] for value in result.values]
     if result is not None and out is not None:

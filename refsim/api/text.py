@@ -5,7 +5,6 @@ The launching process is the host: it turns text into ids and ids into text; tar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,11 @@ from refsim.api.inputs import as_file, as_options
 from refsim.errors import UserError
 from refsim.given import refuse_unreadable
 from refsim.options import RunOptions
-from refsim.pipelines.request import load_tokenizer
+from refsim.pipelines.request import check_text, is_whole, load_tokenizer
 from refsim.pipelines.speculative import CACHES, Decoded, Step, load
 from refsim.runtime import launch
 from refsim.runtime.device import Device
+from refsim.schema import Count, check, read_object, short
 
 
 @dataclass(frozen=True)
@@ -153,10 +153,12 @@ def _check_request(prompts: Sequence[Sequence[int]], request: TextRequest, optio
         raise UserError(f"decoding is tensor-parallel; --parallel tp{devices} would work, not {options.parallel}.")
     if request.cache not in CACHES:
         raise UserError(f"cache '{request.cache}' does not exist; choose one of {', '.join(CACHES)}.")
-    if request.max_new_tokens < 1:
-        raise UserError(f"--max-new-tokens is 1 or more, not {request.max_new_tokens}.")
-    if not prompts or not all(len(prompt) for prompt in prompts):
+    if not is_whole(request.max_new_tokens) or request.max_new_tokens < 1:
+        raise UserError(f"--max-new-tokens is 1 or more, not {short(request.max_new_tokens)}.")
+    if not prompts or not all(isinstance(prompt, Sequence) and len(prompt) for prompt in prompts):
         raise UserError("every prompt needs at least one token.")
+    if wrong := [token for tokens in (*prompts, request.stop) for token in tokens if not is_whole(token)]:
+        raise UserError(f"a prompt and the tokens to stop at are made of ids, whole numbers, not {short(wrong[0])}.")
     if check and request.draft is None:
         raise UserError("--check compares with the target alone; give --draft DRAFT_DIR, or leave it out.")
 
@@ -174,6 +176,7 @@ class Tokenizer:
         The template is a stranger's program. transformers runs it in jinja's sandbox, which is what refuses it the rest
         of Python; ``UserError`` if it asks for that, or fails.
         """
+        check_text(prompt, "--prompt")
         if not chat:
             return list(self._tokenizer(prompt).input_ids)
         if self._tokenizer.chat_template is None:
@@ -195,11 +198,9 @@ def _stop_ids(folder: Path, tokenizer: Any) -> list[int]:
     path = folder / "generation_config.json"
     refuse_unreadable(path, "the target's file")
     if path.is_file():
-        try:
-            given = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-        except (OSError, ValueError, AttributeError) as e:
-            raise UserError(f"'{path}' is not valid JSON ({e}).") from e
-        found |= {token for token in (given if isinstance(given, list) else [given]) if type(token) is int}
+        kind = Count | tuple[Count, ...] | None
+        given = check(kind, read_object(path).get("eos_token_id"), "eos_token_id", f"'{path}'")
+        found |= set(given if isinstance(given, tuple) else () if given is None else (given,))
     return sorted(found)
 
 

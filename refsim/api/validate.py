@@ -11,6 +11,7 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
+from refsim.finite import first_not_finite
 from refsim.given import refuse_unreadable
 from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
 from refsim.models.registry import load_model, models, spec_of_checkpoint
@@ -31,8 +32,12 @@ def refuse_uneven_heads(heads: int, config: DiTParallelConfig) -> None:
         raise UserError(cannot_split_heads(heads // config.tp, config.ulysses))
 
 
-def check_attention_tensors(tensors: dict[str, Tensor]) -> None:
+def check_attention_tensors(tensors: dict[str, Tensor], storage: torch.dtype) -> None:
+    """Raise ``UserError`` for shapes that do not go together, and for what is no finite number in ``storage``."""
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
+            found = _short(tensor.dtype) if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+            raise UserError(f"{name} is {found}; it must be a tensor of {', '.join(map(_short, _FLOATS))}.")
         if tensor.ndim != 4 or 0 in tensor.shape:
             raise UserError(f"{name} must be (batch, heads, tokens, features), not {tuple(tensor.shape)}.")
     q = tensors["q"]
@@ -48,19 +53,29 @@ def check_attention_tensors(tensors: dict[str, Tensor]) -> None:
             wanted = f"({q.shape[0]}, {q.shape[1]}, tokens, {q.shape[3]})"
             raise UserError(f"{name} {tuple(shape)} must be {wanted}, the same for joint_q, joint_k and joint_v.")
     for name, tensor in tensors.items():
-        check_finite(name, tensor)
+        check_finite(name, tensor.to(storage))
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
     """Raise ``UserError`` that counts and locates what is not finite."""
-    if not tensor.is_floating_point():
-        return
-    bad = ~torch.isfinite(tensor)
-    if bad.any():
-        first = tuple(bad.nonzero()[0].tolist())
+    first = first_not_finite(tensor)
+    if first is not None:
+        count = int((~torch.isfinite(tensor)).sum())
         raise UserError(
-            f"input {name} holds {int(bad.sum())} non-finite value(s), the first at {first}; inputs must be finite."
+            f"input {name} holds {count} non-finite value(s), the first at {first}, as {_short(tensor.dtype)}; "
+            "inputs must be finite numbers of that dtype."
         )
+
+
+def check_guidance(guidance: float | None) -> None:
+    """Raise ``UserError`` unless the scale is a number that fp32 holds."""
+    number = isinstance(guidance, (int, float)) and not isinstance(guidance, bool)
+    if guidance is not None and not (number and abs(guidance) <= torch.finfo(torch.float32).max):
+        raise UserError(f"guidance is {guidance!r}; it must be a finite number.")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def check_run(
@@ -71,9 +86,10 @@ def check_run(
     guidance: float | None = None,
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
+    check_guidance(guidance)
     folder = Checkpoint(checkpoint)
     spec = spec_of_checkpoint(folder)
-    model_config = spec.config_class.from_dict(folder.config)
+    model_config = folder.as_config(spec.config_class)
     if options.vae_parallel not in spec.vae_forms:
         able = [name for s in models().all if options.vae_parallel in s.vae_forms for name in s.class_names]
         raise UserError(f"only an {' or '.join(able)} is cut by channel; leave out --vae-parallel.")
@@ -81,7 +97,7 @@ def check_run(
         refuse_uneven_heads(model_config.num_attention_heads, options.parallel)
     model = load_model(folder, Weights(folder, torch.float32, meta=True), Device(options))
     wanted = spec.model_class.input_shapes(model_config)
-    shapes = _check_inputs(inputs, wanted)
+    shapes = _check_inputs(inputs, wanted, options.storage)
     batch = named_sizes(wanted, shapes)[BATCH]
     model.check_inputs(shapes)
     check_batch(batch, options.parallel.cfg)
@@ -89,7 +105,7 @@ def check_run(
         raise UserError(f"--guidance needs a batch of negative and positive samples, not {batch} sample(s).")
 
 
-def _check_inputs(path: Path, wanted: dict[str, Dims]) -> dict[str, tuple[int, ...]]:
+def _check_inputs(path: Path, wanted: dict[str, Dims], storage: torch.dtype) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the inputs file, after checking names, shapes, dtypes and values."""
     refuse_unreadable(path, "inputs file")
     try:
@@ -109,24 +125,24 @@ def _check_inputs(path: Path, wanted: dict[str, Dims]) -> dict[str, tuple[int, .
                         f"inputs file '{path}' {verb} '{name}'; the model takes exactly {', '.join(wanted)}."
                     )
                 tensor = file.get_tensor(name)
-                shapes[name] = _check_input(name, tensor, wanted[name])
+                shapes[name] = _check_input(name, tensor, wanted[name], storage)
     except (SafetensorError, OSError, ValueError) as e:
         raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
     return shapes
 
 
-def _check_input(name: str, tensor: Tensor, wanted: Dims) -> tuple[int, ...]:
+def _check_input(name: str, tensor: Tensor, wanted: Dims, storage: torch.dtype) -> tuple[int, ...]:
     shape = tuple(tensor.shape)
     if not fits(shape, wanted):
         text = ", ".join(map(str, wanted))
         raise UserError(f"input {name} has shape {shape} but the checkpoint needs ({text}).")
     if name in _WHOLE_NUMBERS:
         if tensor.dtype not in (torch.int64, torch.int32):
-            raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be int64.")
+            raise UserError(f"input {name} is {_short(tensor.dtype)}; it must be int64.")
         return shape
     plain = (*_FLOATS, *_INTEGERS) if is_exact(wanted) else _FLOATS  # a time step may be a whole number
     if tensor.dtype not in plain:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in plain)
-        raise UserError(f"input {name} is {str(tensor.dtype).removeprefix('torch.')}; it must be one of {names}.")
-    check_finite(name, tensor)
+        names = ", ".join(map(_short, plain))
+        raise UserError(f"input {name} is {_short(tensor.dtype)}; it must be one of {names}.")
+    check_finite(name, tensor if is_exact(wanted) or not tensor.is_floating_point() else tensor.to(storage))
     return shape

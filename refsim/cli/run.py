@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 import time
 from pathlib import Path
@@ -105,7 +104,7 @@ def run(
         )
     if inputs is None:
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
-    _check_files(checkpoint_dir, inputs, out, trace, guidance)
+    _check_files(checkpoint_dir, inputs, out, trace)
     forward = _run_model if options.backend == "cpu" else _run_ttnn
     forward(_Forward(checkpoint_dir, inputs, out, guidance, trace), options, as_json=as_json)
 
@@ -121,7 +120,7 @@ class _Forward:
     trace: Path | None
 
 
-def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, guidance: float | None) -> None:
+def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None) -> None:
     from refsim.output import check_target
 
     check_target(out, "--out", inputs, checkpoint)
@@ -129,8 +128,6 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, 
         check_target(trace, "--trace", inputs, checkpoint)
         if trace.resolve() == out.resolve():
             raise UserError(f"--trace and --out are both '{trace}'; give each a file of its own.")
-    if guidance is not None and not math.isfinite(guidance):
-        raise UserError(f"--guidance is a finite number, not {guidance}.")
 
 
 def _run_pipeline(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
 from refsim.given import refuse_unreadable
 from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, class_name_of
+from refsim.schema import read_object
 
 if TYPE_CHECKING:
     from refsim.checkpoint import Checkpoint, Weights
@@ -110,13 +110,11 @@ def find(model: str) -> tuple[str, Published]:
 
 def _of_checkpoint(path: Path) -> Published:
     """Return the first published model of the same class, with the folder's configuration."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        class_name = class_name_of(config)
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not JSON of a model's configuration.") from error
+    config = read_object(path)
+    class_name = class_name_of(config)
     for model in published().values():
         if model.class_name == class_name:
+            spec_of(model).config_class.from_dict(model.config | config)
             return model.but(name=str(path.parent), config=model.config | config, parameters=0, experts=1)
     names = ", ".join(sorted({m.class_name for m in published().values()}))
     raise UserError(f"{path} is a {class_name}; choose one of {names}{models().notes}.")
@@ -129,7 +127,7 @@ def find_model(checkpoint: Checkpoint, *kinds: Kind) -> tuple[Any, Any]:
         kinds: what it may be, see :func:`spec_of_checkpoint`.
     """
     spec = spec_of_checkpoint(checkpoint, *kinds)
-    return spec.model_class, spec.config_class.from_dict(checkpoint.config)
+    return spec.model_class, checkpoint.as_config(spec.config_class)
 
 
 def spec_of_checkpoint(checkpoint: Checkpoint, *kinds: Kind) -> ModelSpec:

@@ -31,7 +31,7 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     spec, storage, given = spec_of_checkpoint(folder), device.options.storage, load_file(inputs)
     if spec.block is None:
         raise UserError(f"{folder.class_name} has no blocks that run by themselves; run the whole model.")
-    config = spec.config_class.from_dict(folder.config)
+    config = folder.as_config(spec.config_class)
     block = resolve(spec.block)(Weights(folder, storage), device, config, index, given)
     streams = {name: given[name].to(storage) for name in ("spatial", "prompt", "time")}
     tp, sp = device.groups["tp"], device.groups["sp"]

@@ -19,7 +19,7 @@ from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.models.vae_cogvideox.decoder import CogVideoXVAEDecoder
 from refsim.pipelines.hosts.cogvideox import CogVideoXHost
-from refsim.pipelines.hosts.schedule import load_scheduler
+from refsim.pipelines.hosts.scheduler import load_scheduler
 from refsim.pipelines.pipeline import Pipeline, Run, check_fit, load_part
 from refsim.runtime.device import Device
 

@@ -67,7 +67,7 @@ class FluxPipeline(FluxHost, Pipeline):
             "img_ids": positions(rows, columns),
             "txt_ids": torch.zeros(prompt.shape[1], 3),
         }
-        if FluxConfig.from_dict(Checkpoint(run.root / "transformer").config).guidance_embeds:
+        if Checkpoint(run.root / "transformer").as_config(FluxConfig).guidance_embeds:
             conditions["guidance"] = torch.full((1,), run.request.guidance)
         return conditions
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from refsim.errors import UserError
 from refsim.given import refuse_unreadable
+from refsim.schema import Flag, Fraction, Text, check, read_object, short
+
+_LARGEST = 2**31 - 1
+_FP32_MAX = 3.4028234663852886e38
+_PART = tuple[Text | None, Text | None] | None
+"""Library and class of a part; null for one that the pipeline does without."""
+_PARTS = (
+    "scheduler",
+    "tokenizer",
+    "text_encoder",
+    "text_encoder_2",
+    "text_encoder_3",
+    "transformer",
+    "transformer_2",
+    "vae",
+)
+_INDEX = {"_class_name": Text | None, "boundary_ratio": Fraction | None, "expand_timesteps": Flag | None}
 
 
 @dataclass(frozen=True)
@@ -37,14 +52,19 @@ class PipelineRequest:
     max_text: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("prompt", "negative_prompt"):
+            check_text(getattr(self, name), f"--{name.replace('_', '-')}")
         for name in ("steps", "height", "width", "frames", "max_text"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} is 1 or more, not {value}.")
+            if (value is not None or name == "steps") and not (is_whole(value) and 1 <= value <= _LARGEST):
+                raise UserError(f"--{name.replace('_', '-')} is 1 or more, not {short(value)}.")
         for name in ("guidance", "guidance_2"):
             value = getattr(self, name)
-            if value is not None and not math.isfinite(value):
-                raise UserError(f"--{name.replace('_', '-')} is a finite number, not {value}.")
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if (value is not None or name == "guidance") and not (number and abs(value) <= _FP32_MAX):
+                raise UserError(f"--{name.replace('_', '-')} is a finite number, not {short(value)}.")
+        if not (is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
+            raise UserError(f"--seed is a whole number of at most 64 bits, not {short(self.seed)}.")
 
     @property
     def guided(self) -> bool:
@@ -72,6 +92,19 @@ class PipelineRequest:
         return (frames - 1) // ratio + 1
 
 
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, which true and false are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_text(text: Any, option: str) -> None:
+    """Raise ``UserError`` for what is no text, or holds halves of characters (what the shell could not decode)."""
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError) as e:
+        raise UserError(f"{option} must be a text in UTF-8, not {short(text)}.") from e
+
+
 def is_pipeline(folder: Path) -> bool:
     """Whether a folder holds a whole pipeline; a name that no folder can have does not.
 
@@ -89,12 +122,12 @@ def is_pipeline(folder: Path) -> bool:
 def read_index(folder: Path) -> dict[str, Any]:
     """Read ``model_index.json``; ``UserError`` if it is not one."""
     path = folder / "model_index.json"
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        raise UserError(f"'{path}' is not a pipeline's index ({e}).") from e
-    if not isinstance(index, dict):
-        raise UserError(f"'{path}' does not hold a JSON object.")
+    index = read_object(path)
+    for name, kind in _INDEX.items():
+        check(kind, index.get(name), name, f"'{path}'")
+    for name, part in index.items():
+        if not name.startswith("_") and (isinstance(part, list) or name in _PARTS):
+            check(_PART, part, name, f"'{path}'")
     return index
 
 
@@ -113,10 +146,33 @@ def load_tokenizer(folder: Path) -> Any:
         raise UserError(f"the pipeline lacks its tokenizer folder '{folder}'.")
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as e:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:  # transformers passes on whatever odd values lead to, tokenizers a panic of its own
         if "trust_remote_code" in str(e):
             raise UserError(
                 f"the tokenizer in '{folder}' needs code that lies beside it, which is never run; "
                 "give a folder whose tokenizer transformers has itself."
             ) from e
-        raise UserError(f"'{folder}' holds no tokenizer that transformers can read ({e}).") from e
+        raise UserError(f"'{folder}' holds no tokenizer that transformers can read ({_first_line(e)}).") from e
+
+
+def tokenize(folder: Path, texts: list[str], **how: Any) -> Any:
+    """Return what transformers' tokenizer of a folder makes of ``texts``; ``UserError`` if its files are no good.
+
+    Args:
+        how: arguments of the tokenizer's call.
+    """
+    tokenizer = load_tokenizer(folder)
+    try:
+        return tokenizer(texts, truncation=True, padding="max_length", return_tensors="pt", **how)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:  # see load_tokenizer
+        raise UserError(f"the tokenizer in '{folder}' cannot be used ({_first_line(e)}).") from e
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the beginning of an error of a library, which may go on for pages."""
+    lines = str(error).strip().splitlines() or ["no reason given"]
+    return lines[0][:200].rstrip(".:")

@@ -21,6 +21,7 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint
 from refsim.errors import UserError
 from refsim.models.clip.encoder import CLIPTextEncoder
+from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer
 from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae.config import VAEConfig
@@ -69,7 +70,7 @@ class StableDiffusion3Pipeline(StableDiffusion3Host, Pipeline):
             t5, _ = run.load(T5, T5Encoder)
             rest = t5(run.tensors[T5][run.samples])
         else:
-            joint = Checkpoint(run.root / "transformer").config["joint_attention_dim"]
+            joint = Checkpoint(run.root / "transformer").as_config(SD35Config).joint_attention_dim
             rest = clip.new_zeros(clip.shape[0], int(run.tensors["max_text"]), joint)
         clip = F.pad(clip, (0, rest.shape[-1] - clip.shape[-1]))
         return {"encoder_hidden_states": torch.cat([clip, rest], -2), "pooled_projections": torch.cat(pooled, -1)}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from refsim.config import DiTParallelConfig
 from refsim.errors import HazardError
+from refsim.finite import NotFinite, first_not_finite
 from refsim.mesh import MeshSpec
 from refsim.options import RunOptions
 from refsim.runtime.activity import Activity, Kind
@@ -32,6 +33,7 @@ class Device:
     Attributes:
         options: of the run; layers and schemes read how they are carried out from here.
         groups: the groups this rank belongs to, by name (``cfg``, ``tp``, ``sp``, ``ring``, ``ulysses``).
+        not_finite: the first activation that an op read and that held NaN or infinity.
         current_stage: the part of the model that runs, as :meth:`stage` said it last.
     """
 
@@ -56,6 +58,8 @@ class Device:
         self._noted = 0
         self._under_way: dict[_Posted, None] = {}
         self.current_stage = Activity(Kind.RUNNING)
+        self.not_finite: NotFinite | None = None
+        self._ops = 0
 
     @property
     def mesh(self) -> MeshSpec:
@@ -102,6 +106,8 @@ class Device:
             buffer: id of the device buffer it reads, as the trace is to name it.
             channels_dim: dim of the features that a norm is over; the device holds pictures with theirs last.
         """
+        if tensors and self.not_finite is None:
+            self._look_at(op, tensors[0])
         activity = Activity(Kind.COMPUTING, op, self._path(), step)
         self.report(activity)
         event = self.trace.begin(activity, *tensors, buffer=buffer)
@@ -111,6 +117,14 @@ class Device:
         finally:
             self._end_uses(uses)
         self.trace.end(event)
+
+    def _look_at(self, op: str, x: Tensor) -> None:
+        """Note the first activation that is not finite: should the answer not be either, it began there."""
+        self._ops += 1
+        index = first_not_finite(x)
+        if index is not None:
+            where = str(self.current_stage)
+            self.not_finite = NotFinite(self._ops, op, where, index, tuple(x.shape))
 
     def reading(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
         """Open a block in which ``op`` reads ``tensors``; those in no device buffer do not count."""

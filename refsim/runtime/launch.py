@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim.errors import UserError
+from refsim.finite import NotFinite
 from refsim.jobs import Job
 from refsim.mesh import MeshSpec
 from refsim.options import RunOptions
@@ -39,6 +40,7 @@ class Result:
         bytes_per_rank: the same for each rank.
         collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
         hazards: uses of device buffers that nothing keeps apart; empty in a correct program.
+        not_finite: per rank, the first activation that held NaN or infinity; padding may.
         trace: events of all ranks, empty unless asked for.
         wall_s: seconds from handing out the job to the last rank's reply.
     """
@@ -49,6 +51,7 @@ class Result:
     bytes_per_rank: list[dict[str, int]]
     collectives: list[dict[str, Any]] = field(default_factory=list)
     hazards: list[Hazard] = field(default_factory=list)
+    not_finite: list[NotFinite | None] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
 
@@ -135,6 +138,7 @@ def execute(
         bytes_by_collective=header["bytes"],
         bytes_per_rank=header["bytes_per_rank"],
         collectives=header["collectives"],
+        not_finite=[found and NotFinite.from_json(found) for found in header["not_finite"]],
         hazards=[Hazard(**hazard) for hazard in header["hazards"]],
         trace=header["trace"],
         wall_s=time.monotonic() - started,

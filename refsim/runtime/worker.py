@@ -46,6 +46,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         "result": result,
         "bytes": device.trace.bytes_by_collective(),
         "trace": device.trace.as_json(),
+        "not_finite": device.not_finite and device.not_finite.to_json(),
         "suspicious": device.uses.suspicious(),
     }
     every = _to_rank_0(transport, mine)
@@ -59,6 +60,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         "bytes_per_rank": [one["bytes"] for one in every],
         "collectives": device.collectives,
         "trace": [event for one in every for event in one["trace"]],
+        "not_finite": [one["not_finite"] for one in every],
         "hazards": [vars(hazard) for hazard in found],
     }
     return answer, tensors

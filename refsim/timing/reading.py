@@ -65,6 +65,10 @@ class Architecture:
     def class_name(self) -> str:
         return class_name_of(self.config)
 
+    def as_config(self, kind: Any) -> Any:
+        """Return the configuration, as a checkpoint gives it."""
+        return kind.from_dict(self.config)
+
 
 def read(
     config: dict[str, Any],

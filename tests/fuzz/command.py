@@ -10,11 +10,13 @@ import io
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 from refsim.cli import process
+from refsim.errors import UserError
 from refsim.runtime import launch
 
 LONGEST_S = 10.0
@@ -36,6 +38,11 @@ class Said:
 
 def command(*words: str) -> Said:
     """Run ``refsim WORDS`` here; starting ranks counts as accepted."""
+    return in_process(lambda: process.run_command(list(words)))
+
+
+def in_process(call: Callable[[], object]) -> Said:
+    """Call the command line, or a function of ``refsim.api``, where starting ranks counts as accepted."""
     out, err = io.StringIO(), io.StringIO()
     started = time.monotonic()
 
@@ -51,9 +58,12 @@ def command(*words: str) -> Said:
         mock.patch("tt_impl.api.execute", accept),
     ):
         try:
-            code = process.run_command(list(words))
+            code = call()
         except Accepted:
             code = None
+        except UserError as e:
+            code = e.exit_code
+            err.write(f"refsim: {e}\n")
     return Said(code, out.getvalue(), err.getvalue(), time.monotonic() - started)
 
 

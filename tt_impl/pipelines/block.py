@@ -36,7 +36,7 @@ def program(
     spec = spec_of_checkpoint(checkpoint)
     if spec.ttnn_block is None:
         raise UserError(f"{checkpoint.class_name} has no blocks in TTNN; run them on refsim's own ranks.")
-    model = spec.config_class.from_dict(checkpoint.config)
+    model = checkpoint.as_config(spec.config_class)
     ctx = Context(submeshes(device, options)[0], options)
     block = resolve(spec.ttnn_block)(Weights(checkpoint, torch.bfloat16), ctx, model, index, inputs)
     rows = inputs["spatial"].shape[1]

@@ -31,6 +31,6 @@ class CogVideoXPipeline(CogVideoXHost, Pipeline):
 
     def decode(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
         """See :meth:`Pipeline.decode`."""
-        config = CogVideoXVAEConfig.from_dict(Checkpoint(run.root / "vae").config)
+        config = Checkpoint(run.root / "vae").as_config(CogVideoXVAEConfig)
         asked = latents[:, int(run.tensors["spare"]) :].permute(0, 2, 1, 3, 4)  # (1, C, F, h, w)
         return decode_latents(run, asked.to(run.storage) / config.scaling_factor)

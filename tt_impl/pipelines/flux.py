@@ -38,12 +38,12 @@ class FluxPipeline(FluxHost, Pipeline):
             "img_ids": positions(rows, columns),
             "txt_ids": torch.zeros(prompt.shape[1], 3),
         }
-        if FluxConfig.from_dict(Checkpoint(run.root / "transformer").config).guidance_embeds:
+        if Checkpoint(run.root / "transformer").as_config(FluxConfig).guidance_embeds:
             conditions["guidance"] = torch.full((1,), run.request.guidance)
         return conditions
 
     def decode(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
         """See :meth:`Pipeline.decode`."""
-        config = VAEConfig.from_dict(Checkpoint(run.root / "vae").config)
+        config = Checkpoint(run.root / "vae").as_config(VAEConfig)
         z = unpack(latents, *run.tensors["grid"].tolist()).to(run.storage)
         return decode_latents(run, z / config.scaling_factor + config.shift_factor).unsqueeze(2)

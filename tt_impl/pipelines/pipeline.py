@@ -78,7 +78,7 @@ class Run:
         """Build a part of the folder on this submesh; ``ctx``: with the buffers of a former part."""
         checkpoint = Checkpoint(self.root / name)
         spec = spec_of_checkpoint(checkpoint)
-        ctx, config = ctx or Context(self.device, self.options), spec.config_class.from_dict(checkpoint.config)
+        ctx, config = ctx or Context(self.device, self.options), checkpoint.as_config(spec.config_class)
         model = _counterpart(self.root, name, spec, checkpoint)(Weights(checkpoint, self.storage), ctx, config)
         return Part(model, ctx, config, spec, checkpoint.config)
 

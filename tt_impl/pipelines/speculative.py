@@ -126,11 +126,11 @@ def load(
 ) -> tuple[Qwen3MoeForCausalLM, DFlashDraftModel | None]:
     """(target, drafter or None) of two checkpoint folders, their weights read in ``dtype``."""
     folder = Checkpoint(target)
-    model = Qwen3MoeForCausalLM(Weights(folder, dtype), ctx, Qwen3MoeConfig.from_dict(folder.config))
+    model = Qwen3MoeForCausalLM(Weights(folder, dtype), ctx, folder.as_config(Qwen3MoeConfig))
     if draft is None:
         return model, None
     other = Checkpoint(draft)
-    return model, DFlashDraftModel(Weights(other, dtype), ctx, DFlashConfig.from_dict(other.config))
+    return model, DFlashDraftModel(Weights(other, dtype), ctx, other.as_config(DFlashConfig))
 
 
 def program(

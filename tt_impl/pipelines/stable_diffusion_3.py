@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from refsim.checkpoint import Checkpoint
+from refsim.models.sd35.config import SD35Config
 from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.stable_diffusion_3 import CLIPS, T5, StableDiffusion3Host, has_t5
 from tt_impl.pipelines.pipeline import Pipeline, Run, decode_latents
@@ -37,14 +38,14 @@ class StableDiffusion3Pipeline(StableDiffusion3Host, Pipeline):
             t5 = run.load(T5)
             rest = t5.fetch(t5.model.encode(run.tensors[T5][run.samples]))
         else:
-            joint = Checkpoint(run.root / "transformer").config["joint_attention_dim"]
+            joint = Checkpoint(run.root / "transformer").as_config(SD35Config).joint_attention_dim
             rest = clip.new_zeros(clip.shape[0], int(run.tensors["max_text"]), joint)
         clip = F.pad(clip, (0, rest.shape[-1] - clip.shape[-1]))
         return {"encoder_hidden_states": torch.cat([clip, rest], -2), "pooled_projections": torch.cat(pooled, -1)}
 
     def decode(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
         """See :meth:`Pipeline.decode`."""
-        config = VAEConfig.from_dict(Checkpoint(run.root / "vae").config)
+        config = Checkpoint(run.root / "vae").as_config(VAEConfig)
         z = latents.to(run.storage) / config.scaling_factor + config.shift_factor
         return decode_latents(run, z).unsqueeze(2)
 

@@ -33,7 +33,7 @@ class WanPipeline(WanHost, Pipeline):
 
     def decode(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
         """See :meth:`Pipeline.decode`."""
-        config = WanVAEConfig.from_dict(Checkpoint(run.root / "vae").config)
+        config = Checkpoint(run.root / "vae").as_config(WanVAEConfig)
         z = latents.to(run.storage)
         mean, std = (torch.tensor(x).view(1, -1, 1, 1, 1).to(z) for x in (config.latents_mean, config.latents_std))
         return decode_latents(run, z * std + mean)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from refsim.errors import UserError
+from refsim.schema import Count, Flag, Positive, Size, check, read, short
 
 
 @dataclass(frozen=True)
@@ -16,19 +17,19 @@ class Qwen3MoeConfig:
     ``rope_parameters``; both are read.
     """
 
-    vocab_size: int = 151936
-    hidden_size: int = 2048
-    num_hidden_layers: int = 48
-    num_attention_heads: int = 32
-    num_key_value_heads: int = 4
-    head_dim: int = 128
-    num_experts: int = 128
-    num_experts_per_tok: int = 8
-    moe_intermediate_size: int = 768
-    norm_topk_prob: bool = True
-    rms_norm_eps: float = 1e-6
-    rope_theta: float = 1e6
-    tie_word_embeddings: bool = False
+    vocab_size: Size = 151936
+    hidden_size: Size = 2048
+    num_hidden_layers: Size = 48
+    num_attention_heads: Size = 32
+    num_key_value_heads: Size = 4
+    head_dim: Size = 128
+    num_experts: Size = 128
+    num_experts_per_tok: Size = 8
+    moe_intermediate_size: Size = 768
+    norm_topk_prob: Flag = True
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 1e6
+    tie_word_embeddings: Flag = False
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Qwen3MoeConfig:
@@ -39,15 +40,11 @@ class Qwen3MoeConfig:
         rope = check_text_rope(given)
         if rope is not None:
             given["rope_theta"] = rope
-        result = cls(**checked_fields(cls, given))
-        if given.get("mlp_only_layers") or given.get("decoder_sparse_step", 1) != 1:
+        result = read(cls, given, may_be_null=("rope_theta",))
+        check(Literal[1], given.get("decoder_sparse_step", 1), "decoder_sparse_step")
+        if check(tuple[Count, ...] | None, given.get("mlp_only_layers"), "mlp_only_layers"):
             raise UserError("config.json has layers without experts; every layer must be a mixture of experts.")
-        if given.get("attention_bias"):
-            raise UserError("config.json has attention_bias = true; attention without bias is supported.")
-        if given.get("use_sliding_window"):
-            raise UserError("config.json has use_sliding_window = true; attention over all rows is supported.")
-        if given.get("hidden_act", "silu") != "silu":
-            raise UserError(f"config.json has hidden_act = {given['hidden_act']!r}; silu is supported.")
+        check_text_decoder(given)
         if result.num_experts_per_tok > result.num_experts:
             raise UserError(
                 f"config.json has num_experts_per_tok {result.num_experts_per_tok} of {result.num_experts} experts."
@@ -56,29 +53,27 @@ class Qwen3MoeConfig:
         return result
 
 
-def checked_fields(cls: type, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of ``config`` that the dataclass ``cls`` has; ``UserError`` for a number that is none."""
-    types = {f.name: f.type for f in fields(cls)}
-    given = {name: value for name, value in config.items() if name in types and value is not None}
-    for name, value in given.items():
-        number = isinstance(value, int if types[name] == "int" else (int, float)) and not isinstance(value, bool)
-        if types[name] == "int" and (not number or value < 1):
-            raise UserError(f"config.json has {name} = {value!r}; it must be a whole number above 0.")
-        if types[name] == "float" and (not number or not 0 < value < float("inf")):
-            raise UserError(f"config.json has {name} = {value!r}; it must be a number above 0.")
-        if types[name] == "bool" and not isinstance(value, bool):
-            raise UserError(f"config.json has {name} = {value!r}; it must be true or false.")
-    return given
+def check_text_decoder(config: dict[str, Any]) -> None:
+    """Raise ``UserError`` for what neither target nor drafter can have: biases, a window, another activation."""
+    for name, words in (
+        ("attention_bias", "attention without bias"),
+        ("use_sliding_window", "attention over all rows"),
+    ):
+        if check(Flag | None, config.get(name), name):
+            raise UserError(f"config.json has {name} = true; {words} is supported.")
+    check(Literal["silu"], config.get("hidden_act", "silu"), "hidden_act")
 
 
 def check_text_rope(config: dict[str, Any]) -> float | None:
     """Return ``rope_theta`` inside ``rope_parameters``, None if it is absent; ``UserError`` for a scaled rotation."""
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    check(Positive | None, config.get("rope_theta"), "rope_theta")  # wrong even where rope_parameters has another
+    given = (config.get("rope_parameters"), config.get("rope_scaling"), {})
+    parameters = next(parameters for parameters in given if parameters is not None)
     if not isinstance(parameters, dict):
-        raise UserError(f"config.json has rope_parameters = {parameters!r}; it must be an object.")
+        raise UserError(f"config.json has rope_parameters = {short(parameters)}; it must be an object.")
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if kind != "default":
-        raise UserError(f"config.json has rope_type = {kind!r}; default is supported.")
+        raise UserError(f"config.json has rope_type = {short(kind)}; default is supported.")
     return parameters.get("rope_theta")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from refsim.errors import UserError
+from refsim.schema import Positive, Size, read
 
 
 @dataclass(frozen=True)
@@ -15,31 +16,27 @@ class T5Config:
     ``model_type`` is ``t5`` (relative bias in the first layer, used by all) or ``umt5`` (one in every layer).
     """
 
-    model_type: str = "t5"
-    vocab_size: int = 32128
-    d_model: int = 512
-    d_kv: int = 64
-    d_ff: int = 2048
-    num_layers: int = 6
-    num_heads: int = 8
-    relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: int = 128
-    layer_norm_epsilon: float = 1e-6
-    feed_forward_proj: str = "gated-gelu"
+    model_type: Literal["t5", "umt5"] = "t5"
+    vocab_size: Size = 32128
+    d_model: Size = 512
+    d_kv: Size = 64
+    d_ff: Size = 2048
+    num_layers: Size = 6
+    num_heads: Size = 8
+    relative_attention_num_buckets: Size = 32
+    relative_attention_max_distance: Size = 128
+    layer_norm_epsilon: Positive = 1e-6
+    feed_forward_proj: Literal["gated-gelu"] = "gated-gelu"
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> T5Config:
         """Read a parsed config.json; ``UserError`` for a value this encoder cannot have."""
-        types = {f.name: f.type for f in fields(cls)}
-        given = {name: value for name, value in config.items() if name in types}
-        for name, value in given.items():
-            if types[name] == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise UserError(f"config.json has {name} = {value!r}; it must be a whole number above 0.")
-        result = cls(**given)
-        if result.model_type not in ("t5", "umt5"):
-            raise UserError(f"config.json has model_type = {result.model_type!r}; t5 and umt5 are supported.")
-        if result.feed_forward_proj != "gated-gelu":
+        result = read(cls, config)
+        exact = result.relative_attention_num_buckets // 4
+        if not 1 <= exact < result.relative_attention_max_distance:
             raise UserError(
-                f"config.json has feed_forward_proj = {result.feed_forward_proj!r}; gated-gelu (T5 v1.1) is supported."
+                f"config.json has relative_attention_num_buckets = {result.relative_attention_num_buckets} and "
+                f"relative_attention_max_distance = {result.relative_attention_max_distance}; 4 buckets or more are "
+                "needed, and a distance above a quarter of them."
             )
         return result

@@ -6,34 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from refsim.errors import UserError
+from refsim.schema import Flag, Positive, Real, Size, read
+
+_MOST_STAGES = 16
+"""Each but the last doubles the picture; more would make pixels of a single latent that no machine can hold."""
 
 
 @dataclass(frozen=True)
 class VAEConfig:
     """Keys of diffusers' config.json that the decoder needs (Stable Diffusion 3.5: 16 latent channels, 128 to 512)."""
 
-    latent_channels: int = 4
-    out_channels: int = 3
-    block_out_channels: tuple[int, ...] = (64,)
-    layers_per_block: int = 1
-    norm_num_groups: int = 32
-    scaling_factor: float = 0.18215
-    shift_factor: float = 0.0
-    use_post_quant_conv: bool = True
-    mid_block_add_attention: bool = True
+    latent_channels: Size = 4
+    out_channels: Size = 3
+    block_out_channels: tuple[Size, ...] = (64,)
+    layers_per_block: Size = 1
+    norm_num_groups: Size = 32
+    scaling_factor: Positive = 0.18215
+    shift_factor: Real = 0.0
+    use_post_quant_conv: Flag = True
+    mid_block_add_attention: Flag = True
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> VAEConfig:
         """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
-        given = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
-        widths = given.get("block_out_channels", (64,))
-        counts = [given.get(n, 1) for n in ("latent_channels", "out_channels", "layers_per_block", "norm_num_groups")]
-        if not isinstance(widths, (list, tuple)) or not widths:
-            raise UserError(f"config.json has block_out_channels = {widths!r}; it must be a list of channel counts.")
-        for value in (*widths, *counts):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"config.json has the size {value!r}; it must be a whole number above 0.")
-        result = cls(**given | {"block_out_channels": tuple(widths)})
+        result = read(cls, config, may_be_null=("shift_factor",))
+        check_stages(result.block_out_channels)
         if any(width % result.norm_num_groups for width in result.block_out_channels):
             raise UserError(
                 f"config.json has {result.norm_num_groups} norm groups, which do not divide every one of "
@@ -45,3 +42,12 @@ class VAEConfig:
     def scale(self) -> int:
         """Return the pixels per latent row."""
         return 2 ** (len(self.block_out_channels) - 1)
+
+
+def check_stages(widths: tuple[int, ...]) -> None:
+    """Raise ``UserError`` for a list of channels without entries, or with more than any picture can be doubled."""
+    if not 1 <= len(widths) <= _MOST_STAGES:
+        raise UserError(
+            f"config.json has {len(widths)} entries in block_out_channels; it must be a list of 1 to {_MOST_STAGES} "
+            "channel counts."
+        )

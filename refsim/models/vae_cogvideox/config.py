@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from refsim.errors import UserError
+from refsim.models.vae.config import check_stages
+from refsim.schema import Flag, Positive, Size, check, read
 
 
 @dataclass(frozen=True)
 class CogVideoXVAEConfig:
     """Keys of diffusers' config.json that the decoder needs."""
 
-    latent_channels: int = 16
-    out_channels: int = 3
-    block_out_channels: tuple[int, ...] = (128, 256, 256, 512)
-    layers_per_block: int = 3
-    norm_num_groups: int = 32
-    temporal_compression_ratio: int = 4
-    scaling_factor: float = 1.15258426
+    latent_channels: Size = 16
+    out_channels: Size = 3
+    block_out_channels: tuple[Size, ...] = (128, 256, 256, 512)
+    layers_per_block: Size = 3
+    norm_num_groups: Size = 32
+    temporal_compression_ratio: Size = 4
+    scaling_factor: Positive = 1.15258426
 
     @property
     def scale(self) -> int:
@@ -33,26 +35,14 @@ class CogVideoXVAEConfig:
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CogVideoXVAEConfig:
         """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
-        if config.get("use_post_quant_conv"):
+        if check(Flag | None, config.get("use_post_quant_conv"), "use_post_quant_conv"):
             raise UserError("config.json has use_post_quant_conv, with which diffusers' own decoder does not run.")
-        if config.get("act_fn", "silu") not in ("silu", "swish"):
-            raise UserError(f"config.json has act_fn {config['act_fn']!r}; silu is supported.")
-        known = {f.name for f in fields(cls)}
-        given = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k in known}
-        ratio = given.get("temporal_compression_ratio", 4)
-        if isinstance(ratio, float) and ratio.is_integer():
-            given["temporal_compression_ratio"] = int(ratio)
-        result = cls(**given)
-        widths = result.block_out_channels
-        if not isinstance(widths, tuple) or not widths:
-            raise UserError(f"config.json has block_out_channels = {widths!r}; it must be a list of channel counts.")
-        counts = {f.name: getattr(result, f.name) for f in fields(cls) if f.type == "int"}
-        for name, value in [("block_out_channels", width) for width in widths] + [*counts.items()]:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"config.json has {value!r} in {name}; whole numbers above 0 are needed.")
-        scale = result.scaling_factor
-        if not isinstance(scale, float | int) or isinstance(scale, bool) or not scale > 0:
-            raise UserError(f"config.json has scaling_factor = {scale!r}; a number above 0 is needed.")
+        check(Literal["silu", "swish"], config.get("act_fn", "silu"), "act_fn")
+        ratio = config.get("temporal_compression_ratio")
+        if isinstance(ratio, float) and ratio.is_integer():  # diffusers' own default is 4.0
+            config = config | {"temporal_compression_ratio": int(ratio)}
+        result = read(cls, config)
+        check_stages(result.block_out_channels)
         ratio = result.temporal_compression_ratio
         if ratio & (ratio - 1) or result.doublings >= len(result.block_out_channels):
             raise UserError(

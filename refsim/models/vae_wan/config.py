@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from refsim.errors import UserError
+from refsim.schema import Flag, Positive, Real, Size, check, read
+
+_MOST_STAGES = 16
+"""Each but the last doubles the picture."""
 
 
 @dataclass(frozen=True)
@@ -16,32 +20,35 @@ class WanVAEConfig:
     it in the reverse order.
     """
 
-    base_dim: int = 96
-    z_dim: int = 16
-    dim_mult: tuple[int, ...] = (1, 2, 4, 4)
-    num_res_blocks: int = 2
-    temperal_downsample: tuple[bool, ...] = (False, True, True)
-    latents_mean: tuple[float, ...] = ()
-    latents_std: tuple[float, ...] = ()
-    out_channels: int = 3
+    base_dim: Size = 96
+    z_dim: Size = 16
+    dim_mult: tuple[Size, ...] = (1, 2, 4, 4)
+    num_res_blocks: Size = 2
+    temperal_downsample: tuple[Flag, ...] = (False, True, True)
+    latents_mean: tuple[Real, ...] = ()
+    latents_std: tuple[Positive, ...] = ()
+    out_channels: Size = 3
+    scale_factor_temporal: Size = 4
+    scale_factor_spatial: Size = 8
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> WanVAEConfig:
         """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
-        if config.get("is_residual") or config.get("patch_size") is not None:
+        if check(Flag | None, config.get("is_residual"), "is_residual") or config.get("patch_size") is not None:
             raise UserError(
                 "config.json is that of the TI2V-5B autoencoder; that of T2V-A14B (Wan2.1 VAE) is supported."
             )
-        known = {f.name for f in fields(cls)}
-        given = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k in known}
         if config.get("decoder_base_dim") is not None:
-            given["base_dim"] = config["decoder_base_dim"]
-        result = cls(**given)
-        for name in ("base_dim", "z_dim", "dim_mult", "num_res_blocks", "out_channels"):
-            value = getattr(result, name)
-            for n in value if name == "dim_mult" else (value,):
-                if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-                    raise UserError(f"config.json has {name} = {value!r}; whole numbers above 0 are needed.")
+            config = config | {"base_dim": check(Size, config["decoder_base_dim"], "decoder_base_dim")}
+        result = read(cls, config)
+        rows, frames = 2 ** (len(result.dim_mult) - 1), 2 ** sum(result.temperal_downsample)
+        for name, doubled in (("scale_factor_spatial", rows), ("scale_factor_temporal", frames)):
+            if name in config and config[name] != doubled:
+                raise UserError(f"config.json has {name} = {config[name]}, but its stages make {doubled} of one.")
+        if not 1 <= len(result.dim_mult) <= _MOST_STAGES:
+            raise UserError(
+                f"config.json has {len(result.dim_mult)} entries in dim_mult; 1 to {_MOST_STAGES} would do."
+            )
         if len(result.temperal_downsample) != len(result.dim_mult) - 1:
             raise UserError(
                 f"config.json has {len(result.dim_mult)} entries in dim_mult and {len(result.temperal_downsample)} in "

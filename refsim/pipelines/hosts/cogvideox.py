@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint
+from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.pipelines.hosts.base import PipelineHost
 from refsim.pipelines.hosts.schedule import Schedule
-from refsim.pipelines.request import PipelineRequest, load_tokenizer
-
-_FRAMES, _TEXT = 49, 226
+from refsim.pipelines.request import PipelineRequest, tokenize
 
 
 class CogVideoXHost(PipelineHost):
@@ -27,23 +26,19 @@ class CogVideoXHost(PipelineHost):
         frames too many, which are the first; ``generator``, the state that drew the noise, for a scheduler that
         draws more.
         """
-        config = Checkpoint(root / "transformer").config
-        vae = CogVideoXVAEConfig.from_dict(Checkpoint(root / "vae").config)
-        scale, step = vae.scale, vae.scale * config.get("patch_size", 2)
-        height, width = request.size(
-            config.get("sample_height", 60) * scale, config.get("sample_width", 90) * scale, (step, step)
-        )
-        frames = request.latent_frames(config.get("sample_frames", _FRAMES), vae.temporal_compression_ratio)
-        ids = load_tokenizer(root / "tokenizer")(
+        config = Checkpoint(root / "transformer").as_config(CogVideoXConfig)
+        vae = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig)
+        scale, step = vae.scale, vae.scale * config.patch_size
+        height, width = request.size(config.sample_height * scale, config.sample_width * scale, (step, step))
+        frames = request.latent_frames(config.sample_frames, vae.temporal_compression_ratio)
+        ids = tokenize(
+            root / "tokenizer",
             self.texts(request),
-            padding="max_length",
-            max_length=request.max_text or config.get("max_text_seq_length", _TEXT),
-            truncation=True,
+            max_length=request.max_text or config.max_text_seq_length,
             add_special_tokens=True,
-            return_tensors="pt",
         ).input_ids
-        spare = -frames % (config.get("patch_size_t") or 1)
-        size = (frames + spare, config.get("in_channels", 16), height // scale, width // scale)
+        spare = -frames % (config.patch_size_t or 1)
+        size = (frames + spare, config.in_channels, height // scale, width // scale)
         generator = torch.Generator().manual_seed(request.seed)
         latents = torch.randn((1, *size), generator=generator)
         state = {"generator": generator.get_state(), "spare": torch.tensor(spare)}

@@ -13,8 +13,10 @@ from refsim.checkpoint import Checkpoint
 from refsim.errors import UserError
 from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.base import PipelineHost
-from refsim.pipelines.hosts.schedule import Schedule, read_scheduler_config
-from refsim.pipelines.request import PipelineRequest, load_tokenizer
+from refsim.pipelines.hosts.schedule import Schedule
+from refsim.pipelines.hosts.scheduler import read_scheduler_config
+from refsim.pipelines.hosts.stable_diffusion_3 import clip_length
+from refsim.pipelines.request import PipelineRequest, tokenize
 
 _PACKED = 2
 _TRAIN_TIMESTEPS = 1000
@@ -30,7 +32,7 @@ class FluxHost(PipelineHost):
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         """Tokens ``clip`` (1, 77) and ``t5`` (1, L), ``latents`` (1, N, 64) and ``grid``, their rows and columns."""
-        vae = VAEConfig.from_dict(Checkpoint(root / "vae").config)
+        vae = Checkpoint(root / "vae").as_config(VAEConfig)
         if request.negative_prompt:
             raise UserError("Flux has no negative prompt; leave out --negative-prompt.")
         if request.frames not in (None, 1):
@@ -45,16 +47,9 @@ class FluxHost(PipelineHost):
             generator=torch.Generator().manual_seed(request.seed),
         )
         tensors = {"latents": pack(noise), "grid": torch.tensor([height // step, width // step])}
-        for name, folder, length in (("clip", "tokenizer", None), ("t5", "tokenizer_2", max_text)):
-            tokenizer = load_tokenizer(root / folder)
-            tokens = tokenizer(
-                self.texts(request),
-                padding="max_length",
-                max_length=length or tokenizer.model_max_length,
-                truncation=True,
-                return_tensors="pt",
-            )
-            tensors[name] = tokens.input_ids
+        longest = clip_length(root, "tokenizer", "text_encoder")
+        for name, folder, length in (("clip", "tokenizer", longest), ("t5", "tokenizer_2", max_text)):
+            tensors[name] = tokenize(root / folder, self.texts(request), max_length=length).input_ids
         return tensors
 
     def scheduler(self, root: Path, request: PipelineRequest, tensors: dict[str, Tensor]) -> Schedule:

@@ -16,7 +16,6 @@ unit vectors: component 0 stands for the first latents, component 1 + n for the 
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from refsim.errors import UserError
+from refsim.pipelines.hosts.scheduler import load_scheduler, set_steps
 
 _LONGEST = 4
 """Steps that a recurrence may look back; UniPC of third order needs them."""
@@ -51,9 +51,7 @@ class Schedule:
     ) -> None:
         self._arguments = folder, steps, set_timesteps
         self._scheduler, self.generator = load_scheduler(folder), generator
-        self._scheduler.set_timesteps(steps, **set_timesteps)
-        if hasattr(self._scheduler, "set_begin_index"):
-            self._scheduler.set_begin_index(0)
+        set_steps(self._scheduler, folder, steps, **set_timesteps)
         self._original: Tensor | None = None  # what a DPM of CogVideoX last took the clean video for
         self.timesteps: Tensor = self._scheduler.timesteps.double()
         self.num_train_timesteps: int = self._scheduler.config.num_train_timesteps
@@ -140,30 +138,3 @@ def _fit(after: Tensor, latents: list[Tensor], predictions: list[Tensor], scale:
             numbers = [x if abs(x) > _NOTHING else 0.0 for x in solved.tolist()]
             return Recurrence(tuple(numbers[:length]), tuple(numbers[length:]), scale, draws)
     raise UserError("a step of the scheduler is no linear recurrence; run this pipeline on backend cpu.")
-
-
-def read_scheduler_config(folder: Path) -> dict[str, Any]:
-    """Read ``scheduler_config.json`` of a scheduler's folder; ``UserError`` if it is not one."""
-    path = folder / "scheduler_config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise UserError(f"'{path}' is not a scheduler's configuration ({e}).") from e
-    if not isinstance(config, dict):
-        raise UserError(f"'{path}' does not hold a JSON object.")
-    return config
-
-
-def load_scheduler(folder: Path) -> Any:
-    """Load diffusers' scheduler of a folder; ``UserError`` if the folder does not name one."""
-    config = read_scheduler_config(folder)
-    name = config.get("_class_name")
-    import diffusers
-
-    found = getattr(diffusers, name, None) if isinstance(name, str) and name.endswith("Scheduler") else None
-    if found is None:
-        raise UserError(
-            f"'{folder / 'scheduler_config.json'}' names the scheduler {name!r}, which diffusers "
-            f"{diffusers.__version__} does not have."
-        )
-    return found.from_config(config)

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from refsim.checkpoint import Checkpoint
 from refsim.errors import UserError
+from refsim.models.clip.config import CLIPTextConfig
+from refsim.models.sd35.config import SD35Config
 from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.base import PipelineHost
-from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
+from refsim.pipelines.request import PipelineRequest, is_whole, load_tokenizer, read_index, tokenize
+from refsim.schema import short
 
 _TEXT, _MAX_TEXT = 256, 512
 CLIPS, T5 = ("text_encoder", "text_encoder_2"), "text_encoder_3"
@@ -24,10 +27,11 @@ class StableDiffusion3Host(PipelineHost):
         """Return the ids by encoder: ``text_encoder`` (2, 77), ``text_encoder_2`` and, where there is a T5,
         ``text_encoder_3`` (2, L); ``latents`` (1, C, H, W); ``max_text``.
         """
-        vae, transformer = VAEConfig.from_dict(Checkpoint(root / "vae").config), Checkpoint(root / "transformer").config
+        vae = Checkpoint(root / "vae").as_config(VAEConfig)
+        transformer = Checkpoint(root / "transformer").as_config(SD35Config)
         if request.frames not in (None, 1):
             raise UserError(f"a picture has one frame, not {request.frames}; leave out --frames.")
-        step, default = vae.scale * transformer.get("patch_size", 2), vae.scale * transformer.get("sample_size", 128)
+        step, default = vae.scale * transformer.patch_size, vae.scale * transformer.sample_size
         height, width = request.size(default, default, (step, step))
         max_text = request.max_text or _TEXT
         if max_text > _MAX_TEXT:
@@ -41,14 +45,22 @@ class StableDiffusion3Host(PipelineHost):
         for encoder, folder in zip((*CLIPS, T5), ("tokenizer", "tokenizer_2", "tokenizer_3"), strict=True):
             if encoder == T5 and not has_t5(root):
                 continue
-            tokenizer = load_tokenizer(root / folder)
-            longest = longest or tokenizer.model_max_length  # diffusers takes the first one's length for both CLIPs
+            longest = longest or clip_length(root, folder, encoder)  # diffusers takes the first one's for both CLIPs
             length = max_text if encoder == T5 else longest
-            ids = tokenizer(
-                self.texts(request), padding="max_length", max_length=length, truncation=True, return_tensors="pt"
-            )
-            tensors[encoder] = ids.input_ids
+            tensors[encoder] = tokenize(root / folder, self.texts(request), max_length=length).input_ids
         return tensors
+
+
+def clip_length(root: Path, tokenizer: str, encoder: str) -> int:
+    """Return the length that a CLIP tokenizer pads to; ``UserError`` if the encoder has not so many positions."""
+    length = load_tokenizer(root / tokenizer).model_max_length
+    most = Checkpoint(root / encoder).as_config(CLIPTextConfig).max_position_embeddings
+    if not is_whole(length) or not 1 <= length <= most:
+        raise UserError(
+            f"'{root / tokenizer}' has model_max_length = {short(length)}; {encoder} has {most} positions, so a whole "
+            f"number from 1 to {most} would work."
+        )
+    return length
 
 
 def has_t5(root: Path) -> bool:

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from refsim.checkpoint import Checkpoint
 from refsim.errors import UserError
+from refsim.models.vae_wan.config import WanVAEConfig
+from refsim.models.wan22.config import WanConfig
 from refsim.pipelines.hosts.base import PipelineHost
-from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
+from refsim.pipelines.request import PipelineRequest, read_index, tokenize
 
 _HEIGHT, _WIDTH, _FRAMES, _TEXT = 480, 832, 81, 512
 
@@ -31,20 +33,19 @@ class WanHost(PipelineHost):
         """Return ``input_ids`` and ``attention_mask`` (2, L), and ``latents`` (1, C, T, H, W)."""
         from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
-        vae, transformer = Checkpoint(root / "vae").config, Checkpoint(root / "transformer").config
-        temporal, spatial = vae.get("scale_factor_temporal", 4), vae.get("scale_factor_spatial", 8)
-        _, rows, columns = (spatial * p for p in transformer.get("patch_size", (1, 2, 2)))
+        vae = Checkpoint(root / "vae").as_config(WanVAEConfig)
+        transformer = Checkpoint(root / "transformer").as_config(WanConfig)
+        temporal, spatial = vae.scale_factor_temporal, vae.scale_factor_spatial
+        _, rows, columns = (spatial * p for p in transformer.patch_size)
         height, width = request.size(_HEIGHT, _WIDTH, (rows, columns))
         frames = request.latent_frames(_FRAMES, temporal)
-        tokens = load_tokenizer(root / "tokenizer")(
+        tokens = tokenize(
+            root / "tokenizer",
             [prompt_clean(text) for text in self.texts(request)],
-            padding="max_length",
             max_length=request.max_text or _TEXT,
-            truncation=True,
             add_special_tokens=True,
             return_attention_mask=True,
-            return_tensors="pt",
         )
-        size = (transformer.get("in_channels", 16), frames, height // spatial, width // spatial)
+        size = (transformer.in_channels, frames, height // spatial, width // spatial)
         latents = torch.randn((1, *size), generator=torch.Generator().manual_seed(request.seed))
         return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}

@@ -105,7 +105,7 @@ def test_bf16_is_as_good_as_diffusers_own(tiny):
         ({"axes_dims_rope": (5, 5, 6)}, "even numbers"),
         ({"axes_dims_rope": None}, "axes_dims_rope"),
         ({"num_single_layers": -1}, "num_single_layers"),
-        ({"num_attention_heads": 0}, "from 1 on"),
+        ({"num_attention_heads": 0}, "whole number above 0"),
         ({"guidance_embeds": "yes"}, "guidance_embeds"),
     ],
     ids=str,

@@ -1,0 +1,118 @@
+"""No run ends in a silent NaN: weights, inputs and answers are looked at in the dtype they are stored in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import refsim
+from refsim.errors import NotFiniteError, UserError
+from refsim.finite import NotFinite, first_not_finite
+from refsim.pipelines.request import PipelineRequest
+from tests.refsim.helpers import assert_one_sentence
+from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+
+FILE = "diffusion_pytorch_model.safetensors"
+WEIGHT = "transformer_blocks.1.ff.net.0.proj.weight"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("good")
+    save(make_model(num_layers=3, dual_attention_layers=()), folder)
+    return folder
+
+
+def spoilt(good: Path, place: Path, value: float, dtype: torch.dtype = torch.float32) -> Path:
+    """The folder with one value of a weight, at (5, 2), replaced."""
+    weights = load_file(good / FILE)
+    weights[WEIGHT] = weights[WEIGHT].to(dtype)
+    weights[WEIGHT][5, 2] = value
+    save_file(weights, place / FILE)
+    (place / "config.json").write_bytes((good / "config.json").read_bytes())
+    return place
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "storage"),
+    [(float("nan"), torch.float32, "fp32"), (1e300, torch.float64, "fp32"), (3.4e38, torch.float32, "bf16")],
+    ids=["nan", "too_large_for_fp32", "too_large_for_bf16"],
+)
+def test_a_weight_that_is_not_finite_in_the_storage_dtype(good, tmp_path, value, dtype, storage):
+    folder = spoilt(good, tmp_path, value, dtype)
+    with pytest.raises(UserError, match=r"1\.ff\.net\.0\.proj\.weight.*not finite at \(5, 2\)") as caught:
+        refsim.run(folder, inputs=make_inputs(), mesh="n150", dtype=storage)
+    assert caught.value.exit_code == 2
+    assert_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "storage"), [(1e300, torch.float64, "fp32"), (3.4e38, torch.float32, "bf16")]
+)
+def test_an_input_that_is_not_finite_in_the_storage_dtype(good, value, dtype, storage):
+    inputs = make_inputs()
+    inputs["hidden_states"] = inputs["hidden_states"].to(dtype)
+    inputs["hidden_states"][0, 0, 1, 2] = value
+    with pytest.raises(UserError, match=r"1 non-finite .*first at \(0, 0, 1, 2\)"):
+        refsim.run(good, inputs=inputs, mesh="n150", dtype=storage)
+
+
+def test_an_answer_that_is_not_finite_says_where_it_began(good, tmp_path):
+    """The weight is finite, its product is not: only rank 1 of tp has these columns."""
+    weights = load_file(good / FILE)
+    columns = weights[WEIGHT].shape[0]
+    weights[WEIGHT][columns // 2 :] = 3e38
+    save_file(weights, tmp_path / FILE)
+    (tmp_path / "config.json").write_bytes((good / "config.json").read_bytes())
+    with pytest.raises(NotFiniteError, match=r"output sample .* rank 1's linear while running block 1") as caught:
+        refsim.run(tmp_path, inputs=make_inputs(), mesh="n300", parallel="tp2")
+    assert caught.value.exit_code == 1
+    assert_one_sentence(str(caught.value))
+
+
+def test_guidance_that_overflows_is_no_answer(good):
+    with pytest.raises(NotFiniteError, match=r"output guided .* every op read finite values only"):
+        refsim.run(good, inputs=make_inputs(), mesh="n150", guidance=3e38)
+
+
+@pytest.mark.parametrize("guidance", [float("nan"), float("inf"), 1e39, 10**400, "4", True])
+def test_guidance_is_a_finite_number(good, guidance):
+    with pytest.raises(UserError, match="a finite number") as caught:
+        refsim.run(good, inputs=make_inputs(), mesh="n150", guidance=guidance)
+    assert_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.bool, None])
+def test_attention_takes_real_numbers_only(name, dtype):
+    tensors = {n: torch.randn(1, 2, 32, 16) for n in "qkv"}
+    tensors[name] = [1.0] if dtype is None else tensors[name].to(dtype)
+    with pytest.raises(UserError, match=f"^{name} is .*must be a tensor of float32") as caught:
+        refsim.simulate_attention(**tensors, mesh="n150", dtype="fp32")
+    assert_one_sentence(str(caught.value))
+
+
+def test_attention_that_is_too_large_for_its_storage():
+    q = torch.randn(1, 2, 32, 16, dtype=torch.float64)
+    q[0, 1, 3, 4] = 1e300
+    with pytest.raises(UserError, match=r"the first at \(0, 1, 3, 4\), as float32"):
+        refsim.simulate_attention(q, q, q, mesh="n150", dtype="fp32")
+
+
+def test_the_first_value_is_found():
+    x = torch.full((3, 4), 3e38)
+    assert first_not_finite(x) is None  # its sum overflows, it does not
+    x[1, 2] = float("-inf")
+    assert first_not_finite(x) == (1, 2)
+    assert first_not_finite(torch.zeros(0)) is None
+    found = NotFinite(3, "linear", "running block 1", (0, 2), (4, 5))
+    assert NotFinite.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("changes", [{"guidance": 1e39}, {"guidance_2": float("nan")}, {"guidance": "4"}])
+def test_a_pipeline_is_asked_for_finite_guidance(changes):
+    with pytest.raises(UserError, match="finite number"):
+        PipelineRequest("a cat", **changes)
