@@ -13,8 +13,11 @@ from parity.cases import BlockShape, Case, Layout, ModelShape, make_case
 from parity.faults.registry import Fault, register
 
 
-def _block(mesh: str, parallel: str, *more: Any, model: str = "sd35_tiny64_block", n: int = 75) -> Case:
-    return make_case("ttnn_block", model, Layout(mesh, parallel, *more), BlockShape(n, 29), dtype="bf16")
+def _block(
+    *where: str | int, model: str = "sd35_tiny64_block", n: int = 75, text: int = 29, split: bool = False
+) -> Case:
+    layout = Layout(*where, prompt_layout="split" if split else "replicated")
+    return make_case("ttnn_block", model, layout, BlockShape(n, text), dtype="bf16")
 
 
 def _whole(mesh: str, parallel: str, latent: tuple[int, int], batch: int) -> Case:
@@ -27,13 +30,7 @@ TP2 = _block("n300", "tp2")  # 3 heads on 2 devices: one padded head
 TP2_DUAL = _block("n300", "tp2", model="sd35_tiny64_dual_block")
 TP8 = _block("t3k-1x8", "tp8")  # 3 heads on 8 devices, 192 features in 256 lanes
 SP2 = _block("n300", "sp2")  # 75 tokens as 64 + 11 of 64
-SP2_SPLIT = make_case(
-    "ttnn_block",
-    "sd35_tiny64_block",
-    Layout("n300", "sp2", prompt_layout="split"),
-    BlockShape(75, 45),  # 45 prompt tokens as 32 + 13 of 32
-    dtype="bf16",
-)
+SP2_SPLIT = _block("n300", "sp2", split=True, text=45)  # 45 prompt tokens as 32 + 13 of 32
 SP2_DUAL = _block("n300", "sp2", model="sd35_tiny64_dual_block")  # two ring attentions with nothing in between
 SP2_TP2 = _block("bh-qb", "sp2_tp2")  # two axes of equal size: a wrong axis fits everywhere
 SP2_TP4 = _block("t3k", "sp2_tp4")

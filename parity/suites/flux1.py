@@ -23,6 +23,9 @@ _MODELS = {
     "flux1_schnell_tiny": RandomModel(_TINY | {"guidance_embeds": False}, class_name=_CLASS),
     # The same with whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
     "flux1_tiny64": RandomModel(_TINY | {"attention_head_dim": 64, "axes_dims_rope": (16, 24, 24)}, class_name=_CLASS),
+    "flux1_schnell_tiny64": RandomModel(
+        _TINY | {"attention_head_dim": 64, "axes_dims_rope": (16, 24, 24), "guidance_embeds": False}, class_name=_CLASS
+    ),
     "clip_plain_tiny": RandomModel(MODELS["clip_l_tiny"].config, class_name="CLIPTextModel"),
     # Real widths, a block of each kind.
     "flux1_double_block": RandomModel(_DEV | {"num_layers": 1, "num_single_layers": 1}, class_name=_CLASS, block=0),
@@ -81,12 +84,8 @@ _TTNN_LAYOUTS = (("t3k", "sp2_tp4"), ("galaxy", "sp4_tp8"), ("bh-qb", "sp2_tp2")
 def _ttnn(found: Registry) -> None:
     """Where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
-    for layout in (
-        Layout("n300", "tp2"),
-        USP24,
-        Layout("tg", "sp8_tp4"),
-        *(Layout(*where) for where in _TTNN_LAYOUTS),
-    ):
+    add_transformer(found, "flux1_schnell_tiny64", Layout("n300", "tp2"), batch=1, **_SIZE, **kind)
+    for layout in (USP24, Layout("tg", "sp8_tp4"), *(Layout(*where) for where in _TTNN_LAYOUTS)):
         add_transformer(found, "flux1_tiny64", layout, batch=1, **_SIZE, **kind)
     add_transformer(found, "flux1_tiny64", Layout("t3k", "cfg2_sp2_tp2"), **_SIZE, **kind)
     uneven = Layout("t3k", "sp4_tp2", "ulysses")  # three heads are padded to eight, one tp member has none of them

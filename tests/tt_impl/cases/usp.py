@@ -17,6 +17,8 @@ USP = {"parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4}
 ULYSSES = {"parallel": "sp4_tp2", "attention": "ulysses"}
 RING = {"parallel": "sp2_tp4"}
 N, L, HEADS = 201, 141, 3
+LOUD = 6.0
+"""What rows of padding hold, so that a single one that is not masked shows."""
 
 
 def _context(t: Env, given: dict[str, Any], **more: Any) -> Any:
@@ -37,7 +39,8 @@ def _attend(t: Env, given: dict[str, Any], prompt_layout: str, text: int = L, **
 
     def put(x: Tensor, *, cut: bool) -> Any:
         rows = padded_tokens(x.shape[2], ctx.sp) - x.shape[2] if cut else 0
-        return ctx.put(F.pad(x, (0, 0, 0, rows, 0, heads)), sp_dim=2 if cut else None, tp_dim=1)
+        loud = F.pad(x, (0, 0, 0, rows), value=LOUD)
+        return ctx.put(F.pad(loud, (0, 0, 0, 0, 0, heads)), sp_dim=2 if cut else None, tp_dim=1)
 
     image, prompt = ([t.rand(1, HEADS, rows, 64) for _ in "qkv"] for rows in (N, text))
     streams = [put(x, cut=True) for x in image], [put(x, cut=split) for x in prompt]
