@@ -23,10 +23,10 @@ from parity.kinds import load
 from parity.machine import versions
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
-from parity.thresholds import CALIBRATION, FROM_FLOOR
+from parity.thresholds import CALIBRATION, FROM_FLOOR, OF_PARTS
 from refsim import output
 
-METRICS = ("rel_rmse", "one_minus_pcc", "one_minus_pcc_shard", "one_minus_pcc_seam", *FROM_FLOOR)
+METRICS = ("rel_rmse", "one_minus_pcc", "one_minus_pcc_shard", "one_minus_pcc_seam", *FROM_FLOOR, *OF_PARTS)
 KINDS = ("attention", "transformer")
 """Kinds whose oracle is cheap enough in two dtypes; see :meth:`parity.kinds.base.CpuKind.floor`."""
 

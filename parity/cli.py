@@ -1,4 +1,4 @@
-"""``refsim parity list | run | compare | calibrate``; everything heavy is imported when a command runs."""
+"""``refsim parity list | run | compare | calibrate | sensitivity``; what is heavy is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -95,6 +95,32 @@ def calibrate(
         return
     for kind, floor in found["floors"].items():
         typer.echo(f"{kind}: " + ", ".join(f"{metric} {value:.2g}" for metric, value in floor.items()))
+
+
+@app.command()
+def sensitivity(
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    op: Annotated[list[str] | None, typer.Option(help="Only this op; may be given several times.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for sensitivity.json and sensitivity.md.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the smallest error of one op on one rank that each case sees; exit code 1 if one sees less than its goal."""
+    from parity import sensitivity as sens
+    from parity.gate import check_environment, select
+    from refsim.output import check_folder
+
+    cases = [case for case in select(suite, expr) if sens.measurable(case)]
+    check_environment(cases)
+    if out is not None:
+        check_folder(out, "--out")
+    rows = sens.measure(cases, seed, tuple(op or sens.OPS), lambda text: typer.echo(text, err=True))
+    if out is not None:
+        sens.write(rows, out)
+    typer.echo(json.dumps(sens.to_json(rows), indent=1) if as_json else sens.as_markdown(rows), nl=as_json)
+    if not all(row.good for row in rows):
+        raise typer.Exit(1)
 
 
 class _Lines:

@@ -47,6 +47,7 @@ class CpuRunner:
             sim_s=result.wall_s,
             hazards=list(map(str, result.hazards)),
             trace=getattr(result, "trace", []),
+            extra=kind.extra(result),
         )
         if case.other_layout is not None:
             other = kind.run(case, case.other_layout, seed)

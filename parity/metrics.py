@@ -116,6 +116,22 @@ def worst_shard(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> fl
     )
 
 
+def gain(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
+    """Largest |<out, ref> / <ref, ref> - 1| over every group and every token range: a factor on one part.
+
+    Rounding is unbiased and nearly cancels in the sum over a part, so a factor stands out that is smaller than the
+    error of a single value. A part whose reference is 0 counts as 0 where the answer is 0, too, and as inf otherwise.
+    """
+    out, ref = _pair(out_GNF, ref_GNF)
+    if not _is_finite(out, ref):
+        return math.nan
+    parts = [(out[g, a:b] - ref[g, a:b], ref[g, a:b]) for g in range(out.shape[0]) for a, b in shards if a < b]
+    return worst(
+        abs(float((error * part).sum())) / size if (size := float(part.square().sum())) else _ratio(_rms(error), 0.0)
+        for error, part in parts
+    )
+
+
 def seam_rows(shards: Sequence[Range], width: int = SEAM_WIDTH) -> list[int]:
     """Tokens within ``width`` of a border between two neighbouring non-empty shards, ascending."""
     real = [s for s in shards if s[0] < s[1]]
@@ -156,6 +172,7 @@ def compare(
         "one_minus_pcc_shard": worst_shard(out_GNF, ref_GNF, shards),
         "one_minus_pcc_seam": seam(out_GNF, ref_GNF, shards),
         "one_minus_ccc": one_minus_ccc(out_GNF, ref_GNF),
+        "gain": gain(out_GNF, ref_GNF, shards),
         "worst_token": worst_token(out_GNF, ref_GNF),
         "max_ulp": max_ulp(out_GNF, ref_GNF, digits) if digits else None,
         "max_abs": max_abs(out_GNF, ref_GNF),

@@ -7,7 +7,9 @@ a failure with what stands here.
 from __future__ import annotations
 
 import importlib
+import json
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +48,14 @@ def named(reference: str) -> Any:
     """
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def injected(fault: str) -> AbstractContextManager[Any]:
+    """Return the context manager that ``RunOptions.fault`` stands for, one that does nothing where there is none."""
+    if not fault:
+        return nullcontext()
+    reference, _, arguments = fault.partition(" ")
+    return named(reference)(**json.loads(arguments or "{}"))
 
 
 def failure(error: BaseException) -> dict[str, Any]:

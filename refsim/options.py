@@ -68,7 +68,10 @@ class RunOptions:
         delay: for tests of the harness: (seed, longest pause in seconds) of pauses and of operations that do not
             depend on each other taken in another order.
         fault: for tests of the harness: ``module:function`` of a context manager that every rank enters around its
-            program, to put a mistake in and take it out again (see ``parity.faults``).
+            program, to put a mistake in and take it out again (see ``parity.faults``); keyword arguments may follow in
+            JSON, after a blank.
+        observe: for tests of models: folder in which every rank leaves what its layers took and gave (see
+            ``refsim.runtime.observe``).
         detect_hazards: log the uses of device buffers and look for hazards; off only to measure what that costs.
 
     Raises:
@@ -90,6 +93,7 @@ class RunOptions:
     trace: bool = False
     delay: tuple[int, float] | None = None
     fault: str = ""
+    observe: str = ""
     detect_hazards: bool = True
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -102,6 +103,10 @@ class CpuKind(Kind):
         """All metrics of the oracle in the storage dtype against itself in a wider one; empty where that is costly."""
         return {}
 
+    def extra(self, result: Any) -> dict[str, Any]:
+        """What else a record is to keep of a result that has been measured."""
+        return {}
+
     def answers(self, result: Any) -> dict[str, Tensor]:
         """The tensors of a result whose bits count, by name."""
         return result.tensors
@@ -127,9 +132,14 @@ class ModelKind(CpuKind):
         folder, tensors = self.store.folder(case.model, seed), self.inputs(case, seed)
         return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
 
+    @staticmethod
+    def key(case: Case, seed: int, arithmetic: torch.dtype) -> tuple:
+        """What the oracle's answer depends on; begins with the model and ends with seed, dtype and arithmetic."""
+        return case.model, case.shape, case.family, seed, case.dtype, arithmetic
+
     def reference(self, case: Case, seed: int, arithmetic: torch.dtype = torch.float32) -> Tensor:
         """The oracle's answer, computed in ``arithmetic`` from weights and inputs as storage holds them."""
-        key = (case.model, case.shape, case.family, seed, case.dtype, arithmetic)
+        key = self.key(case, seed, arithmetic)
         if key not in self._samples:
             oracle, tensors = self.oracle(case), self.inputs(case, seed)
             model = load_oracle(self.store.folder(case.model, seed), arithmetic, rounded=case.dtype == "bf16")
@@ -138,9 +148,13 @@ class ModelKind(CpuKind):
                 for name, x in tensors.items()
             }
             given |= oracle.further_inputs(model, given)
-            with torch.inference_mode():
+            with torch.inference_mode(), self.watching(case, seed, arithmetic, model):
                 self._samples[key] = self.call(model, given)
         return self._samples[key]
+
+    def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
+        """What the oracle runs in; a kind that judges more than the answer looks at its modules here."""
+        return nullcontext()
 
     def drop(self, case: Case, seed: int) -> None:
         super().drop(case, seed)

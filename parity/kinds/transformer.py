@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from parity import layers
 from parity import metrics as m
-from parity.cases import Case
+from parity.cases import Case, Layout
 from parity.checkpoints import MODELS
 from parity.inputs import rounded
 from parity.kinds.base import DIGITS, Metrics, ModelKind, distinct_replicas, noise_of, token_shards
+from parity.store import CheckpointStore
 from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
+from refsim.runtime import observe
 from refsim.runtime.launch import Result
+
+WIDE_GB = 0.0
+"""Layers are judged where a case needs no more memory than this; those of real widths would give gigabytes."""
+
+
+@dataclass
+class Answer(Result):
+    """A result with what every rank's layers took and gave, None where that was not asked for."""
+
+    observed: list[list[observe.Observed]] | None = None
+    worst_layers: dict[str, str] = field(default_factory=dict)
 
 
 class Transformer(ModelKind):
@@ -44,8 +62,35 @@ class Transformer(ModelKind):
         ),
     }
 
+    def __init__(self, store: CheckpointStore) -> None:
+        super().__init__(store)
+        self._modules: dict[tuple, layers.Modules] = {}
+
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return transformer_inputs(case, seed)
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Answer:
+        if case.needs_gb > WIDE_GB or layout != case.layout:
+            return Answer(**vars(super().run(case, layout, seed, **more)))
+        with tempfile.TemporaryDirectory(prefix="refsim-layers-") as folder:
+            result = super().run(case, layout, seed, observe=folder, **more)
+            return Answer(**vars(result), observed=observe.read(folder, len(result.values)))
+
+    @contextmanager
+    def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> Iterator[None]:
+        if case.needs_gb > WIDE_GB:
+            yield
+            return
+        with layers.watch(model, case.shape.batch, self.oracle(case).block_streams) as modules:
+            yield
+        self._modules[self.key(case, seed, arithmetic)] = modules
+
+    def extra(self, result: Answer) -> dict[str, Any]:
+        return {"worst_layers": result.worst_layers} if result.worst_layers else {}
+
+    def drop(self, case: Case, seed: int) -> None:
+        super().drop(case, seed)
+        self._modules = {key: x for key, x in self._modules.items() if (key[0], key[3]) != (case.model, seed)}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         ref, sample = self.reference(case, seed), result.tensors["sample"]
@@ -56,6 +101,11 @@ class Transformer(ModelKind):
             found["guided_rel_rmse"] = m.rel_rmse(guided, guided_ref)
             found["guided_one_minus_pcc"] = m.one_minus_pcc(guided, guided_ref)
             found["non_finite"] += m.non_finite(guided)
+        if isinstance(result, Answer) and result.observed is not None:
+            modules = self._modules[self.key(case, seed, torch.float32)]
+            judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
+            result.worst_layers = judged.worst
+            found |= judged.metrics
         return found
 
     def measure_other_layout(self, case: Case, result: Result, other: Result) -> Metrics:
@@ -69,9 +119,11 @@ class Transformer(ModelKind):
         if not MODELS[case.model].float64_noise:
             return {}
         answer, ref = self._noise(case, seed), self.reference(case, seed)
+        noisy, wide = (torch.bfloat16, torch.float32) if case.dtype == "bf16" else (torch.float32, torch.float64)
         if case.dtype == "fp32":
             answer, ref = ref, answer  # the reference is the fp32 answer, the noise the float64 one
-        return compare_samples(case, answer, ref, digits=DIGITS[case.dtype])
+        found = compare_samples(case, answer, ref, digits=DIGITS[case.dtype])
+        return found | layers.floor(*(self._modules[self.key(case, seed, dtype)] for dtype in (noisy, wide)))
 
     def _noise(self, case: Case, seed: int) -> Tensor | None:
         """The sample computed in bf16; for fp32 in float64, whose distance is fp32's noise, or None (too slow)."""

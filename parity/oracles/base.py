@@ -59,6 +59,10 @@ class Oracle:
         """What a block is run on besides its two streams and the time step."""
         return {}
 
+    def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
+        """(image, prompt) of what a block returns; None for a prompt that it drops or only reads."""
+        return (out[1], out[0]) if isinstance(out, tuple) else (out, None)
+
     def tokens(self, sample: Tensor) -> Tensor:
         """A sample as rows of image tokens, (B, N, F), in the order of the model."""
         return patches(sample)

@@ -29,6 +29,9 @@ class CogVideoXOracle(Oracle):
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         return {"grid": torch.tensor(box(shape.n))}
 
+    def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
+        return out
+
     def tokens(self, sample: Tensor) -> Tensor:
         return super().tokens(sample.transpose(1, 2))
 

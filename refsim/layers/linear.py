@@ -54,7 +54,7 @@ class ColParallelLinear:
         unflatten: tuple[int, ...] | None = None,
         bias: bool = True,
     ) -> None:
-        self._device = device
+        self._device, self._name = device, name
         tp = device.groups["tp"]
         rows = shard_range(padded_features(out_features, tp.size), tp)
         lanes = (0, padded_features(in_features, tp.size) if gathered_input else in_features)
@@ -65,7 +65,9 @@ class ColParallelLinear:
         self.bias = weights.take(f"{name}.bias", (out_features,), rows) if bias else None
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
-        return column_linear(self._device, x, self.weight, self.bias)
+        out = column_linear(self._device, x, self.weight, self.bias)
+        self._device.observe(self._name, out)
+        return out
 
 
 class RowParallelLinear:
@@ -88,7 +90,7 @@ class RowParallelLinear:
         in_padded: int,
         bias: bool = True,
     ) -> None:
-        self._device = device
+        self._device, self._name = device, name
         tp = device.groups["tp"]
         padded = padded_features(out_features, tp.size)
         shape = (out_features, in_features)
@@ -96,7 +98,14 @@ class RowParallelLinear:
         self.bias = weights.take(f"{name}.bias", (out_features,), shard_range(padded, tp)) if bias else None
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
-        return row_linear(self._device, x, self.weight, self.bias)
+        self._device.observe(f"{self._name}.in", x)
+        return self.project(x)
+
+    def project(self, x: MeshTensor) -> MeshTensor:
+        """Multiply what has been observed in a shape of its own."""
+        out = row_linear(self._device, x, self.weight, self.bias, name=self._name)
+        self._device.observe(self._name, out)
+        return out
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,7 @@ class ColParallelQKV:
     def __init__(
         self, weights: Weights, device: Device, names: tuple[str, ...], sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
-        self._device, self._head_dim = device, sizes.head_dim
+        self._device, self._names, self._head_dim = device, names, sizes.head_dim
         tp = device.groups["tp"]
         rows = shard_range(sizes.padded(tp), tp)
         lanes = (0, padded_features(sizes.features, tp.size))
@@ -136,7 +145,10 @@ class ColParallelQKV:
 
     def __call__(self, x: MeshTensor) -> tuple[MeshTensor, ...]:
         qkv = fused_column_linear(self._device, x, self.weights, self.biases)
-        return tuple(split_heads(qkv.with_local(t), self._head_dim) for t in qkv.local.chunk(len(self.weights), -1))
+        parts = [qkv.with_local(t) for t in qkv.local.chunk(len(self.weights), -1)]
+        for name, part in zip(self._names, parts, strict=True):
+            self._device.observe(name, part)
+        return tuple(split_heads(part, self._head_dim) for part in parts)
 
 
 class RowParallelHeads:
@@ -148,10 +160,12 @@ class RowParallelHeads:
     def __init__(
         self, weights: Weights, device: Device, name: str, sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
+        self._device, self._name = device, name
         padded = sizes.padded(device.groups["tp"])
         self._linear = RowParallelLinear(
             weights, device, name, in_features=sizes.inner, out_features=sizes.features, in_padded=padded, bias=bias
         )
 
     def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
-        return self._linear(concat_heads(x_BHNE))
+        self._device.observe(f"{self._name}.in", x_BHNE)
+        return self._linear.project(concat_heads(x_BHNE))

@@ -31,6 +31,7 @@ class Modulation:
         chunks: int,
         in_features: int | None = None,
     ) -> None:
+        self._device, self._name, self._features = device, name, features
         tp = device.groups["tp"]
         self._split = tp.size > 1
         start, stop = shard_range(padded_features(features, tp.size), tp)
@@ -46,9 +47,11 @@ class Modulation:
         """Map ``time_BD`` with silu applied, tp=Replicate, to (B, 1, local D) per chunk, tp=Shard(-1)."""
         placement = {"tp": Shard(2) if self._split else Replicate()}
         chunks = []
-        for weight, bias in zip(self._weights, self._biases, strict=True):
+        for index, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
             lanes = F.pad(F.linear(time_BD, weight, bias), (0, self._padding))
             chunks.append(MeshTensor(lanes.unsqueeze(1), placement))
+            first = index * self._features
+            self._device.observe(f"{self._name}@{first}:{first + self._features}", chunks[-1])
         return chunks
 
 

@@ -65,12 +65,17 @@ def fused_column_linear(
     return x.with_local(out, **_cut(device, x.local))
 
 
-def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None) -> MeshTensor:
-    """Multiply x tp=Shard(-1) by a weight (out, in/tp) to tp=Shard(-1) by way of Partial("sum"); bias (out/tp,)."""
+def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | None, *, name: str = "") -> MeshTensor:
+    """Multiply x tp=Shard(-1) by a weight (out, in/tp) to tp=Shard(-1) by way of Partial("sum"); bias (out/tp,).
+
+    ``name``: of the layer, under which the term is observed.
+    """
     if device.groups["tp"].size > 1:
         x.require("row_linear", tp=Shard(x.local.ndim - 1))
     partial = x.with_local(local_linear(device, x.local, weight, None), tp=Partial("sum"))
     result = reduce_scatter_features(device, partial)
+    if name:
+        device.observe(f"{name}.term", partial)
     return result if bias is None else result.map("bias", bias.add)
 
 

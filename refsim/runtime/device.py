@@ -19,7 +19,9 @@ from refsim.runtime.buffers import BufferPool
 from refsim.runtime.delays import Delays
 from refsim.runtime.group import Group, parallel_groups
 from refsim.runtime.hazards import Use, UseLog
+from refsim.runtime.observe import Observations
 from refsim.runtime.status import StatusBoard
+from refsim.runtime.tensor import MeshTensor
 from refsim.runtime.trace import Trace
 from refsim.runtime.transport import Transfer, Transport
 
@@ -34,6 +36,7 @@ class Device:
         options: of the run; layers and schemes read how they are carried out from here.
         groups: the groups this rank belongs to, by name (``cfg``, ``tp``, ``sp``, ``ring``, ``ulysses``).
         not_finite: the first activation that an op read and that held NaN or infinity.
+        observations: what layers took and gave; None unless ``options.observe`` asks for it.
         current_stage: the part of the model that runs, as :meth:`stage` said it last.
     """
 
@@ -60,6 +63,7 @@ class Device:
         self.current_stage = Activity(Kind.RUNNING)
         self.not_finite: NotFinite | None = None
         self._ops = 0
+        self.observations = Observations() if options.observe else None
 
     @property
     def mesh(self) -> MeshSpec:
@@ -125,6 +129,11 @@ class Device:
         if index is not None:
             where = str(self.current_stage)
             self.not_finite = NotFinite(self._ops, op, where, index, tuple(x.shape))
+
+    def observe(self, name: str, x: MeshTensor) -> None:
+        """Keep what a layer of this name took or gave, if the run is asked to, see :mod:`refsim.runtime.observe`."""
+        if self.observations is not None:
+            self.observations.add(name, x)
 
     def reading(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
         """Open a block in which ``op`` reads ``tensors``; those in no device buffer do not count."""

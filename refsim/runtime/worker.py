@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from refsim.jobs import Job, failure, named
+from refsim.jobs import Job, failure, injected, named
 from refsim.runtime import hazards, messages
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
@@ -30,7 +30,7 @@ from refsim.runtime.transport import GlooTransport, Transport
 
 def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run a job on this rank; rank 0 returns the answer, with trace and byte counts of all ranks added."""
-    with named(job.options.fault)() if job.options.fault else contextlib.nullcontext():
+    with injected(job.options.fault):
         return _run_job(job, board)
 
 
@@ -41,6 +41,8 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
     with torch.inference_mode():
         result, tensors = named(job.program)(device, **job.arguments)
     device.finish()
+    if device.observations is not None:
+        device.observations.write(job.options.observe, device.rank)
     device.activity(Kind.HANDING_IN, "its trace")
     mine = {
         "result": result,

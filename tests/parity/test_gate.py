@@ -21,6 +21,7 @@ GOOD = {
     "one_minus_ccc": 1e-14,
     "worst_token": 1e-7,
     "max_ulp": 2.0,
+    "gain": 1e-8,
     "max_abs": 1e-6,
     "non_finite": 0,
 }

@@ -6,8 +6,10 @@ least one check must then fail: a gate whose own tests pass whatever it compares
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +22,8 @@ from parity.kinds import generation, load, thresholds_for, transformer
 from parity.kinds.base import Measured
 from parity.kinds.generation import Expected, Generation
 from parity.store import CheckpointStore
-from refsim.api.text import Decoded, Step, TextResult
+from refsim.api.text import TextResult
+from refsim.pipelines.speculative import Decoded, Step
 from refsim.runtime.launch import Result
 
 LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text())
@@ -160,7 +163,7 @@ def check_limits(store):
             assert found.get(metric, math.inf) <= limit, f"{key}: the bound of {metric} was loosened or dropped"
 
 
-CHECKS = (
+CHECKS: tuple[Callable[[CheckpointStore], None], ...] = (
     check_attention,
     check_one_shard,
     check_models,
@@ -182,7 +185,7 @@ def numbers_only(metrics, bounds):
     return judge({k: 0.0 if v is not None and math.isnan(v) else v for k, v in metrics.items()}, bounds)
 
 
-SPOILS = {
+SPOILS: dict[str, list[tuple[Any, str, Any]]] = {
     "oracle against oracle": [(m, "compare", lambda out, ref, *at, **more: compare(ref, ref, *at, **more))],
     "answer against answer": [(m, "compare", lambda out, ref, *at, **more: compare(out, out, *at, **more))],
     "first row only": [(m, "compare", lambda out, ref, *at, **more: compare(out[:, :1], ref[:, :1], [(0, 1)], **more))],

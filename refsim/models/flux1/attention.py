@@ -108,8 +108,9 @@ class AttentionAndMLPOut:
     """
 
     def __init__(self, weights: Weights, device: Device, name: str, config: FluxConfig) -> None:
-        self._device = device
+        self._device, self._name = device, name
         tp, d, mlp = device.groups["tp"], config.features, config.mlp_features
+        self._features, self._mlp = d, mlp
         padded, shape = padded_features(d, tp.size), (d, d + mlp)
         start, stop = shard_range(attention_sizes(config).padded(tp), tp)
         real = (min(start, d), min(stop, d))  # a padded head's lanes would reach into the MLP's
@@ -123,6 +124,10 @@ class AttentionAndMLPOut:
     def __call__(self, attention: MeshTensor, mlp: MeshTensor) -> MeshTensor:
         """(B, local heads, rows, E) and (B, rows, local F), cut over tp -> (B, rows, local D), tp=Shard(-1)."""
         mlp.require("proj_out", **shards(self._device.groups, tp=2))
-        heads = concat_heads(attention)
+        heads, d = concat_heads(attention), self._features
+        self._device.observe(f"{self._name}.in@0:{d}", attention)
+        self._device.observe(f"{self._name}.in@{d}:{d + self._mlp}", mlp)
         both = heads.with_local(torch.cat([heads.local, mlp.local], -1))
-        return row_linear(self._device, both, self.weight, self.bias)
+        out = row_linear(self._device, both, self.weight, self.bias, name=self._name)
+        self._device.observe(self._name, out)
+        return out

@@ -104,6 +104,13 @@ def bind_block(
     return partial(build_block(weights, device, config, index), sequences=sequences)
 
 
+def block_name(config: FluxConfig, index: int) -> str:
+    """What the names of a block's weights begin with, without the dot."""
+    if index < config.num_layers:
+        return f"transformer_blocks.{index}"
+    return f"single_transformer_blocks.{index - config.num_layers}"
+
+
 def build_block(weights: Weights, device: Device, config: FluxConfig, index: int) -> DoubleBlock | SingleBlock:
     """Block ``index`` in the order they run."""
     if index < config.num_layers:

@@ -14,7 +14,7 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.norm import LayerNorm
-from refsim.models.flux1.block import build_block
+from refsim.models.flux1.block import block_name, build_block
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.embeddings import Conditioning, Sequences
 from refsim.models.flux1.spec import CLASS_NAME
@@ -22,6 +22,7 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
+from refsim.runtime.observe import observe_added
 from refsim.runtime.tensor import MeshTensor
 
 _EPS = 1e-6
@@ -88,7 +89,9 @@ class FluxTransformer:
         spatial, prompt = self._x_embedder(spatial), self._context_embedder(prompt)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
+            before = spatial, prompt
             spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
+            observe_added(self._device, block_name(self._config, index), before, (spatial, prompt))
         scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
         gathered = gather_features(self._device, spatial)
         out_BNC = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))

@@ -1,0 +1,245 @@
+"""Layers judged one by one: what each rank's part of a layer took and gave, beside the same part of the oracle's.
+
+A whole transformer hides an operation that is 15 % too large on one rank: behind the residual stream, behind the sum
+over tensor-parallel ranks, behind the rounding of everything after it. So every layer is compared where it stands, rank
+by rank (and head by head where its input are heads), with the module of the same name in diffusers:
+
+    NAME        what the layer gave             NAME.in   what it took
+    NAME.term   a rank's term of the sum that a row-parallel layer gives: the oracle's input and weight, these lanes
+    BLOCK+0, +1 what a block added to image and prompt
+
+``layer_gain``     largest |<ours, oracle> / <oracle, oracle> - 1|: a factor. Rounding is unbiased, so it nearly cancels
+                   in this sum over a part, and a factor that is smaller than the noise of a value stands out.
+``layer_rel_rmse`` largest error of a part, as RMS over the oracle's: everything else.
+
+Legend: B batch, N rows (tokens), D features, H heads, E features of a head.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from parity import metrics as m
+from refsim.errors import InvariantError
+from refsim.options import RunOptions
+from refsim.parallel.sequence import TokenShards
+from refsim.runtime.group import Group, parallel_groups
+from refsim.runtime.observe import Observed
+
+METRICS = ("layer_gain", "layer_rel_rmse")
+PIECE = (32, 16)
+"""Rows and features of the smallest parts that a rank of a tiny case has: a tile of tokens, a head."""
+
+_BLOCK = re.compile(r"\w*blocks\.\d+")
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Module:
+    """What a module of the oracle took and gave, call by call, each (B, N, D), and its weight (out, in)."""
+
+    took: list[Tensor] = field(default_factory=list)
+    gave: list[Tensor] = field(default_factory=list)
+    weight: Tensor | None = None
+
+
+Modules = dict[str, Module]
+
+
+@contextmanager
+def watch(model: Any, batch: int, streams: Callable[[Any], tuple]) -> Iterator[Modules]:
+    """Record every linear, patch embedding and block of a diffusers model that runs inside.
+
+    ``streams``: (image, prompt) of what a block returns; blocks are recorded as ``BLOCK+0`` and ``BLOCK+1``.
+    """
+    found: Modules = {}
+    hooks = []
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d):
+            hooks.append(module.register_forward_hook(_layer_hook(found, name, batch)))
+        elif _BLOCK.fullmatch(name):
+            hooks.append(module.register_forward_hook(_block_hook(found, name, streams), with_kwargs=True))
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _layer_hook(found: Modules, name: str, batch: int) -> Callable:
+    def rows(x: Tensor, channels_first: bool) -> Tensor:
+        return (x.movedim(1, -1) if channels_first else x).reshape(batch, -1, x.shape[1 if channels_first else -1])
+
+    def hook(module: torch.nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        linear = isinstance(module, torch.nn.Linear)
+        known = found.setdefault(name, Module(weight=module.weight.detach() if linear else None))
+        if linear:
+            known.took.append(rows(args[0], False))
+        known.gave.append(rows(out, not linear))
+
+    return hook
+
+
+def _block_hook(found: Modules, name: str, streams: Callable[[Any], tuple]) -> Callable:
+    def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
+        given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        if "hidden_states" not in given:
+            return  # not a block as diffusers writes them; what such a block adds is not observed either
+        before = given["hidden_states"], given.get("encoder_hidden_states")
+        for index, (old, new) in enumerate(zip(before, streams(out), strict=True)):
+            if old is not None and new is not None:
+                found[f"{name}+{index}"] = Module(gave=[new.float() - old.float()])
+
+    return hook
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The metrics of :data:`METRICS`, and for each the layer and the rank that were worst."""
+
+    metrics: dict[str, float]
+    worst: dict[str, str]
+
+
+def judge(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> Judged:
+    """Compare what all ranks observed with the oracle's modules.
+
+    Args:
+        ranks: in rank order, see :func:`refsim.runtime.observe.read`.
+        oracle: see :func:`watch`.
+        prompt: rows of the prompt, which stand before the image's where diffusers makes one stream of both and refsim
+            calls the layer once for the image and once for the prompt.
+
+    Raises:
+        InvariantError: something observed has no counterpart in the oracle, or another shape.
+    """
+    values: dict[str, list[float]] = {name: [] for name in METRICS}
+    places: list[str] = []
+    for rank, observed in enumerate(ranks):
+        calls = Counter(one.name for one in observed)
+        part = _Part(parallel_groups(options.mesh, options.parallel, rank), oracle, calls, prompt)
+        for one in observed:
+            for ours, theirs in part.pairs(one, observed):
+                places.append(f"{one.name} on rank {rank}")
+                for name, value in _distances(ours, theirs).items():
+                    values[name].append(value)
+    worst = {name: places[_index_of_worst(found)] for name, found in values.items() if found}
+    return Judged({name: m.worst(found) for name, found in values.items()}, worst)
+
+
+def floor(noise: Modules, ref: Modules) -> dict[str, float]:
+    """The same metrics of the oracle in the storage dtype against itself in a wider one, part by part of ``PIECE``."""
+    values: dict[str, list[float]] = {name: [] for name in METRICS}
+    for name, module in ref.items():
+        pairs = [*zip(noise[name].took, module.took, strict=True), *zip(noise[name].gave, module.gave, strict=True)]
+        for ours, theirs in pairs:
+            for metric, found in _distances_of_pieces(ours, theirs).items():
+                values[metric].append(found)
+    return {name: m.worst(found) for name, found in values.items()}
+
+
+class _Part:
+    """The part of the oracle's tensors that one rank holds."""
+
+    def __init__(self, groups: dict[str, Group], oracle: Modules, calls: Counter[str], prompt: int) -> None:
+        self._groups, self._oracle, self._calls, self._prompt = groups, oracle, calls, prompt
+
+    def pairs(self, one: Observed, observed: list[Observed]) -> list[Pair]:
+        """Ours and the oracle's, real rows and features only; one pair per head where the tensor has heads."""
+        name, _, lanes = one.name.partition("@")
+        if name.endswith(".term"):
+            whole, start, limit = self._term(name.removesuffix(".term"), one, observed)
+        else:
+            whole = self._of(name, one.call, self._calls[one.name])
+            start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
+        heads = one.local.shape[1] if one.local.ndim == 4 else 0
+        local = one.local.transpose(1, 2).flatten(2) if heads else one.local
+        start += self._groups["tp"].index * local.shape[-1] if "tp" in one.cut else 0
+        theirs = whole[..., start : min(start + local.shape[-1], limit)]
+        ours = local[..., : theirs.shape[-1]]
+        if "sp" in one.cut or theirs.shape[1] == ours.shape[1]:
+            theirs = self._rows(theirs, cut="sp" in one.cut)
+            ours = ours[:, : theirs.shape[1]]
+        if ours.shape != theirs.shape:
+            raise InvariantError(f"{one.name} is {tuple(ours.shape)} here and {tuple(theirs.shape)} in the oracle")
+        if not ours.numel():
+            return []
+        pieces = max(1, heads * ours.shape[-1] // local.shape[-1]) if heads else 1
+        return list(zip(ours.chunk(pieces, -1), theirs.chunk(pieces, -1), strict=True))
+
+    def _of(self, name: str, call: int, calls: int) -> Tensor:
+        """A module's input or output of a call, this cfg group's samples of it."""
+        module = self._oracle.get(name.removesuffix(".in"))
+        tensors = [] if module is None else module.took if name.endswith(".in") else module.gave
+        if not tensors:
+            raise InvariantError(f"the oracle has no module {name}, which a layer is named after")
+        if len(tensors) == calls:
+            whole = tensors[call]
+        else:  # one stream in the oracle, prompt first; two calls here, image first
+            whole = tensors[0][:, : self._prompt] if call else tensors[0][:, self._prompt :]
+        cfg = self._groups["cfg"]
+        return whole.chunk(cfg.size)[cfg.index]
+
+    def _term(self, name: str, one: Observed, observed: list[Observed]) -> tuple[Tensor, int, int]:
+        """This rank's term: of each input of the layer, the lanes that lie here, by their columns of the weight."""
+        weight = self._oracle[name].weight
+        assert weight is not None
+        inputs = [x for x in observed if x.name.split("@")[0] == f"{name}.in"]
+        total, ours = 0, [x for x in inputs if x.call == one.call]
+        for x in ours:
+            whole = self._of(f"{name}.in", x.call, self._calls[x.name])
+            _, _, lanes = x.name.partition("@")
+            start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
+            width = x.local.shape[-1] * (x.local.shape[1] if x.local.ndim == 4 else 1)
+            start += self._groups["tp"].index * width if "tp" in x.cut else 0
+            stop = min(start + width, limit)
+            total = total + whole[..., start:stop].double() @ weight[:, start:stop].double().T
+        return total, 0, weight.shape[0]
+
+    def _rows(self, x_BND: Tensor, *, cut: bool) -> Tensor:
+        """The real rows of this rank's shard."""
+        if not cut:
+            return x_BND
+        sp = self._groups["sp"]
+        start, stop = TokenShards.of(x_BND.shape[1], sp.size).tokens(sp.index)
+        return x_BND[:, start:stop]
+
+
+def _distances(ours: Tensor, theirs: Tensor) -> dict[str, float]:
+    a, b = ours.double(), theirs.double()
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        return dict.fromkeys(METRICS, float("nan"))
+    size, error = float(b.square().sum()), a - b
+    if size == 0.0:
+        return dict.fromkeys(METRICS, 0.0 if not error.any() else float("inf"))
+    gain, rmse = abs(float((error * b).sum())) / size, (float(error.square().sum()) / size) ** 0.5
+    return {"layer_gain": gain, "layer_rel_rmse": rmse}
+
+
+def _distances_of_pieces(ours_BND: Tensor, theirs_BND: Tensor) -> dict[str, float]:
+    """The worst of :func:`_distances` over the pieces of every sample, all at a time; what is empty counts as equal."""
+
+    def sums(x: Tensor) -> Tensor:
+        rows, lanes = PIECE
+        filled = F.pad(x, (0, -x.shape[2] % lanes, 0, -x.shape[1] % rows))
+        return filled.unflatten(2, (-1, lanes)).unflatten(1, (-1, rows)).sum((2, 4))
+
+    a, b = ours_BND.double(), theirs_BND.double()
+    size = sums(b.square()).clamp_min(torch.finfo(torch.float64).tiny)
+    gain, rmse = sums((a - b) * b).abs() / size, (sums((a - b).square()) / size).sqrt()
+    return {"layer_gain": float(gain.max()), "layer_rel_rmse": float(rmse.max())}
+
+
+def _index_of_worst(values: list[float]) -> int:
+    nan = [i for i, value in enumerate(values) if value != value]
+    return nan[0] if nan else max(range(len(values)), key=values.__getitem__)

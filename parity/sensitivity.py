@@ -1,0 +1,161 @@
+"""How little must be wrong for a case to fail: per op, the largest factor on its output on one rank that still passes.
+
+    e = 0                    passes          e of GRID, by bisection          1
+    |--- passes ----------------- passes | fails ------------------------- fails |
+                                         ^ what is stated: the largest e that passed, and the next one, which failed
+
+A case sees an op when the e that fails is no more than the goal of its storage dtype.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from parity.cases import Case
+from parity.cpu_runner import CpuRunner
+from parity.kinds import thresholds_for
+from parity.perturbation import OPS, counting, fault
+from parity.thresholds import judge
+from refsim import output
+from refsim.errors import RefsimError, UserError
+
+KINDS = ("attention", "transformer")
+GOAL = {"fp32": 3e-6, "bf16": 3e-2}
+GRID = {
+    "fp32": (1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0),
+    "bf16": (1e-3, 3e-3, 1e-2, 3e-2, 0.06, 0.1, 0.15, 0.3, 1.0),
+}
+RANK = 1
+"""The rank whose op is scaled: one that has real tokens, heads and features in every layout of two devices and more."""
+
+Say = Callable[[str], None]
+
+
+def measurable(case: Case) -> bool:
+    """Whether a case has layers or parts that are judged by themselves, and a second rank."""
+    return case.kind in KINDS and case.layout.options().mesh.num_devices > RANK
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a case sees of an op.
+
+    Attributes:
+        passes: the largest e that passed, 0 if none did.
+        fails: the smallest e that failed, None if none did.
+        seen_by: the bounds that were exceeded there.
+    """
+
+    case: str
+    dtype: str
+    op: str
+    passes: float
+    fails: float | None
+    seen_by: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the goal of the storage dtype is met."""
+        return self.fails is not None and self.fails <= GOAL[self.dtype]
+
+
+def measure(
+    cases: Sequence[Case], seed: int = 0, ops: Sequence[str] = tuple(OPS), say: Say = lambda _: None
+) -> list[Row]:
+    """Measure every op that a case has, for every case.
+
+    Raises:
+        UserError: there is no case, or no op of such a name.
+        RefsimError: a case fails without a perturbation.
+    """
+    if not cases:
+        raise UserError(f"none of these cases can be perturbed; choose {' or '.join(KINDS)} cases of several devices.")
+    if unknown := set(ops) - OPS.keys():
+        raise UserError(f"op '{min(unknown)}' does not exist; choose one of {', '.join(OPS)}.")
+    rows = []
+    with CpuRunner() as runner:
+        for case in cases:
+            alone = _Alone(runner, replace(case, other_layout=None), seed)
+            for op, calls in alone.calls().items():
+                if op in ops:
+                    rows.append(alone.row(op, calls // 2))
+                    say(line(rows[-1]))
+            runner.drop(case, seed)
+    return rows
+
+
+class _Alone:
+    """One case, run with one op scaled."""
+
+    def __init__(self, runner: CpuRunner, case: Case, seed: int) -> None:
+        self._runner, self._case, self._seed = runner, case, seed
+        self._bounds = thresholds_for(case.kind, case.dtype)
+
+    def calls(self) -> dict[str, int]:
+        """How often the rank calls each op, in the order of ``OPS``; those it never calls are left out."""
+        with tempfile.TemporaryDirectory(prefix="refsim-ops-") as folder:
+            file = Path(folder, "calls.json")
+            if failures := self._failures(counting(RANK, file)):
+                raise RefsimError(f"case {self._case.id} fails as it is: {'; '.join(failures)}.")
+            found = json.loads(file.read_text())
+        return {op: found[op] for op in OPS if op in found}
+
+    def row(self, op: str, call: int) -> Row:
+        """Bisect the grid of the case's storage dtype."""
+        grid, seen = GRID[self._case.dtype], ""
+        low, high = -1, len(grid)  # the grid at ``low`` passes, at ``high`` it fails
+        while high - low > 1:
+            middle = (low + high) // 2
+            if failures := self._failures(fault(op, RANK, by=grid[middle], call=call)):
+                high, seen = middle, ", ".join(failure.split()[0] for failure in failures)
+            else:
+                low = middle
+        passes, fails = grid[low] if low >= 0 else 0.0, grid[high] if high < len(grid) else None
+        return Row(self._case.id, self._case.dtype, op, passes, fails, seen)
+
+    def _failures(self, fault: str) -> list[str]:
+        return judge(self._runner.run(self._case, self._seed, fault=fault).metrics, self._bounds)
+
+
+def line(row: Row) -> str:
+    """One row for a terminal."""
+    fails = "nothing fails" if row.fails is None else f"{row.fails:g} fails ({row.seen_by})"
+    return f"{'ok  ' if row.good else 'MISS'} {row.case} {row.op}: {row.passes:g} passes, {fails}"
+
+
+def to_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """The goals, the rows, and how many meet their goal."""
+    return {"goal": GOAL, "good": sum(row.good for row in rows), "rows": [asdict(r) | {"good": r.good} for r in rows]}
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """The table of ``sensitivity.md``."""
+    lines = [
+        "# Sensitivity of parity cases",
+        "",
+        "The output of one op on one rank is scaled by 1 + e, in the middle of the run. *passes*: the largest e tried",
+        "that still passes; *fails*: the smallest that fails, and by which bounds. An op is seen when the e that fails",
+        f"is at most {GOAL['fp32']:g} (fp32) or {GOAL['bf16']:g} (bf16).",
+        f"{sum(row.good for row in rows)} of {len(rows)} are seen.",
+        "Made by `refsim parity sensitivity`.",
+        "",
+        "| case | op | passes | fails | seen | by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        fails = "-" if row.fails is None else f"{row.fails:g}"
+        seen = "yes" if row.good else "no"
+        lines.append(f"| {row.case} | {row.op} | {row.passes:g} | {fails} | {seen} | {row.seen_by or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(rows: Sequence[Row], folder: Path) -> None:
+    """Write sensitivity.json and sensitivity.md into a folder, made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    output.write(folder / "sensitivity.json", (json.dumps(to_json(rows), indent=1) + "\n").encode())
+    output.write(folder / "sensitivity.md", as_markdown(rows).encode())

@@ -1,0 +1,103 @@
+"""What a run computed on the way: the local part of named tensors on every rank, for whoever judges layer by layer.
+
+A layer observes its tensors under the name its weights have in the checkpoint (``device.observe``), which is also the
+name of the module that computes the same in diffusers or transformers. Nothing is kept unless ``RunOptions.observe``
+names a folder; then every rank leaves one safetensors file there, ``rank3.safetensors``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from refsim.runtime.tensor import MeshTensor, Partial, Placement, Shard
+
+if TYPE_CHECKING:
+    from refsim.runtime.device import Device
+
+Streams = Sequence[MeshTensor | None]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One observed tensor of one rank.
+
+    Attributes:
+        name: of the layer, as its weights are called: what it gave. ``NAME.in`` is what it took, ``NAME.term`` this
+            rank's term of the sum it gave, ``NAME+0`` and ``NAME+1`` what a block added to image and prompt, and
+            ``...@8:16`` stands for these features of it alone.
+        call: how often this rank had called the layer before (a layer may serve image and prompt in turn).
+        local: the rank's part.
+        cut: dim that a group cuts, by group; a group that is not named cuts nothing.
+        partial: the tensor is one term of a sum over tp.
+    """
+
+    name: str
+    call: int
+    local: Tensor
+    cut: dict[str, int]
+    partial: bool
+
+
+class Observations:
+    """What one rank has observed; kept in memory until :meth:`write`."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._tensors: dict[str, Tensor] = {}
+        self._placements: dict[str, dict[str, Placement]] = {}
+
+    def add(self, name: str, x: MeshTensor) -> None:
+        """Keep a copy of the local part, as it is now."""
+        key = f"{name}#{self._calls[name]}"
+        self._calls[name] += 1
+        self._tensors[key] = x.local.detach().to(copy=True, memory_format=torch.contiguous_format)
+        self._placements[key] = {group: x.placement(group) for group in ("sp", "tp")}
+
+    def write(self, folder: str, rank: int) -> None:
+        """Leave everything in the folder's file of this rank."""
+        cut = {
+            key: {
+                "cut": {group: place.dim for group, place in places.items() if isinstance(place, Shard)},
+                "partial": any(isinstance(place, Partial) for place in places.values()),
+            }
+            for key, places in self._placements.items()
+        }
+        metadata = {"placements": json.dumps(cut)}
+        safetensors.torch.save_file(self._tensors, Path(folder, f"rank{rank}.safetensors"), metadata)
+
+
+def observe_added(device: Device, block: str, before: Streams, after: Streams) -> None:
+    """Observe what a block added to each of its streams; those it drops are left out."""
+    if device.observations is not None:
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old is not None and new is not None:
+                device.observe(f"{block}+{index}", new.with_local(new.local.float() - old.local.float()))
+
+
+def read(folder: str | Path, ranks: int) -> list[list[Observed]]:
+    """Return what every rank of a run left in the folder, in rank order.
+
+    Raises:
+        FileNotFoundError: a rank left nothing.
+    """
+    return [_read(Path(folder, f"rank{rank}.safetensors")) for rank in range(ranks)]
+
+
+def _read(path: Path) -> list[Observed]:
+    with safe_open(path, "pt") as file:
+        placements = json.loads(file.metadata()["placements"])
+        found = []
+        for key, placed in placements.items():
+            name, _, call = key.rpartition("#")
+            found.append(Observed(name, int(call), file.get_tensor(key), placed["cut"], placed["partial"]))
+    return found

@@ -1,0 +1,120 @@
+"""Layers judged one by one: what a whole transformer hides, and how small an error still is seen."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from parity import layers, perturbation, sensitivity
+from parity.cases import Layout, ModelShape, make_case
+from parity.cpu_runner import CpuRunner
+from parity.kinds import thresholds_for
+from parity.suites import suite_cases
+from parity.thresholds import judge
+from refsim.errors import InvariantError, UserError
+from refsim.options import RunOptions
+from refsim.runtime.group import parallel_groups
+from refsim.runtime.observe import Observed
+
+OPTIONS = RunOptions.of(mesh="bh-qb", parallel="sp2_tp2")
+ROWS, FEATURES = 70, 48  # 64 + 6 rows, 32 + 16 features
+
+
+@pytest.fixture
+def oracle():
+    g = torch.Generator().manual_seed(3)
+    took, gave = torch.randn(1, ROWS, FEATURES, generator=g), torch.randn(1, ROWS, FEATURES, generator=g)
+    return {"ff": layers.Module([took], [gave], torch.randn(FEATURES, FEATURES, generator=g))}
+
+
+def observed(oracle, name="ff", partial=False):
+    """What four ranks hold when everything is right: tokens cut over one axis of the mesh, features over the other."""
+    ranks = []
+    for rank in range(4):
+        groups = parallel_groups(OPTIONS.mesh, OPTIONS.parallel, rank)
+        sp, tp = groups["sp"].index, groups["tp"].index
+        whole = torch.nn.functional.pad(oracle["ff"].gave[0], (0, 64 - FEATURES, 0, 128 - ROWS))
+        local = whole[:, 64 * sp : 64 * sp + 64, 32 * tp : 32 * tp + 32].clone()
+        ranks.append([Observed(name, 0, local, {"sp": 1, "tp": 2}, partial)])
+    return ranks
+
+
+def test_the_same_layers_have_no_distance(oracle):
+    found = layers.judge(observed(oracle), oracle, OPTIONS, prompt=0)
+    assert found.metrics == {"layer_gain": 0.0, "layer_rel_rmse": 0.0}
+
+
+def test_a_factor_on_one_rank_is_named(oracle):
+    ranks = observed(oracle)
+    ranks[3][0].local.mul_(1.01)
+    found = layers.judge(ranks, oracle, OPTIONS, prompt=0)
+    assert found.metrics["layer_gain"] == pytest.approx(0.01, rel=1e-4)
+    assert found.worst["layer_gain"] == "ff on rank 3"
+
+
+def test_padding_is_not_judged_and_a_nan_is(oracle):
+    ranks = observed(oracle)
+    groups = [parallel_groups(OPTIONS.mesh, OPTIONS.parallel, rank) for rank in range(4)]
+    last = next(r for r in range(4) if groups[r]["sp"].index == groups[r]["tp"].index == 1)
+    ranks[last][0].local[:, 6:] = 9.0
+    ranks[last][0].local[:, :, 16:] = 9.0
+    assert layers.judge(ranks, oracle, OPTIONS, prompt=0).metrics["layer_rel_rmse"] == 0.0
+    ranks[last][0].local[0, 0, 0] = torch.nan
+    found = layers.judge(ranks, oracle, OPTIONS, prompt=0)
+    assert found.metrics["layer_gain"] != found.metrics["layer_gain"]
+    assert found.worst["layer_rel_rmse"] == f"ff on rank {last}"
+
+
+def test_a_layer_without_counterpart_is_no_silence(oracle):
+    with pytest.raises(InvariantError, match="no module fff"):
+        layers.judge(observed(oracle, "fff"), oracle, OPTIONS, prompt=0)
+
+
+def test_the_floor_is_that_of_the_smallest_pieces(oracle):
+    noisy = {"ff": layers.Module([x.clone() for x in oracle["ff"].took], [x.clone() for x in oracle["ff"].gave])}
+    noisy["ff"].gave[0][0, 32:64, 16:32] *= 1.1
+    found = layers.floor(noisy, oracle)
+    assert found == pytest.approx({"layer_gain": 0.1, "layer_rel_rmse": 0.1}, rel=1e-4)
+
+
+def test_a_feed_forward_too_large_on_one_rank_fails_a_bf16_case():
+    """15 % passed before layers were judged: the whole transformer's error is a third of what rounding may have."""
+    pytest.importorskip("diffusers")
+    case = make_case("transformer", "sd35_tiny", Layout("n300", "tp2"), ModelShape((12, 20), 9, 1), dtype="bf16")
+    bounds = thresholds_for("transformer", "bf16")
+    with CpuRunner() as runner:
+        clean = runner.run(case, 0)
+        assert judge(clean.metrics, bounds) == [] and clean.metrics["layer_gain"] > 0
+        for op, by in (("feed-forward", 0.15), ("row-parallel linear", 0.03), ("attention", 0.03)):
+            wrong = runner.run(case, 0, fault=perturbation.fault(op, 1, by=by, call=2))
+            found = {reason.split()[0] for reason in judge(wrong.metrics, bounds)}
+            assert "layer_gain" in found and "rel_rmse" not in found, (op, found)
+            assert wrong.extra["worst_layers"]["layer_gain"].endswith("on rank 1")
+
+
+def test_every_tiny_transformer_has_its_layers_judged():
+    judged = Counter(case.needs_gb == 0 for case in suite_cases("smoke") if case.kind == "transformer")
+    assert judged[True] > 5 * judged[False] / 2
+    for dtype in ("fp32", "bf16"):
+        limits = {t.metric: t.limit for t in thresholds_for("transformer", dtype)}
+        assert limits["layer_gain"] <= sensitivity.GOAL[dtype]
+
+
+def test_an_op_that_does_not_exist_is_one_sentence():
+    case = next(case for case in suite_cases("smoke") if sensitivity.measurable(case))
+    with pytest.raises(UserError, match="op 'sort' does not exist; choose one of column-parallel linear"):
+        sensitivity.measure([case], ops=["sort"])
+    with pytest.raises(UserError, match="choose attention or transformer cases of several devices"):
+        sensitivity.measure([])
+
+
+def test_rows_of_the_table_say_what_is_seen():
+    rows = [
+        sensitivity.Row("a", "bf16", "attention", 0.01, 0.03, "layer_gain"),
+        sensitivity.Row("a", "bf16", "norm", 0.06, 0.1, "rel_rmse"),
+        sensitivity.Row("a", "fp32", "norm", 1.0, None, ""),
+    ]
+    assert [row.good for row in rows] == [True, False, False]
+    text = sensitivity.as_markdown(rows)
+    assert "| a | attention | 0.01 | 0.03 | yes | layer_gain |" in text and "| a | norm | 1 | - | no | - |" in text
+    assert sensitivity.to_json(rows)["good"] == 1
