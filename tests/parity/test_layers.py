@@ -65,6 +65,14 @@ def test_padding_is_not_judged_and_a_nan_is(oracle):
     assert found.worst["layer_rel_rmse"] == f"ff on rank {last}"
 
 
+def test_another_shape_is_infinitely_far(oracle):
+    ranks = observed(oracle)
+    short = ranks[2][0].local[:, :5]
+    ranks[2] = [Observed("ff", 0, short, ranks[2][0].cut, False)]
+    found = layers.judge(ranks, oracle, OPTIONS, prompt=0)
+    assert set(found.metrics.values()) == {float("inf")} and found.worst["layer_gain"] == "ff on rank 2"
+
+
 def test_a_layer_without_counterpart_is_no_silence(oracle):
     with pytest.raises(InvariantError, match="no module fff"):
         layers.judge(observed(oracle, "fff"), oracle, OPTIONS, prompt=0)
