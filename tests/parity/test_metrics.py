@@ -41,7 +41,7 @@ def test_relative_rmse_sees_what_correlation_cannot(ref, spoil):
     out = spoil(ref)
     assert m.one_minus_pcc(out, ref) < 1e-15
     caught = {f.split()[0] for f in failures(out, ref)}
-    assert caught == {"rel_rmse", "one_minus_ccc", "worst_token", "max_ulp"}
+    assert caught == {"rel_rmse", "one_minus_ccc", "worst_token", "max_ulp", "gain"}
     assert m.rel_rmse(out, ref) == pytest.approx(0.01, rel=0.1)
 
 
@@ -160,6 +160,19 @@ def test_worst_token_is_not_averaged_away(ref):
     assert m.worst_token(wrong, ref) == pytest.approx(
         float((0.5 * ref[0, 3]).norm() / ref[0, 3].numel() ** 0.5 / ref.square().mean().sqrt()), rel=1e-6
     )
+
+
+def test_a_factor_on_one_part_is_not_hidden_by_its_noise(ref):
+    g = torch.Generator().manual_seed(1)
+    noisy = ref + 0.005 * torch.randn(ref.shape, generator=g, dtype=ref.dtype)
+    wrong = noisy.clone()
+    wrong[1, 3:6] *= 1.01
+    shards = [(0, 3), (3, 6), (6, ref.shape[1])]
+    assert m.gain(ref, ref, shards) == 0.0
+    assert m.gain(wrong, ref, shards) == pytest.approx(0.01, abs=0.003) and m.gain(noisy, ref, shards) < 0.003
+    assert m.rel_rmse(wrong, ref) == pytest.approx(m.rel_rmse(noisy, ref), rel=0.3)
+    silent = torch.zeros(1, 2, 3)
+    assert m.gain(silent, silent, [(0, 2)]) == 0.0 and m.gain(silent + 1, silent, [(0, 2)]) == math.inf
 
 
 def test_ulps_are_those_of_the_storage():
