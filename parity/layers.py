@@ -41,17 +41,25 @@ METRICS = ("layer_gain", "layer_rel_rmse")
 PIECE = (32, 16)
 """Rows and features of the smallest parts that a rank of a tiny case has: a tile of tokens, a head."""
 
+LEAST = 1 / 8
+"""What a block adds is judged in units of itself, but of no less than this part of the stream it is added to: of what
+is smaller (beside large embeddings of positions) the sum keeps few digits, in the oracle as here."""
+
 _BLOCK = re.compile(r"\w*blocks\.\d+")
 Pair = tuple[Tensor, Tensor]
 
 
 @dataclass
 class Module:
-    """What a module of the oracle took and gave, call by call, each (B, N, D), and its weight (out, in)."""
+    """What a module of the oracle took and gave, call by call, each (B, N, D), and its weight (out, in).
+
+    Of a block, what it added and the ``stream`` before.
+    """
 
     took: list[Tensor] = field(default_factory=list)
     gave: list[Tensor] = field(default_factory=list)
     weight: Tensor | None = None
+    stream: Tensor | None = None
 
 
 Modules = dict[str, Module]
@@ -99,7 +107,7 @@ def _block_hook(found: Modules, name: str, streams: Callable[[Any], tuple]) -> C
         before = given["hidden_states"], given.get("encoder_hidden_states")
         for index, (old, new) in enumerate(zip(before, streams(out), strict=True)):
             if old is not None and new is not None:
-                found[f"{name}+{index}"] = Module(gave=[new.float() - old.float()])
+                found[f"{name}+{index}"] = Module(gave=[new.float() - old.float()], stream=old)
 
     return hook
 
@@ -130,9 +138,10 @@ def judge(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, pro
         calls = Counter(one.name for one in observed)
         part = _Part(parallel_groups(options.mesh, options.parallel, rank), oracle, calls, prompt)
         for one in observed:
+            least = part.least(one)
             for ours, theirs in part.pairs(one, observed):
                 places.append(f"{one.name} on rank {rank}")
-                for name, value in _distances(ours, theirs).items():
+                for name, value in _distances(ours, theirs, least).items():
                     values[name].append(value)
     worst = {name: places[_index_of_worst(found)] for name, found in values.items() if found}
     return Judged({name: m.worst(found) for name, found in values.items()}, worst)
@@ -181,6 +190,11 @@ class _Part:
         pieces = max(1, heads * ours.shape[-1] // local.shape[-1]) if heads else 1
         return list(zip(ours.chunk(pieces, -1), theirs.chunk(pieces, -1), strict=True))
 
+    def least(self, one: Observed) -> float:
+        """The least RMS that what a block added is measured by, 0 for anything else."""
+        stream = self._oracle[one.name].stream if one.name in self._oracle else None
+        return 0.0 if stream is None else LEAST * float(stream.double().square().mean().sqrt())
+
     def _of(self, name: str, call: int, calls: int) -> Tensor:
         """A module's input or output of a call, this cfg group's samples of it."""
         module = self._oracle.get(name.removesuffix(".in"))
@@ -219,13 +233,13 @@ class _Part:
         return x_BND[:, start:stop]
 
 
-def _distances(ours: Tensor, theirs: Tensor) -> dict[str, float]:
+def _distances(ours: Tensor, theirs: Tensor, least: float = 0.0) -> dict[str, float]:
     if ours.shape != theirs.shape:
         return dict.fromkeys(METRICS, math.inf)
     a, b = ours.double(), theirs.double()
     if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
         return dict.fromkeys(METRICS, math.nan)
-    size, error = float(b.square().sum()), a - b
+    size, error = max(float(b.square().sum()), least**2 * b.numel()), a - b
     if size == 0.0:
         return dict.fromkeys(METRICS, math.inf if error.any() else 0.0)
     gain, rmse = abs(float((error * b).sum())) / size, (float(error.square().sum()) / size) ** 0.5

@@ -65,6 +65,15 @@ def test_padding_is_not_judged_and_a_nan_is(oracle):
     assert found.worst["layer_rel_rmse"] == f"ff on rank {last}"
 
 
+def test_what_a_block_adds_is_judged_in_units_of_itself_or_of_an_eighth_of_the_stream(oracle):
+    oracle["blocks.0+0"] = layers.Module(gave=oracle["ff"].gave, stream=oracle["ff"].gave[0] * 16)
+    ranks = observed(oracle, "blocks.0+0")
+    ranks[3][0].local.mul_(1.04)
+    assert layers.judge(ranks, oracle, OPTIONS, prompt=0).metrics["layer_rel_rmse"] == pytest.approx(0.02, rel=0.1)
+    oracle["blocks.0+0"].stream /= 16
+    assert layers.judge(ranks, oracle, OPTIONS, prompt=0).metrics["layer_rel_rmse"] == pytest.approx(0.04, rel=1e-3)
+
+
 def test_another_shape_is_infinitely_far(oracle):
     ranks = observed(oracle)
     short = ranks[2][0].local[:, :5]
