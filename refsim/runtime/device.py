@@ -19,7 +19,7 @@ from refsim.runtime.buffers import BufferPool
 from refsim.runtime.delays import Delays
 from refsim.runtime.group import Group, parallel_groups
 from refsim.runtime.hazards import Use, UseLog
-from refsim.runtime.observe import Observations
+from refsim.runtime.observe import Observations, Streams
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.tensor import MeshTensor
 from refsim.runtime.trace import Trace
@@ -134,6 +134,13 @@ class Device:
         """Keep what a layer of this name took or gave, if the run is asked to, see :mod:`refsim.runtime.observe`."""
         if self.observations is not None:
             self.observations.add(name, x)
+
+    def observe_added(self, block: str, before: Streams, after: Streams) -> None:
+        """Keep, if the run is asked to, what a block added to each of its streams; those it drops are left out."""
+        if self.observations is not None:
+            for index, (old, new) in enumerate(zip(before, after, strict=True)):
+                if old is not None and new is not None:
+                    self.observe(f"{block}+{index}", new.with_local(new.local.float() - old.local.float()))
 
     def reading(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
         """Open a block in which ``op`` reads ``tensors``; those in no device buffer do not count."""

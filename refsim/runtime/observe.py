@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import safetensors.torch
 import torch
@@ -20,9 +19,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from refsim.runtime.tensor import MeshTensor, Partial, Placement, Shard
-
-if TYPE_CHECKING:
-    from refsim.runtime.device import Device
 
 Streams = Sequence[MeshTensor | None]
 
@@ -74,14 +70,6 @@ class Observations:
         }
         metadata = {"placements": json.dumps(cut)}
         safetensors.torch.save_file(self._tensors, Path(folder, f"rank{rank}.safetensors"), metadata)
-
-
-def observe_added(device: Device, block: str, before: Streams, after: Streams) -> None:
-    """Observe what a block added to each of its streams; those it drops are left out."""
-    if device.observations is not None:
-        for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            if old is not None and new is not None:
-                device.observe(f"{block}+{index}", new.with_local(new.local.float() - old.local.float()))
 
 
 def read(folder: str | Path, ranks: int) -> list[list[Observed]]:

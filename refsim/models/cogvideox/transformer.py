@@ -26,7 +26,6 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.observe import observe_added
 from refsim.runtime.tensor import MeshTensor
 
 
@@ -91,7 +90,7 @@ class CogVideoXTransformer:
             self._device.stage(block=index)
             before = video, text
             video, text = block(video, text, silu_time, rotary=rotary, tokens=tokens, text_tokens=text_tokens)
-            observe_added(self._device, f"transformer_blocks.{index}", before, (video, text))
+            self._device.observe_added(f"transformer_blocks.{index}", before, (video, text))
         gathered = gather_features(self._device, video)
         shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
         x = gathered.local[..., : self._config.features]

@@ -22,7 +22,6 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.observe import observe_added
 from refsim.runtime.tensor import MeshTensor
 
 _EPS = 1e-6
@@ -91,7 +90,7 @@ class FluxTransformer:
             self._device.stage(block=index)
             before = spatial, prompt
             spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
-            observe_added(self._device, block_name(self._config, index), before, (spatial, prompt))
+            self._device.observe_added(block_name(self._config, index), before, (spatial, prompt))
         scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
         gathered = gather_features(self._device, spatial)
         out_BNC = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))

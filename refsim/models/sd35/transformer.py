@@ -22,7 +22,6 @@ from refsim.models.sd35.spec import CLASS_NAME
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.observe import observe_added
 from refsim.runtime.tensor import MeshTensor
 
 _EPS = 1e-6
@@ -98,7 +97,7 @@ class SD35Transformer:
             self._device.stage(block=index)
             before = spatial, prompt
             spatial, prompt = block(spatial, prompt, silu_time, tokens=tokens, prompt_tokens=prompt_tokens)
-            observe_added(self._device, f"transformer_blocks.{index}", before, (spatial, prompt))
+            self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
 
         scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
         gathered = gather_features(self._device, spatial)

@@ -25,7 +25,6 @@ from refsim.models.wan22.spec import CLASS_NAME
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.observe import observe_added
 from refsim.runtime.tensor import MeshTensor
 
 
@@ -76,7 +75,7 @@ class WanTransformer:
             self._device.stage(block=index)
             before = spatial
             spatial = block(spatial, prompt, time, rotary=rotary, tokens=tokens)
-            observe_added(self._device, f"blocks.{index}", (before,), (spatial,))
+            self._device.observe_added(f"blocks.{index}", (before,), (spatial,))
         out_BNP = self._project_out(spatial, temb)
         return self._patches.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, grid)
 
