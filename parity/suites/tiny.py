@@ -1,4 +1,4 @@
-"""A tiny case of every model on a line of two devices and on a square of four, there in each storage dtype.
+"""A tiny case of every model in each storage dtype, on a line of two devices and on a square of four.
 
 The norms of these models see a variance as small as their epsilon (see :func:`parity.checkpoints.quiet`), so that a
 wrong epsilon shows as much as a missing norm. Sizes divide by nothing.
@@ -55,10 +55,6 @@ def add(found: Registry) -> None:
         whole = {"float64_noise": False, "max_shard_size": "10GB", "rounded": kind in ("text_encoder", "causal_lm")}
         register(model, replace(base, gains=quiet(*parts), **whole))
         layouts = _HEADS if kind in ("text_encoder", "causal_lm") else _LAYOUTS
-        for layout, dtype, suite in (
-            (layouts[0], "fp32", "smoke"),
-            (layouts[0], "bf16", "full"),
-            (layouts[1], "fp32", "smoke"),
-            (layouts[1], "bf16", "smoke"),
-        ):
-            found.add(make_case(kind, model, layout, shape, dtype=dtype, suite=suite))
+        for layout in layouts:
+            for dtype in ("fp32", "bf16"):
+                found.add(make_case(kind, model, layout, shape, dtype=dtype))

@@ -85,6 +85,7 @@ class Pipeline(PipelineHost):
         """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step, and what the decoder
         was given.
         """
+        decoder: Any
         decoder, config = run.load("vae", self.decoder)
         given = self.decoder_input(run, latents, config)
         frames = decoder(z=given)
