@@ -64,8 +64,8 @@ def reduced_twice() -> Iterator[None]:
     REDUCTION, TP2, "The bias is added before the reduction, by every device.", "bias handed to the row-parallel matmul"
 )
 def bias_before_the_reduction() -> Iterator[None]:
-    def row(original: Any, device: Any, x: Any, weight: Tensor, bias: Tensor) -> Any:
-        return original(device, x, weight, bias * device.groups["tp"].size)
+    def row(original: Any, device: Any, x: Any, weight: Tensor, bias: Tensor, **more: Any) -> Any:
+        return original(device, x, weight, bias * device.groups["tp"].size, **more)
 
     with around(linear, "row_linear", row):
         yield
@@ -73,7 +73,10 @@ def bias_before_the_reduction() -> Iterator[None]:
 
 @fault(REDUCTION, TP2, "The bias of row-parallel linears is forgotten.", "bias dropped with the fused op")
 def bias_forgotten() -> Iterator[None]:
-    with around(linear, "row_linear", lambda original, device, x, weight, bias: original(device, x, weight, None)):
+    def row(original: Any, device: Any, x: Any, weight: Tensor, bias: Tensor, **more: Any) -> Any:
+        return original(device, x, weight, None, **more)
+
+    with around(linear, "row_linear", row):
         yield
 
 
