@@ -1,6 +1,7 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format, lint and types,
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
-hundred ways, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
+hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and sees that nothing grows, ``nox -s fuzz``
+tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
 ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock
 meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults`` mistakes put into it,
 ``nox -s upstream`` runs tt-metal's own tests there."""
@@ -56,6 +57,13 @@ def chaos(session: nox.Session) -> None:
     """Two hundred seeded disturbances: every one reported in time, nothing left behind."""
     session.install("-e", ".[dev]")
     session.run("python", "-m", "tests.chaos", *(session.posargs or ["--runs", "200", "--seed", "0"]))
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Two thousand runs on the same ranks: memory and open files stay flat."""
+    session.install("-e", ".[dev]")
+    session.run("python", "-m", "tests.soak", *(session.posargs or ["--runs", "2000"]))
 
 
 @nox.session

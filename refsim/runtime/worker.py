@@ -8,6 +8,7 @@ here and those torchrun started.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import socket
 import sys
@@ -116,6 +117,9 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
         board.set(rank, Activity(Kind.IDLE))
         while True:
             _answer_job(sock, board, rank)
+            # A device and its buffers know each other, so only the collector frees them. Left to itself it comes so
+            # seldom that a rank grows by 1 MB in a hundred runs, and by whatever the largest buffers hold.
+            gc.collect()
 
 
 def _answer_job(sock: socket.socket, board: StatusBoard, rank: int) -> None:

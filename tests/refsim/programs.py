@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import threading
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -303,6 +304,16 @@ def batch_round_trip(device: Device, *, batch: int) -> Answer:
 
 def pids(device: Device) -> Answer:
     return {"pid": os.getpid()}, {}
+
+
+_LAST_DEVICE: list[weakref.ref[Device]] = []
+
+
+def last_device_is_gone(device: Device) -> Answer:
+    """Whether the device of the job before this one has been freed, with all its buffers."""
+    gone = all(last() is None for last in _LAST_DEVICE)
+    _LAST_DEVICE[:] = [weakref.ref(device)]
+    return {"gone": gone}, {}
 
 
 def listening(device: Device) -> Answer:
