@@ -4,8 +4,10 @@ hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and sees 
 tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
 ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock
 meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults`` mistakes put into it,
-``nox -s upstream`` runs tt-metal's own tests there."""
+``nox -s upstream`` runs tt-metal's own tests there, ``nox -s mutation`` and ``nox -s mutation-ttnn`` change the source
+in hundreds of small ways and see that a parity case notices."""
 
+import shutil
 from pathlib import Path
 
 import nox
@@ -30,6 +32,17 @@ MEMORY = (
 PREVIOUS_TTNN = "0.80.0"
 """The version published before the one in pyproject.toml: the mock serves both."""
 
+THIRTY_MUTATIONS = (
+    *(
+        "--files",
+        "refsim/parallel/[kprsu]*.py",
+        "-k",
+        "attention and (n300 or t3k-sp4_tp2 or t3k_1x8-sp8-ring-fp32-normal)",
+    ),
+    *("--count", "30", "--seed", "0", "--budget", "75s", "--least", "60"),
+)
+"""Changes of the attention schemes, judged by few small cases: mutation testing works, and they notice what counts."""
+
 
 @nox.session
 def parity(session: nox.Session) -> None:
@@ -41,8 +54,35 @@ def parity(session: nox.Session) -> None:
 @nox.session
 def faults(session: nox.Session) -> None:
     """Wrong programs, one mistake each: the gate must catch every one of them and alarm on none that is right."""
-    session.install("-e", ".[oracle]")
+    session.install("-e", ".[mutation]")
     session.run("refsim", "faults", "run", *(session.posargs or ["--out", "out/faults"]))
+    if not session.posargs:
+        session.run("refsim", "faults", "mutate", *THIRTY_MUTATIONS, "--out", "out/faults")
+
+
+def _mutate(session: nox.Session, name: str, files: list[str], backend: str) -> None:
+    """Three hundred mutations of files, and the lines that the same cases execute, into reports/."""
+    out, chosen = f"out/{name}", [word for file in files for word in ("--files", file)]
+    session.run("refsim", "parity", "coverage", "--backend", backend, *chosen, "--out", out)
+    limits = session.posargs or ["--count", "300", "--seed", "0", "--budget", "6h"]
+    session.run("refsim", "faults", "mutate", *chosen, *limits, "--out", out, success_codes=[0, 1])
+    for kind in ("mutation", "coverage"):
+        shutil.copy(Path(out, f"{kind}.md"), Path("reports", name.replace("mutation", kind) + ".md"))
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Hours: three hundred small changes of refsim's source, each judged by the cases that execute it."""
+    session.install("-e", ".[mutation]")
+    folders = ["parallel", "ccl", "layers", "models", "pipelines"]
+    _mutate(session, "mutation", [f"refsim/{folder}" for folder in folders], "cpu")
+
+
+@nox.session(name="mutation-ttnn", python="3.12")
+def mutation_ttnn(session: nox.Session) -> None:
+    """The same of the TTNN programs, judged on ttnn's mock."""
+    session.install("-e", ".[ttnn,mutation]")
+    _mutate(session, "mutation_ttnn", [f"tt_impl/{folder}" for folder in ("parallel", "layers", "models")], "ttnn-mock")
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""DRAM and L1 that a whole program takes, read off one capture of ttnn's graph that was made without dispatch.
+r"""DRAM and L1 that a whole program takes, read off one capture of ttnn's graph that was made without dispatch.
 
 In such a capture ttnn builds every operation's program and says what is allocated and freed, but takes no memory: what
 would not fit is counted like the rest.

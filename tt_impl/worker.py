@@ -26,6 +26,7 @@ import safetensors.torch
 from refsim import processes
 from refsim.checkpoint import Checkpoint
 from refsim.jobs import Job, failure, named
+from refsim.options import RunOptions
 from tt_impl import progress
 from tt_impl.backends import get_backend, stand_in
 from tt_impl.mesh import open_mesh
@@ -50,9 +51,16 @@ def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
         arguments["checkpoint"] = Checkpoint(arguments["checkpoint"])
     if "inputs" in arguments:
         arguments["inputs"] = safetensors.torch.load_file(arguments["inputs"])
-    if options.fault:
-        named(options.fault)()
-    program = named(job.program)
+    with contextlib.ExitStack() as around:
+        if options.fault and (entered := named(options.fault)()) is not None:
+            around.enter_context(entered)  # most faults stay in: the process ends with the program
+        return _run_program(message, options, arguments, folder)
+
+
+def _run_program(
+    message: dict[str, Any], options: RunOptions, arguments: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    program = named(message["job"]["program"])
     with open_mesh(options.mesh, message["kind"]) as mesh:
         from tt_impl.intercept import intercepted
         from tt_impl.record import Recorder

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from parity.cli import AsJson, Expr
+from parity.mutation.cli import mutate
 from refsim.cli.renamed import renamed
 from refsim.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+app.command()(mutate)
 BACKENDS = ("cpu", "ttnn-mock")
 Backend = Annotated[str, typer.Option("--backend", help="cpu (refsim's ranks), ttnn-mock (needs ttnn) or both.")]
 Wing = Annotated[str | None, typer.Option("--wing", hidden=True)]

@@ -63,7 +63,9 @@ def mount() -> None:
     if any(group.name == "parity" for group in app.registered_groups):
         return
     from parity.cli import app as parity_app
+    from parity.lines.cli import coverage
 
+    parity_app.command()(coverage)
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
     from parity.faults.cli import app as faults_app
     from parity.schedules_cli import app as schedules_app

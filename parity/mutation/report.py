@@ -1,0 +1,147 @@
+"""What a campaign found: the score with its interval, the survivors with their diffs; as text, JSON and Markdown."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from parity.mutation.campaign import EQUIVALENT, KILLED, SURVIVED, Campaign, Tried
+from refsim import output
+
+SCHEMA = 1
+"""Version of the form of mutation.json."""
+
+_Z = 1.959964
+"""Of a normal distribution, 95 % lie within so many standard deviations."""
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a share after Wilson (1927), which also holds for shares near 1; (0, 1) without trials."""
+    if not trials:
+        return 0.0, 1.0
+    share, z2 = successes / trials, _Z * _Z
+    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = _Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / (1 + z2 / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def survivors(campaign: Campaign) -> list[Tried]:
+    """The mutations that no case tells from the program, those that none executes too."""
+    return [t for t in campaign.tried if t.verdict not in (KILLED, EQUIVALENT)]
+
+
+def summary(campaign: Campaign) -> dict[str, Any]:
+    """Counts by verdict; ``score`` is killed / all that are not equivalent, in percent, with its interval."""
+    count = Counter(t.verdict for t in campaign.tried)
+    judged = len(campaign.tried) - count[EQUIVALENT]
+    low, high = wilson(count[KILLED], judged)
+    return {
+        "mutations": len(campaign.tried),
+        **{verdict: count[verdict] for verdict in (KILLED, SURVIVED, "unreached", EQUIVALENT)},
+        "score": round(100 * count[KILLED] / judged, 1) if judged else None,
+        "interval_95": [round(100 * low, 1), round(100 * high, 1)],
+        "seconds": round(campaign.seconds, 1),
+    }
+
+
+def as_json(campaign: Campaign) -> str:
+    fields = {
+        "schema": SCHEMA,
+        "asked": asdict(campaign.asked),
+        "seed": campaign.seed,
+        "summary": summary(campaign),
+        "failed_unchanged": [{"case": c.case, "reason": c.reason} for c in campaign.troubled],
+        "mutations": [_as_dict(t) for t in campaign.tried],
+    }
+    return json.dumps(fields, indent=1) + "\n"
+
+
+def _as_dict(tried: Tried) -> dict[str, Any]:
+    mutation = tried.mutation
+    names = ("verdict", "by", "reason", "ran", "cases", "diff")
+    return {
+        "file": mutation.file,
+        "line": mutation.line,
+        "operator": mutation.operator,
+        "before": mutation.before,
+        "after": mutation.after,
+        **{name: getattr(tried, name) for name in names},
+        "seconds": round(tried.seconds, 2),
+    }
+
+
+def line(index: int, tried: Tried) -> str:
+    """One line of progress."""
+    ran = f"{tried.ran} of {tried.cases} cases, {tried.seconds:.1f} s" if tried.cases else ""
+    why = (f"{tried.by}: " if tried.by else "") + " ".join(tried.reason.split())[:100]
+    return "  ".join(filter(None, (f"[{index}] {tried.verdict:10} {tried.mutation.id}", ran, why)))
+
+
+def text(campaign: Campaign) -> str:
+    """The score, and every survivor with its diff."""
+    s = summary(campaign)
+    counts = f"{s['killed']} of {s['mutations'] - s['equivalent']} mutations killed"
+    if s["score"] is not None:
+        counts += f" ({s['score']} %, 95 % interval {s['interval_95'][0]} to {s['interval_95'][1]} %)"
+    counts += f", {s['unreached']} on lines that no case executes, {s['equivalent']} proved equivalent, "
+    lines = [f"{counts}in {campaign.seconds:.0f} s"]
+    lines += [f"not used, fails without any change: {c.case}: {c.reason}" for c in campaign.troubled]
+    for tried in survivors(campaign):
+        lines += [f"{tried.verdict}: {tried.mutation.id} ({_how(tried)})", tried.diff]
+    return "\n".join(lines)
+
+
+def _how(tried: Tried) -> str:
+    if not tried.cases:
+        return "no case executes it"
+    return f"{tried.ran} of {tried.cases} cases passed" + (f"; {tried.reason}" if tried.reason else "")
+
+
+def markdown(campaign: Campaign) -> str:
+    """reports/mutation.md: score, table by operator and by folder, survivors."""
+    s, asked = summary(campaign), campaign.asked
+    lines = [
+        "# Mutation testing",
+        "",
+        f"**Measured.** Of {s['mutations']} random changes of the source (seed {campaign.seed}), "
+        f"{s['killed']} were killed by a parity case of suite `{asked.suite}`, backend `{asked.backend}`, "
+        f"{s['survived']} survived, {s['unreached']} lie on lines that no case executes and {s['equivalent']} are "
+        f"proved equivalent: score {s['score']} %, 95 % interval (Wilson) {s['interval_95'][0]} to "
+        f"{s['interval_95'][1]} %.",
+        "",
+    ]
+    for heading, key in (("operator", _operator), ("folder", _folder)):
+        lines += [
+            f"| {heading} | mutations | killed | survived | unreached | equivalent |",
+            "|---|---|---|---|---|---|",
+        ]
+        for name in sorted({key(t) for t in campaign.tried}):
+            count = Counter(t.verdict for t in campaign.tried if key(t) == name)
+            cells = (sum(count.values()), *(count[v] for v in (KILLED, SURVIVED, "unreached", EQUIVALENT)))
+            lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+        lines.append("")
+    lines += ["## Survivors", ""]
+    for tried in survivors(campaign):
+        lines += [f"`{tried.mutation.id}`: {_how(tried)}", "", "```diff", tried.diff, "```", ""]
+    if proved := [t for t in campaign.tried if t.verdict == EQUIVALENT]:
+        lines += ["## Proved equivalent", ""] + [f"- `{t.mutation.id}`: {t.reason}" for t in proved] + [""]
+    return "\n".join(lines)
+
+
+def _operator(tried: Tried) -> str:
+    return tried.mutation.operator
+
+
+def _folder(tried: Tried) -> str:
+    return "/".join(tried.mutation.file.split("/")[:2])
+
+
+def write(campaign: Campaign, folder: Path) -> None:
+    """``mutation.json`` and ``mutation.md`` in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    output.write(folder / "mutation.json", as_json(campaign).encode())
+    output.write(folder / "mutation.md", markdown(campaign).encode())

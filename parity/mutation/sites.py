@@ -1,0 +1,196 @@
+"""Where a file can be mutated, and the text that each mutation makes of it."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from parity.lines.source import Statement, head
+from parity.mutation.operators import OPERATORS
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of one file.
+
+    Attributes:
+        file: its path from the folder of the packages.
+        line: where the change begins, from 1.
+        operator: one of :data:`parity.mutation.operators.OPERATORS`.
+        before, after: the source of the changed expression.
+        runs: the lines of which a case must execute one to run the change.
+        start, end: the changed bytes of the file.
+    """
+
+    file: str
+    line: int
+    operator: str
+    before: str
+    after: str
+    runs: Statement
+    start: int
+    end: int = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """``file:line operator``."""
+        return f"{self.file}:{self.line} {self.operator}"
+
+    def applied(self, source: str) -> str:
+        """The text of the file with the change."""
+        data = source.encode()
+        return (data[: self.start] + self.after.encode() + data[self.end :]).decode()
+
+    def diff(self, source: str) -> str:
+        """The changed lines as a unified diff without context."""
+        lines = difflib.unified_diff(
+            source.splitlines(), self.applied(source).splitlines(), self.file, self.file, lineterm="", n=0
+        )
+        return "\n".join(lines)
+
+
+def mutations(file: str, source: str) -> list[Mutation]:
+    """Every mutation of a file, in order."""
+    return list(_Walk(file, source).found())
+
+
+def drawn(sources: dict[str, str], seed: int) -> Iterator[Mutation]:
+    """Mutations of files, given by their text, in a random order.
+
+    Every line has its turn before one has a second, and so has every operator of a line.
+    """
+    order = random.Random(seed)
+    by_line: dict[tuple[str, int], list[Mutation]] = {}
+    for file, source in sources.items():
+        for mutation in mutations(file, source):
+            by_line.setdefault((file, mutation.line), []).append(mutation)
+    by_line = {line: _operators_in_turn(order, found) for line, found in by_line.items()}
+    while by_line:
+        lines = list(by_line)
+        order.shuffle(lines)
+        for line in lines:
+            mutation = by_line[line].pop(0)
+            if _is_program(mutation.applied(sources[mutation.file])):
+                yield mutation
+            if not by_line[line]:
+                del by_line[line]
+
+
+def _operators_in_turn(order: random.Random, found: list[Mutation]) -> list[Mutation]:
+    order.shuffle(found)
+    seen: Counter[str] = Counter()
+    turns = []
+    for mutation in found:
+        turns.append((seen[mutation.operator], mutation))
+        seen[mutation.operator] += 1
+    return [mutation for _, mutation in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _is_program(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
+
+
+_TELLING = {
+    *("compute", "collective", "activity", "require", "reading", "writing", "warn", "deprecated", "check", "super"),
+    *("UserError", "PlacementError", "InvariantError", "cast", "isinstance", "TypeVar", "zip"),
+}
+"""Calls that name something for traces, check what holds in every right run, or speak to type checkers."""
+_BOUND_LOOSELY = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class _Walk:
+    """Goes through a syntax tree past what is no computation: types, texts, refusals, imports, ``__repr__``."""
+
+    def __init__(self, file: str, source: str) -> None:
+        self._file, self._data, self._tree = file, source.encode(), ast.parse(source)
+        self._offsets = [0]
+        for line in self._data.splitlines(keepends=True):
+            self._offsets.append(self._offsets[-1] + len(line))
+
+    def found(self) -> Iterator[Mutation]:
+        yield from self._children(self._tree, Statement(1, len(self._offsets)))
+
+    def _children(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
+        for child in ast.iter_child_nodes(node):
+            yield from self._visit(child, runs)
+
+    def _visit(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
+        if _is_silent(node):
+            return
+        if isinstance(node, _FUNCTIONS):
+            body = Statement(node.body[0].lineno, node.end_lineno or node.lineno)
+            for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+                yield from self._visit(default, body)
+            for statement in node.body:
+                yield from self._visit(statement, body)
+            return
+        if isinstance(node, ast.stmt) and runs.first > 1 and not isinstance(node, ast.ClassDef):
+            runs = head(node)
+        if hasattr(node, "lineno"):
+            yield from self._of(node, runs)
+        if isinstance(node, ast.AnnAssign | ast.ClassDef):
+            inner = [node.value] if isinstance(node, ast.AnnAssign) else node.body
+            for child in filter(None, inner):
+                yield from self._visit(child, runs)
+        else:
+            yield from self._children(node, runs)
+
+    def _of(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
+        start, end = self._span(node)
+        before = self._data[start:end].decode()
+        for name, operator in OPERATORS.items():
+            for changed in operator(node):
+                after = ast.unparse(ast.fix_missing_locations(changed))
+                if after == ast.unparse(node):
+                    continue
+                if isinstance(changed, _BOUND_LOOSELY):
+                    after = f"({after})"
+                line = self._data[:start].count(b"\n") + 1
+                yield Mutation(self._file, line, name, before, after, runs, start, end)
+
+    def _span(self, node: Any) -> tuple[int, int]:
+        return self._offsets[node.lineno - 1] + node.col_offset, self._offsets[
+            node.end_lineno - 1
+        ] + node.end_col_offset
+
+
+def _is_silent(node: ast.AST) -> bool:
+    """Whether there is nothing in a node that a case of a right program could tell from something else."""
+    if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr | ast.arg | ast.Global):
+        return True
+    if isinstance(node, ast.If):
+        guards = all(isinstance(inner, ast.Raise) for inner in node.body) and not node.orelse
+        return guards or ast.unparse(node.test) == "TYPE_CHECKING"
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in _TELLING
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) or _is_silent(node.value)
+    if isinstance(node, _FUNCTIONS):
+        return node.name in ("__repr__", "__str__", "describe")
+    if isinstance(node, ast.Assign):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        return "__all__" in names or (isinstance(node.value, ast.Subscript) and _is_type(node.value))
+    return False
+
+
+def _is_type(node: ast.Subscript) -> bool:
+    """Whether a subscript is a type such as ``tuple[Tensor, Tensor]``."""
+    return isinstance(node.value, ast.Name) and node.value.id in (
+        "tuple",
+        "list",
+        "dict",
+        "Callable",
+        "Literal",
+        "type",
+    )

@@ -1,0 +1,127 @@
+"""Which lines a case executes: the statements that count, the copy of the packages, the child, the recorded map."""
+
+import json
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from parity.lines import child, measure, report, tree
+from parity.lines.source import Statement, statements
+from refsim.cli.app import app, mount
+from refsim.errors import UserError
+
+SOURCE = '''"""Words."""
+LIMIT = 3
+
+def f(x):
+    """Words."""
+    if x is None:
+        raise ValueError("no")
+    with open(x) as a, \\
+            open(x) as b:
+        y = (1 +
+             2)
+    try:
+        z = 1
+    except OSError:
+        z = 2
+    return y
+
+class A:
+    size: int = 3
+
+    def g(self): return self.size
+'''
+
+
+def test_statements_are_those_of_functions_without_docstrings_and_refusals():
+    found = [(s.first, s.last) for s in statements(SOURCE)]
+    assert found == [(6, 6), (8, 9), (10, 11), (12, 12), (13, 13), (15, 15), (16, 16), (21, 21)]
+
+
+def test_a_statement_over_several_lines_counts_once():
+    counted = report.count("a.py", SOURCE, {6, 9, 11, 12})
+    assert (counted.lines, counted.executed, counted.missing) == (8, 4, [13, 15, 16, 21])
+    assert report.ranges([3, 4, 5, 9, 11, 12]) == "3-5, 9, 11-12"
+    assert report.total([counted, counted]).percent == 50.0
+
+
+@pytest.mark.parametrize("name", ["nothing/here", "refsim/nothing.py", "/etc", "../secrets", "tests"])
+def test_files_that_are_not_there_are_one_sentence(name):
+    with pytest.raises(UserError, match="give paths such as refsim/parallel"):
+        tree.files_under([name])
+
+
+def test_files_folders_and_patterns():
+    assert tree.files_under(["refsim/parallel/ring.py", "refsim/parallel/r*.py"]) == ["refsim/parallel/ring.py"]
+    assert "refsim/models/sd35/config.py" in tree.files_under(["refsim/models/"])
+    assert tree.files_under([str(tree.ROOT / "refsim/parallel/ring.py")]) == ["refsim/parallel/ring.py"]
+
+
+def shown(tell, file):
+    """In the child: where the packages come from, and a line of a file as it is imported there."""
+    from refsim.parallel import padding
+
+    tell({"file": padding.__file__, "tile": padding.padded_tokens(1, 2)})
+    if file == "raise":
+        raise ValueError("on purpose\nand more")
+    if file == "sleep":
+        time.sleep(60)
+
+
+def called(root, what, limit_s=60.0):
+    heard = []
+    ended = child.call(f"{__name__}:shown", {"file": what}, root, limit_s=limit_s, hear=heard.append)
+    return heard, ended
+
+
+def test_the_child_runs_the_copy_and_the_users_file_stays():
+    file = "refsim/parallel/padding.py"
+    before = (tree.ROOT / file).read_bytes()
+    with tree.copied([]) as copy:
+        assert called(copy.root, "") == ([{"file": str(copy.root / file), "tile": 64}], "")
+        with copy.changed(file, copy.read(file).replace("32", "48")):
+            assert called(copy.root, "raise") == (
+                [{"file": str(copy.root / file), "tile": 96}],
+                "ValueError: on purpose",
+            )
+        assert called(copy.root, "")[0][0]["tile"] == 64
+        started = time.monotonic()
+        assert called(copy.root, "sleep", limit_s=4.0)[1] == "no end in 4 s" and time.monotonic() - started < 30
+    assert (tree.ROOT / file).read_bytes() == before and not copy.root.exists()
+
+
+def test_lines_of_every_process_are_recorded_and_kept(tmp_path):
+    """Two attention cases: the ring's loop runs on ranks, the cutting of inputs in the launcher."""
+    files = tree.files_under(["refsim/parallel", "refsim/api/attention.py"])
+    asked = measure.Asked(files, expr="attention-n300 and fp32 and (ring or ulysses) and sp2")
+    ran = []
+    with tree.copied([]) as copy:
+        found = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))
+        assert len(ran) == 2 and not found.troubled
+        again = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))
+    assert again == found and len(ran) == 2
+    source = (tree.ROOT / "refsim/parallel/ulysses.py").read_text()
+    exchanged = next(i for i, text in enumerate(source.splitlines(), 1) if "all_to_all(" in text)
+    cases = found.executing("refsim/parallel/ulysses.py", Statement(exchanged, exchanged))
+    assert [case.case for case in cases] == ["attention-n300-sp2-ulysses-fp32-normal"]
+    assert found.lines("refsim/api/attention.py")
+    kept = json.loads((tmp_path / "lines.json").read_text())
+    (tmp_path / "lines.json").write_text(json.dumps({**kept, "key": "of other sources"}))
+    assert measure.digest(asked) == kept["key"] != measure.digest(measure.Asked(files))
+
+
+def test_the_command_counts_and_fails_below_the_least(tmp_path):
+    mount()
+    command = ["parity", "coverage", "--files", "refsim/parallel/ring.py", "--files", "refsim/parallel/halo.py"]
+    command += ["-k", "attention-n300-sp2-ring-fp32", "--out", str(tmp_path), "--least", "90"]
+    done = CliRunner().invoke(app, [*command, "--json"])
+    assert done.exit_code == 1, done.output
+    told = json.loads(done.stdout)
+    assert told == json.loads((tmp_path / "coverage.json").read_text())
+    percent = {file["file"]: file["percent"] for file in told["files"]}
+    assert percent["refsim/parallel/ring.py"] > 90 and percent["refsim/parallel/halo.py"] == 0
+    assert "| refsim/parallel/ring.py |" in (tmp_path / "coverage.md").read_text()
+    done = CliRunner().invoke(app, [*command[:-1], "30"])  # from the kept map
+    assert done.exit_code == 0 and "refsim/parallel" in done.stdout, done.output
