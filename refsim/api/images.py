@@ -26,6 +26,7 @@ from refsim.pipelines.pipeline import Pipeline, find_pipeline
 from refsim.pipelines.request import PipelineRequest
 from refsim.runtime import launch
 from refsim.runtime.device import Device
+from refsim.runtime.memory import check_fits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,6 +147,12 @@ def generate_images(
     pipeline = find_pipeline(root)
     _check_request(pipeline, root, request, options)
     pipeline.check(root, Device(options))
+    least = pipeline.sizes(root, request).least_bytes(request.steps, options.mesh.num_devices, options.storage.itemsize)
+    check_fits(
+        f"{request.steps} steps on {options.mesh.num_devices} rank(s)",
+        least,
+        instead="choose fewer or smaller --steps, --height, --width, --frames or --max-text",
+    )
     tensors = pipeline.prepare(root, request)
     pipeline.scheduler(root, request, tensors)  # says here, before any rank is started, what it cannot do
     with as_file(tensors) as inputs:

@@ -45,6 +45,29 @@ def available_bytes() -> int | None:
     return min(known) if known else None
 
 
+def total_bytes() -> int | None:
+    """Return the memory that this machine, or this control group, has in all."""
+    found = (_field("/proc/meminfo", "MemTotal"), _number(Path("/sys/fs/cgroup/memory.max")))
+    known = [bytes_ for bytes_ in found if bytes_ is not None]
+    return min(known) if known else None
+
+
+def check_fits(what: str, needed: dict[str, int], *, instead: str) -> None:
+    """Raise ``UserError`` if this machine has less memory than is needed at the very least; nothing is allocated.
+
+    Args:
+        what: what is to run, as the sentence begins.
+        needed: bytes by what they hold.
+        instead: what to choose to make it fit.
+    """
+    have, least = total_bytes(), sum(needed.values())
+    if have is not None and least > have:
+        each = ", ".join(f"{name} {bytes_ / 1e9:.1f} GB" for name, bytes_ in needed.items())
+        raise UserError(
+            f"{what} takes {least / 1e9:.1f} GB at least ({each}), but this machine has {have / 1e9:.1f} GB; {instead}."
+        )
+
+
 def private_bytes(pid: int) -> int | None:
     """Return the memory of a process that is no file's: what it has allocated, with pages its parent left it."""
     return _field(f"/proc/{pid}/status", "RssAnon")

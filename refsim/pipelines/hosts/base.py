@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,6 +12,35 @@ from torch import Tensor
 
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.request import PipelineRequest
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a request comes to.
+
+    Attributes:
+        latents: shape of the noise, (1, ...).
+        height, width, frames: pixels and frames of what is written.
+        tokens: rows that the longest text encoder is given.
+    """
+
+    latents: tuple[int, ...]
+    height: int
+    width: int
+    frames: int
+    tokens: int
+
+    def least_bytes(self, steps: int, ranks: int, itemsize: int) -> dict[str, int]:
+        """Return the memory that a run cannot do without, by what it holds: all of it is whole on every rank.
+
+        Args:
+            itemsize: bytes of a number in the storage dtype.
+        """
+        return {
+            "latents of every step": 4 * steps * math.prod(self.latents) * ranks,
+            "pixels": 3 * itemsize * self.frames * self.height * self.width * ranks,
+            "attention of the prompt": 4 * self.tokens**2 * ranks,
+        }
 
 
 class PipelineHost:
@@ -25,6 +56,14 @@ class PipelineHost:
     fps: ClassVar[int] = 1
     classifier_free: ClassVar[bool] = True
     guidance_dtype: ClassVar[torch.dtype | None] = None
+
+    def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
+        """Return how large what :meth:`prepare` makes will be; nothing of it is made.
+
+        Raises:
+            UserError: a size that does not fit patches and autoencoder.
+        """
+        raise NotImplementedError
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         """Do the host's part, once: tokens of the prompts, and the noise as ``latents`` (1, ...) in fp32.

@@ -10,7 +10,7 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
-from refsim.pipelines.hosts.base import PipelineHost
+from refsim.pipelines.hosts.base import PipelineHost, Sizes
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.request import PipelineRequest, tokenize
 
@@ -21,26 +21,33 @@ class CogVideoXHost(PipelineHost):
     fps = 8
     guidance_dtype = torch.float32
 
-    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """Return ``input_ids`` (2, L) and ``latents`` (1, F, C, H, W), F rounded up to whole patches; ``spare``, the
-        frames too many, which are the first; ``generator``, the state that drew the noise, for a scheduler that
-        draws more.
-        """
+    def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
+        """See :meth:`PipelineHost.sizes`; the latents' frames are those of whole patches."""
         config = Checkpoint(root / "transformer").as_config(CogVideoXConfig)
         vae = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig)
         scale, step = vae.scale, vae.scale * config.patch_size
         height, width = request.size(config.sample_height * scale, config.sample_width * scale, (step, step))
         frames = request.latent_frames(config.sample_frames, vae.temporal_compression_ratio)
+        whole = frames + -frames % (config.patch_size_t or 1)
+        latents = (1, whole, config.in_channels, height // scale, width // scale)
+        tokens = request.max_text or config.max_text_seq_length
+        return Sizes(latents, height, width, request.frames or config.sample_frames, tokens)
+
+    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+        """Return ``input_ids`` (2, L) and ``latents`` (1, F, C, H, W), F rounded up to whole patches; ``spare``, the
+        frames too many, which are the first; ``generator``, the state that drew the noise, for a scheduler that
+        draws more.
+        """
+        vae, sizes = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig), self.sizes(root, request)
         ids = tokenize(
             root / "tokenizer",
             self.texts(request),
-            max_length=request.max_text or config.max_text_seq_length,
+            max_length=sizes.tokens,
             add_special_tokens=True,
         ).input_ids
-        spare = -frames % (config.patch_size_t or 1)
-        size = (frames + spare, config.in_channels, height // scale, width // scale)
+        spare = sizes.latents[1] - request.latent_frames(sizes.frames, vae.temporal_compression_ratio)
         generator = torch.Generator().manual_seed(request.seed)
-        latents = torch.randn((1, *size), generator=generator)
+        latents = torch.randn(sizes.latents, generator=generator)
         state = {"generator": generator.get_state(), "spare": torch.tensor(spare)}
         return {"latents": latents, "input_ids": ids, **state}
 

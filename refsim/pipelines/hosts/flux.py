@@ -12,7 +12,7 @@ from torch import Tensor
 from refsim.checkpoint import Checkpoint
 from refsim.errors import UserError
 from refsim.models.vae.config import VAEConfig
-from refsim.pipelines.hosts.base import PipelineHost
+from refsim.pipelines.hosts.base import PipelineHost, Sizes
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.hosts.scheduler import read_scheduler_config
 from refsim.pipelines.hosts.stable_diffusion_3 import clip_length
@@ -30,8 +30,8 @@ class FluxHost(PipelineHost):
 
     classifier_free = False
 
-    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """Tokens ``clip`` (1, 77) and ``t5`` (1, L), ``latents`` (1, N, 64) and ``grid``, their rows and columns."""
+    def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
+        """See :meth:`PipelineHost.sizes`; the latents before they are packed."""
         vae = Checkpoint(root / "vae").as_config(VAEConfig)
         if request.negative_prompt:
             raise UserError("Flux has no negative prompt; leave out --negative-prompt.")
@@ -42,13 +42,17 @@ class FluxHost(PipelineHost):
         max_text = request.max_text or _LONGEST_TEXT
         if max_text > _LONGEST_TEXT:
             raise UserError(f"--max-text is at most {_LONGEST_TEXT} for this pipeline, not {max_text}.")
-        noise = torch.randn(
-            (1, vae.latent_channels, height // vae.scale, width // vae.scale),
-            generator=torch.Generator().manual_seed(request.seed),
-        )
-        tensors = {"latents": pack(noise), "grid": torch.tensor([height // step, width // step])}
+        latents = (1, vae.latent_channels, height // vae.scale, width // vae.scale)
+        return Sizes(latents, height, width, 1, max_text)
+
+    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+        """Tokens ``clip`` (1, 77) and ``t5`` (1, L), ``latents`` (1, N, 64) and ``grid``, their rows and columns."""
+        sizes = self.sizes(root, request)
+        noise = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))
+        grid = [sizes.latents[2] // _PACKED, sizes.latents[3] // _PACKED]
+        tensors = {"latents": pack(noise), "grid": torch.tensor(grid)}
         longest = clip_length(root, "tokenizer", "text_encoder")
-        for name, folder, length in (("clip", "tokenizer", longest), ("t5", "tokenizer_2", max_text)):
+        for name, folder, length in (("clip", "tokenizer", longest), ("t5", "tokenizer_2", sizes.tokens)):
             tensors[name] = tokenize(root / folder, self.texts(request), max_length=length).input_ids
         return tensors
 

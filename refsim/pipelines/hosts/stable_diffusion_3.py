@@ -12,7 +12,7 @@ from refsim.errors import UserError
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.sd35.config import SD35Config
 from refsim.models.vae.config import VAEConfig
-from refsim.pipelines.hosts.base import PipelineHost
+from refsim.pipelines.hosts.base import PipelineHost, Sizes
 from refsim.pipelines.request import PipelineRequest, is_whole, load_tokenizer, read_index, tokenize
 from refsim.schema import short
 
@@ -23,10 +23,8 @@ CLIPS, T5 = ("text_encoder", "text_encoder_2"), "text_encoder_3"
 class StableDiffusion3Host(PipelineHost):
     """With or without T5."""
 
-    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """Return the ids by encoder: ``text_encoder`` (2, 77), ``text_encoder_2`` and, where there is a T5,
-        ``text_encoder_3`` (2, L); ``latents`` (1, C, H, W); ``max_text``.
-        """
+    def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
+        """See :meth:`PipelineHost.sizes`."""
         vae = Checkpoint(root / "vae").as_config(VAEConfig)
         transformer = Checkpoint(root / "transformer").as_config(SD35Config)
         if request.frames not in (None, 1):
@@ -36,17 +34,22 @@ class StableDiffusion3Host(PipelineHost):
         max_text = request.max_text or _TEXT
         if max_text > _MAX_TEXT:
             raise UserError(f"--max-text is at most {_MAX_TEXT} for this pipeline, not {max_text}.")
-        latents = torch.randn(
-            (1, vae.latent_channels, height // vae.scale, width // vae.scale),
-            generator=torch.Generator().manual_seed(request.seed),
-        )
-        tensors = {"latents": latents, "max_text": torch.tensor(max_text)}
+        latents = (1, vae.latent_channels, height // vae.scale, width // vae.scale)
+        return Sizes(latents, height, width, 1, max_text)
+
+    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+        """Return the ids by encoder: ``text_encoder`` (2, 77), ``text_encoder_2`` and, where there is a T5,
+        ``text_encoder_3`` (2, L); ``latents`` (1, C, H, W); ``max_text``.
+        """
+        sizes = self.sizes(root, request)
+        latents = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))
+        tensors = {"latents": latents, "max_text": torch.tensor(sizes.tokens)}
         longest = None
         for encoder, folder in zip((*CLIPS, T5), ("tokenizer", "tokenizer_2", "tokenizer_3"), strict=True):
             if encoder == T5 and not has_t5(root):
                 continue
             longest = longest or clip_length(root, folder, encoder)  # diffusers takes the first one's for both CLIPs
-            length = max_text if encoder == T5 else longest
+            length = sizes.tokens if encoder == T5 else longest
             tensors[encoder] = tokenize(root / folder, self.texts(request), max_length=length).input_ids
         return tensors
 

@@ -11,7 +11,7 @@ from refsim.checkpoint import Checkpoint
 from refsim.errors import UserError
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.wan22.config import WanConfig
-from refsim.pipelines.hosts.base import PipelineHost
+from refsim.pipelines.hosts.base import PipelineHost, Sizes
 from refsim.pipelines.request import PipelineRequest, read_index, tokenize
 
 _HEIGHT, _WIDTH, _FRAMES, _TEXT = 480, 832, 81, 512
@@ -29,23 +29,28 @@ class WanHost(PipelineHost):
         boundary = index.get("boundary_ratio")
         return super().experts(root) if boundary is None else (("transformer", boundary), ("transformer_2", 0.0))
 
-    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
-        """Return ``input_ids`` and ``attention_mask`` (2, L), and ``latents`` (1, C, T, H, W)."""
-        from diffusers.pipelines.wan.pipeline_wan import prompt_clean
-
+    def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
+        """See :meth:`PipelineHost.sizes`."""
         vae = Checkpoint(root / "vae").as_config(WanVAEConfig)
         transformer = Checkpoint(root / "transformer").as_config(WanConfig)
         temporal, spatial = vae.scale_factor_temporal, vae.scale_factor_spatial
         _, rows, columns = (spatial * p for p in transformer.patch_size)
         height, width = request.size(_HEIGHT, _WIDTH, (rows, columns))
         frames = request.latent_frames(_FRAMES, temporal)
+        latents = (1, transformer.in_channels, frames, height // spatial, width // spatial)
+        return Sizes(latents, height, width, request.frames or _FRAMES, request.max_text or _TEXT)
+
+    def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
+        """Return ``input_ids`` and ``attention_mask`` (2, L), and ``latents`` (1, C, T, H, W)."""
+        from diffusers.pipelines.wan.pipeline_wan import prompt_clean
+
+        sizes = self.sizes(root, request)
         tokens = tokenize(
             root / "tokenizer",
             [prompt_clean(text) for text in self.texts(request)],
-            max_length=request.max_text or _TEXT,
+            max_length=sizes.tokens,
             add_special_tokens=True,
             return_attention_mask=True,
         )
-        size = (transformer.in_channels, frames, height // spatial, width // spatial)
-        latents = torch.randn((1, *size), generator=torch.Generator().manual_seed(request.seed))
+        latents = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))
         return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}
