@@ -33,7 +33,6 @@ class PublicBug:
 
 
 _POLICY = "happens-before, search and schedules"
-_HAZARD = "a hazard, though the values are right"
 _METRIC = "the parity metrics"
 BUGS = (
     PublicBug(
@@ -62,10 +61,10 @@ BUGS = (
         "the same wait counts the local shard among the arrivals",
         "fault",
         "arrival-not-awaited",
-        "refused: rows are read without waiting",
+        _METRIC,
     ),
     PublicBug(
-        "tt-metal PR #38374", "ping-pong buffers are used before they are filled", "fault", "wrong-buffer-read", _HAZARD
+        "tt-metal PR #38374", "ping-pong buffers are used before they are filled", "fault", "wrong-buffer-read", _METRIC
     ),
     PublicBug(
         "tt-metal PR #38256",
