@@ -81,7 +81,7 @@ def sampling(shadow: Golden, call: Invocation) -> Any:
     drawn = torch.stack([torch.rand((), generator=generators[user]).bfloat16().float() for user in range(users)])
     rows, columns = mesh_shape_of(result)
     values = [
-        _chosen(*(part[device] for part in read.values()), drawn).reshape(tuple(result.shape))
+        _chosen(*[*(part[device] for part in read.values()), drawn]).reshape(tuple(result.shape))
         for device in range(rows * columns)
     ]
     shadow.emulated[call.name] += 1
