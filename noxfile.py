@@ -39,7 +39,7 @@ THIRTY_MUTATIONS = (
         "-k",
         "attention and (n300 or t3k-sp4_tp2 or t3k_1x8-sp8-ring-fp32-normal)",
     ),
-    *("--count", "30", "--seed", "0", "--budget", "75s", "--least", "60"),
+    *("--count", "30", "--seed", "0", "--budget", "75s", "--least", "50"),
 )
 """Changes of the attention schemes, judged by few small cases: mutation testing works, and they notice what counts."""
 
