@@ -66,6 +66,8 @@ FUNCTIONS = (
     "release_trace",
     "wait_for_event",
 )
+NATIVE = ("fusion_dispatch_op",)
+"""Functions of ``ttnn._ttnn.operations.experimental`` that programs call themselves, and that write into tensors."""
 MARKS = ("create_global_semaphore", "reset_global_semaphore_value", "synchronize_device")
 """Functions that handle no tensors, but order what does."""
 
@@ -153,6 +155,10 @@ def _patch() -> None:
     ):
         for name in names:
             _replace(owner, name, _caught(prefix + name, getattr(owner, name)))
+    for name in NATIVE:
+        if hasattr(ttnn._ttnn.operations.experimental, name):  # the previous ttnn has other ones
+            original = getattr(ttnn._ttnn.operations.experimental, name)
+            _replace(ttnn._ttnn.operations.experimental, name, _caught(f"ttnn.experimental.{name}", original))
     _replace(ttnn, "Tensor", _CaughtConstructor("Tensor", (), {}))
 
 

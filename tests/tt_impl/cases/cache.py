@@ -138,6 +138,8 @@ def decode(t: Env) -> None:
     mask = t.rand(1, USERS, 8, TOKENS)
     wanted = F.scaled_dot_product_attention(q[0].unsqueeze(2), k, v, mask[0].unsqueeze(2), enable_gqa=True)
     t.check(attend(*on_mesh, is_causal=False, attn_mask=t.put(mask)), wanted.squeeze(2).unsqueeze(0))
+    by_user = t.put(mask.transpose(0, 1))
+    t.check(attend(*on_mesh, is_causal=False, attn_mask=by_user), wanted.squeeze(2).unsqueeze(0))
 
 
 def decode_from_pages(t: Env) -> None:

@@ -10,6 +10,14 @@ from tests.tt_impl.env import Env, collect
 INF, NAN = float("inf"), float("nan")
 
 
+def limits_that_cross(t: Env) -> None:
+    """A negative limit of relu_max leaves zeros; an epsilon over a half is the upper bound of logit."""
+    x = t.rand(1, 1, 32, 64)
+    t.check(t.ttnn.relu_max(t.put(x), -5.0), torch.zeros_like(x))
+    p = torch.linspace(-0.5, 1.5, 2048).reshape(1, 1, 32, 64).bfloat16().float()
+    t.check(t.ttnn.logit(t.put(p), eps=0.75), torch.logit(p.clamp(0.25, 0.75)))
+
+
 def special_values(t: Env) -> None:
     ttnn = t.ttnn
     values = [1.0, -2.0, 0.0, INF, -INF, NAN, 3e38, -1e-3]

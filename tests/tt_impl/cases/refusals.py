@@ -19,6 +19,15 @@ def unknown_operation(t: Env) -> None:
     raises(ShadowError, lambda: x.pad_to_tile(0.0), "ttnn.Tensor.pad_to_tile")
 
 
+def native_function(t: Env) -> None:
+    """What programs call below ttnn's operations, and what writes into their tensors, is refused, too."""
+    from tt_impl.mock.values import ShadowError
+
+    native = t.ttnn._ttnn.operations.experimental
+    x = t.put(t.rand(1, 1, 32, 64))
+    raises(ShadowError, lambda: native.fusion_dispatch_op([x, x], None, None), "fusion_dispatch_op", "no shadow rule")
+
+
 def unseen_tensor(t: Env) -> None:
     """A tensor made behind the shadow's back has no value, and reading it says so."""
     from tt_impl.intercept import uncaught

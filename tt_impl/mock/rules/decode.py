@@ -64,9 +64,11 @@ def decode(
 ) -> Tensor:
     """[1, B, H, E] to [B, Hkv, S, E]: each user to tokens up to its ``last``, or the ``window`` last ones of them.
 
-    A user that is skipped is NaN. One cache for all users has B = 1. ``mask`` is [1, B or 1, H or 1, S], ``sink``
-    [H, 32] with the values in the first column.
+    A user that is skipped is NaN. One cache for all users has B = 1. ``mask`` is [1, B or 1, H or 1, S], or as many
+    numbers with users in front, [B, 1, H or 1, S]; ``sink`` [H, 32] with the values in the first column.
     """
+    if mask is not None and mask.shape[1] == 1:
+        mask = mask.transpose(0, 1)
     result = q.new_full((*q.shape[:3], v.shape[-1]), float("nan"))
     own = None if sink is None else sink.reshape(-1, sink.shape[-1])[: q.shape[2], 0]
     for user, position in enumerate(last):

@@ -59,7 +59,8 @@ def exp2(x: Tensor) -> Tensor:
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    return torch.logit(x, eps)
+    """The operand is clamped between ``eps`` and 1 - ``eps``, whichever is the smaller."""
+    return torch.logit(x if eps is None else x.clamp(min(eps, 1 - eps), max(eps, 1 - eps)))
 
 
 def round_(x: Tensor, decimals: int | None = 0) -> Tensor:
@@ -171,7 +172,7 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "reciprocal": torch.reciprocal,
     "relu": torch.relu,
     "relu6": lambda x: x.clamp(0, 6),
-    "relu_max": lambda x, upper_limit: x.clamp(0, upper_limit),
+    "relu_max": lambda x, upper_limit: x.clamp(max=upper_limit).clamp(min=0),  # 0 for a limit below it
     "relu_min": lambda x, lower_limit: x.clamp(min=lower_limit),
     "round": round_,
     "rpow": lambda x, exponent: torch.pow(exponent, x),
