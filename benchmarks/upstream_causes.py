@@ -38,6 +38,7 @@ _TABLE: tuple[tuple[str, str, str, Cause], ...] = (
     ("", "", r"'(ttnn|_ttnn)\S*' object has no attribute", _skew("an attribute that ttnn 0.81.1 does not have")),
     ("tt_dit", "", r"'Qwen\w+' object has no attribute", _skew("transformers 5 renamed what the test reads")),
     ("qwen", "", r"Qwen\S* missing \d required positional argument", _skew("transformers 5 asks for another argument")),
+    ("qwenimage", "error", r"unhashable type: 'list'", _skew("diffusers takes other arguments here")),
     ("tt_dit", "", r"'Attention' object has no attribute 'head_dim'", _skew("diffusers renamed what the test builds")),
     ("clip", "", r"takes \d positional arguments but \d were given",
      Cause("theirs", "the test calls the tree's own module with an argument that it does not take")),
