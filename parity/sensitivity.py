@@ -10,7 +10,6 @@ A case sees an op when the e that fails is no more than the goal of its storage 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from parity.cpu_runner import CpuRunner
 from parity.kinds import thresholds_for
 from parity.perturbation import OPS, counting, fault
 from parity.thresholds import judge
-from refsim import output
+from refsim import output, scratch
 from refsim.errors import RefsimError, UserError
 
 KINDS = ("attention", "transformer")
@@ -98,7 +97,7 @@ class _Alone:
 
     def calls(self) -> dict[str, int]:
         """How often the rank calls each op, in the order of ``OPS``; those it never calls are left out."""
-        with tempfile.TemporaryDirectory(prefix="refsim-ops-") as folder:
+        with scratch.Folder("ops") as folder:
             file = Path(folder, "calls.json")
             if failures := self._failures(counting(RANK, file)):
                 raise RefsimError(f"case {self._case.id} fails as it is: {'; '.join(failures)}.")

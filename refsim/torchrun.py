@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from typing import NoReturn
+
+from refsim import scratch
 
 _LOOPBACK = "127.0.0.1"
 
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     args = parse_args(argv)
     one_host = args.nnodes in ("1", "1:1") and args.rdzv_backend == "static" and args.master_addr in (None, _LOOPBACK)
     code = 0
-    with tempfile.TemporaryDirectory(prefix="refsim-torchrun-") as folder:
+    with scratch.Folder("torchrun") as folder:
         if one_host:
             args.standalone = False
             args.rdzv_backend, args.rdzv_conf = "c10d", "store_type=file"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from parity.inputs import rounded
 from parity.kinds.base import DIGITS, Metrics, ModelKind, distinct_replicas, noise_of, token_shards
 from parity.store import CheckpointStore
 from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
+from refsim import scratch
 from refsim.runtime import observe
 from refsim.runtime.launch import Result
 
@@ -72,7 +72,7 @@ class Transformer(ModelKind):
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Answer:
         if case.needs_gb > WIDE_GB or layout != case.layout:
             return Answer(**vars(super().run(case, layout, seed, **more)))
-        with tempfile.TemporaryDirectory(prefix="refsim-layers-") as folder:
+        with scratch.Folder("layers") as folder:
             result = super().run(case, layout, seed, observe=folder, **more)
             return Answer(**vars(result), observed=observe.read(folder, len(result.values)))
 

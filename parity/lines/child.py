@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.lines.tree import PACKAGES
+from refsim import scratch
 
 Hear = Callable[[dict[str, Any]], None]
 FORK_SERVER = "refsim.runtime.forkserver"
@@ -43,8 +44,8 @@ def call(
     """
     context: Any = multiprocessing.get_context("spawn" if fresh else "forkserver")
     ours, theirs = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory(prefix="refsim-child-", ignore_cleanup_errors=True) as scratch:
-        process = context.Process(target=_main, args=(theirs, reference, arguments, root, Path(scratch)), daemon=True)
+    with scratch.Folder("child") as folder:
+        process = context.Process(target=_main, args=(theirs, reference, arguments, root, Path(folder)), daemon=True)
         process.start()
         theirs.close()
         until = time.monotonic() + limit_s
@@ -78,13 +79,13 @@ def imported() -> list[str]:
     return ["torch", *(name for name in sys.modules if name.startswith(_PRELOADED))][:800]
 
 
-def _main(answers: Connection, reference: str, arguments: dict[str, Any], root: Path, scratch: Path) -> None:
+def _main(answers: Connection, reference: str, arguments: dict[str, Any], root: Path, folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()  # the user's Ctrl-C is for the parent, which ends this process
     ended = ""
     try:
-        _enter(root, scratch)
+        _enter(root, folder)
         module, _, name = reference.partition(":")
         getattr(importlib.import_module(module), name)(answers.send, **arguments)
     except BaseException as e:
@@ -93,12 +94,12 @@ def _main(answers: Connection, reference: str, arguments: dict[str, Any], root: 
     answers.send({"ended": ended})
 
 
-def _enter(root: Path, scratch: Path) -> None:
+def _enter(root: Path, folder: Path) -> None:
     """Leave the parent's output, its temporary folder and its copy of the packages; start the ranks' fork server."""
-    log = os.open(scratch / "log", os.O_WRONLY | os.O_CREAT)
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(fd, target)
-    os.environ |= {"TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ |= {"TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     tempfile.tempdir, sys.dont_write_bytecode = None, True
     for name in list(sys.modules):
         if name.partition(".")[0] in PACKAGES:

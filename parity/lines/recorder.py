@@ -16,6 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from refsim import scratch
 from refsim.errors import UserError
 from refsim.jobs import Job
 
@@ -57,7 +58,7 @@ def every_job(**changes: Any) -> Iterator[None]:
 @contextmanager
 def recorded_jobs(files: list[str]) -> Iterator[Path]:
     """Let every job of this block record the lines of ``files``; gives the folder for :func:`case`."""
-    with tempfile.TemporaryDirectory(prefix="refsim-lines-", ignore_cleanup_errors=True) as folder:
+    with scratch.Folder("lines") as folder:
         os.environ |= {_FOLDER: folder, _FILES: json.dumps(files)}  # before the fork server starts
         with every_job(fault=IN_A_JOB):
             yield Path(folder)

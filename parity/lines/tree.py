@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import compileall
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import refsim
+from refsim import scratch
 from refsim.errors import UserError
 
 PACKAGES = ("refsim", "tt_impl", "parity")
@@ -43,7 +43,7 @@ class Tree:
 def copied(files: list[str] | None = None) -> Iterator[Tree]:
     """A copy of the packages, gone after the block; compiled, what runs ``files`` (None: all)."""
     needed = PACKAGES if files is None else {"refsim", "parity", *(file.partition("/")[0] for file in files)}
-    with tempfile.TemporaryDirectory(prefix="refsim-tree-", ignore_cleanup_errors=True) as folder:
+    with scratch.Folder("tree") as folder:
         root = Path(folder)
         for package in PACKAGES:
             shutil.copytree(ROOT / package, root / package)

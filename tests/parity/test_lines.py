@@ -95,7 +95,7 @@ def test_the_child_runs_the_copy_and_the_users_file_stays():
 def test_lines_of_every_process_are_recorded_and_kept(tmp_path):
     """Two attention cases: the ring's loop runs on ranks, the cutting of inputs in the launcher."""
     files = tree.files_under(["refsim/parallel", "refsim/api/attention.py"])
-    asked = measure.Asked(files, expr="attention-n300 and fp32 and (ring or ulysses) and sp2")
+    asked = measure.Asked(files, expr="attention-n300 and fp32 and (ring or ulysses) and sp2 and not split")
     ran = []
     with tree.copied([]) as copy:
         found = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))

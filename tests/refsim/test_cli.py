@@ -147,9 +147,13 @@ def test_a_signal_leaves_nothing_behind(files, tmp_path, sent, code, says):
         "cli.main(sys.argv[1:])"
     )
     words = map(str, run_words(files, "--mesh", "n300", "--parallel", "tp2"))
-    hears_interrupts = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # not so in background jobs
+
+    def hear() -> None:  # background jobs ignore the one, jobs under nohup the other
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     command = [sys.executable, "-c", program, *words]
-    how = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "TMPDIR": str(tmp_path)}, **hears_interrupts}
+    how = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "TMPDIR": str(tmp_path)}, "preexec_fn": hear}
     with subprocess.Popen(command, **how) as process, contextlib.ExitStack() as at_last:
         at_last.callback(process.kill)
         ranks = _wait_for(lambda: _grandchildren(process.pid), timeout_s=90)

@@ -31,6 +31,7 @@ from refsim.models.registry import find
 from refsim.pipelines.request import is_pipeline, load_tokenizer
 from tt_impl.api import run
 from tt_impl.harness.runner import Program
+import torch
 import transformers
 from transformers import AutoTokenizer  # loaded on use, which is not to happen as nobody
 
@@ -46,7 +47,7 @@ for name, ask in {
     "model": lambda: find(str(root / "model")),
     "tokenizer": lambda: load_tokenizer(root / "closed"),
     "stop": lambda: _stop_ids(root / "model", AutoTokenizer),
-    "inputs": lambda: _check_inputs(root / "closed.safetensors", {}),
+    "inputs": lambda: _check_inputs(root / "closed.safetensors", {}, torch.float32),
     "ttnn": lambda: run(root / "closed", inputs="x", mesh="n300", parallel="tp2"),
     "script": Program(str(root / "closed.safetensors")).check,
 }.items():

@@ -7,7 +7,6 @@ from typing import Any
 
 from refsim.errors import RefsimError
 from tests.tt_impl.env import Env, collect
-from tt_impl.intercept import intercepted
 
 
 def _here() -> int:
@@ -20,10 +19,16 @@ def _log(t: Env) -> Any:
     return EventLog(t.shadow)
 
 
+def _caught(log: Any) -> Any:
+    from tt_impl.intercept import intercepted
+
+    return intercepted(log, first=True)
+
+
 def lines_and_buffers(t: Env) -> None:
     ttnn, log = t.ttnn, _log(t)
     x = t.put(t.rand(1, 1, 64, 128), (2, 3))
-    with intercepted(log, first=True):
+    with _caught(log):
         total, line = ttnn.add(x, 2.5), _here()
         ttnn.multiply_(total, x)
         view = ttnn.reshape(total, (1, 32, 32))
@@ -41,7 +46,7 @@ def lines_and_buffers(t: Env) -> None:
 
 def bytes_are_those_of_a_device(t: Env) -> None:
     ttnn, log = t.ttnn, _log(t)
-    with intercepted(log, first=True):
+    with _caught(log):
         t.put(t.rand(5, 7))
         t.put(t.rand(5, 7), layout="ROW_MAJOR")
         t.put(t.rand(5, 7), dtype="bfloat8_b")
@@ -58,7 +63,7 @@ def collectives_of_all_kinds(t: Env) -> None:
     ttnn, log = t.ttnn, _log(t)
     x = t.put(t.rand(1, 1, 128, 128), (2, 3))
     semaphores = t.semaphores(4)
-    with intercepted(log, first=True):
+    with _caught(log):
         ttnn.all_gather(x, 3, cluster_axis=1, topology=t.linear)
         ttnn.all_reduce(x, cluster_axis=0, num_links=1)
         ttnn.experimental.all_gather_async(x, 3, 0, t.device, t.linear, semaphores[:2], num_links=1)
@@ -82,7 +87,7 @@ def collectives_of_all_kinds(t: Env) -> None:
 
 def frees(t: Env) -> None:
     ttnn, log = t.ttnn, _log(t)
-    with intercepted(log, first=True):
+    with _caught(log):
         first = t.put(t.rand(32, 32))
         buffer = first.buffer_unique_id()
         ttnn.deallocate(first)
@@ -99,7 +104,7 @@ def marks_and_errors(t: Env) -> None:
     """Semaphores and synchronisations are events; a call that failed is one and says so."""
     ttnn, log = t.ttnn, _log(t)
     x = t.put(t.rand(32, 32))
-    with intercepted(log, first=True):
+    with _caught(log):
         (semaphore,) = t.semaphores(1)
         ttnn.reset_global_semaphore_value(semaphore, 0)
         ttnn.synchronize_device(t.device)
