@@ -53,7 +53,7 @@ def write(out: Path, *, match: str = "", progress: Callable[[str], None] = lambd
             progress(" ".join(system))
             rows.append(swept(system, worker))
     (out / "sdpa_chunks.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    (out / "sdpa_chunks.md").write_text("\n".join(_markdown(rows)) + "\n", encoding="utf-8")
+    (out / "sdpa_chunks.md").write_text("\n".join(markdown(rows)) + "\n", encoding="utf-8")
     return rows
 
 
@@ -81,7 +81,8 @@ def streams(name: str, size: str, options: RunOptions, worker: Worker) -> tuple[
     return inputs[0], inputs[3] if len(inputs) == _WITH_PROMPT else None
 
 
-def _markdown(rows: list[Row]) -> Iterator[str]:
+def markdown(rows: list[Row]) -> Iterator[str]:
+    """The lines of ``sdpa_chunks.md``."""
     yield (
         "# Chunk sizes of ring attention\n\nMade by `refsim report sdpa`; numbers: "
         "[sdpa_chunks.json](sdpa_chunks.json). KiB of the fullest core's L1 (circular buffers and semaphores) for "
