@@ -27,7 +27,7 @@ class Limits:
 
     Attributes:
         count: mutations at most.
-        budget_s: seconds of the whole, the recording of lines included; the last mutation comes to its end.
+        budget_s: seconds of the mutations, after the recording of lines; the last one comes to its end.
         each_s: seconds of one mutation.
     """
 
@@ -88,8 +88,9 @@ def run(
     with copied(asked.files) as tree:
         found = measure.measured(asked, tree, kept, progress[0])
         child.preload(found.imported)
+        begun = time.monotonic()
         for mutation in drawn({file: tree.read(file) for file in asked.files}, seed):
-            if len(tried) == limits.count or time.monotonic() - started > limits.budget_s:
+            if len(tried) == limits.count or time.monotonic() - begun > limits.budget_s:
                 break
             tried.append(attempt(mutation, tree, found, asked, limits.each_s))
             progress[1](len(tried), tried[-1])

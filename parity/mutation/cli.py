@@ -12,7 +12,7 @@ from parity.cli import AsJson, Expr
 from refsim.errors import UserError
 
 Files = Annotated[list[str], typer.Option(help="Files, folders or patterns, such as refsim/parallel; may be repeated.")]
-Budget = Annotated[str, typer.Option(help="Time of the whole, such as 90s, 20m or 2h.")]
+Budget = Annotated[str, typer.Option(help="Time of the mutations, such as 90s, 20m or 2h; recording comes before.")]
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
