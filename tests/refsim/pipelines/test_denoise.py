@@ -121,3 +121,14 @@ def test_guidance_is_computed_in_the_dtype_that_the_pipeline_asks_for(dtype):
 
 def test_cogvideox_guides_in_fp32():
     assert CogVideoXHost.guidance_dtype == torch.float32
+
+
+def test_a_digest_is_of_every_bit():
+    """Replicas are compared by it: one bit, or the order of two tensors, and it is another one."""
+    from refsim.pipelines.transformer import digest
+
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    other = x.clone()
+    other.view(torch.int16)[1, 2, 3] ^= 1
+    assert digest(x) == digest(x.clone()) == digest(x.transpose(0, 1).contiguous().transpose(0, 1))
+    assert len({digest(x), digest(other), digest(x, other), digest(other, x)}) == 4
