@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import column_linear, gather_features, row_linear, shard_range
 from refsim.parallel.usp import joint_attention
+from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor, Partial, Replicate, shards
@@ -339,12 +341,23 @@ def one_fails(device: Device, *, rank: int, how: str, inside: bool = False) -> A
     if device.rank == rank and inside:
         with device.collective("demo", group):
             send = device.isend(torch.ones(2), group, (group.index + 1) % group.size, step=3)
+            _until_the_others_wait(device)
             _fail(how)
             send.wait()
     elif device.rank == rank:
         _fail(how)
     all_gather(device, torch.ones(2), group, dim=0)
     return {}, {}
+
+
+def _until_the_others_wait(device: Device) -> None:
+    """Return when every other rank says on the board that it waits for a transfer, within half a minute."""
+    board, until = device._board, time.monotonic() + 30
+    assert board is not None
+    others = [rank for rank in range(dist.get_world_size()) if rank != device.rank]
+    while not all((events := board.recent(rank)) and events[-1][1].kind is Kind.WAITING for rank in others):
+        assert time.monotonic() < until, "the other ranks never waited"
+        time.sleep(0.001)  # nothing wakes a rank when another one writes to the board
 
 
 def _fail(how: str) -> None:
