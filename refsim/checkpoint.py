@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from refsim.errors import UserError
 from refsim.finite import first_not_finite
 from refsim.given import refuse_unreadable
 from refsim.schema import read_object
+from refsim.tensor_file import TensorFile
 
 _STEMS = ("diffusion_pytorch_model", "model")
 """What diffusers and transformers call the file of weights."""
@@ -43,7 +43,7 @@ class Checkpoint:
         if not _is(Path.is_dir, self.folder):
             raise UserError(f"checkpoint '{self.folder}' is not a folder; give one saved by diffusers.")
         self.config: dict[str, Any] = self._read_json("config.json")
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, TensorFile] = {}
         self._where: dict[str, str] = {}
         found = [stem for stem in _STEMS if list(self.folder.glob(f"{stem}.safetensors*"))]
         stem = (found or _STEMS)[0]
@@ -55,13 +55,13 @@ class Checkpoint:
             for file in sorted(set(weight_map.values())):
                 self._open(file)
             for name, file in weight_map.items():
-                if name not in self._files[file].keys():
+                if name not in self._files[file].names:
                     raise UserError(f"'{index}' says that {file} holds '{name}', but it does not.")
             self._where = weight_map
         else:
             file = f"{stem}.safetensors"
             self._open(file)
-            self._where = dict.fromkeys(self._files[file].keys(), file)
+            self._where = dict.fromkeys(self._files[file].names, file)
 
     @property
     def class_name(self) -> str:
@@ -81,9 +81,9 @@ class Checkpoint:
     def names(self) -> set[str]:
         return set(self._where)
 
-    def slice(self, name: str) -> Any:
-        """Return safetensors' lazy slice of a tensor."""
-        return self._files[self._where[name]].get_slice(name)
+    def file(self, name: str) -> TensorFile:
+        """Return the file that holds a tensor."""
+        return self._files[self._where[name]]
 
     def _path(self, file: str) -> Path:
         """Return the path of a file that the folder is to hold; ``UserError`` if it does not, or holds it elsewhere."""
@@ -103,8 +103,8 @@ class Checkpoint:
     def _open(self, file: str) -> None:
         path = self._path(file)
         try:
-            self._files[file] = safe_open(path, "pt")
-        except (SafetensorError, OSError, ValueError) as e:
+            self._files[file] = TensorFile(path)
+        except (OSError, ValueError) as e:
             raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
 
     def _read_json(self, file: str) -> dict[str, Any]:
@@ -146,13 +146,13 @@ class Weights:
         """
         if name not in self._checkpoint.names:
             raise UserError(f"checkpoint '{self._checkpoint.folder}' lacks '{name}', which its config asks for.")
-        lazy = self._checkpoint.slice(name)
-        found = tuple(lazy.get_shape())
+        file = self._checkpoint.file(name)
+        found, dtype = file.shape(name), file.dtype(name)
         if found != shape:
             raise UserError(f"'{name}' in checkpoint '{self._checkpoint.folder}' has shape {found}, not {shape}.")
-        if lazy.get_dtype() not in _DTYPES:
+        if dtype not in _DTYPES:
             raise UserError(
-                f"'{name}' in checkpoint '{self._checkpoint.folder}' is {lazy.get_dtype()}; weights are one of "
+                f"'{name}' in checkpoint '{self._checkpoint.folder}' is {dtype}; weights are one of "
                 f"{', '.join(_DTYPES)}."
             )
         self._used.add(name)
@@ -160,7 +160,7 @@ class Weights:
         if self._meta:
             return torch.empty([b - a for a, b in wanted], dtype=self._dtype, device="meta")
         real = [(min(a, size), min(b, size)) for (a, b), size in zip(wanted, shape, strict=True)]
-        tensor = lazy[tuple(slice(a, b) for a, b in real)].to(self._dtype)
+        tensor = file[name][tuple(slice(a, b) for a, b in real)].to(self._dtype)
         self._check_finite(name, tensor, [a for a, _ in real])
         missing = [(b - a) - (rb - ra) for (a, b), (ra, rb) in zip(wanted, real, strict=True)]
         if any(missing):

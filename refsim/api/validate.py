@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
@@ -19,6 +18,7 @@ from refsim.options import RunOptions
 from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
 from refsim.runtime.device import Device
+from refsim.tensor_file import TensorFile
 
 _WHOLE_NUMBERS = ("input_ids", "attention_mask")
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -116,17 +116,13 @@ def _check_inputs(path: Path, wanted: dict[str, Dims], storage: torch.dtype) -> 
         raise UserError(f"inputs file '{path}' does not exist; give a safetensors file with {', '.join(wanted)}.")
     shapes = {}
     try:
-        with safe_open(path, "pt") as file:
-            names = set(file.keys())
-            for name in [*wanted, *sorted(names - wanted.keys())]:
-                if name not in names or name not in wanted:
-                    verb = "lacks" if name in wanted else "holds"
-                    raise UserError(
-                        f"inputs file '{path}' {verb} '{name}'; the model takes exactly {', '.join(wanted)}."
-                    )
-                tensor = file.get_tensor(name)
-                shapes[name] = _check_input(name, tensor, wanted[name], storage)
-    except (SafetensorError, OSError, ValueError) as e:
+        file = TensorFile(path)
+        for name in [*wanted, *sorted(file.names - wanted.keys())]:
+            if name not in file.names or name not in wanted:
+                verb = "lacks" if name in wanted else "holds"
+                raise UserError(f"inputs file '{path}' {verb} '{name}'; the model takes exactly {', '.join(wanted)}.")
+            shapes[name] = _check_input(name, file[name], wanted[name], storage)
+    except (OSError, ValueError) as e:
         raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
     return shapes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from refsim.ccl import all_gather
@@ -15,6 +14,7 @@ from refsim.parallel.tensor import shard_range
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, shards
+from refsim.tensor_file import TensorFile
 
 
 def program(
@@ -30,25 +30,24 @@ def program(
     """
     split_prompt = device.options.prompt_layout == "split"
     tp, sp = device.groups["tp"], device.groups["sp"]
-    with safe_open(inputs, "pt") as file:
-        names = set(file.keys())
-        _, heads, n, _ = file.get_slice("q").get_shape()
-        lanes = shard_range(padded_heads(heads, tp.size), tp)
-        rows = TokenShards.of(n, sp.size)
-        tokens = TokenShards(logical_n, sp.size, rows.local_n)
-        joint = "joint_k" in names
-        prompt_rows = file.get_slice("joint_k").get_shape()[2] if joint else 0
-        prompt_tokens = TokenShards.of(prompt_rows, sp.size) if joint and split_prompt else None
+    file = TensorFile(inputs)
+    _, heads, n, _ = file.shape("q")
+    lanes = shard_range(padded_heads(heads, tp.size), tp)
+    rows = TokenShards.of(n, sp.size)
+    tokens = TokenShards(logical_n, sp.size, rows.local_n)
+    joint = "joint_k" in file.names
+    prompt_rows = file.shape("joint_k")[2] if joint else 0
+    prompt_tokens = TokenShards.of(prompt_rows, sp.size) if joint and split_prompt else None
 
-        def local(name: str, cut: TokenShards | None) -> MeshTensor:
-            x = file.get_slice(name)[:, lanes[0] : min(lanes[1], heads)].to(device.options.storage)
-            missing = lanes[1] - lanes[0] - x.shape[1]
-            x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
-            part = MeshTensor(x, shards(device.groups, tp=1))
-            return (cut_tokens(device, part, cut, dim=2) if cut else part).map("dense", Tensor.contiguous)
+    def local(name: str, cut: TokenShards | None) -> MeshTensor:
+        x = file[name][:, lanes[0] : min(lanes[1], heads)].to(device.options.storage)
+        missing = lanes[1] - lanes[0] - x.shape[1]
+        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
+        part = MeshTensor(x, shards(device.groups, tp=1))
+        return (cut_tokens(device, part, cut, dim=2) if cut else part).map("dense", Tensor.contiguous)
 
-        spatial = tuple(local(name, rows) for name in "qkv")
-        prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in "qkv") if joint else None
+    spatial = tuple(local(name, rows) for name in "qkv")
+    prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in "qkv") if joint else None
     out, prompt_out, lses = joint_attention(
         device,
         spatial,

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
@@ -19,6 +18,7 @@ from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features, shard_range
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, shards
+from refsim.tensor_file import TensorFile
 
 
 def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -28,7 +28,7 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
     """
     folder = Checkpoint(checkpoint)
-    spec, storage, given = spec_of_checkpoint(folder), device.options.storage, load_file(inputs)
+    spec, storage, given = spec_of_checkpoint(folder), device.options.storage, TensorFile(inputs).all()
     if spec.block is None:
         raise UserError(f"{folder.class_name} has no blocks that run by themselves; run the whole model.")
     config = folder.as_config(spec.config_class)

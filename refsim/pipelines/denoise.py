@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from refsim.parallel.cfg import batch_range, gather_batch, guide
@@ -30,6 +29,7 @@ from refsim.pipelines.pipeline import Pipeline, Run, find_pipeline
 from refsim.pipelines.request import PipelineRequest
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
+from refsim.tensor_file import TensorFile
 
 
 def program(
@@ -49,7 +49,7 @@ def program(
     root, asked = Path(folder), PipelineRequest(**request)
     pipeline, clock = find_pipeline(root), _Clock()
     samples = slice(*batch_range(device, pipeline.batch(asked)))
-    run = Run(device, root, asked, load_file(inputs), samples)
+    run = Run(device, root, asked, TensorFile(inputs).all(), samples)
     conditions = pipeline.encode(run)
     clock.lap("encode")
     steps, used = denoise(pipeline, run, conditions)

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
@@ -34,6 +33,7 @@ from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
 from refsim.models.registry import find_model
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
+from refsim.tensor_file import TensorFile
 
 CACHES = ("context", "noise", "none", "paged")
 """What the drafter's cache keeps, see ``refsim.models.dflash.draft``; ``paged``: the context, and the target's rows lie
@@ -218,7 +218,7 @@ def program(
     begun = time.monotonic()
     model, draft_model = load(device, target, draft, device.options.storage)
     loaded = time.monotonic()
-    tensors = load_file(inputs)
+    tensors = TensorFile(inputs).all()
     texts, lengths = [], tensors["lengths"].tolist()
     block = 1 if draft_model is None else draft_model.config.block_size
     if cache == "paged":

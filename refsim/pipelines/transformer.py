@@ -9,7 +9,6 @@ import hashlib
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
@@ -18,6 +17,7 @@ from refsim.models.registry import find_model, load_model
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
+from refsim.tensor_file import TensorFile
 
 
 def program(
@@ -39,8 +39,8 @@ def program(
     weights = Weights(folder, storage)
     model = load_model(folder, weights, device)
     model_class, config = find_model(folder)
-    with safe_open(inputs, "pt") as file:
-        arguments = {name: _load(file, name, dims, device) for name, dims in model_class.input_shapes(config).items()}
+    file = TensorFile(inputs)
+    arguments = {name: _load(file[name], dims, device) for name, dims in model_class.input_shapes(config).items()}
     device.activity(Kind.RUNNING, "the transformer")
     result = {name: gather_batch(device, x) for name, x in by_name(model(**arguments)).items()}
     value = {"digest": digest(*result.values())}
@@ -49,11 +49,10 @@ def program(
     return value, result
 
 
-def _load(file: Any, name: str, dims: Dims, device: Device) -> Tensor:
+def _load(whole: Tensor, dims: Dims, device: Device) -> Tensor:
     """Load this device's part of an input: the samples of its cfg group, in the storage dtype unless it is exact."""
-    lazy = file.get_slice(name)
-    start, stop = batch_range(device, lazy.get_shape()[0]) if is_per_sample(dims) else (0, lazy.get_shape()[0])
-    x = lazy[start:stop]
+    start, stop = batch_range(device, whole.shape[0]) if is_per_sample(dims) else (0, whole.shape[0])
+    x = whole[start:stop]
     return x if is_exact(dims) or not x.is_floating_point() else x.to(device.options.storage)
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from refsim.runtime.tensor import MeshTensor, Partial, Placement, Shard
+from refsim.tensor_file import TensorFile
 
 Streams = Sequence[MeshTensor | None]
 
@@ -82,10 +82,8 @@ def read(folder: str | Path, ranks: int) -> list[list[Observed]]:
 
 
 def _read(path: Path) -> list[Observed]:
-    with safe_open(path, "pt") as file:
-        placements = json.loads(file.metadata()["placements"])
-        found = []
-        for key, placed in placements.items():
-            name, _, call = key.rpartition("#")
-            found.append(Observed(name, int(call), file.get_tensor(key), placed["cut"], placed["partial"]))
+    file, found = TensorFile(path), []
+    for key, placed in json.loads(file.metadata["placements"]).items():
+        name, _, call = key.rpartition("#")
+        found.append(Observed(name, int(call), file[key], placed["cut"], placed["partial"]))
     return found

@@ -48,6 +48,7 @@ BASE = (
     "schema",
     "scratch",
     "search_path",
+    "tensor_file",
     "torchrun",
 )
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")

@@ -31,8 +31,8 @@ class Folder:
     def names(self):
         return set(self.shapes)
 
-    def slice(self, name):
-        return SimpleNamespace(get_shape=lambda: list(self.shapes[name]), get_dtype=lambda: "F32")
+    def file(self, name):
+        return SimpleNamespace(shape=lambda name: self.shapes[name], dtype=lambda name: "F32")
 
 
 def small(config):

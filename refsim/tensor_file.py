@@ -1,0 +1,89 @@
+"""A safetensors file whose tensors are views of the mapped file, so that what is not touched is not read.
+
+The library checks the header. The bytes are mapped here, because every tensor that ``safe_open(path, "pt")`` hands out
+leaves two Python objects behind for good (safetensors 0.6 to 0.8), and a rank may read thousands of files in its life.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import KeysView
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_LENGTH_BYTES = 8
+
+
+class TensorFile:
+    """The tensors of one file by name; the file stays mapped while it, or one of them, is in use.
+
+    A tensor is a view on private memory: who writes into it changes neither the file nor what others read.
+
+    Attributes:
+        metadata: the texts that the file carries beside its tensors.
+
+    Raises:
+        ValueError: it is no safetensors file, or cannot be mapped.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            with safe_open(path, "numpy") as checked, open(path, "rb") as file:
+                self.metadata: dict[str, str] = checked.metadata() or {}
+                length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+                header = json.loads(file.read(length))
+                self._tensors: dict[str, dict[str, Any]] = {name: header[name] for name in checked.keys()}
+                self._data_at = _LENGTH_BYTES + length
+                size = self._data_at + max((one["data_offsets"][1] for one in self._tensors.values()), default=0)
+            self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+        except (SafetensorError, RuntimeError) as e:  # torch's, of mapping
+            raise ValueError(str(e)) from e
+
+    @property
+    def names(self) -> KeysView[str]:
+        return self._tensors.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name]["shape"])
+
+    def dtype(self, name: str) -> str:
+        """Return the dtype as the file calls it, such as ``BF16``."""
+        return self._tensors[name]["dtype"]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a tensor; ``ValueError`` for a dtype that torch does not have."""
+        if self.dtype(name) not in _DTYPES:
+            raise ValueError(f"'{name}' is {self.dtype(name)}")
+        dtype = _DTYPES[self.dtype(name)]
+        start, stop = (self._data_at + offset for offset in self._tensors[name]["data_offsets"])
+        data = self._bytes[start:stop]
+        if start % dtype.itemsize:  # the format allows a header of any length, torch does not view across
+            data = data.clone()
+        return data.view(dtype).view(self.shape(name))
+
+    def all(self) -> dict[str, Tensor]:
+        """Return all tensors by name."""
+        return {name: self[name] for name in self._tensors}
