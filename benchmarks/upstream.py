@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -39,11 +38,8 @@ WITHOUT = f"skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at {C
 
 def commit(checkout: Path) -> str:
     """The checkout's commit as git tells it, or by its files, or that it is unknown."""
-    asked = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    if asked.returncode == 0:
-        return asked.stdout.strip()[:8]
+    if found := upstream_jobs.git(checkout, "rev-parse", "--short=8", "HEAD"):
+        return found
     from benchmarks.tt_dit import commit as by_files
 
     return by_files(checkout)
@@ -88,6 +84,8 @@ def main(argv: list[str] | None = None) -> int:
         print(WITHOUT)
         return 0
     if arguments.again and arguments.out.exists():
+        if not (arguments.out / "settings.json").exists():
+            sys.exit(f"{arguments.out} holds no runs to forget; --again removes the whole folder.")
         shutil.rmtree(arguments.out)
     _settings(arguments.out, arguments, checkout)
     found = commit(checkout)
@@ -102,6 +100,7 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
     out, seed, only = arguments.out, arguments.seed, arguments.only
     if step == "report":
         facts = {"commit": commit(checkout), "ttnn": metadata.version("ttnn"), "seed": seed}
+        facts["refsim"] = upstream_jobs.own_version()
         upstream_report.write(out, arguments.reports, facts)
         return
     if step == "bugs":
@@ -114,8 +113,7 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
     else:
         per, timeout = arguments.per_function or 2, arguments.case_timeout or 240
         jobs = upstream_jobs.dit_jobs(checkout, per, seed, arguments.job_limit)
-    jobs = [job for job in jobs if only in job.name]
-    upstream_jobs.run(checkout, jobs, out / step, arguments.workers, timeout)
+    upstream_jobs.run(checkout, jobs, out / step, arguments.workers, timeout, only)
 
 
 if __name__ == "__main__":

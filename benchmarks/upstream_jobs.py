@@ -2,7 +2,7 @@
 
 A job's lines go to ``<name>.jsonl`` while it runs and its end is noted in ``<name>.done``, so that a run that was
 broken off goes on with the jobs that have no end. A job that takes too long is ended; the tests that gave a line until
-then count, and the report says how many jobs were cut.
+then count, and the report names the jobs that were cut. ``jobs.json`` holds the names of all jobs of a folder.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import refsim
+
 ROOT = Path(__file__).parents[1]
 UNIT, DIT = "tests/ttnn/unit_tests", "models/tt_dit/tests"
 PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_transformer_accuracy")
@@ -26,6 +29,10 @@ PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_tra
 FUNCTIONS_PER_JOB = 250
 AGAIN = "-again"
 """Ends the names of jobs that run killed cases once more; their verdicts count."""
+JOBS = "jobs.json"
+_BROKEN = re.compile(
+    r"^ImportError while loading conftest '(.+)/conftest\.py'\.$.*?^E +([^\n]+)$", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,27 @@ def environment(tree: Path, job: Job) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **own, **job.environment}
 
 
-def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: float) -> None:
-    """Run the jobs that have no end yet, ``workers`` at once, and print each end."""
+def git(folder: Path, *words: str) -> str | None:
+    """What git says of a folder; None where it says nothing: no checkout, or no git."""
+    try:
+        asked = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return asked.stdout.strip() if asked.returncode == 0 else None
+
+
+def own_version() -> str:
+    """This project's version and commit, and whether there are changes that no commit has (reports are none)."""
+    commit = git(ROOT, "rev-parse", "--short=8", "HEAD") or "an unknown commit"
+    changed = git(ROOT, "status", "--porcelain", "--", ".", ":!reports")
+    return f"refsim {refsim.__version__} at {commit}{' with uncommitted changes' if changed else ''}"
+
+
+def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: float, only: str = "") -> None:
+    """Run the jobs whose names hold ``only`` and that have no end yet, ``workers`` at once, and print each end."""
     out.mkdir(parents=True, exist_ok=True)
+    (out / JOBS).write_text(json.dumps([job.name for job in jobs]) + "\n", encoding="utf-8")
+    jobs = [job for job in jobs if only in job.name]
     todo = [job for job in jobs if not (out / f"{job.name}.done").exists()]
     todo.sort(key=lambda job: -len(job.files))  # the longest first
     print(f"{len(todo)} of {len(jobs)} jobs to run, {workers} at once", flush=True)
@@ -153,9 +178,38 @@ def _again(job: Job, out: Path) -> Job | None:
 
 
 def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
+    by, begin, left = own_version(), time.monotonic(), []
+    code, cut = _process(tree, job, out, timeout_s)
+    while (broken := _broken(tree, job, out)) and code == 4:
+        folder, why = broken
+        left += [(file, why) for file in job.files if file.startswith(f"{folder}/")]
+        job = replace(job, files=tuple(file for file in job.files if not file.startswith(f"{folder}/")))
+        if not job.files:
+            break
+        code, cut = _process(tree, job, out, timeout_s)
+    lines = out / f"{job.name}.jsonl"
+    with open(lines, "a", encoding="utf-8") as more:
+        for file, why in left:
+            more.write(json.dumps({"id": file, "outcome": "failed", "category": "version", "message": why}) + "\n")
+    seconds, count = round(time.monotonic() - begin, 1), len(lines.read_text(encoding="utf-8").splitlines())
+    end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": by}
+    (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
+    return f"{job.name}: {count - len(left)} tests in {seconds:.0f} s{', cut' if cut else ''}"
+
+
+def _broken(tree: Path, job: Job, out: Path) -> tuple[str, str] | None:
+    """The folder of a conftest that cannot be imported, for which pytest runs nothing at all, and the error."""
+    found = _BROKEN.search((out / f"{job.name}.log").read_text(encoding="utf-8", errors="replace"))
+    if found is None or not Path(found[1]).is_relative_to(tree):
+        return None
+    folder = Path(found[1]).relative_to(tree).as_posix()
+    return (folder, found[2]) if any(file.startswith(f"{folder}/") for file in job.files) else None
+
+
+def _process(tree: Path, job: Job, out: Path, timeout_s: float) -> tuple[int, bool]:
+    """Run a job's process to its end or to its time: (exit status, whether it was ended)."""
     lines = out / f"{job.name}.jsonl"
     lines.unlink(missing_ok=True)
-    begin = time.monotonic()
     with open(out / f"{job.name}.log", "w", encoding="utf-8") as log, TemporaryDirectory() as cache:
         process = subprocess.Popen(
             command(job, lines, timeout_s),
@@ -167,12 +221,7 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
             start_new_session=True,
         )
         try:
-            code, cut = process.wait(job.limit_s), False
+            return process.wait(job.limit_s), False
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
-            code, cut = process.wait(), True
-    seconds = round(time.monotonic() - begin, 1)
-    end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds}
-    (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
-    count = len(lines.read_text(encoding="utf-8").splitlines()) if lines.exists() else 0
-    return f"{job.name}: {count} tests in {seconds:.0f} s{', cut' if cut else ''}"
+            return process.wait(), True

@@ -17,6 +17,7 @@ from benchmarks.upstream_table import (
     LEFT_OUT,
     NO_DEVICE,
     OWN,
+    UNKNOWN,
     Case,
     Run,
     counts,
@@ -29,22 +30,26 @@ WEIGHTS = (
     "tt_dit's tests load models from Hugging Face. Here `from_pretrained` gives seeded random weights at the published "
     "widths with one or two layers, and tokenizers give seeded ids; nothing that a test asserts is changed. Left out "
     "before the sample is drawn: whole pipelines (their weights and prompts need a download), cases that ask for more "
-    "than eight devices, and cases that take a CPU more than minutes."
+    "than eight devices, and cases that take a CPU more than minutes. Where torchvision is not installed, an empty "
+    "module stands in for it while conftests are imported, one of which wants it for fixtures of other models' tests; "
+    "it has nothing that a test could compare with, and a test that imports torchvision itself does not get it."
 )
 
 
 def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
-    """Read the runs below ``out`` and write the two files; a suite that has no run is left out.
+    """Read the runs below ``out`` and write the two files; of a suite that has no run they say so.
 
     Args:
-        facts: ``commit`` of the tree, version of ``ttnn``, ``seed`` of the samples.
+        facts: ``commit`` of the tree, version of ``ttnn``, ``seed`` of the samples, ``refsim``'s version and commit.
     """
-    runs = {name: read(out / name) for name in SUITES if (out / name).is_dir()}
+    runs = {name: run for name in SUITES if (run := read(out / name)).cases}
     bugs = read_bugs(out / "bugs" / "bugs.jsonl")
     reports.mkdir(parents=True, exist_ok=True)
     text = "\n".join(_page(runs, bugs, facts))
     (reports / "upstream.md").write_text(text + "\n", encoding="utf-8")
+    not_run = [name for name in (*SUITES, "bugs") if name not in runs and not (name == "bugs" and bugs)]
     data = {**facts, "suites": {name: _data(run) for name, run in runs.items()}, "bugs": _caught(bugs)}
+    data["not_run"] = not_run
     (reports / "upstream.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for name, run in runs.items():
         print(name, json.dumps(rates(run.cases)))
@@ -57,14 +62,28 @@ def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str,
         "# Upstream's own tests on the mock",
         "",
         f"Unmodified tests of tt-metal at {facts['commit']} on ttnn {facts['ttnn']} from the wheel, seed "
-        f"`{facts['seed']}`, with no hardware (`python -m benchmarks.upstream`). Percentages are of the cases counted; "
-        "what leaves the count is listed with its reason.",
+        f"`{facts['seed']}`, with no hardware (`python -m benchmarks.upstream`); counted and explained by "
+        f"{facts['refsim']}. Percentages are of the cases counted; what leaves the count is listed with its reason.",
     ]
-    for name, run in runs.items():
-        lines += ["", f"## {SUITES[name]}", "", *([WEIGHTS, ""] if name == "tt-dit" else []), *_suite(run)]
-    if bugs:
-        lines += ["", *_bugs(bugs)]
-    return lines
+    for name, title in SUITES.items():
+        lines += ["", f"## {title}", "", *([WEIGHTS, ""] if name == "tt-dit" else [])]
+        if name in runs:
+            lines += [_by(runs[name].by), "", *_suite(runs[name])]
+        else:
+            lines += [_not_run(name)]
+    lines += ["", "## Bugs seeded into tt_dit", ""]
+    if not bugs:
+        return [*lines, _not_run("bugs")]
+    return [*lines, _by({row.get("by") or UNKNOWN for row in bugs}), "", *_bugs(bugs)]
+
+
+def _not_run(step: str) -> str:
+    return f"**Not run:** there is no run of `python -m benchmarks.upstream {step}`."
+
+
+def _by(found: set[str]) -> str:
+    """What ran a suite, which may be older than what counts it."""
+    return f"Run by {', '.join(sorted(found))}."
 
 
 def _suite(run: Run) -> list[str]:
@@ -90,6 +109,11 @@ def _suite(run: Run) -> list[str]:
         lines += ["", f"Not drawn from: {drawn}."]
     if run.cut:
         lines += ["", f"Processes ended because of their time: {', '.join(sorted(run.cut))}."]
+    if run.silent:
+        ends = (f"{name} (exit status {code})" for name, code in sorted(run.silent.items()))
+        lines += ["", f"**Processes that ended without a case**, whose tests are not in the tables: {', '.join(ends)}."]
+    if run.missing:
+        lines += ["", f"**Not run yet**, and not in the tables: {', '.join(run.missing)}."]
     return lines
 
 
@@ -140,33 +164,38 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _bugs(rows: Sequence[dict[str, Any]]) -> list[str]:
+    found = _caught(rows)
     seeded = {row["bug"]: row for row in rows if row["bug"]}
-    clean = [row for row in rows if not row["bug"]]
-    caught = sum(row["caught"] for row in seeded.values())
-    false = [row["case"] for row in clean if row["how"] != "passed"]
+    false = [row["case"] for row in rows if not row["bug"] and row["how"] != "passed"]
     table = [
         (f"`{name}`", bug.what, f"`{bug.function}`", seeded[name]["how"], _short(seeded[name]["said"]))
         for name, bug in BUGS.items()
         if name in seeded
     ]
+    missing = [name for name in BUGS if name not in seeded]
     return [
-        "## Bugs seeded into tt_dit",
-        "",
-        f"{caught} of {len(seeded)} caught; {len(clean) - len(false)} of the {len(clean)} tests that run them pass "
-        "without a bug. Blocks run with fewer tokens than upstream's parameters say, with upstream's thresholds.",
+        f"{found['caught']} of {len(seeded)} caught; {found['clean_passed']} of the {found['clean']} tests that run "
+        "them pass without a bug, and only what they say of a bug counts. Blocks run with fewer tokens than upstream's "
+        "parameters say, with upstream's thresholds.",
         "",
         *_table(("bug", "what is wrong", "where", "caught by", "what was said"), table),
         *(["", f"Alarms without a bug: {', '.join(false)}."] if false else []),
+        *(["", f"**Not run yet:** {', '.join(missing)}."] if missing else []),
     ]
 
 
 def _caught(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    seeded = {row["bug"]: {"how": row["how"], "caught": row["caught"]} for row in rows if row["bug"]}
-    clean = [row for row in rows if not row["bug"]]
+    """What the bugs showed; one whose test does not pass without it is not caught, whatever the test says."""
+    clean = {row["case"]: row["how"] == "passed" for row in rows if not row["bug"]}
+    seeded = {
+        row["bug"]: {"how": row["how"], "caught": row["caught"] and clean.get(row["case"], False)}
+        for row in rows
+        if row["bug"]
+    }
     return {
         "seeded": seeded,
         "caught": sum(row["caught"] for row in seeded.values()),
-        "clean_passed": sum(row["how"] == "passed" for row in clean),
+        "clean_passed": sum(clean.values()),
         "clean": len(clean),
     }
 

@@ -16,20 +16,16 @@ from typing import Any
 
 from benchmarks.upstream_bugs import BUGS
 from benchmarks.upstream_cases import Case
-from benchmarks.upstream_jobs import Job, command, environment
+from benchmarks.upstream_jobs import Job, command, environment, own_version
 
 LIMIT_S = 400.0
 HOW = {
     "error": "upstream's assert",
     "assertion": "upstream's assert",
     "refused": "refused by ttnn",
-    "shadow": "refused by the mock",
-    "unseen": "refused by the mock",
-    "option": "refused by the mock",
-    "rule": "refused by the mock",
-    "version": "an error of the program",
 }
-"""How a bug was caught, by the category of the failed test; a process that died or took too long caught nothing."""
+"""How a bug was caught, by the category of the failed test. A process that died or took too long caught nothing, and
+neither did the mock where it has no rule, option or value for what the bug makes of the program."""
 
 
 def run(tree: Path, out: Path, names: list[str], workers: int) -> None:
@@ -62,7 +58,7 @@ def _run_one(tree: Path, out: Path, name: str, case: Case) -> dict[str, Any]:
     )
     lines = out / f"{job.name}-{os.getpid()}-{abs(hash(case.path))}.line"
     lines.unlink(missing_ok=True)
-    begin = time.monotonic()
+    begin, by = time.monotonic(), own_version()
     done = subprocess.run(
         command(job, lines, LIMIT_S), cwd=tree, env=environment(tree, job), capture_output=True, text=True, check=False
     )
@@ -72,7 +68,7 @@ def _run_one(tree: Path, out: Path, name: str, case: Case) -> dict[str, Any]:
     if not verdicts:
         tail = " ".join((done.stdout + done.stderr).split())[-300:]
         verdicts = [{"outcome": "none", "category": "none", "message": f"no verdict: {tail}", "findings": []}]
-    return {"bug": name, "case": case.path, "seconds": seconds, **judged(verdicts[-1])}
+    return {"bug": name, "case": case.path, "seconds": seconds, "by": by, **judged(verdicts[-1])}
 
 
 def judged(verdict: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.upstream_causes import Cause, cause_of
-from benchmarks.upstream_jobs import AGAIN
+from benchmarks.upstream_jobs import AGAIN, JOBS
 
 OWN, FALLBACK, NO_DEVICE, FAILED = "own", "fallback", "no_device", "failed"
 SKIPPED, MODULE, SKEW, DOWNLOAD = "skipped", "module", "skew", "download"
@@ -30,6 +30,9 @@ LEFT_OUT = {
 _PASSED = {"own": OWN, "fallback": FALLBACK, "no-device": NO_DEVICE}
 """A test that passed because it met an error of the mock's own (``caught``) is none: it counts as failed."""
 _NO_VERDICT = ("timeout",)
+NOTHING_COLLECTED = 5
+"""Exit status of pytest where every case was left out before the sample was drawn."""
+UNKNOWN = "refsim at a commit that was not noted"
 
 
 @dataclass(frozen=True)
@@ -61,25 +64,33 @@ class Run:
     Attributes:
         modules: file of the tree to the error of its import.
         cut: names of jobs that were ended because of their time.
+        silent: names of jobs that ended without a single case, with the exit status of pytest.
+        missing: names of jobs that are yet to be run.
+        by: what ran the jobs: versions and commits of this project.
         not_drawn: cases that were left out before the sample was drawn, by reason.
     """
 
     cases: list[Case] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
+    silent: dict[str, int] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    by: set[str] = field(default_factory=set)
     not_drawn: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
 def read(folder: Path) -> Run:
     """The cases of all jobs of a folder; one that a job ran twice counts once."""
-    run = Run()
+    run, some = Run(), set[str]()
     seen: set[str] = set()
     for path in sorted(folder.glob("*.jsonl"), key=lambda path: (not path.stem.endswith(AGAIN), path.name)):
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
             if "::" not in line["id"]:
                 run.modules[line["id"]] = line.get("message") or ""
-            elif line["id"] not in seen:
+                continue
+            some.add(path.stem)
+            if line["id"] not in seen:
                 seen.add(line["id"])
                 run.cases.append(classified(line))
     for path in sorted(folder.glob("*.left")):
@@ -87,8 +98,14 @@ def read(folder: Path) -> Run:
     for path in sorted(folder.glob("*.done")):
         end = json.loads(path.read_text(encoding="utf-8"))
         run.seconds += end["seconds"]
+        run.by.add(end.get("by") or UNKNOWN)
         if end["cut"]:
             run.cut.append(end["name"])
+        elif end["name"] not in some and end["code"] != NOTHING_COLLECTED:
+            run.silent[end["name"]] = end["code"]
+    if (folder / JOBS).exists():
+        names = json.loads((folder / JOBS).read_text(encoding="utf-8"))
+        run.missing = [name for name in names if not (folder / f"{name}.done").exists()]
     return run
 
 
