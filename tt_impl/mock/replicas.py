@@ -44,8 +44,11 @@ def _replicated(placements: tuple[int | None, ...], shards: Shards) -> list[int]
 def _equal_along(shards: Shards, axis: int) -> bool:
     for first, *others in shards.groups(axis):
         for other in others:
-            if shards.key(first) != shards.key(other) and not torch.equal(
-                shards[first].nan_to_num(), shards[other].nan_to_num()
-            ):
+            if shards.key(first) != shards.key(other) and not _same(shards[first], shards[other]):
                 return False
     return True
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; what is no number equals only what is none either."""
+    return bool(((one == other) | ((one != one) & (other != other))).all())

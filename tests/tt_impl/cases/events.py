@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
+
 from refsim.errors import RefsimError
 from tests.tt_impl.env import Env, collect
 
@@ -127,6 +129,17 @@ def marks_and_errors(t: Env) -> None:
     assert synchronized.op == "ttnn.synchronize_device"
     failed = next(event for event in log.events if event.error)
     assert failed.error == "TypeError" and failed.outputs == []
+
+
+def replicas_that_are_no_numbers(t: Env) -> None:
+    """What is no number on one device is not what is zero on another; on all of them it is the same."""
+    from tt_impl.mock.replicas import uneven_axes
+
+    topology = t.put(t.rand(1, 1, 32, 32)).tensor_topology()
+    for values, uneven in (((float("nan"), 0.0), (0,)), ((float("nan"),) * 2, ()), ((float("inf"), 3.4e38), (0,))):
+        parts = t.put(torch.tensor(values).reshape(2, 1, 1, 1).expand(2, 1, 32, 32), (0, None), dtype="float32")
+        parts.update_tensor_topology(topology)
+        assert uneven_axes(t.shadow, parts) == uneven, values
 
 
 CASES = collect(globals())

@@ -82,6 +82,56 @@ def scalars_are_rounded(t: Env) -> None:
     assert _first(t, ttnn.multiply(_put(t, "bfloat8_b", 1.0), 0.05, dtype=ttnn.float32), 1) == [near]
 
 
+def floats_beside_integers(t: Env) -> None:
+    """Integers become float32 before an operation whose result is; where it is of integers no fraction is dropped."""
+    from tt_impl.mock.values import RefusedOption
+
+    ttnn, numbers = t.ttnn, (7, -3, 5, 2)
+    x, whole = torch.tensor(numbers).float(), _put(t, "int32", *numbers)
+    for out, wanted in (
+        (ttnn.multiply(whole, 2.5), x * 2.5),
+        (ttnn.multiply(2.5, whole), x * 2.5),
+        (ttnn.div(whole, 2.5), x / 2.5),
+        (ttnn.div(whole, 2), x / 2),
+        (ttnn.div_no_nan(whole, 2.5), x / 2.5),
+        (ttnn.floor_div(whole, 2.5), torch.floor(x / 2.5)),
+        (ttnn.remainder(whole, 2.5), torch.remainder(x, 2.5)),
+        (ttnn.fmod(whole, 2.5), torch.fmod(x, 2.5)),
+        (ttnn.multiply(_put(t, "uint32", 7, 2**31), 2.5), torch.tensor([17.5, 5.0 * 2**30])),
+    ):
+        assert out.dtype == ttnn.float32
+        assert _first(t, out, len(wanted)) == wanted.tolist()
+    assert _first(t, ttnn.remainder(whole, 3), 4) == [1, 0, 2, 2]
+    assert _first(t, ttnn.maximum(whole, 3.0), 4) == [7, 3, 5, 3]
+    refused = ttnn.maximum, ttnn.minimum, ttnn.multiply_
+    for operation in refused:
+        raises(RefusedOption, lambda op=operation: op(_put(t, "int32", 3), 2.5), operation.__name__, "2.5", "INT32")
+    raises(RefusedOption, lambda: ttnn.eq(_put(t, "uint16", 2), 2.5), "ttnn.eq", "2.5", "UINT16")
+
+
+def factors_beside_integers(t: Env) -> None:
+    """A factor of 1 or 2 keeps the digits of integers that float32 has not; another one is refused."""
+    from tt_impl.mock.values import RefusedOption
+
+    ttnn, large = t.ttnn, (4097, 46339)
+    zero, x = _put(t, "int32", 1, 0), _put(t, "int32", *large)
+    assert _first(t, ttnn.addcmul(zero, x, x), 2) == [4097**2 + 1, 46339**2]
+    assert _first(t, ttnn.addcmul(zero, x, zero, value=-2), 2) == [1 - 2 * 4097, 0]
+    raises(RefusedOption, lambda: ttnn.addcmul(zero, x, x, value=0.5), "ttnn.addcmul", "value=0.5")
+    raises(RefusedOption, lambda: ttnn.addalpha(x, x, 2.0), "ttnn.addalpha", "integers")
+    raises(RefusedOption, lambda: ttnn.subalpha(x, x, 2.0), "ttnn.subalpha", "integers")
+
+
+def fast_division_by_zero_is_refused(t: Env) -> None:
+    """ttnn documents that its fast division assumes that no divisor is zero."""
+    from tt_impl.mock.values import RefusedOption
+
+    ttnn, a, b = t.ttnn, _put(t, "bfloat16", 1.0, 2.0), t.put(torch.full((32, 32), 4.0))
+    assert _first(t, ttnn.div(a, b, fast_and_approximate_mode=True), 2) == [0.25, 0.5]
+    raises(RefusedOption, lambda: ttnn.div(b, a, fast_and_approximate_mode=True), "ttnn.div", "by zero")
+    assert _first(t, ttnn.div(b, a), 3) == [4.0, 2.0, float("inf")]
+
+
 def what_does_not_fit_is_refused(t: Env) -> None:
     from tt_impl.mock.values import ShadowError
 

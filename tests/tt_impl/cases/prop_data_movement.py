@@ -252,6 +252,22 @@ def scattered(t: Env) -> None:
     t.check(ttnn.scatter(operands[0], 0, index, operands[1], reduce="add"), added, ulps=2.0)
 
 
+def places_named_twice(t: Env) -> None:
+    """Of two values for one place nobody says which stays: no number is made up."""
+    from tt_impl.mock.values import RefusedOption
+
+    ttnn, x = t.ttnn, t.put(t.rand(4, 32), layout="ROW_MAJOR")
+    twice = torch.tensor([[0, 3, 0, *range(4, 33)]]).clamp(max=31).expand(4, -1)
+    index = t.put(twice.int(), dtype="int32", layout="ROW_MAJOR")
+    raises(RefusedOption, lambda: ttnn.scatter(x, 1, index, x), "ttnn.scatter", "twice")
+    ids = t.put(torch.tensor([[1, 1]]).int(), dtype="uint32")
+    source = t.put(t.rand(1, 2, 64))
+    raises(RefusedOption, lambda: ttnn.tosa_scatter(t.put(t.rand(1, 5, 64)), ids, source), "ttnn.tosa_scatter", "twice")
+    names = t.put(torch.tensor([[[[3, 3]]]], dtype=torch.int32), dtype="uint32", layout="ROW_MAJOR")
+    rows = [t.put(t.rand(n, 1, 32, 64), layout="ROW_MAJOR") for n in (4, 2)]
+    raises(RefusedOption, lambda: ttnn.indexed_fill(names, *rows), "ttnn.indexed_fill", "twice")
+
+
 def by_name(t: Env) -> None:
     ttnn, x, y = t.ttnn, t.rand(4, 1, 32, 64), t.rand(2, 1, 32, 64)
     names = t.put(torch.tensor([[[[3, 1]]]], dtype=torch.int32), dtype="uint32", layout="ROW_MAJOR")

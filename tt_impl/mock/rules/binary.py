@@ -1,6 +1,7 @@
 """Elementwise operations of two operands, either of which may be a Python number, plain and in place.
 
-Operands broadcast as in torch. A number reaches a device in the dtype of the tensor beside it.
+Operands broadcast as in torch. A number reaches a device in the dtype of the tensor beside it; a float beside integers
+whose result is float32 has made float32 of them before, as ttnn documents it for division, product and remainder.
 """
 
 from __future__ import annotations
@@ -118,19 +119,21 @@ DROPS_ACTIVATIONS = frozenset({"maximum", "minimum", "remainder"})
 """With a number as second operand ttnn takes activations for these and does not apply them."""
 
 
-def _number(value: Operand, dtype: ttnn.DataType, exact: bool = False) -> Operand:
+def _number(call: Call, value: Operand, dtype: ttnn.DataType, exact: bool = False) -> Operand:
     """A Python number as an operation passes it beside a tensor of ``dtype``; what is no number stays."""
     if not isinstance(value, bool | int | float):
         return value
-    if dtype in INTEGERS:
+    if dtype in INTEGERS and call.outputs[0].dtype in INTEGERS:
+        if not float(value).is_integer():
+            raise call.unsupported(f"the number {value} beside {dtype.name} where the result is of integers, too")
         return torch.tensor(int(value), dtype=torch.int64)
     number = torch.tensor(float(value), dtype=torch.float32)
-    return number if exact or dtype == ttnn.float32 else number.bfloat16().float()
+    return number if exact or dtype in (ttnn.float32, *INTEGERS) else number.bfloat16().float()
 
 
 def _operands(call: Call, a: Operand, b: Operand) -> tuple[Any, Any]:
     dtype = next(x.dtype for x in (a, b) if isinstance(x, Shards) and x.dtype is not None)
-    return _number(a, dtype), _number(b, dtype, call.name.removeprefix("ttnn.") in EXACT)
+    return _number(call, a, dtype), _number(call, b, dtype, call.name.removeprefix("ttnn.") in EXACT)
 
 
 def _apply(
@@ -142,9 +145,13 @@ def _apply(
     if any(activations) and isinstance(b, int | float) and call.name.removeprefix("ttnn.") in DROPS_ACTIVATIONS:
         raise call.unsupported("activations beside a number, which ttnn would not apply")
 
+    assumes_nonzero = call.name in DIVISIONS and call.kwargs.get("fast_and_approximate_mode")
+
     def one(x: Tensor, y: Tensor) -> Tensor:
         after, before_a, before_b = activations
         x, y = chain(x, before_a), chain(y, before_b)
+        if assumes_nonzero and bool((y == 0).any()):
+            raise call.unsupported("fast_and_approximate_mode of a division by zero")
         result = function(x, y, **options)
         if call.name in DIVISIONS and call.outputs[0].dtype == ttnn.bfloat16:
             result = packed(result, x, y)
@@ -184,12 +191,14 @@ def isclose(
 
 @per_device("addalpha")
 def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Tensor:
+    if not input_tensor_a.is_floating_point():
+        raise TypeError("a sum of integers with alpha, which is a float, is not known")
     return input_tensor_a + alpha * input_tensor_b
 
 
 @per_device("subalpha")
 def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Tensor:
-    return input_tensor_a - alpha * input_tensor_b
+    return addalpha(input_tensor_a, input_tensor_b, -alpha)
 
 
 @per_device("polyval")
@@ -215,6 +224,10 @@ def where(predicate: Tensor, true_value: Tensor | Number, false_value: Tensor | 
 
 @per_device("addcmul")
 def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number = 1.0) -> Tensor:
+    if not input_a.is_floating_point():  # a factor in float32 would lose digits of large integers
+        if not float(value).is_integer():
+            raise TypeError(f"value={value} beside integers is not known")
+        value = int(value)
     return input_a + value * input_b * input_c
 
 

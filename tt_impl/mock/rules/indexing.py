@@ -30,7 +30,14 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str 
     source = src.to(input.dtype)
     if reduce is not None:
         return torch.scatter_reduce(input, dim, index, source, REDUCTIONS[reduce])
+    _only_once(index, dim)
     return torch.scatter(input, dim, index, source)
+
+
+def _only_once(index: Tensor, dim: int) -> None:
+    """Refuses an index that names a place along ``dim`` twice, where one value would replace the other."""
+    if bool((index.sort(dim).values.diff(dim=dim) == 0).any()):
+        raise TypeError("an index that names a place twice is not known: which value stays, nobody says")
 
 
 @per_device("scatter_add")
@@ -46,7 +53,8 @@ def tosa_gather(input: Tensor, index: Tensor) -> Tensor:
 
 @per_device("tosa_scatter", as_stored=True)
 def tosa_scatter(input: Tensor, index: Tensor, src: Tensor) -> Tensor:
-    """[N, K, C], with the rows that [N, W] names replaced by [N, W, C]."""
+    """[N, K, C], with the rows that [N, W] names, each once, replaced by [N, W, C]."""
+    _only_once(index, 1)
     return torch.scatter(input, 1, index[..., None].expand(*index.shape, input.shape[2]), src.to(input.dtype))
 
 
@@ -58,6 +66,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
 @per_device("indexed_fill", as_stored=True)
 def indexed_fill(batch_id: Tensor, input_tensor_a: Tensor, input_tensor_b: Tensor, *, dim: int = 0) -> Tensor:
     """``input_tensor_a`` with the entries of ``dim`` that ``batch_id`` names replaced by those of the other tensor."""
+    _only_once(batch_id.flatten(), 0)
     return torch.index_copy(input_tensor_a, dim, batch_id.flatten(), input_tensor_b)
 
 
