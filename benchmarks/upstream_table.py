@@ -86,7 +86,7 @@ def read(folder: Path) -> Run:
     seen: set[str] = set()
     for path in sorted(folder.glob("*.jsonl"), key=lambda path: (not path.stem.endswith(AGAIN), path.name)):
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-            if "::" not in line["id"]:
+            if "::" not in line["id"] and line["outcome"] == "failed":
                 run.modules[line["id"]] = line.get("message") or ""
                 continue
             some.add(path.stem)

@@ -199,6 +199,8 @@ LINE = {"id": f"{upstream_jobs.UNIT}/operations/reduce/test_a.py::test_x[1]", "o
         ({"outcome": "skipped", "category": "skipped", "message": "LTX checkpoint missing"}, "download"),
         ({"outcome": "failed", "category": "assertion", "message": "0.5 >= 0.99"}, "failed"),
         ({"outcome": "failed", "category": "timeout", "message": "Timeout"}, "failed"),
+        ({"outcome": "failed", "category": "caught", "message": "ttnn.x has no shadow rule."}, "failed"),
+        ({"outcome": "not run", "category": "not-run"}, "failed"),
         ({"outcome": "failed", "category": "version", "message": "module 'ttnn' has no attribute 'x'"}, "failed"),
         ({"outcome": "failed", "category": "version",
           "message": "module 'ttnn.experimental' has no attribute 'gelu_bw'"}, "skew"),
@@ -210,6 +212,19 @@ LINE = {"id": f"{upstream_jobs.UNIT}/operations/reduce/test_a.py::test_x[1]", "o
 def test_a_line_falls_in_one_class(changes, kind):
     case = upstream_table.classified(LINE | changes)
     assert (case.kind, case.suite, case.directory) == (kind, "unit", "operations/reduce")
+
+
+def test_a_file_that_leaves_itself_out_is_a_skipped_case(tmp_path):
+    """One that cannot be imported is none, and is named apart."""
+    path = LINE["id"].partition("::")[0]
+    lines = [
+        {"id": path, "outcome": "skipped", "category": "skipped", "message": "Skipped: not on Wormhole"},
+        {"id": "tests/test_b.py", "outcome": "failed", "category": "version", "message": "No module named 'tracy'"},
+    ]
+    (tmp_path / "job.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = upstream_table.read(tmp_path)
+    assert [(case.id, case.kind) for case in run.cases] == [(path, "skipped")]
+    assert run.modules == {"tests/test_b.py": "No module named 'tracy'"}
 
 
 FUSED, SDPA = "a/fused/parallel_sequential/test_parallel_sequential.py::test_x", "a/sdpa/test_sdpa_decode.py::test_x"

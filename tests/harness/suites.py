@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.tree import ROOT
@@ -15,16 +16,21 @@ from tt_impl.harness.verdicts import Verdict
 
 SUITE = Path(__file__).parent / "suite"
 TIMEOUT_S = 300
+_WRONG = ("failure", "error", "skipped")
 
 
 @dataclass
 class Ran:
-    """What a run left: exit code, what it printed, verdicts by the end of a test's id, temporary files."""
+    """What a run left: exit code, what it printed, verdicts by the end of a test's id, temporary files.
+
+    ``junit``: of each test of the JUnit file what is wrong with it: ``failure``, ``error``, ``skipped``.
+    """
 
     code: int
     out: str
     verdicts: dict[str, Verdict]
     left: list[str]
+    junit: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -33,7 +39,7 @@ class Ran:
 
 def run_suite(folder: Path, *arguments: str, files: tuple[str, ...] = ()) -> Ran:
     """Copy the suite, or some of its files, into ``folder`` and run it there with the plugin and ``arguments``."""
-    suite, temporary, log = folder / "suite", folder / "tmp", folder / "log.json"
+    suite, temporary, log, junit = folder / "suite", folder / "tmp", folder / "log.json", folder / "junit.xml"
     wanted = ("conftest.py", *files) if files else tuple(path.name for path in SUITE.glob("*.py"))
     suite.mkdir()
     temporary.mkdir()
@@ -47,10 +53,14 @@ def run_suite(folder: Path, *arguments: str, files: tuple[str, ...] = ()) -> Ran
         "OMP_NUM_THREADS": "1",
     }
     environment.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ttnn-mock-json", str(log), *arguments]
+    own = ["-p", "no:cacheprovider", f"--ttnn-mock-json={log}", f"--junitxml={junit}"]
+    command = [sys.executable, "-m", "pytest", *own, *arguments]
+    log.write_text("of an earlier run")
     done = subprocess.run(
         command, cwd=suite, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     found = {verdict.id.rpartition("::")[2]: verdict for verdict in read(log)} if log.exists() else {}
     left = [path.name for path in temporary.iterdir() if not path.name.startswith("pytest-of-")]
-    return Ran(done.returncode, done.stdout + done.stderr, found, left)
+    cases = ElementTree.parse(junit).iter("testcase") if junit.exists() else ()
+    wrong = {case.attrib["name"]: [part.tag for part in case if part.tag in _WRONG] for case in cases}
+    return Ran(done.returncode, done.stdout + done.stderr, found, left, wrong)

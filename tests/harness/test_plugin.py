@@ -29,6 +29,9 @@ EVIDENCE = {
     "test_refused_option": "option",
     "test_unseen_value": "unseen",
     "test_caught": "caught",
+    "test_caught_and_skipped": "caught",
+    "test_caught_as_expected": "caught",
+    "test_caught_at_the_end": "caught",
 }
 ENDS = {
     "test_before": "own",
@@ -58,7 +61,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "--ttnn-mock-sample=2",
         "--ttnn-mock-timeout=20",
         "--continue-on-collection-errors",
-        "--junitxml=../junit.xml",
         files=("test_values.py", "test_evidence.py", "test_ends.py", "test_import.py"),
     )
 
@@ -97,7 +99,35 @@ def test_the_summary_counts_what_the_verdicts_say(whole: Ran) -> None:
     assert re.search(r"^ +1  failed: an operation has no rule\n +1  ttnn.suite_unknown$", text, re.MULTILINE) is None
     assert re.search(r"^ +2  failed: an operation has no rule$", text, re.MULTILINE)
     assert re.search(r"^ +1  ttnn.suite_unknown$", text, re.MULTILINE)
-    assert re.search(r"^ +1  passed, but caught an error", text, re.MULTILINE)
+    assert re.search(r"^ +4  failed: caught an error by which the mock said", text, re.MULTILINE)
+
+
+def test_an_error_of_the_mock_is_a_failure_even_if_it_is_caught(whole: Ran) -> None:
+    """For pytest, too: as a failure of the test or, where a fixture caught it, as an error at its end."""
+    said = "ttnn.suite_unknown has no shadow rule."
+    for name in ("test_caught", "test_caught_and_skipped", "test_caught_as_expected", "test_caught_at_the_end"):
+        assert (whole.verdicts[name].outcome, whole.verdicts[name].message) == ("failed", said)
+        assert re.search(rf"^(FAILED|ERROR) test_evidence.py::{name} - the mock knows", whole.out, re.MULTILINE)
+        assert whole.junit[name] == (["error"] if name.endswith("end") else ["failure"])
+
+
+def test_subtests_and_files_that_are_skipped(tmp_path: Path) -> None:
+    """A failed subtest fails its test; a file that is skipped as a whole is told."""
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", files=("test_parts.py", "test_left_out.py"))
+    assert by_function(ran) == {
+        "test_parts": "assertion",
+        "test_fixture": "assertion",
+        "test_right": "no-device",
+        "test_left_out.py": "skipped",
+    }
+    assert ran.code == 1 and ran.out.count("SUBFAILED") == 3
+    assert ran.junit["test_parts"] == ["failure", "failure"] and ran.junit["test_right"] == []
+
+
+def test_what_was_not_run_is_told(tmp_path: Path) -> None:
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", "-x", "-k", "TestParts or right", files=("test_parts.py",))
+    assert by_function(ran) == {"test_parts": "assertion", "test_right": "not-run"}
+    assert ran.code == 1 and re.search(r"^ +1  not run: the run ended before$", ran.out, re.MULTILINE)
 
 
 def test_golden_functions_on_request(tmp_path: Path) -> None:
@@ -169,4 +199,5 @@ def test_a_sample_is_drawn(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "--ttnn-mock=t4k", files=("test_values.py",))
+    assert not (tmp_path / "log.json").exists()  # nor the verdicts of an earlier run
     assert ran.code == 4 and "mesh 't4k' does not exist; choose one of n150" in ran.out

@@ -7,6 +7,8 @@ they passed and what the others met.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,8 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="let ttnn's golden functions answer operations that have no rule: circular evidence, counted apart",
     )
-    group.addoption("--ttnn-mock-sample", type=int, default=0, metavar="N", help="at most N cases of a test function")
-    group.addoption("--ttnn-mock-cases", type=int, default=0, metavar="N", help="at most N cases in all")
+    group.addoption(
+        "--ttnn-mock-sample", type=_count, default=0, metavar="N", help="at most N cases of a test function"
+    )
+    group.addoption("--ttnn-mock-cases", type=_count, default=0, metavar="N", help="at most N cases in all")
     group.addoption("--ttnn-mock-seed", default="0", metavar="TEXT", help="another seed draws another sample")
     group.addoption(
         "--ttnn-mock-isolate",
@@ -49,6 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--ttnn-report", metavar="DIR", help="write what each test used: memory, collectives, time")
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare the mock: some suites ask ttnn for the architecture while their options are added."""
@@ -57,6 +68,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         from refsim.errors import UserError
         from tt_impl.harness import machine
 
+        if options.ttnn_mock_json and "PYTEST_XDIST_WORKER" not in os.environ:
+            Path(options.ttnn_mock_json).unlink(missing_ok=True)  # a run that comes to nothing leaves no older verdicts
         try:
             machine.prepare(options.ttnn_mock)
         except UserError as error:

@@ -122,8 +122,11 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
             _ended_itself(verdict, end.code)
         except BaseException as error:
             _failed(verdict, error)
-        if verdict.outcome == "passed":
-            verdict.category = verdicts.passed(session.ops, session.fallbacks, session.unknown)
+        if verdict.outcome == "passed" and session.unknown:
+            verdict.outcome, verdict.category = "failed", verdicts.CAUGHT
+            verdict.message = verdicts.first_words(session.unknown[0])
+        elif verdict.outcome == "passed":
+            verdict.category = verdicts.passed(session.ops, session.fallbacks)
         sys.stdout.flush()
     verdict.ops, verdict.fallbacks = dict(session.ops), dict(session.fallbacks)
     verdict.emulated = dict(session.shadow.emulated)

@@ -46,6 +46,7 @@ class Runner:
         self.here = self.isolate == "none"
         self.session: Session | None = None
         self.last = LastOperation()
+        self._reported = 0  # how many of the session's unknown values a failed phase has reported
         self._earlier: Session | None = None
         self._child: Child | None = None
         self._numbers: dict[int, int] = {}
@@ -91,7 +92,12 @@ class Runner:
         outcome = yield
         if self.session is not None:
             report = outcome.get_result()
-            report.ttnn_mock = facts = verdicts.phase(report, call, self.session) | {"mesh": self.mesh_for(item)}
+            caught = self.session.unknown[self._reported :] if report.outcome != "failed" else []
+            self._reported = len(self.session.unknown)
+            if caught:
+                _fail_for_what_was_caught(report, caught)
+            facts = verdicts.phase(report, call, self.session, caught) | {"mesh": self.mesh_for(item)}
+            report.ttnn_mock = facts
             if report.when == "teardown":
                 report.user_properties.append(("ttnn_mock_ops", sum(facts["ops"].values())))
 
@@ -108,6 +114,7 @@ class Runner:
     def _watch(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test in this process."""
         self.last.note("")
+        self._reported = 0
         folder = self.config.getoption("ttnn_report")
         with watched(self.fallback, folder is not None, self.last.note, self._earlier) as self.session:
             try:
@@ -192,7 +199,7 @@ class Runner:
         """Become the child, in the forked process: nobody but the parent tells anyone of anything."""
         manager, items = self.config.pluginmanager, item.session.items
         for plugin in manager.get_plugins():
-            if type(plugin).__name__ in ("WorkerInteractor", "TerminalReporter", "LogXML"):
+            if type(plugin).__name__ in ("WorkerInteractor", "TerminalReporter", "LogXML", "Summary"):
                 manager.unregister(plugin)
         self.here, self.last, self._child = True, last, None
         machine.enter(self.mesh_for(item))
@@ -239,6 +246,13 @@ def _shorten(excinfo: pytest.ExceptionInfo) -> None:
         error.args = (error.args[0].partition("backtrace:")[0].rstrip(), *error.args[1:])
 
 
+def _fail_for_what_was_caught(report: pytest.TestReport, errors: list[str]) -> None:
+    """A pass, a skip or an expected failure that rests on an error of the mock's own is none."""
+    vars(report).pop("wasxfail", None)
+    report.outcome = "failed"
+    report.longrepr = "the mock knows no value, and the error that said so was caught:\n" + "\n".join(errors)
+
+
 class _Terminal:
     """A pytest plugin object in a child, in the place of the terminal: pytest-timeout writes stacks there."""
 
@@ -266,10 +280,18 @@ class _InChild:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         try:
-            self.reports = self.runner._watch(item, nextitem)
+            reports = self.runner._watch(item, nextitem)
         except RefsimError as error:
             pytest.exit(str(error))
+        for report in reports:  # asked for its status, pytest fails a test that has failed subtests
+            item.config.hook.pytest_report_teststatus(report=report, config=item.config)
+        self.reports[:0] = reports[:1]
+        self.reports += reports[1:]
         return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """What is told while a test runs: each of its subtests."""
+        self.reports.append(report)
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
         self.warnings.append(

@@ -20,6 +20,7 @@ _NAMED = {
     verdicts.OPTION: "message",
     verdicts.UNSEEN: "op",
     verdicts.SHADOW: "message",
+    verdicts.CAUGHT: "message",
     verdicts.REFUSED: "message",
     verdicts.CRASH: "op",
     verdicts.TIMEOUT: "op",
@@ -36,24 +37,50 @@ class Summary:
     def __init__(self, config: pytest.Config) -> None:
         self.mesh: str = config.getoption("ttnn_mock")
         self.reports: str | None = config.getoption("ttnn_report")
+        self._only_collects: bool = config.getoption("collectonly", False)
         self.verdicts: list[Verdict] = []
         self._phases: dict[str, list[dict[str, Any]]] = {}
+        self._collected: Counter[str] = Counter()
         path = config.getoption("ttnn_mock_json")
-        self._file: IO[str] | None = open(path, "w", encoding="utf-8") if path else None
+        try:
+            self._file: IO[str] | None = open(path, "w", encoding="utf-8") if path else None
+        except OSError as error:
+            raise pytest.UsageError(f"--ttnn-mock-json {path}: {error.strerror}.") from error
 
     def pytest_report_header(self) -> str:
         return f"ttnn mock: {self.mesh}; ttnn builds every program, values are computed beside it, no kernel is run"
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported is a failure of its own."""
+        """A file that cannot be imported is a failure of its own, one that is skipped as a whole is skipped once."""
         if report.failed:
             text = str(report.longrepr)
             category = verdicts.VERSION if _import_error(text) else verdicts.ERROR
             self._add(Verdict(report.nodeid, "failed", category, message=_last_line(text)))
+        elif report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self._add(Verdict(report.nodeid, "skipped", verdicts.SKIPPED, message=verdicts.first_words(reason)))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if not self._only_collects:
+            self._collected = Counter(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Every worker collects the same tests, and runs some of them."""
+        self._collected = Counter(ids)
+
+    def pytest_sessionfinish(self) -> None:
+        """What was collected and has shown nothing was not run: after ``-x``, an error in another file, Ctrl-C."""
+        left = self._collected - Counter(verdict.id for verdict in self.verdicts)
+        for test in left.elements():
+            self._add(Verdict(test, "not run", verdicts.NOT_RUN))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         facts = getattr(report, "ttnn_mock", None)
-        if facts is not None:
+        if facts is None and report.failed:  # by xdist, of a test whose worker is gone
+            message = verdicts.first_words(str(report.longrepr))
+            self._add(Verdict(report.nodeid, "failed", verdicts.CRASH, message=message))
+        elif facts is not None:
             self._phases.setdefault(report.nodeid, []).append(facts)
             if report.when == "teardown":
                 self._add(verdicts.combined(report.nodeid, self._phases.pop(report.nodeid)))

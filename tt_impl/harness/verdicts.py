@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-OWN, FALLBACK, NO_DEVICE, CAUGHT = "own", "fallback", "no-device", "caught"
-ASSERTION, UNSEEN, OPTION, RULE, SHADOW = "assertion", "unseen", "option", "rule", "shadow"
+OWN, FALLBACK, NO_DEVICE = "own", "fallback", "no-device"
+ASSERTION, UNSEEN, OPTION, RULE, SHADOW, CAUGHT = "assertion", "unseen", "option", "rule", "shadow", "caught"
 REFUSED, CRASH, TIMEOUT, VERSION, ENVIRONMENT, ERROR = "refused", "crash", "timeout", "version", "environment", "error"
-SKIPPED, EXPECTED = "skipped", "expected"
+SKIPPED, EXPECTED, NOT_RUN = "skipped", "expected", "not-run"
 
 CATEGORIES = {
     OWN: "passed on rules of the mock",
     FALLBACK: "passed with ttnn's golden functions for some operations: circular, it may have met its own expectation",
     NO_DEVICE: "passed without an operation on a device",
-    CAUGHT: "passed, but caught an error by which the mock said that it knows no value",
     EXPECTED: "failed as the suite expects",
     SKIPPED: "skipped by the suite itself",
     ASSERTION: "failed: an assertion, of a value or a shape",
@@ -29,15 +28,15 @@ CATEGORIES = {
     OPTION: "failed: a rule does not know an option",
     UNSEEN: "failed: a value that nobody saw being written",
     SHADOW: "failed: the mock cannot tell a value",
-    CRASH: "failed: ttnn ended the process",
+    CAUGHT: "failed: caught an error by which the mock said that it knows no value, and went on",
+    CRASH: "failed: its process ended",
     TIMEOUT: "failed: no end in time",
     VERSION: "failed: the suite is made for another ttnn, or imports what is not installed",
     ENVIRONMENT: "failed: a file, a download or a program that is not here",
     ERROR: "failed: another error",
+    NOT_RUN: "not run: the run ended before",
 }
 """Every category and what it says, in the order in which they are printed."""
-
-PASSED = frozenset({OWN, FALLBACK, NO_DEVICE, CAUGHT, EXPECTED})
 
 _SKEW = re.compile(
     r"incompatible function arguments|incompatible constructor arguments"
@@ -53,7 +52,7 @@ class Verdict:
 
     Attributes:
         id: pytest's node id, or a script's name.
-        outcome: ``passed``, ``failed``, ``skipped``.
+        outcome: ``passed``, ``failed``, ``skipped``, ``not run``.
         category: a key of :data:`CATEGORIES`.
         seconds: of the test with its fixtures.
         mesh: what it ran on.
@@ -85,10 +84,8 @@ class Verdict:
         return asdict(self)
 
 
-def passed(ops: Counter[str], fallbacks: Counter[str], caught: list[str]) -> str:
+def passed(ops: Counter[str], fallbacks: Counter[str]) -> str:
     """Category of a test that passed, by the evidence it rests on."""
-    if caught:
-        return CAUGHT
     if fallbacks:
         return FALLBACK
     return OWN if ops else NO_DEVICE
@@ -160,13 +157,14 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
     return verdict
 
 
-def phase(report: Any, call: Any, session: Any) -> dict[str, Any]:
+def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> dict[str, Any]:
     """What one phase of a test showed, as JSON values: fields of a :class:`Verdict`, and ``when``.
 
     Args:
         report: pytest's report of the phase.
         call: pytest's ``CallInfo`` of it.
         session: what was watched (:class:`tt_impl.harness.session.Session`).
+        caught: what the mock said in errors that the phase caught, if it failed for that alone.
     """
     found: dict[str, Any] = {
         "when": report.when,
@@ -176,7 +174,9 @@ def phase(report: Any, call: Any, session: Any) -> dict[str, Any]:
         "fallbacks": dict(session.fallbacks),
         "emulated": dict(session.shadow.emulated),
     }
-    if report.outcome == "failed" and call.excinfo is not None:
+    if caught:
+        found |= {"category": CAUGHT, "message": first_words(caught[0])}
+    elif report.outcome == "failed" and call.excinfo is not None:
         category, op, message = failed(call.excinfo.value)
         found |= {"category": category, "op": op, "missing": op if category == RULE else "", "message": message}
         found["where"] = _where(call.excinfo)
@@ -187,7 +187,7 @@ def phase(report: Any, call: Any, session: Any) -> dict[str, Any]:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
         found |= {"category": EXPECTED if expected else SKIPPED, "message": first_words(str(reason))}
     else:
-        found["category"] = passed(session.ops, session.fallbacks, session.unknown)
+        found["category"] = passed(session.ops, session.fallbacks)
     return found
 
 

@@ -76,4 +76,4 @@ def pytest_runtest_makereport(item, call):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_teardown(item):
     yield
-    assert [report.when for report in item.reports] == ["setup", "call"] or item.reports[-1].when == "setup"
+    assert [report.when for report in item.reports][:2] == ["setup", "call"] or item.reports[-1].when == "setup"

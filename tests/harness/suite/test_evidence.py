@@ -5,6 +5,9 @@ The operations are the suite's own, so that no rule written later changes what i
 
 from __future__ import annotations
 
+import contextlib
+
+import pytest
 import torch
 import ttnn
 from test_values import on
@@ -59,7 +62,28 @@ def test_unseen_value(device):
 
 
 def test_caught(device):
+    with contextlib.suppress(Exception):
+        unknown(on(device, torch.ones(32, 32)))
+
+
+def test_caught_and_skipped(device):
     try:
         unknown(on(device, torch.ones(32, 32)))
     except Exception:
-        pass
+        pytest.skip("does not fit")
+
+
+@pytest.mark.xfail
+def test_caught_as_expected(device):
+    unknown(on(device, torch.ones(32, 32)))
+
+
+@pytest.fixture
+def cleared(device):
+    yield device
+    with contextlib.suppress(Exception):
+        unknown(on(device, torch.ones(32, 32)))
+
+
+def test_caught_at_the_end(cleared):
+    ttnn.add(on(cleared, torch.ones(32, 32)), 1.0)

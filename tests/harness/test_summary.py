@@ -1,0 +1,121 @@
+"""The closing summary and the JSON: every test that was collected is counted once, whatever became of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tt_impl.harness import verdicts
+from tt_impl.harness.summary import Summary, lines, read
+
+WANTED = {
+    "passes": ("passed", verdicts.OWN),
+    "without a device": ("passed", verdicts.NO_DEVICE),
+    "fails": ("failed", verdicts.ASSERTION),
+    "has a failed subtest": ("failed", verdicts.ASSERTION),
+    "fails at its end": ("failed", verdicts.ERROR),
+    "has no fixture": ("failed", verdicts.ERROR),
+    "is skipped": ("skipped", verdicts.SKIPPED),
+    "fails as expected": ("skipped", verdicts.EXPECTED),
+    "dies": ("failed", verdicts.CRASH),
+    "loses its worker": ("failed", verdicts.CRASH),
+    "is not run": ("not run", verdicts.NOT_RUN),
+}
+"""What may become of a test, and the outcome and category of its verdict."""
+
+
+def config(path: Path) -> Any:
+    options = {"ttnn_mock": "t3k", "ttnn_report": None, "collectonly": False, "ttnn_mock_json": str(path)}
+    return SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
+
+
+def reported(nodeid: str, when: str, outcome: str, category: str | None) -> Any:
+    """A report of one phase; without a category it is one that xdist makes of a worker that is gone."""
+    report = SimpleNamespace(nodeid=nodeid, when=when, failed=outcome == "failed", longrepr="worker 'gw0' crashed")
+    if category is not None:
+        report.ttnn_mock = {"when": when, "outcome": outcome, "category": category, "seconds": 0.0}
+    return report
+
+
+def phases(nodeid: str, fate: str) -> list[Any]:
+    outcome, category = WANTED[fate]
+    passed = "passed", verdicts.OWN
+    shown: dict[str, list[tuple[str, tuple[str, str | None]]]] = {
+        "is not run": [],
+        "loses its worker": [("???", ("failed", None))],
+        "dies": [("call", (outcome, category)), ("teardown", ("passed", category))],
+        "has no fixture": [("setup", (outcome, category)), ("teardown", passed)],
+        "fails at its end": [("setup", passed), ("call", passed), ("teardown", (outcome, category))],
+        "has a failed subtest": [
+            *(("setup", passed), ("call", (outcome, category)), ("call", passed), ("teardown", passed)),
+        ],
+    }
+    usual = [("setup", passed), ("call", (outcome, category)), ("teardown", passed)]
+    return [reported(nodeid, when, *found) for when, found in shown.get(fate, usual)]
+
+
+@given(
+    fates=st.lists(st.sampled_from(sorted(WANTED)), max_size=12),
+    files=st.lists(st.sampled_from(["failed", "skipped"]), max_size=3),
+    by_worker=st.booleans(),
+)
+@example(fates=sorted(WANTED), files=["failed", "skipped"], by_worker=False)
+def test_every_collected_test_is_counted_once(fates: list[str], files: list[str], by_worker: bool) -> None:
+    tests = {f"test_x.py::test_{i}": fate for i, fate in enumerate(fates)}
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "log.json")
+        summary = Summary(config(path))
+        for i, outcome in enumerate(files):
+            skipped = ("test_y.py", 1, "Skipped: no such package")
+            longrepr: Any = skipped if outcome == "skipped" else "E ImportError: no"
+            report = SimpleNamespace(
+                nodeid=f"test_{i}.py", failed=outcome == "failed", skipped=outcome == "skipped", longrepr=longrepr
+            )
+            summary.pytest_collectreport(report)
+        if by_worker:
+            for _ in range(2):
+                summary.pytest_xdist_node_collection_finished(list(tests))
+        else:
+            summary.pytest_collection_finish(
+                SimpleNamespace(items=[SimpleNamespace(nodeid=name) for name in tests])  # type: ignore[arg-type]
+            )
+        for name, fate in tests.items():
+            for report in phases(name, fate):
+                summary.pytest_runtest_logreport(report)
+        summary.pytest_sessionfinish()
+        summary.pytest_unconfigure()
+        written = read(path)
+    wanted = Counter(WANTED[fate] for fate in fates) + Counter(
+        (outcome, verdicts.VERSION if outcome == "failed" else verdicts.SKIPPED) for outcome in files
+    )
+    assert written == summary.verdicts
+    assert Counter((verdict.outcome, verdict.category) for verdict in written) == wanted
+    assert {verdict.id for verdict in written} == {*tests, *(f"test_{i}.py" for i in range(len(files)))}
+    counts = [re.match(r" {0,5}(\d+)  (\S.*)", line) for line in lines(written)]
+    shown = {found[2]: int(found[1]) for found in counts if found}
+    told: Counter[str] = Counter()
+    for (_, category), count in wanted.items():
+        told[verdicts.CATEGORIES[category]] += count
+    assert shown == told and sum(shown.values()) == len(tests) + len(files)
+
+
+def test_nothing_is_missed_where_nothing_was_to_run(tmp_path: Path) -> None:
+    found = config(tmp_path / "log.json")
+    found.getoption = lambda name, default=None: name == "collectonly" or None
+    summary = Summary(found)
+    summary.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid="a")]))  # type: ignore[arg-type]
+    summary.pytest_sessionfinish()
+    assert summary.verdicts == []
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(pytest.UsageError, match=r"^--ttnn-mock-json .*/no/log.json: No such file or directory\.$"):
+        Summary(config(tmp_path / "no" / "log.json"))
