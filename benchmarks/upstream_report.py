@@ -207,6 +207,9 @@ def _data(run: Run) -> dict[str, Any]:
         "kinds": dict(counts(run.cases)),
         "failed": {c.id: {"cause": c.cause.words if c.cause else "", "message": c.message} for c in _failed(run.cases)},
         "modules": run.modules,
+        "by": sorted(run.by),
+        "silent": run.silent,
+        "missing": run.missing,
     }
 
 

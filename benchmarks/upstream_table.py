@@ -29,7 +29,7 @@ LEFT_OUT = {
 }
 _PASSED = {"own": OWN, "fallback": FALLBACK, "no-device": NO_DEVICE}
 """A test that passed because it met an error of the mock's own (``caught``) is none: it counts as failed."""
-_NO_VERDICT = ("timeout",)
+_NO_VERDICT = ("timeout", "crash")
 NOTHING_COLLECTED = 5
 """Exit status of pytest where every case was left out before the sample was drawn."""
 UNKNOWN = "refsim at a commit that was not noted"
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def verdict(self) -> bool:
-        """Whether the case came to an end by itself."""
+        """Whether the case came to an end by itself, and not with its process or its time."""
         return self.category not in _NO_VERDICT
 
 

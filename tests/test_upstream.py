@@ -273,9 +273,10 @@ def test_only_what_is_documented_leaves_the_count(case, category, message, left_
 def test_rates_count_what_is_left():
     lines = [{}, {"category": "fallback"}, {"outcome": "failed", "category": "timeout", "message": "Timeout"}]
     lines += [{"outcome": "skipped", "category": "skipped"}] * 5 + [{}]
+    lines += [{"outcome": "failed", "category": "crash", "message": "SIGSEGV"}]
     cases = [upstream_table.classified(LINE | line) for line in lines]
     assert upstream_table.rates(cases) == {
-        "counted": 4, "verdict_percent": 75.0, "pass_percent": 75.0, "own_percent": 50.0
+        "counted": 5, "verdict_percent": 60.0, "pass_percent": 60.0, "own_percent": 40.0
     }  # fmt: skip
 
 
@@ -295,7 +296,9 @@ def test_what_has_not_run_is_said(tmp_path):
     assert "whose tests are not in the tables: unit-ccl (exit status 4).\n" in text
     assert "**Not run yet**, and not in the tables: unit-later." in text
     assert text.count("**Not run:**") == 2 and f"\nRun by {FACTS['refsim']}.\n" in text
-    assert json.loads((tmp_path / "upstream.json").read_text())["not_run"] == ["tt-dit", "bugs"]
+    data = json.loads((tmp_path / "upstream.json").read_text())
+    assert data["not_run"] == ["tt-dit", "bugs"]
+    assert (data["suites"]["unit"]["silent"], data["suites"]["unit"]["missing"]) == ({"unit-ccl": 4}, ["unit-later"])
 
 
 def test_a_bug_counts_only_where_the_test_passes_without_it():

@@ -10,16 +10,17 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from parity.lines.tree import PACKAGES
 from refsim import scratch
@@ -29,18 +30,29 @@ FORK_SERVER = "refsim.runtime.forkserver"
 _PRELOADED = ("diffusers.models.", "diffusers.pipelines.", "diffusers.schedulers.", "transformers.models.")
 
 
+class Ended(NamedTuple):
+    """How a call ended.
+
+    Attributes:
+        why: nothing, or why the function did not come to its end, in one line.
+        files: of the copied packages, those that the error came through.
+        out_of_time: the process was killed because its time was over.
+    """
+
+    why: str = ""
+    files: tuple[str, ...] = ()
+    out_of_time: bool = False
+
+
 def call(
     reference: str, arguments: dict[str, Any], root: Path, *, limit_s: float, hear: Hear, fresh: bool = False
-) -> str:
+) -> Ended:
     """Call ``module:function`` as ``function(tell, **arguments)`` with the packages under ``root``.
 
     Args:
         limit_s: seconds after which the process is killed, and with it all that it started.
         hear: called with every dictionary that the function gives to ``tell``, as it comes.
         fresh: start a new Python, before it is known what to :func:`preload`.
-
-    Returns:
-        Nothing, or why the function did not come to its end, in one line.
     """
     context: Any = multiprocessing.get_context("spawn" if fresh else "forkserver")
     ours, theirs = context.Pipe(duplex=False)
@@ -53,20 +65,15 @@ def call(
             while ours.poll(max(0.0, until - time.monotonic())):
                 message = ours.recv()
                 if "ended" in message:
-                    return message["ended"]
+                    return Ended(message["ended"], tuple(message["files"]))
                 hear(message)
-            return out_of_time(limit_s)
+            return Ended(f"no end in {limit_s:.0f} s", out_of_time=True)
         except EOFError:
-            return "the process died"
+            return Ended("the process died")
         finally:
             process.kill()
             process.join()
             ours.close()
-
-
-def out_of_time(limit_s: float) -> str:
-    """What :func:`call` says when the time is over."""
-    return f"no end in {limit_s:.0f} s"
 
 
 def preload(names: list[str]) -> None:
@@ -83,15 +90,24 @@ def _main(answers: Connection, reference: str, arguments: dict[str, Any], root: 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()  # the user's Ctrl-C is for the parent, which ends this process
-    ended = ""
+    ended, files = "", list[str]()
     try:
         _enter(root, folder)
         module, _, name = reference.partition(":")
         getattr(importlib.import_module(module), name)(answers.send, **arguments)
-    except BaseException as e:
+    except BaseException as e:  # whatever it is, the parent is told: it cannot see this process's output
         traceback.print_exc()
-        ended = f"{type(e).__name__}: {e}".splitlines()[0]
-    answers.send({"ended": ended})
+        ended, files = f"{type(e).__name__}: {e}".splitlines()[0], [*_files(e, root)]
+    answers.send({"ended": ended, "files": files})
+
+
+def _files(error: BaseException | None, root: Path) -> Iterator[str]:
+    """The files under ``root`` that an error, or one that it was raised from, came through."""
+    while error is not None:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if Path(frame.filename).is_relative_to(root):
+                yield Path(frame.filename).relative_to(root).as_posix()
+        error = error.__cause__ or error.__context__
 
 
 def _enter(root: Path, folder: Path) -> None:
@@ -127,9 +143,11 @@ class _Forked:
     """A forked process, with what is used of :class:`subprocess.Popen`: it has the given files and environment."""
 
     def __init__(self, module: str, arguments: tuple[str, ...], env: Mapping[str, str], fds: tuple[int, ...]) -> None:
+        self._code: int | None = None
         self.pid = os.fork()
         if self.pid:
             return
+        code = 1
         try:
             os.setsid()
             os.environ |= env
@@ -138,17 +156,19 @@ class _Forked:
                     with contextlib.suppress(OSError):  # the one that lists
                         os.close(fd)
             importlib.import_module(module).main(*arguments)
-        except BaseException:
+            code = 0
+        except BaseException:  # of a fork nothing may come back into the code that forked it
             traceback.print_exc()
         finally:
-            os._exit(0)
+            os._exit(code)
 
     def wait(self, timeout: float | None = None) -> int:
-        until = None if timeout is None else time.monotonic() + timeout
-        while True:
-            pid, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired("the fork server", timeout)
-            time.sleep(0.01)
+        if self._code is None:
+            ended = os.pidfd_open(self.pid)
+            try:
+                if not select.select([ended], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("the fork server", timeout or 0.0)
+            finally:
+                os.close(ended)
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code

@@ -92,7 +92,7 @@ def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) ->
             progress(cases[-1])
 
     run = f"{__name__}:run_cases"
-    why = child.call(run, asdict(asked), tree.root, limit_s=SUITE_LIMIT_S, hear=hear, fresh=True)
+    why = child.call(run, asdict(asked), tree.root, limit_s=SUITE_LIMIT_S, hear=hear, fresh=True).why
     if why:
         raise RuntimeError(f"the cases could not be recorded: {why}")
     if kept is not None:

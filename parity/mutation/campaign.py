@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,14 @@ from parity.lines.tree import Tree, copied
 from parity.mutation.equivalent import proof
 from parity.mutation.sites import Mutation, drawn
 
-KILLED, SURVIVED, UNREACHED, EQUIVALENT = "killed", "survived", "unreached", "equivalent"
-"""A case fails; every case passes, or those that there was time for; no case executes it; proved to change nothing."""
+KILLED, SURVIVED, UNREACHED, EQUIVALENT, UNTOLD = "killed", "survived", "unreached", "equivalent", "untold"
+"""A case fails; every case passes, or those that there was time for; no case executes it; proved to change nothing;
+something fails that the unchanged program does not survive either: the machine, or an error of this tool."""
 
+BOUND, ERROR, HUNG = "bound", "error", "hung"
+"""How a mutation is killed: a case judges its answer wrong, it raises an error, or a case that runs it never ends."""
+
+JUDGE = "parity.mutation.judge:run_cases"
 START_S, SLOWER = 20.0, 10.0
 """A case that takes this long for its process and so many times its own time hangs."""
 
@@ -43,8 +48,9 @@ class Tried:
     Attributes:
         mutation: the change.
         diff: the changed lines.
-        verdict: ``killed``, ``survived``, ``unreached`` or ``equivalent``.
+        verdict: ``killed``, ``survived``, ``unreached``, ``equivalent`` or ``untold``.
         by: the case that failed, if one did.
+        how: of a killed one ``bound``, ``error`` or ``hung``.
         reason: why it failed; of an equivalent mutation the proof; of a survivor whether time ran out.
         ran, cases: how many cases ran and how many execute the line.
         seconds: wall time.
@@ -58,6 +64,7 @@ class Tried:
     ran: int = 0
     cases: int = 0
     seconds: float = 0.0
+    how: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,11 @@ def run(
 
 
 def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked, limit_s: float) -> Tried:
-    """Run one mutation by the cases that execute it, the quickest first."""
+    """Run one mutation by the cases that execute it, the quickest first.
+
+    An error that did not come through the changed file, or no end, counts only if the same case passes on the
+    unchanged program just now: anything may fail on a machine that is full, and this tool may be wrong.
+    """
     source = tree.read(mutation.file)
     diff, cases = mutation.diff(source), found.executing(mutation.file, mutation.runs)
     if why := proof(mutation):
@@ -114,9 +125,37 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
     }
     started = time.monotonic()
     with tree.changed(mutation.file, mutation.applied(source)):
-        ended = child.call("parity.mutation.judge:run_cases", arguments, tree.root, limit_s=limit_s, hear=heard)
-    verdict, by, reason = heard.outcome(ended, out_of_time=ended == child.out_of_time(limit_s))
-    return Tried(mutation, diff, verdict, by, reason, heard.ran, len(cases), time.monotonic() - started)
+        ended = child.call(JUDGE, arguments, tree.root, limit_s=limit_s, hear=heard)
+    found = heard.outcome(ended, mutation.file)
+    if not found.certain:
+        again = arguments | {"ids": [found.by or cases[0].case]}
+        found = found.against(_failure(again, tree, limit_s))
+    seconds = time.monotonic() - started
+    return Tried(mutation, diff, found.verdict, found.by, found.reason, heard.ran, len(cases), seconds, found.how)
+
+
+def _failure(arguments: dict[str, Any], tree: Tree, limit_s: float) -> str:
+    """Why a case fails on the tree as it is; empty if it passes."""
+    messages: list[dict[str, Any]] = []
+    ended = child.call(JUDGE, arguments, tree.root, limit_s=limit_s, hear=messages.append)
+    return ended.why or next((one["reason"] for one in messages if one["verdict"] != "passed"), "")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutation; one that is not ``certain`` is to be held against the unchanged program."""
+
+    verdict: str
+    by: str = ""
+    reason: str = ""
+    how: str = ""
+    certain: bool = True
+
+    def against(self, unchanged: str) -> Outcome:
+        """What is left of it where the unchanged program fails for the given reason, if there is one."""
+        if not unchanged:
+            return replace(self, certain=True)
+        return Outcome(UNTOLD, self.by, f"{self.reason}; without the change: {unchanged}")
 
 
 class _Heard:
@@ -133,19 +172,17 @@ class _Heard:
     def ran(self) -> int:
         return sum(message["verdict"] != "skipped" for message in self._verdicts)
 
-    def outcome(self, ended: str, *, out_of_time: bool) -> tuple[str, str, str]:
-        """(verdict, the case that failed, why), ``ended`` as :func:`parity.lines.child.call` returns it."""
+    def outcome(self, ended: child.Ended, file: str) -> Outcome:
+        """What follows for a mutation of ``file``."""
         last = self._verdicts[-1] if self._verdicts else {"verdict": ""}
         if last["verdict"] == "failed":
-            return KILLED, last["case"], last["reason"]
-        if not out_of_time:  # what it ended with is an error of the changed packages, which may not even be importable
-            return (KILLED, "", ended) if ended else (SURVIVED, "", "")
-        case = self._cases[len(self._verdicts)]
+            error = last["error"]
+            return Outcome(KILLED, last["case"], last["reason"], ERROR if error else BOUND, not error or file in error)
+        if not ended.out_of_time:  # the changed packages may not even be importable
+            return Outcome(KILLED, "", ended.why, ERROR, file in ended.files) if ended.why else Outcome(SURVIVED)
+        case = self._cases[min(len(self._verdicts), len(self._cases) - 1)]
         waited = time.monotonic() - self._last
         if waited > START_S + SLOWER * case.seconds:
-            return (
-                KILLED,
-                case.case,
-                f"no end in {waited:.0f} s, where the unchanged program takes {case.seconds:.1f} s",
-            )
-        return SURVIVED, "", ended
+            why = f"no end in {waited:.0f} s, where the unchanged program takes {case.seconds:.1f} s"
+            return Outcome(KILLED, case.case, why, HUNG, certain=False)
+        return Outcome(SURVIVED, reason=ended.why)

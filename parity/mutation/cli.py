@@ -48,6 +48,9 @@ def mutate(
 ) -> None:
     """Change a copy of the source in small ways, run the cases that execute each change; exit code 1 if too many pass.
 
+    A change counts as killed if a case judges its answer wrong, or if it raises or hangs where the unchanged source
+    does not. Of those tried --least percent must be killed: few that were tried say little; none tried is exit code 1.
+
     Cases of the smoke suite that execute the changed line run one after the other, the quickest first, until one fails,
     for a minute at most. Which those are is recorded first, and kept in the folder of --out until a source changes.
     """

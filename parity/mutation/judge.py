@@ -17,6 +17,8 @@ _NO_MEMORY = re.compile(r"of memory when the machine had")
 def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: float) -> None:
     """Run the named cases in this order and tell the verdict of each, up to the first that fails.
 
+    Told are ``case``, ``verdict``, ``reason`` and ``error``, the traceback of what was no judgement.
+
     Args:
         timeout_s: the longest that a rank may wait for another, or be silent.
     """
@@ -28,6 +30,6 @@ def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: fl
             record = gate.run_case(runner, case, backend, seed + case.seed)
             no_memory = _NO_MEMORY.search(record.reason) is not None
             verdict = "skipped" if no_memory else record.verdict
-            tell({"case": name, "verdict": verdict, "reason": record.reason})
+            tell({"case": name, "verdict": verdict, "reason": record.reason, "error": record.error})
             if verdict == "failed":
                 return

@@ -9,12 +9,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from parity.mutation.campaign import EQUIVALENT, KILLED, SURVIVED, Campaign, Tried
+from parity.mutation.campaign import (
+    BOUND,
+    EQUIVALENT,
+    ERROR,
+    HUNG,
+    KILLED,
+    SURVIVED,
+    UNREACHED,
+    UNTOLD,
+    Campaign,
+    Tried,
+)
 from refsim import output
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the form of mutation.json."""
 
+VERDICTS = (KILLED, SURVIVED, UNREACHED, UNTOLD, EQUIVALENT)
 _Z = 1.959964
 """Of a normal distribution, 95 % lie within so many standard deviations."""
 
@@ -30,18 +42,23 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def survivors(campaign: Campaign) -> list[Tried]:
-    """The mutations that no case tells from the program, those that none executes too."""
+    """The mutations that no case tells from the program, those that none executes or that were not told too."""
     return [t for t in campaign.tried if t.verdict not in (KILLED, EQUIVALENT)]
 
 
 def summary(campaign: Campaign) -> dict[str, Any]:
-    """Counts by verdict; ``score`` is killed / all that are not equivalent, in percent, with its interval."""
+    """Counts by verdict; ``score`` is killed / all that are not equivalent, in percent, with its interval.
+
+    What an error of the tool or of the machine left untold counts as not killed.
+    """
     count = Counter(t.verdict for t in campaign.tried)
+    how = Counter(t.how for t in campaign.tried if t.verdict == KILLED)
     judged = len(campaign.tried) - count[EQUIVALENT]
     low, high = wilson(count[KILLED], judged)
     return {
         "mutations": len(campaign.tried),
-        **{verdict: count[verdict] for verdict in (KILLED, SURVIVED, "unreached", EQUIVALENT)},
+        **{verdict: count[verdict] for verdict in VERDICTS},
+        "killed_by": {name: how[name] for name in (BOUND, ERROR, HUNG)},
         "score": round(100 * count[KILLED] / judged, 1) if judged else None,
         "interval_95": [round(100 * low, 1), round(100 * high, 1)],
         "seconds": round(campaign.seconds, 1),
@@ -62,7 +79,7 @@ def as_json(campaign: Campaign) -> str:
 
 def _as_dict(tried: Tried) -> dict[str, Any]:
     mutation = tried.mutation
-    names = ("verdict", "by", "reason", "ran", "cases", "diff")
+    names = ("verdict", "by", "how", "reason", "ran", "cases", "diff")
     return {
         "file": mutation.file,
         "line": mutation.line,
@@ -87,7 +104,8 @@ def text(campaign: Campaign) -> str:
     counts = f"{s['killed']} of {s['mutations'] - s['equivalent']} mutations killed"
     if s["score"] is not None:
         counts += f" ({s['score']} %, 95 % interval {s['interval_95'][0]} to {s['interval_95'][1]} %)"
-    counts += f", {s['unreached']} on lines that no case executes, {s['equivalent']} proved equivalent, "
+    counts += f": {_killed_by(s)}; {s['unreached']} on lines that no case executes, {s['untold']} not told because the "
+    counts += f"unchanged program failed, too, {s['equivalent']} proved equivalent, "
     lines = [f"{counts}in {campaign.seconds:.0f} s"]
     lines += [f"not used, fails without any change: {c.case}: {c.reason}" for c in campaign.troubled]
     for tried in survivors(campaign):
@@ -95,7 +113,14 @@ def text(campaign: Campaign) -> str:
     return "\n".join(lines)
 
 
+def _killed_by(summary: dict[str, Any]) -> str:
+    by = summary["killed_by"]
+    return f"{by[BOUND]} by a judgement, {by[ERROR]} by an error of the program, {by[HUNG]} without end"
+
+
 def _how(tried: Tried) -> str:
+    if tried.verdict == UNTOLD:
+        return tried.reason
     if not tried.cases:
         return "no case executes it"
     return f"{tried.ran} of {tried.cases} cases passed" + (f"; {tried.reason}" if tried.reason else "")
@@ -108,20 +133,21 @@ def markdown(campaign: Campaign) -> str:
         "# Mutation testing",
         "",
         f"**Measured.** Of {s['mutations']} random changes of the source (seed {campaign.seed}), "
-        f"{s['killed']} were killed by a parity case of suite `{asked.suite}`, backend `{asked.backend}`, "
-        f"{s['survived']} survived, {s['unreached']} lie on lines that no case executes and {s['equivalent']} are "
-        f"proved equivalent: score {s['score']} %, 95 % interval (Wilson) {s['interval_95'][0]} to "
+        f"{s['killed']} were killed by a parity case of suite `{asked.suite}`, backend `{asked.backend}` "
+        f"({_killed_by(s)}), {s['survived']} survived, {s['unreached']} lie on lines that no case executes, "
+        f"{s['untold']} were not told because the unchanged program failed, too, and {s['equivalent']} are proved "
+        f"equivalent: score {s['score']} %, 95 % interval (Wilson) {s['interval_95'][0]} to "
         f"{s['interval_95'][1]} %.",
         "",
     ]
     for heading, key in (("operator", _operator), ("folder", _folder)):
         lines += [
-            f"| {heading} | mutations | killed | survived | unreached | equivalent |",
-            "|---|---|---|---|---|---|",
+            f"| {heading} | mutations | {' | '.join(VERDICTS)} |",
+            "|---|---|---|---|---|---|---|",
         ]
         for name in sorted({key(t) for t in campaign.tried}):
             count = Counter(t.verdict for t in campaign.tried if key(t) == name)
-            cells = (sum(count.values()), *(count[v] for v in (KILLED, SURVIVED, "unreached", EQUIVALENT)))
+            cells = (sum(count.values()), *(count[v] for v in VERDICTS))
             lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
         lines.append("")
     lines += ["## Survivors", ""]

@@ -1,6 +1,9 @@
 """Which lines a case executes: the statements that count, the copy of the packages, the child, the recorded map."""
 
 import json
+import os
+import signal
+import subprocess
 import time
 
 import pytest
@@ -68,12 +71,16 @@ def shown(tell, file):
         raise ValueError("on purpose\nand more")
     if file == "sleep":
         time.sleep(60)
+    if file == "die":
+        os._exit(3)
+    if file == "through":
+        padding.padded_tokens("1", 2)
 
 
 def called(root, what, limit_s=60.0):
     heard = []
     ended = child.call(f"{__name__}:shown", {"file": what}, root, limit_s=limit_s, hear=heard.append)
-    return heard, ended
+    return heard, ended.why
 
 
 def test_the_child_runs_the_copy_and_the_users_file_stays():
@@ -90,6 +97,30 @@ def test_the_child_runs_the_copy_and_the_users_file_stays():
         started = time.monotonic()
         assert called(copy.root, "sleep", limit_s=4.0)[1] == "no end in 4 s" and time.monotonic() - started < 30
     assert (tree.ROOT / file).read_bytes() == before and not copy.root.exists()
+
+
+def test_an_error_names_the_copied_files_it_came_through_and_a_death_none():
+    with tree.copied([]) as copy:
+        ends = [
+            child.call(f"{__name__}:shown", {"file": what}, copy.root, limit_s=60.0, hear=lambda _: None)
+            for what in ("", "through", "raise", "die")
+        ]
+    assert [end.out_of_time for end in ends] == [False] * 4
+    assert ends[0] == child.Ended() and ends[3] == child.Ended("the process died")
+    assert "refsim/parallel/padding.py" in ends[1].files and "TypeError" in ends[1].why
+    assert "refsim/parallel/padding.py" not in ends[2].files and ends[2].why == "ValueError: on purpose"
+
+
+@pytest.mark.parametrize(("source", "code"), [("pass", 0), ("raise ValueError", 1), ("time.sleep(60)", -9)])
+def test_a_forked_server_is_waited_for_as_often_as_asked(source, code, tmp_path, monkeypatch):
+    (tmp_path / "somebodys_server.py").write_text(f"import time\ndef main():\n    {source}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    forked = child._Forked("somebodys_server", (), {}, ())
+    if code == -9:
+        with pytest.raises(subprocess.TimeoutExpired):
+            forked.wait(timeout=0.1)
+        os.kill(forked.pid, signal.SIGKILL)
+    assert forked.wait(timeout=30.0) == forked.wait() == forked.wait(timeout=0.0) == code
 
 
 def test_lines_of_every_process_are_recorded_and_kept(tmp_path):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from parity.cases import AttentionShape, Layout, make_case
 from parity.faults.cli import app
-from parity.lines import measure, tree
+from parity.lines import child, measure, tree
 from parity.lines.source import Statement
 from parity.mutation import campaign, equivalent, judge, report
 from parity.mutation.cli import backend_of, seconds
@@ -172,20 +172,66 @@ def tried():
 
 def test_a_mutation_is_killed_by_the_case_that_executes_it(tried):
     assert [t.verdict for t in tried] == ["killed", "survived", "killed", "unreached", "survived"]
+    assert [t.how for t in tried] == ["bound", "", "error", "", ""]
     assert tried[0].by == CASE and "rel_rmse" in tried[0].reason and tried[0].ran == 1
     assert "ImportError" in tried[2].reason and not tried[2].by
     assert tried[4].reason == "no end in 3 s" and tried[4].ran == 0
 
 
 def test_a_case_that_hangs_is_told_from_time_that_is_over(monkeypatch):
-    cases = [measure.Executed(name, "passed", "", 2.0) for name in "ab"]
+    cases, over = [measure.Executed(name, "passed", "", 2.0) for name in "ab"], child.Ended("no end", out_of_time=True)
     heard = campaign._Heard(cases)
-    heard({"case": "a", "verdict": "passed", "reason": ""})
-    assert heard.outcome("no end in 60 s", out_of_time=True) == ("survived", "", "no end in 60 s")
+    heard({"case": "a", "verdict": "passed", "reason": "", "error": ""})
+    assert heard.outcome(over, FILE) == campaign.Outcome("survived", reason="no end")
     later = campaign.time.monotonic() + 41.0
     monkeypatch.setattr(campaign.time, "monotonic", lambda: later)
-    verdict, by, reason = heard.outcome("no end in 60 s", out_of_time=True)
-    assert (verdict, by) == ("killed", "b") and "the unchanged program takes 2.0 s" in reason
+    found = heard.outcome(over, FILE)
+    assert (found.verdict, found.by, found.how, found.certain) == ("killed", "b", "hung", False)
+    assert "the unchanged program takes 2.0 s" in found.reason
+    heard({"case": "b", "verdict": "passed", "reason": "", "error": ""})  # what hangs is the end of the process
+    assert heard.outcome(over, FILE).verdict == "survived"
+
+
+ANY = Mutation(FILE, 1, "by-hand", "a", "b", Statement(1, 10_000), 0, 1)
+ELSEWHERE = "Traceback ...\nOSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("told", "ended", "unchanged", "verdict", "how"),
+    [
+        ([("failed", "")], "", "", "killed", "bound"),
+        ([("failed", f'File "/tmp/tree/{FILE}", line 3')], "", None, "killed", "error"),
+        ([("failed", ELSEWHERE)], "", "", "killed", "error"),
+        ([("failed", ELSEWHERE)], "", "no space", "untold", ""),
+        ([], "the process died", "", "killed", "error"),
+        ([], "the process died", "the process died", "untold", ""),
+        ([], "KeyError: 'an error of the tool'", "KeyError: 'an error of the tool'", "untold", ""),
+        ([("passed", "")], "", None, "survived", ""),
+    ],
+)
+def test_what_the_unchanged_program_does_not_survive_kills_nothing(told, ended, unchanged, verdict, how, monkeypatch):
+    """``unchanged``: why the case fails on the tree as it is, asked for only where the change is not known to be it."""
+    calls = []
+
+    def call(reference, arguments, root, *, limit_s, hear, fresh=False):
+        calls.append(arguments["ids"])
+        if len(calls) == 2:
+            assert unchanged is not None
+            hear({"case": "a", "verdict": "failed" if unchanged else "passed", "reason": unchanged, "error": ""})
+            return child.Ended()
+        for said, error in told:
+            hear({"case": "a", "verdict": said, "reason": "because", "error": error})
+        return child.Ended(ended)
+
+    monkeypatch.setattr(campaign.child, "call", call)
+    found = measure.LineMap([measure.Executed("a", "passed", "", 1.0, {FILE: [1]})])
+    with tree.copied([]) as copy:
+        tried = campaign.attempt(ANY, copy, found, measure.Asked([FILE]), 60.0)
+    assert (tried.verdict, tried.how) == (verdict, how)
+    assert len(calls) == 1 or calls[1] == ["a"]
+    done = campaign.Campaign(measure.Asked([FILE]), 0, [], [tried], 1.0)
+    assert report.summary(done)["score"] == (100.0 if verdict == "killed" else 0.0)
+    assert (tried in report.survivors(done)) == (verdict != "killed")
 
 
 def test_a_machine_without_memory_kills_nothing(monkeypatch):

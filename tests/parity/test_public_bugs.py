@@ -24,6 +24,23 @@ def test_a_replay_shows_its_bug(bug):
         assert bug.replay in FOUND
 
 
+def test_the_page_says_what_catches_a_fault():
+    """Of the faults of refsim; those of the TTNN programs need ttnn, and run in a session of their own."""
+    notes = {bug.replay: bug.note for bug in found() if bug.kind == "fault" and bug.replay in ref.ref_faults()}
+    assert len(notes) == 14
+    for record in ref.run(notes):
+        by = [exceeded["metric"] for exceeded in record["caught_by"]]
+        if record["kind"] == "clean":
+            assert record["verdict"] == "passed", record
+        elif notes[record["id"]] == "the parity metrics":
+            assert any(not metric.startswith("trace_") for metric in by), record
+        elif notes[record["id"]] == "the trace":
+            assert any(metric.startswith("trace_") for metric in by), record
+        else:
+            assert notes[record["id"]] == "refused: a semaphore is never reached"
+            assert not by and "semaphore" in record["error"], record
+
+
 def test_what_is_not_found_says_why():
     assert all(bug.note for bug in BUGS)
     assert all(not bug.replay for bug in BUGS if not bug.kind)
