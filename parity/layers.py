@@ -4,7 +4,7 @@ A whole transformer hides an operation that is 15 % too large on one rank: behin
 over tensor-parallel ranks, behind the rounding of everything after it. So every layer is compared where it stands, rank
 by rank (and head by head where its input are heads), with the module of the same name in diffusers:
 
-    NAME        what the layer gave             NAME.in   what it took
+    NAME        what the layer gave             NAME.in   what it took (not of norms and feed-forwards)
     NAME.term   a rank's term of the sum that a row-parallel layer gives: the oracle's input and weight, these lanes
     BLOCK+0, +1 what a block added to image and prompt
 
@@ -66,16 +66,20 @@ Modules = dict[str, Module]
 
 
 @contextmanager
-def watch(model: Any, batch: int, streams: Callable[[Any], tuple]) -> Iterator[Modules]:
-    """Record every linear, patch embedding and block of a diffusers model that runs inside.
+def watch(model: Any, batch: int, streams: Callable[[Any], tuple], heads_dim: int = 1) -> Iterator[Modules]:
+    """Record every linear, norm, feed-forward, patch embedding and block of a diffusers model that runs inside.
 
-    ``streams``: (image, prompt) of what a block returns; blocks are recorded as ``BLOCK+0`` and ``BLOCK+1``.
+    Args:
+        streams: (image, prompt) of what a block returns; blocks are recorded as ``BLOCK+0`` and ``BLOCK+1``.
+        heads_dim: where the heads are in what the norms of queries and keys take, 1 or 2 of (B, H, N, E).
     """
     found: Modules = {}
     hooks = []
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d):
             hooks.append(module.register_forward_hook(_layer_hook(found, name, batch)))
+        elif isinstance(module, torch.nn.LayerNorm) or type(module).__name__ in ("RMSNorm", "FeedForward"):
+            hooks.append(module.register_forward_hook(_result_hook(found, name, heads_dim)))
         elif _BLOCK.fullmatch(name):
             hooks.append(module.register_forward_hook(_block_hook(found, name, streams), with_kwargs=True))
     try:
@@ -95,6 +99,14 @@ def _layer_hook(found: Modules, name: str, batch: int) -> Callable:
         if linear:
             known.took.append(rows(args[0], False))
         known.gave.append(rows(out, not linear))
+
+    return hook
+
+
+def _result_hook(found: Modules, name: str, heads_dim: int) -> Callable:
+    def hook(module: torch.nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        rows = out.movedim(heads_dim, 2).flatten(2) if out.ndim == 4 else out
+        found.setdefault(name, Module()).gave.append(rows)
 
     return hook
 

@@ -81,7 +81,8 @@ class Transformer(ModelKind):
         if case.needs_gb > WIDE_GB:
             yield
             return
-        with layers.watch(model, case.shape.batch, self.oracle(case).block_streams) as modules:
+        oracle = self.oracle(case)
+        with layers.watch(model, case.shape.batch, oracle.block_streams, oracle.heads_dim) as modules:
             yield
         self._modules[self.key(case, seed, arithmetic)] = modules
 

@@ -19,10 +19,12 @@ class Oracle:
     Attributes:
         class_names: of the classes that a subclass is for.
         exact: inputs of more than one dim that are places and no activations, and so are never rounded to bf16.
+        heads_dim: where the heads are in what the norms of queries and keys take, 1 or 2.
     """
 
     class_names: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[tuple[str, ...]] = ()
+    heads_dim: ClassVar[int] = 1
 
     def model_class(self, class_name: str) -> Any:
         """The class in diffusers, None where diffusers has none; of a model of your own, your class.

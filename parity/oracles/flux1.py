@@ -21,6 +21,7 @@ class FluxOracle(Oracle):
 
     class_names = ("FluxTransformer2DModel",)
     exact = ("img_ids", "txt_ids")
+    heads_dim = 2
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
         tensors = super().inputs(config, shape, family, seed)

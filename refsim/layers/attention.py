@@ -42,7 +42,7 @@ class _Projection:
     def __call__(self, x: MeshTensor) -> QKV:
         q, k, v = self._qkv(x)
         if self._norms:
-            q, k = q.map("rms_norm", self._norms[0]), k.map("rms_norm", self._norms[1])
+            q, k = self._norms[0].of_heads(q), self._norms[1].of_heads(k)
         return q, k, v
 
 

@@ -15,6 +15,7 @@ class ParallelFeedForward:
     """D -> F -> D with tanh GELU. Input tp=Replicate (gathered), output tp=Shard(-1)."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, features: int, hidden: int) -> None:
+        self._device, self._name = device, name
         self._in = ColParallelLinear(
             weights, device, f"{name}.net.0.proj", in_features=features, out_features=hidden, gathered_input=True
         )
@@ -28,5 +29,10 @@ class ParallelFeedForward:
         )
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
+        out = self._forward(x)
+        self._device.observe(self._name, out)
+        return out
+
+    def _forward(self, x: MeshTensor) -> MeshTensor:
         hidden = self._in(x).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
         return self._out(hidden)

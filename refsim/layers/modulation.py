@@ -48,11 +48,14 @@ class Modulation:
         placement = {"tp": Shard(2) if self._split else Replicate()}
         chunks = []
         for index, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
-            lanes = F.pad(F.linear(time_BD, weight, bias), (0, self._padding))
-            chunks.append(MeshTensor(lanes.unsqueeze(1), placement))
+            chunks.append(MeshTensor(self._chunk(time_BD, weight, bias), placement))
             first = index * self._features
             self._device.observe(f"{self._name}@{first}:{first + self._features}", chunks[-1])
         return chunks
+
+    def _chunk(self, time_BD: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The local lanes of one chunk, (B, 1, local D)."""
+        return F.pad(F.linear(time_BD, weight, bias), (0, self._padding)).unsqueeze(1)
 
 
 def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:

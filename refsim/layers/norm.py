@@ -22,7 +22,13 @@ class RMSNorm:
 
     def __init__(self, weights: Weights, device: Device, name: str, *, features: int, eps: float) -> None:
         self.weight = weights.take(f"{name}.weight", (features,))
-        self._device, self._eps = device, eps
+        self._device, self._name, self._eps = device, name, eps
+
+    def of_heads(self, x_BHNE: MeshTensor) -> MeshTensor:
+        """Norm every head of (B, local heads, N, E); the result is observed under the norm's name."""
+        normed = x_BHNE.map("rms_norm", self)
+        self._device.observe(self._name, normed)
+        return normed
 
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("rms_norm", x):
@@ -45,12 +51,17 @@ class DistributedRMSNorm:
     def __init__(
         self, weights: Weights, device: Device, name: str, *, num_heads: int, head_dim: int, eps: float
     ) -> None:
-        self._device, self._features, self._eps = device, num_heads * head_dim, eps
+        self._device, self._name, self._features, self._eps = device, name, num_heads * head_dim, eps
         tp = device.groups["tp"]
         lanes = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
         self.weight_H1E = weights.take(f"{name}.weight", (self._features,), lanes).view(-1, 1, head_dim)
 
     def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
+        normed = self._normalize(x_BHNE)
+        self._device.observe(self._name, normed)
+        return normed
+
+    def _normalize(self, x_BHNE: MeshTensor) -> MeshTensor:
         x_BHNE.require("distributed_rms_norm", **shards(self._device.groups, tp=1))
         with self._device.compute("rms_norm", x_BHNE.local):
             y = x_BHNE.local.float()
@@ -84,17 +95,17 @@ class DistributedLayerNorm:
     Input and output tp=Shard(-1). Bytes: one all_gather of two fp32 per token.
 
     Args:
-        affine: where weight and bias stand in the checkpoint, as (weights, name); None for none.
+        name: of the module in diffusers, under which the result is observed.
+        affine: the checkpoint that holds the norm's weight and bias; None where it has none.
     """
 
-    def __init__(self, device: Device, *, features: int, eps: float, affine: tuple[Weights, str] | None = None) -> None:
-        self._device, self._features, self._eps = device, features, eps
+    def __init__(self, device: Device, name: str, *, features: int, eps: float, affine: Weights | None = None) -> None:
+        self._device, self._name, self._features, self._eps = device, name, features, eps
         tp = device.groups["tp"]
         self._weight = self._bias = None
         if affine is not None:
-            weights, name = affine
             lanes = shard_range(padded_features(features, tp.size), tp)
-            self._weight, self._bias = (weights.take(f"{name}.{n}", (features,), lanes) for n in ("weight", "bias"))
+            self._weight, self._bias = (affine.take(f"{name}.{n}", (features,), lanes) for n in ("weight", "bias"))
         size = padded_features(features, tp.size) // tp.size
         self._counts = [max(0, min(features - member * size, size)) for member in range(tp.size)]
         start, _ = shard_range(size * tp.size, tp)
@@ -103,9 +114,10 @@ class DistributedLayerNorm:
     def __call__(self, x: MeshTensor) -> MeshTensor:
         with self._device.compute("layer_norm", x.local):
             normed = self._normalize(x)
-            if self._weight is None:
-                return normed
-            return normed.map("affine", lambda y: (y * self._weight + self._bias).to(y.dtype))
+            if self._weight is not None:
+                normed = normed.map("affine", lambda y: (y * self._weight + self._bias).to(y.dtype))
+        self._device.observe(self._name, normed)
+        return normed
 
     def _normalize(self, x: MeshTensor) -> MeshTensor:
         tp = self._device.groups["tp"]

@@ -39,10 +39,15 @@ class _HeadNorm:
     """Affine LayerNorm over the features of one head."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, features: int) -> None:
-        self._device, self._shape = device, (features,)
+        self._device, self._name, self._shape = device, name, (features,)
         self._weight, self._bias = (weights.take(f"{name}.{n}", self._shape) for n in ("weight", "bias"))
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
+        normed = x_BHNE.map("layer_norm", self._normalize)
+        self._device.observe(self._name, normed)
+        return normed
+
+    def _normalize(self, x: Tensor) -> Tensor:
         with self._device.compute("layer_norm", x):
             return F.layer_norm(x, self._shape, self._weight, self._bias, _HEAD_EPS)
 
@@ -78,7 +83,7 @@ class _Attention:
 
     def _project(self, x: MeshTensor, rotary: Rotary) -> QKV:
         q, k, v = self._qkv(x)
-        q, k = q.map("layer_norm", self._norm_q), k.map("layer_norm", self._norm_k)
+        q, k = self._norm_q(q), self._norm_k(k)
         if rotary is not None:
             q, k = (x.map("rope", lambda y: apply_rotary(self._device, y, *rotary)) for x in (q, k))
         return q, k, v
@@ -93,7 +98,7 @@ class CogVideoXBlock:
 
         def zero(name: str) -> tuple[DistributedLayerNorm, Modulation]:
             norm = DistributedLayerNorm(
-                device, features=d, eps=config.norm_eps, affine=(weights, f"{prefix}.{name}.norm")
+                device, f"{prefix}.{name}.norm", features=d, eps=config.norm_eps, affine=weights
             )
             wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6}
             return norm, Modulation(weights, device, f"{prefix}.{name}.linear", **wide)

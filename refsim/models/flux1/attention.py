@@ -65,7 +65,7 @@ class RotaryQKV:
     def __call__(self, x: MeshTensor, rotary: Rotary) -> QKV:
         """(B, rows, D) tp=Replicate -> each (B, local heads, rows, E), tp=Shard(1)."""
         q, k, v = self._qkv(x)
-        q, k = q.map("rms_norm", self._norm_q), k.map("rms_norm", self._norm_k)
+        q, k = self._norm_q.of_heads(q), self._norm_k.of_heads(k)
         q, k = (y.map("rope", lambda x_BHNE: apply_rotary(self._device, x_BHNE, *rotary)) for y in (q, k))
         return q, k, v
 

@@ -38,7 +38,10 @@ class DoubleBlock:
     def __init__(self, weights: Weights, device: Device, config: FluxConfig, index: int) -> None:
         self._device = device
         d, prefix = config.features, f"transformer_blocks.{index}"
-        self._norm = DistributedLayerNorm(device, features=d, eps=_EPS)
+        self._norm1, self._norm1_prompt, self._norm2, self._norm2_prompt = (
+            DistributedLayerNorm(device, f"{prefix}.{name}", features=d, eps=_EPS)
+            for name in ("norm1.norm", "norm1_context.norm", "norm2", "norm2_context")
+        )
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=6)
         self._mod_prompt = Modulation(weights, device, f"{prefix}.norm1_context.linear", features=d, chunks=6)
         self._attn = DoubleAttention(weights, device, f"{prefix}.attn", config)
@@ -51,15 +54,17 @@ class DoubleBlock:
         """(B, local N, local D) and (B, local L, local D) in and out; ``time_BD`` with silu applied."""
         shift, scale, gate, shift_ff, scale_ff, gate_ff = self._mod(time_BD)
         shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
+        normed, normed_p = self._norm1(spatial), self._norm1_prompt(prompt)
         attn, attn_prompt = self._attn(
-            self._modulated(spatial, shift, scale), self._modulated(prompt, shift_p, scale_p), sequences
+            self._modulated(normed, shift, scale), self._modulated(normed_p, shift_p, scale_p), sequences
         )
         spatial, prompt = spatial + attn * gate, prompt + attn_prompt * gate_p
-        spatial = spatial + self._ff(self._modulated(spatial, shift_ff, scale_ff)) * gate_ff
-        return spatial, prompt + self._ff_prompt(self._modulated(prompt, shift_ff_p, scale_ff_p)) * gate_ff_p
+        spatial = spatial + self._ff(self._modulated(self._norm2(spatial), shift_ff, scale_ff)) * gate_ff
+        ff_prompt = self._ff_prompt(self._modulated(self._norm2_prompt(prompt), shift_ff_p, scale_ff_p))
+        return spatial, prompt + ff_prompt * gate_ff_p
 
-    def _modulated(self, x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
-        return gather_features(self._device, modulate(self._norm(x), shift, scale))
+    def _modulated(self, normed: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
+        return gather_features(self._device, modulate(normed, shift, scale))
 
 
 class SingleBlock:
@@ -68,7 +73,7 @@ class SingleBlock:
     def __init__(self, weights: Weights, device: Device, config: FluxConfig, index: int) -> None:
         self._device = device
         d, prefix = config.features, f"single_transformer_blocks.{index}"
-        self._norm = DistributedLayerNorm(device, features=d, eps=_EPS)
+        self._norm = DistributedLayerNorm(device, f"{prefix}.norm.norm", features=d, eps=_EPS)
         self._mod = Modulation(weights, device, f"{prefix}.norm.linear", features=d, chunks=3)
         self._qkv = RotaryQKV(weights, device, f"{prefix}.attn", config)
         self._mlp = ColParallelLinear(

@@ -40,7 +40,10 @@ class SD35Block:
         self._context_pre_only = index == config.num_layers - 1
         sizes = AttentionSizes(d, config.num_attention_heads, config.attention_head_dim)
         qk_norm = config.qk_norm is not None
-        self._norm = DistributedLayerNorm(device, features=d, eps=_EPS)
+        self._norm1, self._norm1_prompt, self._norm2, self._norm2_prompt = (
+            DistributedLayerNorm(device, f"{prefix}.{name}", features=d, eps=_EPS)
+            for name in ("norm1.norm", "norm1_context.norm", "norm2", "norm2_context")
+        )
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
         self._mod_prompt = Modulation(
             weights,
@@ -80,13 +83,13 @@ class SD35Block:
         """
         cut = {"tokens": tokens, "prompt_tokens": prompt_tokens}
         shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
-        normed = self._norm(spatial)
+        normed = self._norm1(spatial)
         attn_in = self._gather(modulate(normed, shift, scale))
         if self._context_pre_only:
             scale_p, shift_p = self._mod_prompt(time_BD)
         else:
             shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
-        prompt_in = self._gather(modulate(self._norm(prompt), shift_p, scale_p))
+        prompt_in = self._gather(modulate(self._norm1_prompt(prompt), shift_p, scale_p))
 
         attn, attn_prompt = self._attn(attn_in, prompt_in, **cut)
         spatial = spatial + attn * gate
@@ -94,12 +97,12 @@ class SD35Block:
             shift2, scale2, gate2 = dual
             attn2, _ = self._attn2(self._gather(modulate(normed, shift2, scale2)), None, **cut)
             spatial = spatial + attn2 * gate2
-        spatial = spatial + self._ff(self._gather(modulate(self._norm(spatial), shift_ff, scale_ff))) * gate_ff
+        spatial = spatial + self._ff(self._gather(modulate(self._norm2(spatial), shift_ff, scale_ff))) * gate_ff
 
         if self._context_pre_only:
             return spatial, None
         prompt = prompt + attn_prompt * gate_p
-        ff_prompt = self._ff_prompt(self._gather(modulate(self._norm(prompt), shift_ff_p, scale_ff_p)))
+        ff_prompt = self._ff_prompt(self._gather(modulate(self._norm2_prompt(prompt), shift_ff_p, scale_ff_p)))
         return spatial, prompt + ff_prompt * gate_ff_p
 
     def _gather(self, x: MeshTensor) -> MeshTensor:

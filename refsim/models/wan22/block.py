@@ -40,11 +40,13 @@ class WanBlock:
         exact = weights.to(torch.float32)
         lanes = shard_range(padded_features(d, tp.size), tp)
         self._table_16D = exact.take(f"{prefix}.scale_shift_table", (1, 6, d), None, None, lanes)
-        self._norm = DistributedLayerNorm(device, features=d, eps=config.eps)
+        self._norm1, self._norm3 = (
+            DistributedLayerNorm(device, f"{prefix}.{name}", features=d, eps=config.eps) for name in ("norm1", "norm3")
+        )
         self._attn1 = SelfAttention(weights, device, f"{prefix}.attn1", config)
         self._norm2 = None
         if config.cross_attn_norm:
-            self._norm2 = DistributedLayerNorm(device, features=d, eps=config.eps, affine=(exact, f"{prefix}.norm2"))
+            self._norm2 = DistributedLayerNorm(device, f"{prefix}.norm2", features=d, eps=config.eps, affine=exact)
         self._attn2 = CrossAttention(weights, device, f"{prefix}.attn2", config)
         self._ffn = ParallelFeedForward(weights, device, f"{prefix}.ffn", features=d, hidden=config.ffn_dim)
 
@@ -66,14 +68,14 @@ class WanBlock:
         def stored(x: MeshTensor) -> MeshTensor:
             return x.map("cast", lambda y: y.to(dtype))
 
-        normed = modulate(self._norm(_exact(spatial)), shift, scale)
+        normed = modulate(self._norm1(_exact(spatial)), shift, scale)
         attn = self._attn1(gather_features(self._device, stored(normed)), rotary, tokens)
         spatial = stored(_exact(spatial) + attn * gate)
 
         normed = spatial if self._norm2 is None else stored(self._norm2(_exact(spatial)))
         spatial = spatial + self._attn2(gather_features(self._device, normed), prompt)
 
-        normed = modulate(self._norm(_exact(spatial)), shift_ff, scale_ff)
+        normed = modulate(self._norm3(_exact(spatial)), shift_ff, scale_ff)
         ff = self._ffn(gather_features(self._device, stored(normed)))
         return stored(_exact(spatial) + _exact(ff) * gate_ff)
 
