@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from refsim.errors import NotFiniteError
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+WOULD_WORK = "look at the weights there, lower the guidance, or run in fp32"
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,7 @@ class NotFinite:
     """The first activation on a rank that held a value which is not finite.
 
     Attributes:
-        order: how many ops the rank had begun before; ranks run the same program, so the least is the earliest.
+        order: its number among the ops that the rank began; ranks run the same program, so the least is the earliest.
         op: the op that read it.
         where: the part of the model that ran, such as ``running block 3``.
         index: of the first such value, in the rank's own shard.
@@ -48,3 +52,19 @@ def first_not_finite(x: Tensor) -> tuple[int, ...] | None:
         return None
     bad = ~x.isfinite()
     return tuple(bad.nonzero()[0].tolist()) if bool(bad.any()) else None
+
+
+def check_tensors(tensors: dict[str, Tensor], first: str, instead: str = WOULD_WORK) -> None:
+    """Raise ``NotFiniteError`` for the first of the answer's ``tensors`` that holds NaN or infinity.
+
+    Args:
+        first: where that began, in words.
+        instead: what to do about it.
+    """
+    for name, tensor in tensors.items():
+        index = first_not_finite(tensor)
+        if index is not None:
+            count = int((~tensor.isfinite()).sum())
+            raise NotFiniteError(
+                f"output {name} holds {count} non-finite value(s), the first at {index}; {first}; {instead}."
+            )

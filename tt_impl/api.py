@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim import output, scratch
 from refsim.errors import UserError
+from refsim.finite import check_tensors
 from refsim.given import refuse_unreadable
 from refsim.options import RunOptions
 from tt_impl.launch import KINDS, Outcome, execute
@@ -41,6 +42,7 @@ def run(
     Raises:
         UserError: an option that a ttnn backend does not have, a file that is not there, ttnn is not installed, or
             the backend is not there.
+        NotFiniteError: the answer holds NaN or infinity, and no mistake was planted (``options.fault``).
         RankFailure: ttnn refused the program, crashed or hung.
     """
     import safetensors.torch
@@ -70,6 +72,8 @@ def run(
                 "guidance": guidance,
             },
         )
+    if not options.fault:
+        check_tensors(outcome.tensors, f"it was computed on {options.backend}", "look at weights and guidance")
     if out is not None:
         output.write(out, safetensors.torch.save(outcome.tensors))
     return outcome

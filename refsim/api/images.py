@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim import output
-from refsim.api.answer import check_answer, check_tensors
+from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, as_options
 from refsim.checkpoint import Checkpoint
 from refsim.config import parse_parallel
 from refsim.errors import UserError
+from refsim.finite import check_tensors
 from refsim.mesh import get_mesh
 from refsim.models.registry import spec_of_checkpoint
 from refsim.options import RunOptions

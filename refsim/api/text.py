@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from refsim.api.answer import origin
 from refsim.api.inputs import as_file, as_options
-from refsim.errors import UserError
+from refsim.errors import NotFiniteError, UserError
 from refsim.given import refuse_unreadable
 from refsim.options import RunOptions
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
@@ -99,6 +101,7 @@ def generate_text(
 
     Raises:
         UserError: anything that does not fit, found before a rank is started.
+        NotFiniteError: logits that decided a token were not finite numbers.
         RankFailure: a rank died, raised or hung.
     """
     options = as_options(options, given)
@@ -119,10 +122,12 @@ def generate_text(
         }
         program = "refsim.pipelines.speculative:program"
         result = launch.execute(program, options, arguments, progress=progress)
+        _check_margins(result, options, drafted=draft is not None)
         alone = None
         if check:
             plain = options.but(fault="", delay=None)
             alone = launch.execute(program, plain, arguments | {"draft": None}, progress=progress)
+            _check_margins(alone, plain, drafted=False)
     return None if result is None else _result(result, alone)
 
 
@@ -139,6 +144,23 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
         collectives=result.collectives,
         same_as_target=None if alone is None else [t.tokens for t in found] == [t.tokens for t in _texts(alone)],
     )
+
+
+def _check_margins(result: launch.Result | None, options: RunOptions, *, drafted: bool) -> None:
+    """Raise ``NotFiniteError`` if a token was picked among logits that are not finite: ids cannot show it.
+
+    As for tensors (:func:`refsim.api.answer.check_answer`) not where a mistake was planted.
+    """
+    if result is None or options.fault:
+        return
+    for number, text in enumerate(_texts(result)):
+        first = [text.prefill_margin] if drafted else []  # without a drafter it is a step like any other
+        for index, margin in enumerate([*first, *(step.margin for step in text.steps)]):
+            if not isfinite(margin):
+                raise NotFiniteError(
+                    f"the token(s) of pass {index} after prompt {number} were picked among logits that are not finite; "
+                    f"{origin(result)}; look at the weights there, or run in fp32."
+                )
 
 
 def _packed(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from refsim.api.text import TextRequest, generate_text
 from refsim.cli.app import app
-from refsim.errors import InvariantError, UserError
+from refsim.errors import InvariantError, NotFiniteError, UserError
 from refsim.mesh import get_mesh
 from refsim.options import RunOptions
 from refsim.pipelines import speculative
@@ -164,6 +166,21 @@ def test_requests_that_do_not_fit(pair, changed, said):
 def test_drafter_as_a_target(pair):
     with pytest.raises(UserError, match="is a DFlashDraftModel; supported: "):
         generate_text(pair.draft, [[1]], TextRequest(), mesh="n150")
+
+
+@pytest.mark.parametrize("drafted", [False, True], ids=["alone", "drafted"])
+def test_tokens_picked_among_logits_that_are_not_finite_are_no_answer(pair, tmp_path, drafted):
+    """The weights are finite, the logits are not, and an id does not show it."""
+    shutil.copytree(pair.target, tmp_path / "target")
+    weights = load_file(tmp_path / "target" / "model.safetensors")
+    weights["model.norm.weight"].fill_(3e38)
+    weights["lm_head.weight"].fill_(3e38)
+    save_file(weights, tmp_path / "target" / "model.safetensors")
+    request = TextRequest(pair.draft if drafted else None, max_new_tokens=2)
+    with pytest.raises(
+        NotFiniteError, match=r"pass 0 after prompt 0 .* not finite; the first op to read one was rank 0's"
+    ):
+        generate_text(tmp_path / "target", [[1, 2]], request, mesh="n150")
 
 
 def test_command(tmp_path):
