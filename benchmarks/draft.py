@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from refsim import output
 from refsim.checkpoint import ShapeWeights
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
@@ -193,9 +194,9 @@ def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str
 
 def write(out: Path, progress: Callable[[str], None], *, measured: bool = True) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    (out / "predicted.md").write_text(predicted_report(progress), encoding="utf-8")
+    output.write(out / "predicted.md", predicted_report(progress).encode())
     if measured:
-        (out / "measured.md").write_text(measured_report(measure(progress=progress)), encoding="utf-8")
+        output.write(out / "measured.md", measured_report(measure(progress=progress)).encode())
 
 
 def main(arguments: list[str] | None = None) -> None:

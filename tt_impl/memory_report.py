@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from refsim import output
 from refsim.errors import RankFailure, UserError
 from refsim.models.registry import get_published, spec_of
 from refsim.options import RunOptions
@@ -70,8 +71,8 @@ def write(out: Path, *, match: str = "", progress: Progress = lambda text: None)
 
 
 def _write(out: Path, rows: list[Row]) -> None:
-    (out / "memory.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    (out / "README.md").write_text("\n".join(_readme(rows)) + "\n", encoding="utf-8")
+    output.write(out / "memory.json", (json.dumps(rows, indent=1) + "\n").encode())
+    output.write(out / "README.md", ("\n".join(_readme(rows)) + "\n").encode())
 
 
 def measured(system: tuple[str, str, str, str], worker: Worker) -> Row:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from refsim import output
 from refsim.errors import RefsimError, UserError
 from refsim.models.registry import get_published, spec_of
 from refsim.options import RunOptions
@@ -52,8 +53,8 @@ def write(out: Path, *, match: str = "", progress: Callable[[str], None] = lambd
         for system in chosen:
             progress(" ".join(system))
             rows.append(swept(system, worker))
-    (out / "sdpa_chunks.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    (out / "sdpa_chunks.md").write_text("\n".join(markdown(rows)) + "\n", encoding="utf-8")
+    output.write(out / "sdpa_chunks.json", (json.dumps(rows, indent=1) + "\n").encode())
+    output.write(out / "sdpa_chunks.md", ("\n".join(markdown(rows)) + "\n").encode())
     return rows
 
 

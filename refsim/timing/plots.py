@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from refsim import output
 from refsim.errors import UserError
 
 
@@ -25,7 +27,8 @@ def _save(figure: Any, path: Path, *, below: float = 0.0) -> None:
     from matplotlib import pyplot
 
     figure.tight_layout(rect=(0, below, 1, 1))
-    figure.savefig(path, metadata={"Date": None, "Creator": "refsim"})
+    save = partial(figure.savefig, format="svg", metadata={"Date": None, "Creator": "refsim"})
+    output.write(path, save)
     pyplot.close(figure)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from refsim import output
 from refsim.config import parse_parallel
 from refsim.errors import RefsimError
 from refsim.mesh import MeshSpec, Topology, get_mesh
@@ -68,13 +69,13 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
                     e = found[0]
                     bar = (f"{mesh} {text}", e.total_seconds, e.desired_seconds, known.seconds if known else None)
                     bars.setdefault(f"{model} {size}", []).append(bar)
-        (out / f"{model}-{size}.md").write_text(_table(model, size, rows), encoding="utf-8")
+        output.write(out / f"{model}-{size}.md", _table(model, size, rows).encode())
     plots.systems(bars, out / "systems.svg")
-    (out / "published.md").write_text(_published(progress), encoding="utf-8")
-    (out / "memory.md").write_text(_memory(ttnn_memory, progress), encoding="utf-8")
+    output.write(out / "published.md", _published(progress).encode())
+    output.write(out / "memory.md", _memory(ttnn_memory, progress).encode())
     _scaling(out, progress)
     _sweeps(out)
-    (out / "README.md").write_text(_index(), encoding="utf-8")
+    output.write(out / "README.md", _index().encode())
 
 
 def _head(*columns: str) -> tuple[str, str]:
@@ -261,7 +262,7 @@ def _scaling(out: Path, progress: Progress) -> None:
                 f"{label} | {best.text}{' fsdp' * e.memory.fsdp} | {best.wiring} | {step:.3f} | {ideal:.3f} | "
                 f"{efficiency:.0%} | {e.bound} | {e.timeline.exposed_ns / e.timeline.ns:.0%} | {saving} -{share:.0%} |"
             )
-    (out / "scaling.md").write_text("\n".join([*text, "\n![scaling](scaling.svg)\n"]), encoding="utf-8")
+    output.write(out / "scaling.md", ("\n".join([*text, "\n![scaling](scaling.svg)\n"])).encode())
     plots.scaling(lines, out / "scaling.svg")
 
 
@@ -316,7 +317,7 @@ def _sweeps(out: Path) -> None:
             shapes = ((4, 1024, 64), (8, 4096, 128), (8, 9472, 128))
             times = " | ".join(f"{hiding(arch, n, rows, 10, e, (q, 512))[4]:.3f}" for n, rows, e in shapes)
             text.append(f"| {arch} | {q} | {times} |")
-    (out / "ring.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    output.write(out / "ring.md", ("\n".join(text) + "\n").encode())
     plots.hiding(bars, out / "hiding.svg")
 
 

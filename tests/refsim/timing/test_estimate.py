@@ -146,3 +146,16 @@ def test_plots_are_the_same_bytes_twice(tmp_path):
         report._sweeps(tmp_path / name)
     assert (tmp_path / "a" / "hiding.svg").read_bytes() == (tmp_path / "b" / "hiding.svg").read_bytes()
     assert (tmp_path / "a" / "ring.md").read_bytes() == (tmp_path / "b" / "ring.md").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["ring.md", "hiding.svg"])
+def test_a_report_is_written_through_no_link(tmp_path, name):
+    pytest.importorskip("matplotlib")
+    from refsim.timing import report
+
+    (tmp_path / "precious").write_bytes(b"mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match=f"{name}' is a link"):
+        report._sweeps(tmp_path / "out")
+    assert (tmp_path / "precious").read_bytes() == b"mine"
