@@ -74,6 +74,8 @@ _COLLECTIVES = {
     "AllToAllAsyncDeviceOperation": "all_to_all",
     "AllToAllAsyncGenericDeviceOperation": "all_to_all",
 }
+_COMPARED = ("all_gather", "reduce_scatter")
+"""Collectives that there are measurements of."""
 _ATTENTION = ("SDPAOperation", "JointSDPADeviceOperation", "RingJointSDPADeviceOperation")
 _GATHERED_MATMUL = ("AllGatherMinimalMatmulAsyncOp",)
 
@@ -127,7 +129,7 @@ def price(op: DeviceOp) -> Priced:
     if not op.inputs or not op.outputs or any(t.numel == 0 for t in op.inputs[:1]):
         raise Unpriced("it has no tensor to read or to write")
     if op.name in _COLLECTIVES:
-        return Priced(_collective(chip, op), "collective", "fabric", True)
+        return Priced(_collective(chip, op), "collective", "fabric", _COLLECTIVES[op.name] in _COMPARED)
     if op.name in _ATTENTION:
         return _attention(chip, params, op)
     if op.name in _GATHERED_MATMUL:

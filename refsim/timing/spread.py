@@ -9,6 +9,7 @@ in five operations like the measured ones lie in it.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,19 +52,14 @@ def of(samples: list[measured.Sample], profiled: list[tuple[device_ops.DeviceOp,
     for s in samples:
         predicted = measured.predict(get_chip(s.arch), get_params(s.arch), s).ns
         ratios.setdefault(s.kind, []).append(s.ns / predicted)
-    classes = {kind: {"low": _at(r, 0.1), "high": _at(r, 0.9), "shapes": len(r)} for kind, r in sorted(ratios.items())}
+    classes = {}
+    for kind, found in sorted(ratios.items()):
+        deciles = statistics.quantiles(found, n=10, method="inclusive")
+        classes[kind] = {"low": round(deciles[0], 3), "high": round(deciles[-1], 3), "shapes": len(found)}
     return {
         "classes": classes,
         "from": [*measured.CALIBRATION[:4], *measured.VALIDATION, UNSEEN],
     }
-
-
-def _at(ratios: list[float], share: float) -> float:
-    ordered = sorted(ratios)
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return round(ordered[below] + (ordered[above] - ordered[below]) * (place - below), 3)
 
 
 def main(folder: Path) -> None:

@@ -21,9 +21,17 @@ def op(name: str, *inputs: Tensor_, out: Tensor_ = X, **options) -> DeviceOp:
 
 def test_a_collective_by_links_and_topology() -> None:
     gather = op("AllGatherAsyncDeviceOperation", wires=Wires(8, 1))
-    assert price(gather).kind == "collective"
+    assert price(gather).kind == "collective" and price(gather).measured
     four = price(replace(gather, wires=Wires(8, 4))).ns
     assert four < price(replace(gather, wires=Wires(8, 1, ring=True))).ns < price(gather).ns
+
+
+def test_collectives_that_nobody_measured_are_called_so() -> None:
+    """Measurements of gathers and scatters alone are among those that ``spread.json`` is made of."""
+    wires = Wires(8, 1)
+    assert price(op("ReduceScatterMinimalAsyncDeviceOperation", wires=wires)).measured
+    for name in ("AllReduceAsyncDeviceOperation", "AllToAllAsyncDeviceOperation"):
+        assert not price(op(name, wires=wires)).measured
 
 
 def test_heads_are_priced_by_all_that_is_written() -> None:
