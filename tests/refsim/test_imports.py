@@ -12,9 +12,9 @@ refsim.cli                            alone imports what lies beside refsim (tt_
 tt_impl                               takes from refsim: the foundations, what a model's folder says of itself, and the
                                       host's part of a pipeline (refsim.pipelines.request, hosts)
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
-tt_impl.mock                          takes from the project: meshes, errors, and what every kind of mesh needs
-                                      (tt_impl.installed, cluster, intercept, freed); imported by tt_impl.harness, and
-                                      in ``tt_impl.backends.stand_in``
+tt_impl.mock                          takes from the project: meshes, errors, temporary folders, and what every
+                                      kind of mesh needs (tt_impl.installed, cluster, intercept, freed); imported by
+                                      tt_impl.harness, and in ``tt_impl.backends.stand_in``
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
                                       import, what records and counts, and none of our models; of refsim it may
                                       take what prices operations and watches buffers (refsim.timing, runtime.hazards)
@@ -58,7 +58,7 @@ LENT = re.compile(
 PRICED = re.compile(r"refsim\.(timing|runtime\.(hazards|delays))(\.|$)")
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
 LEAVES = ("cluster", "freed", "installed", "intercept", "record")
-MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
+MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors|scratch)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "launch", "layers", "models", "parallel", "pipelines", "worker")
 MOCK_DOOR = "tt_impl.backends"
@@ -106,7 +106,7 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
     if HOST.match(module) and within(name, ("refsim",)) and not LENT.match(name):
         broken.append("the host of a pipeline runs no model")
     if within(module, ("mock",), "tt_impl") and within(name, PRODUCT) and not MOCK_LENT.match(name):
-        broken.append("tt_impl.mock takes only meshes and errors from the project")
+        broken.append("tt_impl.mock takes only meshes and errors (and temporary folders) from the project")
     if within(module, LEAVES, "tt_impl") and within(name, PRODUCT) and not LEAF_LENT.match(name):
         broken.append("what the mock may import takes only meshes and errors from the project")
     mocked, mock = within(module, ("mock", "harness"), "tt_impl"), within(name, ("mock",), "tt_impl")

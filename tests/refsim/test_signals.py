@@ -100,13 +100,12 @@ def test_a_file_that_is_not_complete_goes_too(temporary):
 
 
 def test_every_temporary_folder_goes_with_its_process():
-    """Made with ``scratch.Folder``, or inside of such a folder; the mock has a lock of its own."""
+    """Made with ``scratch.Folder``, or inside of such a folder."""
     may = {
         "refsim/output.py",  # beside its target
         "refsim/runtime/pool.py",
         "refsim/runtime/torchrun.py",  # without a name as soon as all ranks have it
         "refsim/scratch.py",
-        "tt_impl/mock/environment.py",
     }
     inside = ("dir=around", "dir=self._folder.name")
     found = []

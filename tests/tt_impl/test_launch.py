@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from refsim import scratch
 from refsim.errors import RankFailure, UserError
 from refsim.mesh import get_mesh
 from refsim.options import RunOptions
@@ -75,7 +76,7 @@ def test_nothing_is_left() -> None:
         with pytest.raises(RankFailure):
             run(worker, fault="os:abort")
         process, folder = worker._process, Path(worker._folder.name)
-        assert process.poll() is None and any(folder.glob("tt-impl-mock-*"))
+        assert process.poll() is None and any(folder.glob(f"{scratch.PREFIX}mock-*"))
     assert process.poll() is not None and not folder.exists()
     assert not {path.name for path in set(Path("/dev/shm").glob("*")) - before if path.name.startswith(("tt_", "sm_"))}
 

@@ -1,57 +1,27 @@
 """The one temporary folder of a process: runtime root, cluster descriptor, kernel cache, logs, files of MPI.
 
 ttnn reads its environment once, when the first device is opened. The folder therefore lives as long as the process
-and goes when it ends; one that a crashed process left behind goes when the next process makes its own, and whether
-a process still lives is told by a lock it holds.
+and goes when it ends, see :mod:`refsim.scratch`.
 """
 
 from __future__ import annotations
 
-import atexit
-import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
+from refsim import scratch
 from tt_impl.installed import installed_toolchain, runtime_root, ttnn_package
 from tt_impl.mock import toolchain
 
-PREFIX = "tt-impl-mock-"
-_LOCK = "in-use"
-_held: list[IO] = []
 _shared: Path | None = None
 
 
 def make_folder() -> Path:
     """A fresh folder that is removed when this process ends, after those of dead processes were removed."""
-    sweep()
-    unlocked = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}"))  # a name that sweep() does not look at
-    lock = open(unlocked / _LOCK, "w")  # held until the process ends
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    _held.append(lock)
-    folder = unlocked.rename(unlocked.with_name(unlocked.name.removeprefix("new-")))
-    atexit.register(_remove, folder, os.getpid())
-    return folder
-
-
-def sweep() -> None:
-    """Remove the folders of processes that died before they could do it themselves."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        try:
-            with open(folder / _LOCK) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # in use, somebody else's, or gone already
-
-
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # not in a forked child
-        remove(folder)
+    return Path(scratch.Folder("mock").name)
 
 
 def remove(folder: Path) -> None:
