@@ -63,7 +63,7 @@ def kill_started() -> None:
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
             while not os.waitpid(pid, os.WNOHANG)[0] and time.monotonic() < until:
-                time.sleep(0.01)
+                time.sleep(0.01)  # a wait without end would be one for whatever the kernel cannot kill yet
 
 
 def command(module: str, *arguments: str, as_list: bool = False) -> tuple[list[str], dict[str, str]]:

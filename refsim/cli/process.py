@@ -142,7 +142,7 @@ def _report(sentence: str, code: int, details: str = "", *, at_once: bool = Fals
         if code in NAMES:
             return code
         if not at_once:
-            time.sleep(_RANK_0_FIRST_S)
+            time.sleep(_RANK_0_FIRST_S)  # nothing to wait on: a wrong option ends ranks before they know each other
             name = f"refsim, rank {os.environ['RANK']}"
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
     with contextlib.suppress(OSError):

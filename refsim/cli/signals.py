@@ -65,11 +65,11 @@ class Signals:
         line = b"" if self.reported else f"refsim: {NAMES[self.code]}.\n".encode()
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(2, (_SHOW_CURSOR if sys.stderr.isatty() else b"") + line)
-        with contextlib.suppress(Exception):  # what this signal came upon may be half done
-            if "refsim.processes" in sys.modules:
-                sys.modules["refsim.processes"].kill_started()
-            if "refsim.scratch" in sys.modules:
-                sys.modules["refsim.scratch"].remove_all()
+        for module, put_away in (("refsim.processes", "kill_started"), ("refsim.scratch", "remove_all")):
+            # what this signal came upon may be half done, and the rest is to be put away all the same
+            with contextlib.suppress(Exception):
+                if module in sys.modules:
+                    getattr(sys.modules[module], put_away)()
         os._exit(self.code)
 
 

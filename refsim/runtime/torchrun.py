@@ -119,7 +119,7 @@ class Host:
         if mine["kind"] == "comm":
             until = time.monotonic() + _GRACE_S
             while not (found.died or time.monotonic() > until or mine["peer"] not in self.others()):
-                time.sleep(_LOOK_S / 10)
+                time.sleep(_LOOK_S / 10)  # whichever rank it is that ends or leaves; no one handle tells of them all
                 found.died = self.gone()
             stopped = {rank: pid for rank, pid in self.others().items() if process_state(pid) == "T"}
             found.hung = min(stopped, default=None)
@@ -139,7 +139,7 @@ class Host:
         """Wait until the rank that reports the failure has ended: torchrun ends it as soon as this one has."""
         until = time.monotonic() + _TELL_S
         while time.monotonic() < until and len(self.others()) > len(self.gone()):
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S)  # for one that is to end here; a second late costs nothing
 
     def report_gone(self) -> None:
         """Report the ranks that are gone, if there are any and nobody has, and end this one."""
@@ -248,7 +248,7 @@ def _watch(host: Host) -> None:
                 host.report_gone()
                 if has_to_end:
                     if host.reports:
-                        time.sleep(_GRACE_S)  # the main thread is about to say what failed
+                        time.sleep(_TELL_S)  # at most: the main thread says what failed and ends the process
                     os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=look, name="refsim-watch", daemon=True).start()
