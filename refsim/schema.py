@@ -95,6 +95,15 @@ def check(kind: Any, value: Any, name: str, where: str = "config.json") -> Any:
         raise UserError(f"{where} has {name} = {short(value)}; it must be {words(kind)}.") from e
 
 
+def is_a(kind: Any, value: Any) -> bool:
+    """Whether a value is what the annotation ``kind`` allows."""
+    try:
+        _adapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
 def check_fixed(values: dict[str, Any], fixed: dict[str, Any], where: str = "config.json") -> None:
     """Raise ``UserError`` for a key of ``fixed`` that has another value, or one of another type."""
     for name, wanted in fixed.items():

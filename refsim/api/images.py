@@ -148,10 +148,10 @@ def generate_images(
     pipeline = find_pipeline(root)
     _check_request(pipeline, root, request, options)
     pipeline.check(root, Device(options))
-    least = pipeline.sizes(root, request).least_bytes(request.steps, options.mesh.num_devices, options.storage.itemsize)
+    ranks = launch.ranks_here(options)
     check_fits(
-        f"{request.steps} steps on {options.mesh.num_devices} rank(s)",
-        least,
+        f"{request.steps} steps on {ranks} rank(s)",
+        pipeline.sizes(root, request).least_bytes(request.steps, ranks, options.storage.itemsize),
         instead="choose fewer or smaller --steps, --height, --width, --frames or --max-text",
     )
     tensors = pipeline.prepare(root, request)

@@ -18,6 +18,7 @@ from refsim.options import RunOptions
 from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
 from refsim.runtime.device import Device
+from refsim.schema import Real, is_a
 from refsim.tensor_file import TensorFile
 
 _WHOLE_NUMBERS = ("input_ids", "attention_mask")
@@ -69,8 +70,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
 
 def check_guidance(guidance: float | None) -> None:
     """Raise ``UserError`` unless the scale is a number that fp32 holds."""
-    number = isinstance(guidance, (int, float)) and not isinstance(guidance, bool)
-    if guidance is not None and not (number and abs(guidance) <= torch.finfo(torch.float32).max):
+    if not is_a(Real | None, guidance):
         raise UserError(f"guidance is {guidance!r}; it must be a finite number.")
 
 

@@ -6,6 +6,7 @@ named in the spec of its transformer (``pipeline``).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -63,23 +64,23 @@ class Pipeline(PipelineHost):
     transformer: ClassVar[type]
     decoder: ClassVar[type]
 
+    @abstractmethod
     def check(self, root: Path, device: Device) -> None:
         """Read headers only; ``UserError`` if a part is missing, damaged or does not fit the others."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, run: Run) -> dict[str, Tensor]:
         """Return the arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B,
         L, D) among them, for ``run.samples``.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def decoder_input(self, run: Run, latents: Tensor, config: Any) -> Tensor:
         """Return what the decoder takes, in the storage dtype, of the latents after the last step.
 
         Args:
             config: the autoencoder's, which says how its latents are scaled.
         """
-        raise NotImplementedError
 
     def decode(self, run: Run, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step, and what the decoder

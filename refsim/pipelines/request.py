@@ -8,10 +8,8 @@ from typing import Any
 
 from refsim.errors import UserError
 from refsim.given import refuse_unreadable
-from refsim.schema import Flag, Fraction, Text, check, read_object, short
+from refsim.schema import Flag, Fraction, Real, Size, Text, check, is_a, read_object, short
 
-_LARGEST = 2**31 - 1
-_FP32_MAX = 3.4028234663852886e38
 _PART = tuple[Text | None, Text | None] | None
 """Library and class of a part; null for one that the pipeline does without."""
 _PARTS = (
@@ -56,12 +54,11 @@ class PipelineRequest:
             check_text(getattr(self, name), f"--{name.replace('_', '-')}")
         for name in ("steps", "height", "width", "frames", "max_text"):
             value = getattr(self, name)
-            if (value is not None or name == "steps") and not (is_whole(value) and 1 <= value <= _LARGEST):
+            if not is_a(Size if name == "steps" else Size | None, value):
                 raise UserError(f"--{name.replace('_', '-')} is 1 or more, not {short(value)}.")
         for name in ("guidance", "guidance_2"):
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if (value is not None or name == "guidance") and not (number and abs(value) <= _FP32_MAX):
+            if not is_a(Real if name == "guidance" else Real | None, value):
                 raise UserError(f"--{name.replace('_', '-')} is a finite number, not {short(value)}.")
         if not (is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
             raise UserError(f"--seed is a whole number of at most 64 bits, not {short(self.seed)}.")

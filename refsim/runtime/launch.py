@@ -60,6 +60,20 @@ class Result:
         return self.values[0]
 
 
+def ranks_here(options: RunOptions) -> int:
+    """Return how many ranks of a run hold their tensors in this machine's memory.
+
+    Under torchrun those of this host; on a ttnn backend at least the one copy that the host reads back.
+    """
+    if options.backend != "cpu":
+        return 1
+    return (
+        int(os.environ.get("LOCAL_WORLD_SIZE", options.mesh.num_devices))
+        if under_torchrun()
+        else options.mesh.num_devices
+    )
+
+
 def warm_up() -> None:
     """Start importing torch in the fork server now, while this process does something else."""
     if not under_torchrun():

@@ -7,6 +7,7 @@ a part of the folder is in TTNN is asked of the part's own spec.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,9 @@ class Run:
 class Pipeline(PipelineHost):
     """A pipeline: which parts it has, how prompts are encoded and latents decoded in TTNN."""
 
+    @abstractmethod
     def parts(self, root: Path) -> tuple[str, ...]:
         """The folders of all models of the pipeline, in the order they run."""
-        raise NotImplementedError
 
     def check(self, root: Path) -> None:
         """``UserError`` if a part has no counterpart in TTNN."""
@@ -96,15 +97,15 @@ class Pipeline(PipelineHost):
             checkpoint = Checkpoint(root / name)
             _counterpart(root, name, spec_of_checkpoint(checkpoint), checkpoint)
 
+    @abstractmethod
     def encode(self, run: Run) -> dict[str, torch.Tensor]:
         """The arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B, L, D)
         among them, for ``run.samples``; the encoders run one after the other.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
         """The frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
-        raise NotImplementedError
 
 
 def _counterpart(root: Path, name: str, spec: ModelSpec, checkpoint: Checkpoint) -> Any:

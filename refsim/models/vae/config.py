@@ -44,10 +44,9 @@ class VAEConfig:
         return 2 ** (len(self.block_out_channels) - 1)
 
 
-def check_stages(widths: tuple[int, ...]) -> None:
+def check_stages(widths: tuple[int, ...], name: str = "block_out_channels") -> None:
     """Raise ``UserError`` for a list of channels without entries, or with more than any picture can be doubled."""
     if not 1 <= len(widths) <= _MOST_STAGES:
         raise UserError(
-            f"config.json has {len(widths)} entries in block_out_channels; it must be a list of 1 to {_MOST_STAGES} "
-            "channel counts."
+            f"config.json has {len(widths)} entries in {name}; it must be a list of 1 to {_MOST_STAGES} channel counts."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -34,6 +35,7 @@ class Sizes:
         """Return the memory that a run cannot do without, by what it holds: all of it is whole on every rank.
 
         Args:
+            ranks: that share the memory.
             itemsize: bytes of a number in the storage dtype.
         """
         return {
@@ -43,7 +45,7 @@ class Sizes:
         }
 
 
-class PipelineHost:
+class PipelineHost(ABC):
     """What the host prepares, which expert runs when, and the scheduler.
 
     Attributes:
@@ -57,21 +59,21 @@ class PipelineHost:
     classifier_free: ClassVar[bool] = True
     guidance_dtype: ClassVar[torch.dtype | None] = None
 
+    @abstractmethod
     def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
         """Return how large what :meth:`prepare` makes will be; nothing of it is made.
 
         Raises:
             UserError: a size that does not fit patches and autoencoder.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         """Do the host's part, once: tokens of the prompts, and the noise as ``latents`` (1, ...) in fp32.
 
         Raises:
             UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
         """
-        raise NotImplementedError
 
     def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
         """Return the parts that take turns as the transformer, each with the share of the schedule down to which it

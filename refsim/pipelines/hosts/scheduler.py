@@ -96,8 +96,8 @@ def _guarded(where: str, call: Any) -> Any:
     """Call diffusers; what its own code then trips over is a value in the file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of numpy dividing by zero: what comes of it is looked at
+            warnings.simplefilter("ignore", RuntimeWarning)  # of numpy dividing by zero: what comes of it is looked at
             return call()
-    except Exception as e:
+    except Exception as e:  # any: diffusers checks no value, so each fails in its own way
         reason = str(e).strip().splitlines() or ["no reason given"]
         raise UserError(f"{where} cannot be used by diffusers ({reason[0][:200].rstrip('.')}).") from e

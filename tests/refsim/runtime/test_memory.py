@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerBase
 
 from refsim.api.images import generate_images
 from refsim.errors import UserError
+from refsim.options import RunOptions
 from refsim.pipelines.hosts.base import Sizes
 from refsim.pipelines.request import PipelineRequest
-from refsim.runtime import memory
+from refsim.runtime import launch, memory
 from tests.refsim.helpers import assert_one_sentence
 from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline as make_sd3
 from tests.refsim.pipelines.tiny_wan_pipeline import make_pipeline as make_wan
@@ -68,3 +69,13 @@ def test_the_least_that_a_run_takes():
         "attention of the prompt": 4 * 100 * 2,
     }
     assert memory.total_bytes() is None or memory.total_bytes() > 2**28
+
+
+def test_memory_is_asked_for_by_the_ranks_that_are_here(monkeypatch):
+    """Not by those of other hosts, nor by devices that have memory of their own."""
+    options = RunOptions.of(mesh="galaxy", parallel="sp8_tp4")
+    assert launch.ranks_here(options) == 32
+    assert launch.ranks_here(options.but(backend="ttnn-device", dtype="bf16")) == 1
+    for name, value in {"RANK": "9", "WORLD_SIZE": "32", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "there"}.items():
+        monkeypatch.setenv(name, value)
+    assert launch.ranks_here(options) == 8
