@@ -26,7 +26,8 @@ GOLDEN, DENIED, NONE = "golden function", "none (golden function denied)", "none
 MEANING = {
     RULE: "its values are computed by a rule of this project; a case of the tests calls it",
     TRANSFER: "it moves, makes or frees values, by ttnn's own host code; a case of the tests calls it",
-    EMULATED: "the mock cannot do it, or draws other numbers; something else is done instead, and counted",
+    EMULATED: "the mock cannot do it, or draws other numbers; something else is done instead, and a test that met it "
+    "passes on rules, with its name in the line `emulated`",
     GOLDEN: "only ttnn's own golden function knows, on request, and a test that passes by it is counted apart",
     DENIED: "ttnn's golden function is wrong or unusable, so a program that calls it is refused",
     NONE: "a program that calls it is refused with its name",

@@ -84,6 +84,10 @@ class Invocation:
     def proceed(self) -> Any:
         return self.original(*self.args, **self.kwargs)
 
+    def named(self, *names: str) -> dict[str, Any]:
+        """The arguments by name, given the names of the first ones by position."""
+        return dict(zip(names, self.args, strict=False)) | self.kwargs
+
 
 Handler = Callable[[Invocation], Any]
 

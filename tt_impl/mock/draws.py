@@ -27,11 +27,6 @@ def _generator(shadow: Golden, call: Invocation, seed: int | None, device: int =
     return torch.Generator().manual_seed(number * 1024 + device)
 
 
-def _named(call: Invocation, *names: str) -> dict[str, Any]:
-    """Arguments by name, given the names of the positional ones."""
-    return dict(zip(names, call.args, strict=False)) | call.kwargs
-
-
 def _uniform_numbers(shape: tuple, low: float, high: float, dtype: Any, generator: torch.Generator) -> torch.Tensor:
     """In [low, high), also once they are rounded to ``dtype``; integers are what a typecast makes of float32."""
     value = torch.rand(shape, generator=generator) * (high - low) + low
@@ -84,7 +79,7 @@ def _randn(shadow: Golden, call: Invocation) -> Any:
 
 def _uniform(shadow: Golden, call: Invocation) -> Any:
     """In place."""
-    given = _named(call, "input", "from", "to", "seed")
+    given = call.named("input", "from", "to", "seed")
     result = call.proceed()
     low, high = given.get("from", 0.0), given.get("to", 1.0)
     generator = _generator(shadow, call, given.get("seed"))
@@ -94,7 +89,7 @@ def _uniform(shadow: Golden, call: Invocation) -> Any:
 
 def _bernoulli(shadow: Golden, call: Invocation) -> Any:
     """1 with the probability that the input says, 0 otherwise."""
-    given = _named(call, "input", "seed")
+    given = call.named("input", "seed")
     chances = shadow.store.read(given["input"], call.name)
     result = call.proceed()
     drawn = torch.rand(chances.shape, generator=_generator(shadow, call, given.get("seed")))
@@ -106,7 +101,7 @@ def _bernoulli(shadow: Golden, call: Invocation) -> Any:
 
 def _dropout(shadow: Golden, call: Invocation) -> Any:
     """``scale`` times the input, zero with the given probability; other ones on every device unless told otherwise."""
-    given = _named(call, "input_tensor", "probability", "scale", "seed", "use_per_device_seed")
+    given = call.named("input_tensor", "probability", "scale", "seed", "use_per_device_seed")
     x = shadow.store.read(given["input_tensor"], call.name)
     result = call.proceed()
     own = given.get("use_per_device_seed", True)

@@ -28,6 +28,15 @@ class RefusedOption(ShadowError):
         self.op, self.what = op, what
 
 
+class FailedRule(ShadowError):
+    """The rule of an operation fails on a call that ttnn takes: a mistake of the mock."""
+
+    def __init__(self, op: str, error: Exception) -> None:
+        message = " ".join(str(error).split())[:200].removesuffix(".")
+        super().__init__(f"the shadow rule of {op} fails on this call with {type(error).__name__} ({message}).")
+        self.op = op
+
+
 class UnseenValue(ShadowError):
     """An operation reads memory whose value nobody saw being written."""
 

@@ -20,7 +20,7 @@ import ttnn
 from ttnn.decorators import REGISTERED_OPERATIONS, FastOperation
 
 from tt_impl.mock.golden_denied import DENIED
-from tt_impl.mock.rules.registry import NEUTRAL, Call
+from tt_impl.mock.rules.registry import NEUTRAL, Call, columns
 from tt_impl.mock.values import RefusedOption, ShadowError, Shards, host_tensor, ranks_of
 
 OPTION = " (option)"
@@ -60,7 +60,7 @@ def golden_values(call: Call, inputs: dict[int, Shards]) -> list[list[torch.Tens
             call.evaluations += 1
             known[key] = _on_one_device(operation, call, inputs, device)
         results.append(known[key])
-    return [list(column) for column in zip(*results, strict=True)]
+    return list(columns(results))
 
 
 def _on_one_device(operation: FastOperation, call: Call, inputs: dict[int, Shards], device: int) -> list[torch.Tensor]:

@@ -35,10 +35,6 @@ def _of(shadow: Golden) -> _Generators:
     return _generators[shadow]
 
 
-def _named(call: Invocation, *names: str) -> dict[str, Any]:
-    return dict(zip(names, call.args, strict=False)) | call.kwargs
-
-
 def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
     """A number or a tensor that is the same on all devices, as a list."""
     if not isinstance(value, TENSOR):
@@ -51,7 +47,7 @@ def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
 
 def manual_seed(shadow: Golden, call: Invocation) -> Any:
     """``ttnn.manual_seed``: of all users, or each of ``user_ids`` with its own of ``seeds``."""
-    given = _named(call, "seeds")
+    given = call.named("seeds")
     seeds = _integers(shadow, given["seeds"], call.name)
     asked = given.get("user_ids")
     users = list(range(USERS)) if asked is None else _integers(shadow, asked, call.name)
@@ -67,7 +63,7 @@ def manual_seed(shadow: Golden, call: Invocation) -> Any:
 
 def sampling(shadow: Golden, call: Invocation) -> Any:
     """``ttnn.sampling``: the same numbers on all devices."""
-    given = _named(call, "input_values_tensor", "input_indices_tensor")
+    given = call.named("input_values_tensor", "input_indices_tensor")
     read = {
         name: shadow.store.read(given[name], call.name)
         for name in ("input_values_tensor", "input_indices_tensor", "k", "p", "temp")

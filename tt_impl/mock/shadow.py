@@ -19,14 +19,15 @@ import ttnn
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 from tt_impl.mock.checks import emulating
+from tt_impl.mock.errors import FailedRule
 from tt_impl.mock.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.lazy import Deferred
 from tt_impl.mock.lines import user_line
-from tt_impl.mock.rules.registry import OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
+from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
 from tt_impl.mock.special import SPECIAL, touches_device
 from tt_impl.mock.stand_ins import StandIns, on_whole_devices
 from tt_impl.mock.traces import Recorded, Traces, remembered
-from tt_impl.mock.values import MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
+from tt_impl.mock.values import Held, MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
 
 __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
 
@@ -71,6 +72,7 @@ class Shadow:
         inputs = self._inputs(call)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
         viewed = {t.buffer_unique_id() for t in inputs} if call.name in VIEWS else ()
+        given = self._given(call)
         result = call.proceed()
         outputs = [t for t in tensors_in(result) if on_device(t)]
         written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
@@ -78,7 +80,7 @@ class Shadow:
             context = Call(call.name, call.args, call.kwargs, outputs, self.store)
             self.evaluate(context, shards, written)
             self.traces.note(context, inputs, written)
-        self._forget_unused(call, outputs)
+        self._forget_unused(given, outputs)
         return result
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
@@ -110,14 +112,18 @@ class Shadow:
             raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(golden)}.")
         return golden
 
-    def _forget_unused(self, call: Invocation, outputs: list[ttnn.Tensor]) -> None:
-        """A preallocated output that the operation did not return holds what nobody knows."""
-        given = [t for name in OUTPUTS if name in call.kwargs for t in tensors_in(call.kwargs[name]) if on_device(t)]
-        if given:
-            returned = {t.buffer_unique_id() for t in outputs}
-            for tensor in given:
-                if tensor.buffer_unique_id() not in returned:
-                    self.store.values.pop(tensor.buffer_unique_id(), None)
+    def _given(self, call: Invocation) -> dict[int, Held | None]:
+        """The buffers that an operation may write into, by id, and what they hold before it runs."""
+        tensors = tensors_in([call.kwargs[name] for name in (*OUTPUTS, *BUFFERS) if name in call.kwargs])
+        buffers = [t.buffer_unique_id() for t in tensors if on_device(t)]
+        return {buffer: self.store.values.get(buffer) for buffer in buffers}
+
+    def _forget_unused(self, given: dict[int, Held | None], outputs: list[ttnn.Tensor]) -> None:
+        """A given buffer that the operation did not return, and its rule did not write, holds what nobody knows."""
+        returned = {t.buffer_unique_id() for t in outputs} if given else set()
+        for buffer, former in given.items():
+            if buffer not in returned and self.store.values.get(buffer) is former:
+                self.store.values.pop(buffer, None)
 
     def _golden(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
         """Values of the outputs by the rule; by ttnn's golden function where there is none, or it refuses an option."""
@@ -171,6 +177,8 @@ def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[
         return rule(context, _prepare(context.args, shards, mesh_shape), kwargs)
     except TypeError as error:
         raise RefusedOption(context.name, f"this call: {error}") from error
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
+        raise FailedRule(context.name, error) from error
 
 
 def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int]) -> Any:

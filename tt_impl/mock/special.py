@@ -103,14 +103,14 @@ def _deallocate(shadow: Golden, call: Invocation) -> Any:
 
 
 def _copy_to_device(shadow: Golden, call: Invocation) -> Any:
-    arguments = dict(zip(("host_tensor", "device_tensor"), call.args, strict=False)) | call.kwargs
+    arguments = call.named("host_tensor", "device_tensor")
     result = call.proceed()
     _write(shadow.store, arguments["host_tensor"], arguments["device_tensor"], call.name)
     return result
 
 
 def _copy_to_host(shadow: Golden, call: Invocation) -> Any:
-    arguments = dict(zip(("device_tensor", "host_tensor"), call.args, strict=False)) | call.kwargs
+    arguments = call.named("device_tensor", "host_tensor")
     result = call.proceed()
     copy_into(arguments["host_tensor"], _golden(shadow, arguments["device_tensor"], call.name))
     return result
@@ -152,7 +152,7 @@ def _joined(shadow: Golden, call: Invocation) -> Any:
 def _narrow(shadow: Golden, call: Invocation) -> Any:
     """A part of the memory of its input; both go on sharing it."""
     names = ("input_tensor", "dim", "start", "length")
-    given = dict(zip(names, call.args, strict=False)) | call.kwargs
+    given = call.named(*names)
     source, dim, start, length = (given[name] for name in names)
     result = call.proceed()
     if tuple(result.shape) != tuple(source.shape):

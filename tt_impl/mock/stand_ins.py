@@ -6,7 +6,8 @@
   until it is received; a program that receives before it sends is refused, because its values would be known too late.
 * A host tensor copied to some of the cores of a sharded one.
 
-Each use is counted in ``Shadow.emulated``: order between queues, and space on cores, are not shown.
+Each use on which values or their order rest is counted in ``Shadow.emulated``: order between queues, and space on
+cores, are not shown.
 """
 
 from __future__ import annotations
@@ -99,10 +100,6 @@ def _wait(shadow: Emulating, call: Invocation) -> None:
     shadow.emulated[call.name] += 1
 
 
-def _named(call: Invocation, *names: str) -> dict[str, Any]:
-    return dict(zip(names, call.args, strict=False)) | call.kwargs
-
-
 def _rank(coordinate: Any, columns: int) -> int:
     return coordinate[0] * columns + coordinate[1]
 
@@ -117,7 +114,7 @@ def _unwritten(tensor: ttnn.Tensor) -> torch.Tensor:
 def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
     """The receiver gets the sender's part; other devices of a new output hold what nobody has written."""
     shadow.emulated[call.name] += 1
-    given = _named(call, "input_tensor", "sender_coord", "receiver_coord", "topology")
+    given = call.named("input_tensor", "sender_coord", "receiver_coord", "topology")
     source, out = given["input_tensor"], given.get("output_tensor")
     read = shadow.store.read(source, call.name)
     columns = mesh_shape_of(source)[1]
@@ -139,7 +136,7 @@ def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
 def _create_socket_pair(shadow: Emulating, call: Invocation) -> Any:
     """Real sockets, with their buffers; of the connections is kept who sends to whom."""
     pair = call.proceed()
-    given = _named(call, "sender_mesh_device", "receiver_mesh_device", "socket_config")
+    given = call.named("sender_mesh_device", "receiver_mesh_device", "socket_config")
     columns = [given[name].shape[1] for name in ("sender_mesh_device", "receiver_mesh_device")]
     places = [
         (
@@ -163,7 +160,7 @@ def _socket(shadow: Emulating, call: Invocation, end: Any) -> Socket:
 
 def _send(shadow: Emulating, call: Invocation) -> list:
     shadow.emulated[call.name] += 1
-    given = _named(call, "input_tensor", "mesh_socket")
+    given = call.named("input_tensor", "mesh_socket")
     tensor, socket = given["input_tensor"], _socket(shadow, call, given["mesh_socket"])
     read: Shards = shadow.store.read(tensor, call.name)
     by_rank = dict(zip(ranks_of(tensor), read, strict=True))
@@ -174,7 +171,7 @@ def _send(shadow: Emulating, call: Invocation) -> list:
 
 def _receive(shadow: Emulating, call: Invocation) -> list[ttnn.Tensor]:
     shadow.emulated[call.name] += 1
-    given = _named(call, "output_tensor", "mesh_socket")
+    given = call.named("output_tensor", "mesh_socket")
     out, socket = given["output_tensor"], _socket(shadow, call, given["mesh_socket"])
     if not socket.sent:
         raise ShadowError(f"{call.name} comes before the send that it waits for; here the program must send first.")
@@ -189,7 +186,8 @@ def _receive(shadow: Emulating, call: Invocation) -> list[ttnn.Tensor]:
 
 def _copy_partial(shadow: Emulating, call: Invocation) -> Any:
     """Only what lies on the cores of the filter is written."""
-    given = _named(call, "host_tensor", "device_tensor", "logical_core_filter")
+    shadow.emulated[call.name] += 1
+    given = call.named("host_tensor", "device_tensor", "logical_core_filter")
     out = given["device_tensor"]
     former = shadow.store.read(out, call.name)
     result = call.proceed()

@@ -118,11 +118,37 @@ def residual_in_the_statistics(t: Env) -> None:
         t.check(out, t.shards(wanted, (None, 3)), ulps=ULPS_OF_STATS)
 
 
+def _reciprocals(t: Env, width: int) -> Any:
+    ttnn, (x, y) = t.ttnn, t.mesh.grid
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(x - 1, y - 1))})
+    return ttnn.create_layer_norm_reciprocals(t.device, cores, width)
+
+
+def wrong_reciprocals(t: Env) -> None:
+    """ttnn takes any table for Welford's method; one that is too short, or of other numbers, gives other results."""
+    from tt_impl.mock.values import RefusedOption
+
+    ttnn, x = t.ttnn, t.put(_offset(t, 1, 1, 32, 128))
+    welford = ttnn.LayerNormDefaultProgramConfig(legacy_reduction=False, legacy_rsqrt=False, use_welford=True)
+    good, short = _reciprocals(t, 128), _reciprocals(t, 64)
+    wanted = F.layer_norm(t.shadow.values(x)[0], (128,), eps=EPS)
+    t.check(ttnn.layer_norm(x, epsilon=EPS, program_config=welford, recip_tensor=good), wanted)
+    half = ttnn.from_torch(
+        torch.full(tuple(good.shape), 0.5), dtype=ttnn.float32, device=t.device, memory_config=good.memory_config(),
+        mesh_mapper=ttnn.ReplicateTensorToMesh(t.device),
+    )  # fmt: skip
+    for table in (short, half):
+        for name, operation, arguments in (
+            ("ttnn.layer_norm", ttnn.layer_norm, {"program_config": welford}),
+            ("ttnn.layer_norm_pre_all_gather", ttnn.layer_norm_pre_all_gather, {"program_config": welford}),
+            ("dit_layernorm_pre_allgather", ttnn.experimental.dit_layernorm_pre_allgather, {}),
+        ):
+            raises(RefusedOption, lambda f=operation, k=arguments, r=table: f(x, recip_tensor=r, **k), name, "1/128")
+
+
 def welford_layer_norm(t: Env) -> None:
     ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512), t.rand(512)
-    gx, gy = t.mesh.grid
-    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(gx - 1, gy - 1))})
-    reciprocals = ttnn.create_layer_norm_reciprocals(t.device, cores, 512 // t.shape[1])
+    reciprocals = _reciprocals(t, 512 // t.shape[1])
     a = t.put(x, (None, 3))
     stats = ttnn.experimental.dit_layernorm_pre_allgather(a, reciprocals)
     out = ttnn.experimental.dit_layernorm_post_allgather(
@@ -135,9 +161,7 @@ def welford_layer_norm(t: Env) -> None:
 def welford_weight_per_batch_entry(t: Env) -> None:
     """The op looks for batches in dim 1; a weight per entry of dim 0 would be read as the first one for all."""
     ttnn, x, w = t.ttnn, _offset(t, 1, 2, 64, 512), t.rand(1, 2, 1, 512)
-    gx, gy = t.mesh.grid
-    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(gx - 1, gy - 1))})
-    reciprocals = ttnn.create_layer_norm_reciprocals(t.device, cores, 512 // t.shape[1])
+    reciprocals = _reciprocals(t, 512 // t.shape[1])
 
     def normed(x: Tensor, w: Tensor) -> Any:
         a, weight = t.put(x, (None, 3)), t.put(w, (None, 3))
@@ -186,6 +210,8 @@ def fused_rms_norm_with_heads_and_rope(t: Env) -> None:
 
 def fused_distributed(t: Env) -> None:
     """One op for statistics, gather and norm."""
+    from tt_impl.mock.values import ShadowError
+
     ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512), t.rand(512)
     cos, sin, turn = _rope(t, 64, 64)
     a, weight, bias = t.put(x, (None, 3)), t.put(w.reshape(1, 512), (None, 1)), t.put(b.reshape(1, 512), (None, 1))
@@ -193,10 +219,13 @@ def fused_distributed(t: Env) -> None:
 
     def run(name: str, **extra: Any) -> Any:
         make = getattr(experimental, f"dit_fused_distributed_{name}_create_stats_buffer")
-        return getattr(experimental, f"dit_fused_distributed_{name}")(
+        stats = ttnn.full_like(make(a, 1, t.device), 7.0)
+        out = getattr(experimental, f"dit_fused_distributed_{name}")(
             a, 1, t.device, t.semaphores(2), topology=t.linear, epsilon=EPS, weight=weight,
-            persistent_output_buffer=make(a, 1, t.device), **extra,
+            persistent_output_buffer=stats, **extra,
         )  # fmt: skip
+        raises(ShadowError, lambda: ttnn.add(stats, 0.0), "ttnn.add", "without golden value")  # a device wrote there
+        return out
 
     rms, layer = _rms(x, w), F.layer_norm(x, (512,), w, b, EPS)
     t.check(run("rmsnorm"), t.shards(rms, (None, 3)))

@@ -19,6 +19,27 @@ def unknown_operation(t: Env) -> None:
     raises(ShadowError, lambda: x.pad_to_tile(0.0), "ttnn.Tensor.pad_to_tile")
 
 
+def rule_that_fails(t: Env) -> None:
+    """What torch says against a call that ttnn takes is told with the operation's name, as a mistake of the mock."""
+    from tt_impl.mock.errors import FailedRule
+    from tt_impl.mock.rules.registry import RULES
+
+    ttnn, rule = t.ttnn, RULES["ttnn.exp"]
+    a, b = t.put(t.rand(1, 1, 64, 64)), t.put(t.rand(1, 1, 32, 64))
+    add = ttnn.BcastOpMath.ADD
+    raises(FailedRule, lambda: ttnn.bcast(a, b, add, ttnn.BcastOpDim.H), "ttnn.bcast", "RuntimeError", "size of tensor")
+    for error in (KeyError("mode"), IndexError("dim"), AssertionError("rank"), ValueError("two\nlines.")):
+
+        def fails(*_: object, error: Exception = error) -> None:
+            raise error
+
+        RULES["ttnn.exp"] = fails
+        try:
+            raises(FailedRule, lambda: ttnn.exp(a), "ttnn.exp", type(error).__name__)
+        finally:
+            RULES["ttnn.exp"] = rule
+
+
 def native_function(t: Env) -> None:
     """What programs call below ttnn's operations, and what writes into their tensors, is refused, too."""
     from tt_impl.mock.values import ShadowError

@@ -76,6 +76,7 @@ def host_tensor_on_some_cores(t: Env) -> None:
         everywhere = ttnn.ReplicateTensorToMesh(t.device)
         host = ttnn.from_torch(new, dtype=ttnn.bfloat16, layout=ttnn.ROW_MAJOR_LAYOUT, mesh_mapper=everywhere)
         ttnn.copy_host_to_device_tensor_partial(host, held, ttnn.CoreRangeSet([]))
+        assert t.shadow.emulated["ttnn.copy_host_to_device_tensor_partial"] > 0
         t.check(held, old)
         ttnn.copy_host_to_device_tensor_partial(host, held, chosen)
         wanted = old.clone()

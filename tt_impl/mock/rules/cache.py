@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tt_impl.mock.rules.decode import SKIPPED, TILE, positions, viewed
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.decode import SKIPPED, positions, viewed
+from tt_impl.mock.rules.registry import TILE, Call, across, per_device
 from tt_impl.mock.values import Shards, ranks_of
 
 

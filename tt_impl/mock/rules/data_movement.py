@@ -13,8 +13,6 @@ from torch import Tensor
 from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.values import Shards
 
-TILE = 32
-
 
 def cut(x: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
     """``x[start:end:step]`` in every dim, as Python cuts a list: negative places count from the end."""

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from tt_impl.mock.rules.attention import attend, latent_values, later, outside
-from tt_impl.mock.rules.registry import per_device
+from tt_impl.mock.rules.registry import TILE, per_device
 
-TILE = 32
 SKIPPED = -1
 """A position, or an entry of a page table, that says: nothing here."""
 

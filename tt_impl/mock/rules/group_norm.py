@@ -12,10 +12,8 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.eltwise import activate
-from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.rules.registry import TILE, Call, across
 from tt_impl.mock.values import Shards
-
-TILE = 32
 
 
 @across("group_norm")

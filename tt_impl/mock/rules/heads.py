@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import TILE, Call, across, columns, per_device
 from tt_impl.mock.values import Shards
-
-TILE = 32
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -167,8 +165,7 @@ def split_query_key_value_and_split_heads(
         q, k, v = _split_qkv(x, kv, num_heads, kv_heads)
         return [q, k.transpose(-1, -2) if transpose_key else k, v]
 
-    outputs = call.each(split, input_tensor, kv_input_tensor)
-    return tuple(list(column) for column in zip(*outputs, strict=True))
+    return columns(call.each(split, input_tensor, kv_input_tensor))
 
 
 @per_device("transformer.concatenate_heads")

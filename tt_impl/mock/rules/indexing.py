@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, across, columns, per_device
 
 Number = int | float
 UNWRITTEN = 2**32 - 1
@@ -82,8 +82,7 @@ def nonzero(call: Call, input_tensor: Any) -> tuple:
         found = torch.nonzero(x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)))
         return _first(torch.tensor([len(found)]), count_shape), _first(found.flatten(), places_shape)
 
-    pairs = call.each(one, input_tensor)
-    return [p[0] for p in pairs], [p[1] for p in pairs]
+    return columns(call.each(one, input_tensor))
 
 
 def _first(values: Tensor, shape: tuple[int, ...]) -> Tensor:

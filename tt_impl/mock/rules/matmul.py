@@ -14,10 +14,8 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import TILE, Call, across, per_device
 from tt_impl.mock.values import Shards
-
-TILE = 32
 
 
 def product(

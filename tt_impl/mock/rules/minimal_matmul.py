@@ -15,10 +15,8 @@ from torch import Tensor
 from tt_impl.mock.rules.collectives import gathered, reduced, scattered
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.matmul import product
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import TILE, Call, across, columns, per_device
 from tt_impl.mock.values import Shards, round_to
-
-TILE = 32
 
 
 def _bias(whole: Tensor, bias: Tensor | None) -> Tensor:
@@ -121,7 +119,7 @@ def all_gather_minimal_matmul_async(
         return product.split(list(chunk_sizes), dim) if chunk_sizes else product.chunk(chunks, dim)
 
     outputs = call.each(multiplied, whole, weight, bias_tensor, addcmul_input_tensor1, addcmul_input_tensor2)
-    return tuple(list(column) for column in zip(*outputs, strict=True))
+    return columns(outputs)
 
 
 @across("experimental.minimal_matmul_strided_reduce_scatter_async")

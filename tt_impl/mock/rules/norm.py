@@ -12,10 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import TILE, Call, across, per_device
 from tt_impl.mock.values import Shards
-
-TILE = 32
 
 
 def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -35,21 +33,44 @@ def _row(values: Tensor, size: int) -> Tensor:
     return row
 
 
-def rms(x: Tensor, epsilon: float) -> Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+def rms(x: Tensor, epsilon: float, row: Tensor | None = None) -> Tensor:
+    """RMS norm; ``row`` are the columns whose mean square counts, where ``x`` has only some of them."""
+    return x * torch.rsqrt((x if row is None else row).square().mean(-1, keepdim=True) + epsilon)
 
 
-@per_device("layer_norm")
+def check_reciprocals(call: Call, table: Shards | None) -> None:
+    """Refuse a table for Welford's method that is not 1/1, 1/2, ... of as many columns as a core has.
+
+    ttnn takes a table of any width and content, and a device computes with what it finds there, or behind it.
+    """
+    if table is None:
+        return
+    source, width = call.argument("input_tensor", 0), table.shape[-1]
+    spec = source.memory_config().shard_spec
+    columns = source.shape[-1] if spec is None else spec.shape[1]
+    right = 1 / torch.arange(1, width + 1)
+    if width < columns or not all(torch.allclose(rows, right.expand_as(rows), 2**-8) for rows in table):
+        raise call.unsupported(f"a table of {width} reciprocals that is not 1/1, 1/2, ... 1/{columns}")
+
+
+@across("layer_norm", pure=True)
 def layer_norm(
-    input_tensor: Tensor,
+    call: Call,
+    input_tensor: Shards,
     *,
     epsilon: float = 1e-12,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    residual_input_tensor: Tensor | None = None,
-) -> Tensor:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    return affine(F.layer_norm(x, x.shape[-1:], eps=epsilon), weight, bias)
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+    residual_input_tensor: Shards | None = None,
+    recip_tensor: Shards | None = None,
+) -> list[Tensor]:
+    check_reciprocals(call, recip_tensor)
+
+    def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+        x = x if residual is None else x + residual
+        return affine(F.layer_norm(x, x.shape[-1:], eps=epsilon), weight, bias)
+
+    return call.each(normed, input_tensor, weight, bias, residual_input_tensor)
 
 
 @per_device("rms_norm")

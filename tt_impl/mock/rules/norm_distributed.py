@@ -27,11 +27,9 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
-from tt_impl.mock.rules.norm import affine
-from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.rules.norm import affine, check_reciprocals, rms
+from tt_impl.mock.rules.registry import TILE, Call, across
 from tt_impl.mock.values import Shards
-
-TILE = 32
 
 
 def tiles_of(*columns: Tensor) -> Tensor:
@@ -65,8 +63,13 @@ def _with_residual(call: Call, x: Shards, residual: Shards | None) -> list[Tenso
 
 @across("layer_norm_pre_all_gather")
 def layer_norm_pre_all_gather(
-    call: Call, input_tensor: Shards, *, residual_input_tensor: Shards | None = None
+    call: Call,
+    input_tensor: Shards,
+    *,
+    residual_input_tensor: Shards | None = None,
+    recip_tensor: Shards | None = None,
 ) -> list[Tensor]:
+    check_reciprocals(call, recip_tensor)
     total = _with_residual(call, input_tensor, residual_input_tensor)
     sharded, welford = call.argument("input_tensor", 0).is_sharded(), _by_welford(call)
 
@@ -94,17 +97,14 @@ def layer_norm_post_all_gather(
     sharded, welford = call.argument("input_tensor", 0).is_sharded(), _by_welford(call)
 
     def normed(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        if welford and not sharded:
+            return affine(normed_by_moments(x, stats, epsilon), weight, bias)
         (first, second), ranks = quantities(stats, 2)
-        if sharded or welford:
-            means, mean = first, first.mean(-1, keepdim=True)
-            variance = second.mean(-1, keepdim=True) - mean.square()
-            if welford:
-                variance = second.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
+        if sharded:
+            mean, mean_square = first.mean(-1, keepdim=True), second.mean(-1, keepdim=True)
         else:
-            columns = ranks * x.shape[-1]
-            mean = second.sum(-1, keepdim=True) / columns
-            variance = first.sum(-1, keepdim=True) / columns - mean.square()
-        return affine((x - mean) * torch.rsqrt(variance + epsilon), weight, bias)
+            mean_square, mean = (part.sum(-1, keepdim=True) / (ranks * x.shape[-1]) for part in (first, second))
+        return affine((x - mean) * torch.rsqrt(mean_square - mean.square() + epsilon), weight, bias)
 
     return call.each(normed, input_tensor, stats, weight, bias)
 
@@ -139,6 +139,14 @@ def rms_norm_post_all_gather(
         return affine(normed_by_squares(x, stats, epsilon, mean_of_ranks=sharded), weight, bias)
 
     return call.each(normed, input_tensor, stats, weight, bias)
+
+
+def normed_by_moments(x: Tensor, stats: Tensor, epsilon: float) -> Tensor:
+    """Layer norm of local columns by the means and variances of all ranks, each of equally many columns."""
+    (means, variances), _ = quantities(stats, 2)
+    mean = means.mean(-1, keepdim=True)
+    variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
+    return (x - mean) * torch.rsqrt(variance + epsilon)
 
 
 def normed_by_squares(x: Tensor, stats: Tensor, epsilon: float, mean_of_ranks: bool = False) -> Tensor:
@@ -176,7 +184,6 @@ def fused_rms_minimal(
         call.written("stats", [torch.full(stats.shape, float("nan"))] * len(stats))
 
     def normed(x: Tensor, row: Tensor, weight: Tensor | None) -> Tensor:
-        mean_square = row.square().mean(-1, keepdim=True)
-        return affine(x * torch.rsqrt(mean_square + epsilon), weight, None)
+        return affine(rms(x, epsilon, row), weight, None)
 
     return call.each(normed, total, gathered(total, -1, cluster_axis), weight)

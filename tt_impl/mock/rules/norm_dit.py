@@ -14,16 +14,21 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.heads import split_heads
-from tt_impl.mock.rules.norm import affine, rms
-from tt_impl.mock.rules.norm_distributed import normed_by_squares, quantities, tiles_of
+from tt_impl.mock.rules.norm import affine, check_reciprocals, rms
+from tt_impl.mock.rules.norm_distributed import normed_by_moments, normed_by_squares, tiles_of
 from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.rules.rotary import rotate
 from tt_impl.mock.values import Shards
 
 
-@per_device("experimental.dit_layernorm_pre_allgather")
-def dit_layernorm_pre_allgather(input_tensor: Tensor, _reciprocals: Tensor | None = None) -> Tensor:
-    return tiles_of(input_tensor.mean(-1, keepdim=True), input_tensor.var(-1, correction=0, keepdim=True))
+@across("experimental.dit_layernorm_pre_allgather", pure=True)
+def dit_layernorm_pre_allgather(call: Call, input_tensor: Shards, recip_tensor: Shards) -> list[Tensor]:
+    check_reciprocals(call, recip_tensor)
+
+    def stats(x: Tensor) -> Tensor:
+        return tiles_of(x.mean(-1, keepdim=True), x.var(-1, correction=0, keepdim=True))
+
+    return call.each(stats, input_tensor)
 
 
 @per_device("experimental.dit_layernorm_post_allgather")
@@ -38,10 +43,7 @@ def dit_layernorm_post_allgather(
     for values in (weight, bias):
         if values is not None and values.ndim == 4 and values.shape[0] > 1:
             raise TypeError("a weight or bias per entry of dim 0 is not known: the op looks for batches in dim 1")
-    (means, variances), _ = quantities(stats, 2)
-    mean = means.mean(-1, keepdim=True)
-    variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
-    return _affine_by_row((input_tensor - mean) * torch.rsqrt(variance + epsilon), weight, bias)
+    return _affine_by_row(normed_by_moments(input_tensor, stats, epsilon), weight, bias)
 
 
 def _affine_by_row(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -119,7 +121,9 @@ def dit_fused_distributed_layernorm(
     transformation_mat: Shards | None = None,
     rope_cos: Shards | None = None,
     rope_sin: Shards | None = None,
+    reciprocals: Shards | None = None,
 ) -> list[Tensor]:
+    check_reciprocals(call, reciprocals)
     return _fused(
         call, input_tensor, cluster_axis, True, epsilon, num_heads_per_device, False,
         (weight, bias, transformation_mat, rope_cos, rope_sin),

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.rules.registry import Call, across, columns
 from tt_impl.mock.values import Shards
 
 Pair = Sequence[int]
@@ -94,7 +94,7 @@ def max_pool2d(
         row, column = places // framed.shape[-1] - sides[0], places % framed.shape[-1] - sides[2]
         return _rows(call, values), _rows(call, row * input_w + column, 1)
 
-    return _columns(call.each(pooled, input_tensor))
+    return columns(call.each(pooled, input_tensor))
 
 
 @across("avg_pool2d")
@@ -145,11 +145,6 @@ def _check_placement(call: Call, placement: dict[str, Any]) -> None:
     unknown = sorted(placement.keys() - _PLACEMENT)
     if unknown:
         raise call.unsupported(" and ".join(unknown))
-
-
-def _columns(results: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
-    """One list per output from one tuple per device."""
-    return tuple(list(column) for column in zip(*results, strict=True))
 
 
 def _uniform(call: Call, size: int, count: int) -> None:

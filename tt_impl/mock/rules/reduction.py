@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, across, columns, per_device
 from tt_impl.mock.values import INTEGERS
 
 Number = int | float
@@ -164,8 +164,7 @@ def fast_reduce_nc(input: Tensor, *, dims: Sequence[int], output: Any = None) ->
 @across("sort")
 def sort(call: Call, input_tensor: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple:
     """Values and places; equal values keep their order (a device need not, unless it is asked to)."""
-    pairs = call.each(lambda x: torch.sort(x, dim=dim, descending=descending, stable=True), input_tensor)
-    return [p[0] for p in pairs], [p[1] for p in pairs]
+    return columns(call.each(lambda x: torch.sort(x, dim=dim, descending=descending, stable=True), input_tensor))
 
 
 @per_device("topk")

@@ -36,13 +36,12 @@ _NEUTRAL_BECAUSE = {
     "it changes rounding only: fidelity, accumulation in float32, approximations of the same function": """
         compute_kernel_config compute_config math_fidelity fast_and_approximate_mode use_welford""",
     "it fills tiles beyond the shape": "skip_padding_fill",
-    "it is how devices exchange what the rule says; a persistent buffer is written by its rule": """
+    "it is how devices exchange what the rule says; a persistent buffer that no rule writes is forgotten": """
         num_links num_preferred_links topology chunks_per_sync num_workers_per_link num_buffers_per_channel
         multi_device_global_semaphore barrier_semaphore use_l1_small_for_semaphores use_optimal_ccl_for_llama
         use_broadcast persistent_output_buffer persistent_output_buffers persistent_output_tensor
         persistent_output_buffer_k persistent_output_buffer_v persistent_output_buffer_joint_k
         persistent_output_buffer_joint_v ccl_core_grid_offset use_column_major_ccl""",
-    "it is a table of 1/n that the rule computes itself": "recip_tensor reciprocals",
     "its rule looks up what it says of values": "conv_config",
 }
 NEUTRAL = frozenset(name for names in _NEUTRAL_BECAUSE.values() for name in names.split())
@@ -51,6 +50,9 @@ NEUTRAL = frozenset(name for names in _NEUTRAL_BECAUSE.values() for name in name
 A ``program_config`` has one: its activation, see :func:`for_rule`. What a ``conv_config`` and a ``config`` of conv3d
 say of values, the rules of convolutions look up themselves.
 """
+
+TILE = 32
+"""Rows and columns of a tile; ttnn lays weights in row-major layout out in sticks of as many."""
 
 _MATMUL_RS = "experimental.minimal_matmul_strided_reduce_scatter_async"
 NEUTRAL_IN = {
@@ -71,6 +73,9 @@ OUTPUTS = (
     "input_b_grad other_grad"
 ).split()
 """Keywords that name tensors to write into."""
+
+BUFFERS = tuple(name for names in _NEUTRAL_BECAUSE.values() for name in names.split() if name.startswith("persistent_"))
+"""Keywords that name tensors in which devices exchange values; some operations return them."""
 
 VIEWS = frozenset(
     "ttnn." + name
@@ -173,7 +178,7 @@ def per_device(*names: str, as_stored: bool = False) -> Callable:
                     call.evaluations += 1
                     result = function(*_pick(args, device, as_stored), **_pick(kwargs, device, as_stored))
                     known[key] = list(result) if isinstance(result, list | tuple) else [result]
-            return [list(column) for column in zip(*(known[key] for key in keys), strict=True)]
+            return list(columns([known[key] for key in keys]))
 
         PURE.update(f"ttnn.{name}" for name in names)
         return _register(names, rule, function)
@@ -197,6 +202,11 @@ def across(*names: str, pure: bool = False) -> Callable:
         return _register(names, rule, function)
 
     return register
+
+
+def columns(results: list[Any]) -> tuple[list[Any], ...]:
+    """One list per output, of one sequence per device."""
+    return tuple(list(column) for column in zip(*results, strict=True))
 
 
 def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callable:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, across, columns, per_device
 from tt_impl.mock.values import Shards
 
 SCORES = {"sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
@@ -29,8 +29,7 @@ def topk_router_gpt(
         values, ids = torch.topk(x @ weight + bias, k, -1)
         return ids, torch.softmax(values, -1)
 
-    found = call.each(routed, input_tensor, weight_tensor, bias_tensor)
-    return [ids for ids, _ in found], [weights for _, weights in found]
+    return columns(call.each(routed, input_tensor, weight_tensor, bias_tensor))
 
 
 @per_device("experimental.deepseek_grouped_gate", "experimental.deepseek_prefill.moe_grouped_topk")
