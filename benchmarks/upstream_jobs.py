@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import refsim
 
@@ -28,7 +29,9 @@ PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_tra
 """Files of tt_dit that run whole pipelines with downloaded weights and prompts; they are left out and listed."""
 FUNCTIONS_PER_JOB = 250
 AGAIN = "-again"
-"""Ends the names of jobs that run killed cases once more; their verdicts count."""
+"""Ends the names of jobs that run cases once more by themselves; their verdicts count."""
+MORE_TIME = 3
+"""So many times its seconds has a case that is run by itself, as one has on a machine that is busy with others."""
 JOBS = "jobs.json"
 _BROKEN = re.compile(
     r"^ImportError while loading conftest '(.+)/conftest\.py'\.$.*?^E +([^\n]+)$", re.MULTILINE | re.DOTALL
@@ -165,16 +168,20 @@ def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: flo
             print(f"[{number}/{len(todo)}] {text}", flush=True)
     for job in jobs:
         if (again := _again(job, out)) and not (out / f"{again.name}.done").exists():
-            print(f"alone: {_run_one(tree, again, out, timeout_s)}", flush=True)
+            print(f"alone: {_run_one(tree, again, out, MORE_TIME * timeout_s)}", flush=True)
 
 
 def _again(job: Job, out: Path) -> Job | None:
-    """Cases of a job whose process was killed, which a machine does that is out of memory: to be run by themselves."""
+    """Cases that were killed, which a machine does that is out of memory, or out of time: to be run by themselves."""
     lines = out / f"{job.name}.jsonl"
     verdicts = map(json.loads, lines.read_text(encoding="utf-8").splitlines() if lines.exists() else [])
-    killed = [v["id"] for v in verdicts if v["category"] == "crash" and "SIGKILL" in v["message"]]
+    ended = [v["id"] for v in verdicts if v["category"] == "timeout" or _killed(v)]
     options = tuple(o for o in job.options if not o.startswith(("--ttnn-mock-sample", "--ttnn-mock-cases")))
-    return replace(job, name=f"{job.name}{AGAIN}", files=tuple(killed), options=options) if killed else None
+    return replace(job, name=f"{job.name}{AGAIN}", files=tuple(ended), options=options) if ended else None
+
+
+def _killed(verdict: dict[str, Any]) -> bool:
+    return verdict["category"] == "crash" and "SIGKILL" in verdict["message"]
 
 
 def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:

@@ -107,6 +107,8 @@ def _suite(run: Run) -> list[str]:
     if run.not_drawn:
         drawn = ", ".join(f"{n} {why}" for why, n in sorted(run.not_drawn.items()))
         lines += ["", f"Not drawn from: {drawn}."]
+    if run.alone:
+        lines += ["", f"Killed or out of time beside others, run once more by themselves: {run.alone} cases."]
     if run.cut:
         lines += ["", f"Processes ended because of their time: {', '.join(sorted(run.cut))}."]
     if run.silent:

@@ -66,6 +66,7 @@ class Run:
         cut: names of jobs that were ended because of their time.
         silent: names of jobs that ended without a single case, with the exit status of pytest.
         missing: names of jobs that are yet to be run.
+        alone: how many cases were run once more by themselves, and count as they ended there.
         by: what ran the jobs: versions and commits of this project.
         not_drawn: cases that were left out before the sample was drawn, by reason.
     """
@@ -75,6 +76,7 @@ class Run:
     cut: list[str] = field(default_factory=list)
     silent: dict[str, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    alone: int = 0
     by: set[str] = field(default_factory=set)
     not_drawn: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -93,6 +95,7 @@ def read(folder: Path) -> Run:
             if line["id"] not in seen:
                 seen.add(line["id"])
                 run.cases.append(classified(line))
+                run.alone += path.stem.endswith(AGAIN)
     for path in sorted(folder.glob("*.left")):
         run.not_drawn.update(json.loads(path.read_text(encoding="utf-8")))
     for path in sorted(folder.glob("*.done")):

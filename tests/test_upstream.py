@@ -381,14 +381,22 @@ def test_the_report_counts_and_explains(tmp_path):
     assert data["bugs"]["caught"] == 1
 
 
-def test_a_killed_case_counts_as_it_ends_alone(tmp_path):
-    killed = {"outcome": "failed", "category": "crash", "message": "the process was killed by SIGKILL in ttnn.add."}
+@pytest.mark.parametrize(
+    ("category", "message"),
+    [
+        ("crash", "the process was killed by SIGKILL in ttnn.add."),
+        ("timeout", "Timeout (>240.0s) from pytest-timeout."),
+    ],
+)
+def test_a_case_that_was_ended_counts_as_it_ends_alone(tmp_path, category, message):
+    killed = {"outcome": "failed", "category": category, "message": message}
     (tmp_path / "unit-a.jsonl").write_text(json.dumps(LINE | killed) + "\n")
     job = upstream_jobs.Job("unit-a", ("test_a.py",), ("--ttnn-mock=auto", "--ttnn-mock-sample=3"))
     again = upstream_jobs._again(job, tmp_path)
     assert (again.name, again.files, again.options) == ("unit-a-again", (LINE["id"],), ("--ttnn-mock=auto",))
     (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE) + "\n")
-    assert [case.kind for case in upstream_table.read(tmp_path).cases] == ["own"]
+    run = upstream_table.read(tmp_path)
+    assert ([case.kind for case in run.cases], run.alone) == (["own"], 1)
 
 
 @pytest.mark.parametrize(
