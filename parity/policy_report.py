@@ -170,9 +170,11 @@ def fabric_row(policy: str, fabric: Fabric) -> str:
     pairs = len(prove(threads))
     stalls = (seeded_stalls(threads, seed, longest_stall(_FABRIC_RANKS)) for seed in range(_FABRIC_SEEDS))
     wrong = sum(bool(simulate(threads, stall).wrong) for stall in stalls)
+    found = None
     try:
         found = explore(program(policy, 2, _EXHAUSTIVE_LAYERS, "K", fabric), _FABRIC_STATES)
         search = f"wrong after {len(found.schedule)} events" if found.wrong else f"all {found.states} states right"
     except UserError:
         search = f"more than {_FABRIC_STATES} states"
-    return f"| {policy} | {fabric} | {pairs} | {wrong} | {search} | {'unsafe' if pairs or wrong else 'safe'} |"
+    unsafe = pairs or wrong or (found is not None and found.wrong)
+    return f"| {policy} | {fabric} | {pairs} | {wrong} | {search} | {'unsafe' if unsafe else 'safe'} |"

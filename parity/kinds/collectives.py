@@ -19,6 +19,7 @@ from refsim.mesh import Topology
 from refsim.pipelines.transformer import digest
 from refsim.runtime import launch
 from refsim.runtime.device import Device
+from refsim.runtime.group import Group, parallel_groups
 from refsim.runtime.launch import Result
 
 _CHUNK_BYTES = 100
@@ -37,14 +38,16 @@ class Collectives(CpuKind):
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         """How many answers of all ranks differ from torch's."""
-        size, dtype = case.layout.config().sp, case.layout.options(case.dtype).storage
-        whole = [draw(seed, member, size, dtype) for member in range(size)]
+        size, options = case.layout.config().sp, case.layout.options(case.dtype)
+        whole = [draw(seed, member, size, options.storage) for member in range(size)]
         wrong = 0
-        for value in result.values:
-            wanted = expected(whole, value["index"])
-            answers = value["digests"]
-            wrong += len(wanted.keys() - answers.keys() - {"shift"})
-            wrong += sum(answer != digest(wanted[name]) for name, answer in answers.items())
+        for rank, value in enumerate(result.values):
+            group = parallel_groups(options.mesh, options.parallel, rank)["sp"]
+            wanted, answers = expected(whole, group.index), value["digests"]
+            if not shifts(group):
+                del wanted["shift"]
+            wrong += len(wanted.keys() ^ answers.keys())
+            wrong += sum(answers[name] != digest(wanted[name]) for name in wanted.keys() & answers.keys())
         return {"wrong_answers": wrong}
 
     def drop(self, case: Case, seed: int) -> None:
@@ -52,7 +55,7 @@ class Collectives(CpuKind):
 
 
 def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Run every collective that the group's topology allows; a shift needs a Ring, or two members."""
+    """Run every collective that the group's topology allows."""
     group, chunks = device.groups["sp"], {"chunk_bytes": _CHUNK_BYTES}
     x = draw(seed, group.index, group.size, device.options.storage)
     found = {
@@ -63,10 +66,15 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
         "broadcast": broadcast(device, x, group, root=group.size - 1, **chunks),
         "neighbor_pad": neighbor_pad(device, x, group, dim=1, by=2, **chunks),
     }
-    if group.topology is Topology.RING or group.size == 2:
+    if shifts(group):
         found["shift"] = shift(device, x, group, **chunks)
     answers = {name: x.contiguous() for name, x in found.items()}
-    return {"index": group.index, "digests": {name: digest(x) for name, x in answers.items()}}, answers
+    return {"digests": {name: digest(x) for name, x in answers.items()}}, answers
+
+
+def shifts(group: Group) -> bool:
+    """Whether a shift is possible: on a Ring, or between two members."""
+    return group.topology is Topology.RING or group.size == 2
 
 
 def expected(whole: list[Tensor], member: int) -> dict[str, Tensor]:

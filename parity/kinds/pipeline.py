@@ -49,7 +49,11 @@ class Pipeline(CpuKind):
                 "a step of the scheduler takes a part of it",
             ),
             Threshold("decoder_input_one_minus_pcc", 5e-4, "the last latents scaled for the decoder"),
-            Threshold("picture_one_minus_pcc", 1e-3, "8-bit values behind a decoder in bf16"),
+            Threshold(
+                "picture_one_minus_pcc",
+                1e-3,
+                "8-bit values behind a decoder in bf16; diffusers' own in bf16 are 3e-4 to 6e-4 from its own in fp32",
+            ),
             Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
             REPLICAS,
             FINITE,

@@ -18,12 +18,13 @@ import parity.kinds
 from parity import formulas, gate, thresholds
 from parity import metrics as m
 from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, make_case
-from parity.kinds import generation, load, thresholds_for, transformer
+from parity.kinds import collectives, generation, load, thresholds_for, transformer
 from parity.kinds.base import Measured
 from parity.kinds.generation import Expected, Generation
 from parity.store import CheckpointStore
 from refsim.api.text import TextResult
 from refsim.pipelines.speculative import Decoded, Step
+from refsim.runtime.group import parallel_groups
 from refsim.runtime.launch import Result
 
 LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text())
@@ -83,6 +84,22 @@ def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True):
     kind._oracles = SimpleNamespace(of=lambda case, seed: SimpleNamespace(expect=lambda prompt, count: expected))
     kind.inputs = lambda case, seed: PROMPTS
     return verdict(GENERATION, kind.measure(GENERATION, 0, TextResult(texts, {}, replicas_equal, [], {}, 0.0)))
+
+
+def collectives_verdict(change):
+    """On the answers of eight members of a Ring that are right but for ``change`` of the last one's digests."""
+    case = make_case("collectives", "collectives", Layout("t3k-1x8", "sp8"), ModelShape((), 0, 1), dtype="bf16")
+    options, whole = (
+        case.layout.options("bf16"),
+        [collectives.draw(0, member, 8, torch.bfloat16) for member in range(8)],
+    )
+    answers = []
+    for rank in range(8):
+        right = collectives.expected(whole, parallel_groups(options.mesh, options.parallel, rank)["sp"].index)
+        answers.append({name: collectives.digest(x) for name, x in right.items()})
+    change(answers[-1])
+    result = Result([{"digests": digests} for digests in answers], {}, {}, [])
+    return verdict(case, load("collectives")(None).measure(case, 0, result))
 
 
 def noise(x, size):
@@ -148,6 +165,13 @@ def check_generation(store):
     fails(generation_verdict(step={"margin": 0.501}), "margin_max_abs")
 
 
+def check_collectives(store):
+    passes(collectives_verdict(lambda digests: None))
+    fails(collectives_verdict(lambda digests: digests.pop("shift")), "wrong_answers 1")
+    fails(collectives_verdict(lambda digests: digests.pop("all_reduce")), "wrong_answers 1")
+    fails(collectives_verdict(lambda digests: digests.update(broadcast=digests["shift"])), "wrong_answers 1")
+
+
 def check_unmeasured(store):
     case = make_case("attention", "attention", LAYOUT, ATTENTION)
     for bound in thresholds_for("attention", "fp32"):
@@ -170,6 +194,7 @@ CHECKS: tuple[Callable[[CheckpointStore], None], ...] = (
     check_nan,
     check_replicas,
     check_generation,
+    check_collectives,
     check_unmeasured,
     check_limits,
 )
@@ -202,6 +227,7 @@ SPOILS: dict[str, list[tuple[Any, str, Any]]] = {
     "replicas always one": [(transformer, "distinct_replicas", lambda case, digests: 1.0)],
     "missing replicas are equal": [(transformer, "distinct_replicas", lambda case, digests: len(set(digests)))],
     "rows only": [(generation, "differences", lambda a, b: 0)],
+    "collectives by name only": [(collectives, "digest", lambda x: 0)],
     "tokens only": [(generation, "wrong_rows", lambda start, steps, draft=True: 0)],
     "shorter is equal": [(generation, "differences", lambda a, b: sum(x != y for x, y in zip(a, b, strict=False)))],
 }

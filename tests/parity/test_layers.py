@@ -1,5 +1,6 @@
 """Layers judged one by one: what a whole transformer hides, and how small an error still is seen."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -107,6 +108,25 @@ def test_an_op_three_percent_too_large_on_one_rank_fails_a_bf16_case():
             found = {reason.split()[0] for reason in judge(wrong.metrics, bounds)}
             assert "layer_gain" in found and "rel_rmse" not in found, (op, found)
             assert wrong.extra["worst_layers"]["layer_gain"].endswith("on rank 1")
+
+
+ALONE = re.compile(r"(time_text_embed|condition_embedder\.time_embedder|time_embedding)\..*|norm_out\.linear|proj_out")
+"""Replicated embeddings that every modulation is made of, and what gives the sample."""
+
+
+@pytest.mark.parametrize("model", ["sd35_tiny", "flux1_tiny", "wan22_tiny", "cogvideox_15_tiny"])
+def test_every_layer_of_a_block_is_observed(model):
+    """A layer that no longer says what it gave is not judged, and no bound would fail for it."""
+    pytest.importorskip("diffusers")
+    case = next(c for c in suite_cases("smoke") if c.model == f"{model}_quiet" and c.dtype == "fp32")
+    with CpuRunner() as runner:
+        kind = runner._kind(case)
+        result = kind.run(case, case.layout, 0)
+        kind.measure(case, 0, result)
+        oracle = kind._modules[kind.key(case, 0, torch.float32)]
+    for rank in result.observed:
+        names = {one.name.partition("@")[0] for one in rank}
+        assert {name for name in oracle if name not in names and not ALONE.fullmatch(name)} == set()
 
 
 def test_every_tiny_transformer_has_its_layers_judged():

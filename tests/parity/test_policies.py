@@ -99,6 +99,7 @@ def test_the_search_knows_a_deadlock():
     threads = program("credit", 2, 3, "K")
     late = [Thread(t.rank, sorted(t.ops, key=lambda op: (op.layer, op.kind != "arrived"))) for t in threads]
     assert explore(late).wrong == "all ranks wait for each other"
+    assert "waits for ever" in simulate(late, {}).wrong
 
 
 def test_the_search_is_bounded():
