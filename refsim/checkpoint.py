@@ -11,6 +11,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from refsim.tensor_file import TensorFile
 
 _STEMS = ("diffusion_pytorch_model", "model")
 """What diffusers and transformers call the file of weights."""
-_DTYPES = ("F64", "F32", "F16", "BF16")
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 Range = tuple[int, int]
 
 
@@ -111,6 +112,14 @@ class Checkpoint:
         return read_object(self._path(file))
 
 
+@dataclass
+class _Taken:
+    """What was taken of a checkpoint so far, in all dtypes."""
+
+    names: set[str] = field(default_factory=set)
+    copied_bytes: int = 0
+
+
 class Weights:
     """A checkpoint as a model consumes it: by name, by shape, by slice; what is left over is an error.
 
@@ -120,18 +129,23 @@ class Weights:
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, *, meta: bool = False) -> None:
-        self._checkpoint, self._dtype, self._meta = checkpoint, dtype, meta
-        self._used: set[str] = set()
+        self.checkpoint, self._dtype, self._meta = checkpoint, dtype, meta
+        self._taken = _Taken()
+
+    @property
+    def copied_bytes(self) -> int:
+        """Return the bytes of what was taken so far that is no view of the file, being converted or padded."""
+        return self._taken.copied_bytes
 
     @property
     def names(self) -> set[str]:
         """Return the names of all tensors in the folder."""
-        return self._checkpoint.names
+        return self.checkpoint.names
 
     def to(self, dtype: torch.dtype) -> Weights:
         """Hand out the same tensors in another dtype (what a model keeps in fp32); what is used counts for both."""
-        other = Weights(self._checkpoint, dtype, meta=self._meta)
-        other._used = self._used
+        other = Weights(self.checkpoint, dtype, meta=self._meta)
+        other._taken = self._taken
         return other
 
     def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> Tensor:
@@ -144,22 +158,24 @@ class Weights:
             UserError: the tensor is missing, has another shape, is not of floating point (8 bits are quantised), or
                 holds NaN or infinity once converted.
         """
-        if name not in self._checkpoint.names:
-            raise UserError(f"checkpoint '{self._checkpoint.folder}' lacks '{name}', which its config asks for.")
-        file = self._checkpoint.file(name)
+        if name not in self.checkpoint.names:
+            raise UserError(f"checkpoint '{self.checkpoint.folder}' lacks '{name}', which its config asks for.")
+        file = self.checkpoint.file(name)
         found, dtype = file.shape(name), file.dtype(name)
         if found != shape:
-            raise UserError(f"'{name}' in checkpoint '{self._checkpoint.folder}' has shape {found}, not {shape}.")
-        if dtype not in _DTYPES:
+            raise UserError(f"'{name}' in checkpoint '{self.checkpoint.folder}' has shape {found}, not {shape}.")
+        if dtype not in _DTYPES.values():
             raise UserError(
-                f"'{name}' in checkpoint '{self._checkpoint.folder}' is {dtype}; weights are one of "
-                f"{', '.join(_DTYPES)}."
+                f"'{name}' in checkpoint '{self.checkpoint.folder}' is {dtype}; weights are one of "
+                f"{', '.join(_DTYPES.values())}."
             )
-        self._used.add(name)
+        self._taken.names.add(name)
         wanted = _wanted(shape, ranges)
+        real = [(min(a, size), min(b, size)) for (a, b), size in zip(wanted, shape, strict=True)]
+        if real != wanted or dtype != _DTYPES.get(self._dtype):
+            self._taken.copied_bytes += math.prod(b - a for a, b in wanted) * self._dtype.itemsize
         if self._meta:
             return torch.empty([b - a for a, b in wanted], dtype=self._dtype, device="meta")
-        real = [(min(a, size), min(b, size)) for (a, b), size in zip(wanted, shape, strict=True)]
         tensor = file[name][tuple(slice(a, b) for a, b in real)].to(self._dtype)
         self._check_finite(name, tensor, [a for a, _ in real])
         missing = [(b - a) - (rb - ra) for (a, b), (ra, rb) in zip(wanted, real, strict=True)]
@@ -173,21 +189,21 @@ class Weights:
         if index is not None:
             place = tuple(start + i for start, i in zip(starts, index, strict=True))
             raise UserError(
-                f"'{name}' in checkpoint '{self._checkpoint.folder}' is not finite at {place} as "
+                f"'{name}' in checkpoint '{self.checkpoint.folder}' is not finite at {place} as "
                 f"{str(self._dtype).removeprefix('torch.')}; weights must be finite numbers of that dtype."
             )
 
     def leave(self, *prefixes: str) -> None:
         """Say that tensors with these prefixes are not needed here (an autoencoder's encoder when decoding)."""
-        self._used |= {name for name in self._checkpoint.names if name.startswith(prefixes)}
+        self._taken.names |= {name for name in self.checkpoint.names if name.startswith(prefixes)}
 
     def finish(self, model: str) -> None:
         """Raise ``UserError`` if the checkpoint holds tensors that the model did not consume."""
-        unused = sorted(self._checkpoint.names - self._used)
+        unused = sorted(self.checkpoint.names - self._taken.names)
         if unused:
             more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
             raise UserError(
-                f"checkpoint '{self._checkpoint.folder}' holds '{unused[0]}'{more}, which {model} with this "
+                f"checkpoint '{self.checkpoint.folder}' holds '{unused[0]}'{more}, which {model} with this "
                 "config.json does not use."
             )
 

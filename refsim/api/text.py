@@ -15,11 +15,13 @@ import torch
 
 from refsim.api.answer import origin
 from refsim.api.inputs import as_file, as_options
+from refsim.api.validate import check_weights_fit
+from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import NotFiniteError, UserError
 from refsim.given import refuse_unreadable
 from refsim.options import RunOptions
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
-from refsim.pipelines.speculative import CACHES, Decoded, Step, load
+from refsim.pipelines.speculative import CACHES, Decoded, Step, build
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.schema import Count, check, read_object, short
@@ -107,7 +109,10 @@ def generate_text(
     options = as_options(options, given)
     _check_request(prompts, request, options, check=check)
     draft = None if request.draft is None else str(request.draft)
-    model, _ = load(Device(options), str(target), draft, torch.float32, meta=True)
+    weights = Weights(Checkpoint(target), options.storage, meta=True)
+    drafter = None if draft is None else Weights(Checkpoint(draft), options.storage, meta=True)
+    model, _ = build(Device(options), weights, drafter)
+    check_weights_fit("decoding", options, weights, *([drafter] if drafter else []))
     vocab_size = model.config.vocab_size
     if unknown := [token for prompt in prompts for token in prompt if not 0 <= token < vocab_size]:
         raise UserError(f"the prompt holds the id {unknown[0]}, but the target knows 0 to {vocab_size - 1}.")

@@ -17,7 +17,9 @@ from refsim.models.registry import load_model, models, spec_of_checkpoint
 from refsim.options import RunOptions
 from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
+from refsim.runtime import launch
 from refsim.runtime.device import Device
+from refsim.runtime.memory import check_fits
 from refsim.schema import Real, is_a
 from refsim.tensor_file import TensorFile
 
@@ -95,7 +97,9 @@ def check_run(
         raise UserError(f"only an {' or '.join(able)} is cut by channel; leave out --vae-parallel.")
     if not options.pad_heads and hasattr(model_config, "num_attention_heads"):
         refuse_uneven_heads(model_config.num_attention_heads, options.parallel)
-    model = load_model(folder, Weights(folder, torch.float32, meta=True), Device(options))
+    weights = Weights(folder, options.storage, meta=True)
+    model = load_model(folder, weights, Device(options))
+    check_weights_fit(folder.class_name, options, weights)
     wanted = spec.model_class.input_shapes(model_config)
     shapes = _check_inputs(inputs, wanted, options.storage)
     batch = named_sizes(wanted, shapes)[BATCH]
@@ -103,6 +107,22 @@ def check_run(
     check_batch(batch, options.parallel.cfg)
     if guidance is not None and batch % 2:
         raise UserError(f"--guidance needs a batch of negative and positive samples, not {batch} sample(s).")
+
+
+def check_weights_fit(what: str, options: RunOptions, *weights: Weights) -> None:
+    """Raise ``UserError`` if the ranks of this machine would convert or pad more weights than it has memory for.
+
+    Args:
+        what: the model, as the sentence names it.
+        weights: as rank 0 took them; those of other ranks have the same sizes. What is a view of the file is not
+            counted: ranks share its pages, and the system takes them back.
+    """
+    ranks = launch.ranks_here(options)
+    check_fits(
+        f"{what} on {ranks} rank(s) in {options.dtype}",
+        {"converted or padded weights": ranks * sum(one.copied_bytes for one in weights)},
+        instead="choose the --dtype of the checkpoint, or a mesh that cuts weights finer (tp)",
+    )
 
 
 def _check_inputs(path: Path, wanted: dict[str, Dims], storage: torch.dtype) -> dict[str, tuple[int, ...]]:

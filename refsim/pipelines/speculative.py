@@ -181,17 +181,21 @@ def expect(true: bool, broken: str) -> None:
         raise InvariantError(f"speculative decoding is out of step: {broken}")
 
 
-def load(device: Device, target: str, draft: str | None, dtype: torch.dtype, *, meta: bool = False):
+def load(device: Device, target: str, draft: str | None, dtype: torch.dtype):
     """Load (target, drafter model or None) from two folders; ``UserError`` if they do not belong together."""
-    folder = Checkpoint(target)
-    model_class, config = find_model(folder, "causal_lm")
-    model = model_class(Weights(folder, dtype, meta=meta), device, config)
+    drafter = None if draft is None else Weights(Checkpoint(draft), dtype)
+    return build(device, Weights(Checkpoint(target), dtype), drafter)
+
+
+def build(device: Device, target: Weights, draft: Weights | None):
+    """Return (target, drafter model or None) with these weights; ``UserError`` if they do not belong together."""
+    model_class, config = find_model(target.checkpoint, "causal_lm")
+    model = model_class(target, device, config)
     if draft is None:
         return model, None
-    other = Checkpoint(draft)
-    draft_class, draft_config = find_model(other, "drafter")
+    draft_class, draft_config = find_model(draft.checkpoint, "drafter")
     check_pair(config, draft_config)
-    return model, draft_class(Weights(other, dtype, meta=meta), device, draft_config)
+    return model, draft_class(draft, device, draft_config)
 
 
 def program(

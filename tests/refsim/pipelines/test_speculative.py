@@ -17,6 +17,7 @@ from refsim.mesh import get_mesh
 from refsim.options import RunOptions
 from refsim.pipelines import speculative
 from refsim.pipelines.speculative import DFlashDrafter, greedy, load, matching_prefix, speculate
+from refsim.runtime import memory
 from refsim.runtime.device import Device
 from tests.refsim.models.tiny_dflash import BLOCK, KEEP, greedy_tokens, make_drafter, make_target, save_drafter, train
 
@@ -161,6 +162,15 @@ def test_requests_that_do_not_fit(pair, changed, said):
     request = TextRequest(**{name: asked.pop(name) for name in ("draft", "cache", "max_new_tokens") if name in asked})
     with pytest.raises(UserError, match=said):
         generate_text(pair.target, asked.pop("prompts"), request, **asked)
+
+
+def test_weights_that_the_machine_cannot_hold_converted(pair, monkeypatch):
+    """Refused with the figure before a rank is started; views of the file's pages take no memory of their own."""
+    monkeypatch.setattr(memory, "total_bytes", lambda: 100_000)
+    request = TextRequest(pair.draft, max_new_tokens=1)
+    with pytest.raises(UserError, match=r"decoding on 2 rank\(s\) in bf16 .* weights [\d.]+ GB.*, or a mesh that cuts"):
+        generate_text(pair.target, [[1]], request, mesh="n300", parallel="tp2", dtype="bf16")
+    assert generate_text(pair.target, [[1]], request, mesh="n300", parallel="tp2") is not None
 
 
 def test_drafter_as_a_target(pair):

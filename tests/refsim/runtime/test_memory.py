@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from refsim.api.images import generate_images
+from refsim.api.model import run
 from refsim.errors import UserError
 from refsim.options import RunOptions
 from refsim.pipelines.hosts.base import Sizes
@@ -50,6 +51,19 @@ def test_a_request_that_no_machine_holds(folder, monkeypatch, changes, named):
     with pytest.raises(UserError, match=rf"{named} [\d.]+ GB.*this machine has [\d.]+ GB") as caught:
         generate_images(folder, replace(REQUEST, **changes), mesh="n150")
     assert_one_sentence(str(caught.value))
+
+
+def test_weights_that_the_machine_cannot_hold_converted(folder, monkeypatch):
+    """A model alone is refused as well; of the dtype of the file its weights are views, and what is next is checked."""
+    monkeypatch.setattr(memory, "total_bytes", lambda: 10_000)
+    where = {"mesh": "n300", "parallel": "sp2"}
+    with pytest.raises(
+        UserError, match=r"on 2 rank\(s\) in bf16 .* weights [\d.]+ GB.*machine has"
+    ) as caught:
+        run(folder / "transformer", inputs={}, dtype="bf16", **where)
+    assert_one_sentence(str(caught.value))
+    with pytest.raises(UserError, match="lacks 'hidden_states'"):
+        run(folder / "transformer", inputs={}, **where)
 
 
 def test_what_fits_is_let_pass(monkeypatch):
