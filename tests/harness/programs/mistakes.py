@@ -13,11 +13,14 @@ ROWS, COLUMNS = (None, 2), (None, 3)
 """A tensor of rank 4 cut along axis 1 of the mesh: by its rows, or by its columns."""
 
 
-def gather(t: Env, x: Any, semaphores: Any, buffer: Any = None, **kwargs: Any) -> Any:
-    options = {"dim": 3, "num_links": 1, "topology": t.linear, "cluster_axis": 1} | kwargs
-    return t.ttnn.experimental.all_gather_async(  # here
-        x, persistent_output_buffer=buffer, multi_device_global_semaphore=semaphores, **options
-    )
+def into(t: Env, semaphores: Any, buffer: Any = None, **more: Any) -> dict[str, Any]:
+    """Arguments of a gather of columns over the line of axis 1, into ``buffer``."""
+    ours = {"persistent_output_buffer": buffer, "multi_device_global_semaphore": semaphores}
+    return {"dim": 3, "num_links": 1, "topology": t.linear, "cluster_axis": 1} | ours | more
+
+
+def gather(t: Env, x: Any, semaphores: Any, buffer: Any = None, **more: Any) -> Any:
+    return t.ttnn.experimental.all_gather_async(x, **into(t, semaphores, buffer, **more))  # here
 
 
 def ring_on_a_line(t: Env, wrong: bool) -> None:
@@ -83,15 +86,7 @@ def one_semaphore_set(t: Env, wrong: bool) -> None:
     buffers = [t.empty(1, 1, 32, 128) for _ in range(3)]
     ttnn.synchronize_device(t.device)
     for i, buffer in enumerate(buffers):
-        y = ttnn.experimental.all_gather_async(  # here
-            x,
-            persistent_output_buffer=buffer,
-            dim=3,
-            multi_device_global_semaphore=sets[0 if wrong else i % 2],
-            num_links=1,
-            topology=t.linear,
-            cluster_axis=1,
-        )
+        y = ttnn.experimental.all_gather_async(x, **into(t, sets[0 if wrong else i % 2], buffer))  # here
         ttnn.to_torch(ttnn.get_device_tensors(ttnn.add(y, 1.0))[0]) if i == 2 else ttnn.add(y, 1.0)
 
 
@@ -106,15 +101,7 @@ def semaphores_of_two_axes(t: Env, wrong: bool) -> None:
     between = gather(t, x, other, buffers[1], dim=2, cluster_axis=0)
     if not wrong:
         ttnn.synchronize_device(t.device)
-    second = ttnn.experimental.all_gather_async(  # here
-        x,
-        persistent_output_buffer=buffers[2],
-        dim=3,
-        multi_device_global_semaphore=mine,
-        num_links=1,
-        topology=t.linear,
-        cluster_axis=1,
-    )
+    second = ttnn.experimental.all_gather_async(x, **into(t, mine, buffers[2]))  # here
     for y in (first, between, second):
         ttnn.to_torch(ttnn.get_device_tensors(y)[0])
 
@@ -128,15 +115,7 @@ def one_buffer(t: Env, wrong: bool) -> None:
     ttnn.synchronize_device(t.device)
     total = t.put(t.rand(1, 1, 32, 128))
     for i in range(3):
-        y = ttnn.experimental.all_gather_async(  # here
-            x,
-            persistent_output_buffer=buffers[0 if wrong else i % 2],
-            dim=3,
-            multi_device_global_semaphore=sets[i % 2],
-            num_links=1,
-            topology=t.linear,
-            cluster_axis=1,
-        )
+        y = ttnn.experimental.all_gather_async(x, **into(t, sets[i % 2], buffers[0 if wrong else i % 2]))  # here
         total = ttnn.add(total, y)
     ttnn.to_torch(ttnn.get_device_tensors(total)[0])
 
@@ -152,15 +131,7 @@ def read_late(t: Env, wrong: bool) -> None:
     early = None if wrong else ttnn.add(first, 1.0)
     second = gather(t, x, sets[1], buffers[1])
     late = ttnn.add(first, 1.0) if wrong else early
-    third = ttnn.experimental.all_gather_async(  # here
-        x,
-        persistent_output_buffer=buffers[0],
-        dim=3,
-        multi_device_global_semaphore=sets[0],
-        num_links=1,
-        topology=t.linear,
-        cluster_axis=1,
-    )
+    third = ttnn.experimental.all_gather_async(x, **into(t, sets[0], buffers[0]))  # here
     for y in (late, second, third):
         ttnn.to_torch(ttnn.get_device_tensors(y)[0])
 
@@ -172,15 +143,7 @@ def buffer_filled_on_the_way(t: Env, wrong: bool) -> None:
     buffer = ttnn.zeros((1, 1, 32, 128), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=t.device)
     if not wrong:
         ttnn.synchronize_device(t.device)
-    y = ttnn.experimental.all_gather_async(  # here
-        x,
-        persistent_output_buffer=buffer,
-        dim=3,
-        multi_device_global_semaphore=t.semaphores(2),
-        num_links=1,
-        topology=t.linear,
-        cluster_axis=1,
-    )
+    y = ttnn.experimental.all_gather_async(x, **into(t, t.semaphores(2), buffer))  # here
     ttnn.to_torch(ttnn.get_device_tensors(y)[0])
 
 
