@@ -76,6 +76,17 @@ def test_the_first_value_with_its_correlation() -> None:
     assert f"PCC {pcc([1.0, -2.0, 3.0, 0.5], [1.0, 2.0, 3.0, 0.5]):.6f} over 4 sampled" in found.sentence
 
 
+def test_values_that_nobody_knows_are_not_called_the_same() -> None:
+    a, b = report(*A), report(*A)
+    b["operations"][1]["outputs"][0]["value"] = None
+    (found,) = diff(a, b).differences
+    assert found.kind == "value" and found.sentence.endswith(": its value is known to A only.")
+    assert diff(b, a).differences[0].sentence.endswith(": its value is known to B only.")
+    found = diff(b, copy.deepcopy(b))
+    assert found.same and found.as_json()["unknown"] == 1
+    assert found.text().endswith("; 1 results are known to neither run and were not compared.")
+
+
 def test_rounding_passes_with_a_tolerance_only() -> None:
     b = report(*A)
     b["operations"][1]["outputs"][0]["value"] = value("other", [1.001, -2.0, 3.0, 0.5])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tests.harness.conftest import HAS_TTNN, REASON
 
 BANKS = 12
 TILE_BYTES = 2048
@@ -34,6 +37,17 @@ def test_peak_inside_an_operation(measured: dict[str, Any]) -> None:
     first = peak["live"][0]
     assert (first["op"], first["shape"], first["dtype"], first["count"]) == ("ttnn.linear", [512, 1024], "BFLOAT16", 2)
     assert sum(owner["bytes_per_bank"] for owner in peak["live"]) == peak["bytes_per_bank"]
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+def test_l1_is_never_less_than_its_tensors() -> None:
+    """Also where ttnn does not tell the circular buffers of the only program, or none was run."""
+    from tt_impl.harness import memory
+
+    meter: Any = SimpleNamespace(levels=[], history=[], launches=[SimpleNamespace(layout=None, event=0)])
+    peak = {"bytes_per_bank": 4096, "bytes": 8192, "event": 0, "op": "ttnn.add", "where": "a.py:1", "live": []}
+    place = {"event": 0, "op": "ttnn.add", "where": "a.py:1"}
+    assert memory._with_programs(meter, 0, peak) == {"bytes": 4096, "cb_bytes": 0} | place
 
 
 def test_what_is_left_at_the_end(measured: dict[str, Any]) -> None:

@@ -201,3 +201,15 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "--ttnn-mock=t4k", files=("test_values.py",))
     assert not (tmp_path / "log.json").exists()  # nor the verdicts of an earlier run
     assert ran.code == 4 and "mesh 't4k' does not exist; choose one of n150" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--ttnn-report=no/where", "ERROR: --ttnn-report 'no/where' is no folder and lies in none"),
+        ("--ttnn-mock-sample=-1", "ERROR: --ttnn-mock-sample -1 is no number of cases; 0 takes all."),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_told_before_tests_run(tmp_path: Path, option: str, sentence: str) -> None:
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", option, files=("test_values.py",))
+    assert ran.code == 4 and sentence in ran.out and "Traceback" not in ran.out and ran.verdicts == {}

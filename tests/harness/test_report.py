@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import sqlite3
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,8 @@ from refsim.errors import UserError
 from refsim.timing import device_ops
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.suites import run_suite
-from tt_impl.harness import report_index, report_text
+from tt_impl.harness import report_index, report_text, summary
+from tt_impl.harness.verdicts import Verdict
 
 REPORTS = "reports"
 
@@ -194,9 +196,41 @@ def test_plugin_writes_a_report_for_every_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
-def test_a_report_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     from tt_impl.harness import report
 
     (tmp_path / "taken").write_text("a file where the folder should be")
-    with pytest.warns(UserWarning, match="no report of program was written: "):
-        report.try_to_write(tmp_path / "taken", "program", cast("Any", None), [])
+    said = report.try_to_write(tmp_path / "taken", "program", cast("Any", None), [])["unreported"]
+    assert re.match(r"UserError: --ttnn-report '.*/taken' is no folder", said)
+    found = [Verdict(name, "passed", "own", unreported=said) for name in "ab"]
+    assert "2 tests have no report, although it was asked for:" in summary.lines(found)
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+def test_two_tests_never_share_a_report(tmp_path: Path) -> None:
+    """Names that are equal as files, or are cut to the same one, get files of their own, the same in every run."""
+    from tt_impl.harness.report import _stem
+
+    long = "test_x.py::test_a[" + "-".join(str(i) for i in range(120)) + "]"
+    names = [
+        "a.py::test[1-(2,4)]",
+        "a.py::test[1-(2, 4)]",
+        long.replace("40-41", "4041"),
+        long.replace("42-43", "4243"),
+    ]
+    for _ in range(2):
+        for name in names:
+            stem = _stem(tmp_path, name)
+            (tmp_path / f"{stem}.json").write_text(json.dumps({"schema": 1, "name": name, "meshes": []}))
+    assert len({_stem(tmp_path, name) for name in names}) == len(names) == len(list(tmp_path.iterdir()))
+
+
+def test_the_index_of_a_run_has_its_programs_only(measured: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("costs", "holes"):
+        shutil.copy(path_of(measured, name), tmp_path)
+    report_index.index(tmp_path, [path_of(measured, "costs").name])
+    (row,) = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))["programs"]
+    assert row["name"] == "tests/x.py::costs[t3k]" and row["unknown_layouts"] == 0
+    shown = report_text.index([row | {"unknown_layouts": 2}])
+    assert f"| at least {row['l1_peak_bytes'] / 1024:.1f} |" in shown
+    assert "at least" not in (tmp_path / "index.md").read_text(encoding="utf-8")

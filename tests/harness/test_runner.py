@@ -27,6 +27,11 @@ x = ttnn.from_torch(value, dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT, device=m
 y = ttnn.add(x, beside.ONE)
 if "crash" in asked:
     ctypes.string_at(0)
+if "caught" in asked:
+    try:
+        ttnn.register_python_operation(name="ttnn.script_unknown")(lambda tensor: tensor)(y)
+    except Exception:
+        pass
 if "exit" in asked:
     sys.exit(3)
 if "refuse" in asked:
@@ -94,6 +99,11 @@ def test_failures_and_exit_codes(script: Path) -> None:
     assert refused.returncode == 1
     assert "TT_FATAL: The width of the first tensor must be equal" in refused.stderr
     assert "tt_impl" not in refused.stderr  # the traceback ends with the script's line
+    assert "backtrace" not in refused.stderr and ".so" not in refused.stderr
+    caught = run(script.parent, "script.py", "caught")
+    assert caught.returncode == 1 and "right" in caught.stdout
+    assert "failed: caught an error by which the mock said that it knows no value" in caught.stderr
+    assert "ttnn.script_unknown has no shadow rule." in caught.stderr
     ended = run(script.parent, "--json", "script.py", "exit")
     assert ended.returncode == 1 and json.loads(ended.stdout)["message"] == "the program ended itself with 3."
 
@@ -105,6 +115,7 @@ def test_failures_and_exit_codes(script: Path) -> None:
         (("nowhere.py",), "there is no script 'nowhere.py'; give a Python file, -m MODULE, or - for stdin."),
         (("--mesh", "t4k", "-m", "script"), "mesh 't4k' does not exist; choose one of n150"),
         (("--mesh", "auto", "-m", "script"), "a program asks for no mesh by itself"),
+        (("--report", "no/where", "-m", "script"), "--report 'no/where' is no folder and lies in none"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tt_impl.harness import verdicts
+from tt_impl.harness import plugin, verdicts
 from tt_impl.harness.summary import Summary, lines, read
 
 WANTED = {
@@ -119,3 +120,15 @@ def test_nothing_is_missed_where_nothing_was_to_run(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(pytest.UsageError, match=r"^--ttnn-mock-json .*/no/log.json: No such file or directory\.$"):
         Summary(config(tmp_path / "no" / "log.json"))
+
+
+def test_older_verdicts_go_but_nothing_else(tmp_path: Path) -> None:
+    older, link, pipe = (tmp_path / name for name in ("older.json", "link.json", "pipe"))
+    older.write_text("{}\n")
+    link.symlink_to(older)
+    os.mkfifo(pipe)
+    for path in (link, pipe, tmp_path, tmp_path / "nowhere"):
+        plugin._forget(path)
+    assert link.is_symlink() and older.exists() and pipe.is_fifo() and tmp_path.is_dir()
+    plugin._forget(older)
+    assert not older.exists()

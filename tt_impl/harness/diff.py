@@ -55,11 +55,15 @@ class Difference:
 
 @dataclass
 class Diff:
-    """What differs, the first of every kind; ``only_a`` and ``only_b`` are all calls without a partner."""
+    """What differs, the first of every kind; ``only_a`` and ``only_b`` are all calls without a partner.
+
+    ``unknown``: results whose values neither run knows, so that they were not compared.
+    """
 
     differences: list[Difference] = field(default_factory=list)
     only_a: list[dict[str, Any]] = field(default_factory=list)
     only_b: list[dict[str, Any]] = field(default_factory=list)
+    unknown: int = 0
     predicted_ns: tuple[float, float] = (0.0, 0.0)
 
     @property
@@ -68,13 +72,14 @@ class Diff:
 
     def as_json(self) -> dict[str, Any]:
         """``same``, ``differences`` (``kind``, ``sentence``, ``a``, ``b``: ``number``, ``op``, ``where``), ``only_a``,
-        ``only_b``, ``predicted_ns``.
+        ``only_b``, ``unknown``, ``predicted_ns``.
         """
         return {
             "same": self.same,
             "differences": [d.as_json() for d in self.differences],
             "only_a": self.only_a,
             "only_b": self.only_b,
+            "unknown": self.unknown,
             "predicted_ns": list(self.predicted_ns),
         }
 
@@ -82,6 +87,8 @@ class Diff:
         """Lines for people."""
         a, b = (f"{ns / 1000:.1f}" for ns in self.predicted_ns)
         head = f"predicted {a} us -> {b} us"
+        if self.unknown:
+            head += f"; {self.unknown} results are known to neither run and were not compared"
         if self.same:
             return f"the same; {head}."
         lines = [f"different; {head}."] + [f"  first {d.kind}: {d.sentence}" for d in self.differences]
@@ -102,6 +109,8 @@ def diff(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance = Tolerance(
             only.append(_call(left or right))
             first.setdefault("operation", _unpaired(left, right))
             continue
+        pairs = zip(left["outputs"], right["outputs"], strict=False)
+        found.unknown += sum(a["value"] is None and b["value"] is None for a, b in pairs)
         for difference in _of_pair(left, right, tolerance):
             first.setdefault(difference.kind, difference)
     for difference in (*_collectives(a, b), *_memory(a, b, tolerance), *_time(a, b, tolerance)):
@@ -172,8 +181,10 @@ def _of_pair(left: Operation, right: Operation, tolerance: Tolerance) -> Iterato
 
 
 def _values(a: dict[str, Any] | None, b: dict[str, Any] | None, tolerance: Tolerance) -> str | None:
-    """How two results differ; None if they do not, or if one of them is not known."""
-    if a is None or b is None or a["digest"] == b["digest"]:
+    """How two results differ; None if they do not, or if both are unknown."""
+    if a is None or b is None:
+        return None if a is b else f"its value is known to {'B' if a is None else 'A'} only"
+    if a["digest"] == b["digest"]:
         return None
     found = pcc(a["sample"], b["sample"])
     if a["nan"] != b["nan"]:

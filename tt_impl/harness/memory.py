@@ -80,7 +80,7 @@ def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str,
             "fragmentation": _fragmentation(levels),
         }
     if "L1" in found:
-        found["L1"]["with_programs"] = _with_programs(meter, mesh)
+        found["L1"]["with_programs"] = _with_programs(meter, mesh, found["L1"]["peak"])
     return found
 
 
@@ -150,9 +150,13 @@ def _fragmentation(levels: list[Level]) -> dict[str, Any]:
     }
 
 
-def _with_programs(meter: Meter, mesh: int) -> dict[str, Any]:
-    """The highest sum of what tensors take of a core and the circular buffers of the program that runs beside them."""
-    highest, level = {"bytes": 0, "cb_bytes": 0, "event": None, "op": "", "where": ""}, 0
+def _with_programs(meter: Meter, mesh: int, peak: dict[str, Any]) -> dict[str, Any]:
+    """The highest sum of what tensors take of a core and the circular buffers of the program that runs beside them.
+
+    No less than the peak of the tensors alone, also where ttnn would not tell a program's circular buffers.
+    """
+    place_of_peak = {name: peak[name] for name in ("event", "op", "where")}
+    highest, level = {"bytes": peak["bytes_per_bank"], "cb_bytes": 0} | place_of_peak, 0
     during: dict[int, int] = {}
     starts = {level_.event for level_ in meter.levels if level_.mesh == mesh}
     changes = [(event, sign * held.bytes) for sign, event, held in meter.history if _is_l1(held, mesh)]

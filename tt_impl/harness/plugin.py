@@ -31,10 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="let ttnn's golden functions answer operations that have no rule: circular evidence, counted apart",
     )
-    group.addoption(
-        "--ttnn-mock-sample", type=_count, default=0, metavar="N", help="at most N cases of a test function"
-    )
-    group.addoption("--ttnn-mock-cases", type=_count, default=0, metavar="N", help="at most N cases in all")
+    group.addoption("--ttnn-mock-sample", type=int, default=0, metavar="N", help="at most N cases of a test function")
+    group.addoption("--ttnn-mock-cases", type=int, default=0, metavar="N", help="at most N cases in all")
     group.addoption("--ttnn-mock-seed", default="0", metavar="TEXT", help="another seed draws another sample")
     group.addoption(
         "--ttnn-mock-isolate",
@@ -53,27 +51,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--ttnn-report", metavar="DIR", help="write what each test used: memory, collectives, time")
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare the mock: some suites ask ttnn for the architecture while their options are added."""
     options = early_config.known_args_namespace
     if getattr(options, "ttnn_mock", None):
+        from refsim import output
         from refsim.errors import UserError
         from tt_impl.harness import machine
 
         if options.ttnn_mock_json and "PYTEST_XDIST_WORKER" not in os.environ:
-            Path(options.ttnn_mock_json).unlink(missing_ok=True)  # a run that comes to nothing leaves no older verdicts
+            _forget(Path(options.ttnn_mock_json))
+        for option in ("ttnn_mock_sample", "ttnn_mock_cases"):
+            if (count := getattr(options, option)) < 0:
+                raise pytest.UsageError(f"--{option.replace('_', '-')} {count} is no number of cases; 0 takes all.")
         try:
+            if options.ttnn_report:
+                output.check_folder(Path(options.ttnn_report), "--ttnn-report")
             machine.prepare(options.ttnn_mock)
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _forget(verdicts: Path) -> None:
+    """Remove an older run's verdicts, so that a run that comes to nothing leaves none; never a device or a link."""
+    try:
+        if verdicts.is_file() and not verdicts.is_symlink():
+            verdicts.unlink()
+    except OSError as error:
+        raise pytest.UsageError(f"--ttnn-mock-json {verdicts}: {error.strerror}.") from error
 
 
 def pytest_configure(config: pytest.Config) -> None:

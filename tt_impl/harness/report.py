@@ -7,9 +7,9 @@ open in ttnn-visualizer). Times are predicted, and every file says so; memory is
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -42,7 +42,7 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[Fi
     output.check_folder(folder, OPTION)
     folder.mkdir(exist_ok=True)
     report = content(session, name, findings)
-    path = folder / f"{file_name(name)}.json"
+    path = folder / f"{_stem(folder, name)}.json"
     predictions = cost.predict(session.meter)
     output.write(path, (json.dumps(report, allow_nan=False) + "\n").encode(), OPTION)
     for suffix, text in (
@@ -55,18 +55,33 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[Fi
     return path
 
 
-def try_to_write(folder: str | Path, name: str, session: Session, findings: Sequence[Finding]) -> None:
-    """:func:`write` beside a verdict: a report that cannot be written is a warning, the verdict stands."""
+def try_to_write(folder: str | Path, name: str, session: Session, findings: Sequence[Finding]) -> dict[str, str]:
+    """:func:`write` beside a verdict, which stands whatever becomes of the report.
+
+    Returns:
+        ``report``, the name of its JSON, or ``unreported``, why there is none; the closing summary counts these.
+    """
     try:
-        write(folder, name, session, findings)
+        return {"report": write(folder, name, session, findings).name}
     except Exception as error:
-        warnings.warn(f"no report of {name} was written: {type(error).__name__}: {error}", stacklevel=2)
+        return {"unreported": f"{type(error).__name__}: {error}"}
 
 
 def file_name(name: str) -> str:
     """``name`` as a file may be called, not longer than file systems allow."""
     short = re.sub(r"[^\w.=-]+", "_", name).strip("_") or "program"
     return short if len(short) <= 180 else f"{short[:80]}..{short[-98:]}"
+
+
+def _stem(folder: Path, name: str) -> str:
+    """:func:`file_name`, and a digest of ``name`` where another one's report has that name already."""
+    stem = file_name(name)
+    path, begin = folder / f"{stem}.json", json.dumps({"schema": SCHEMA, "name": name}).removesuffix("}")
+    if not path.exists():
+        return stem
+    with path.open(encoding="utf-8") as file:
+        same = file.read(len(begin)) == begin
+    return stem if same else f"{stem}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def content(session: Session, name: str = "", findings: Sequence[Finding] | None = None) -> dict[str, Any]:

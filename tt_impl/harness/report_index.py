@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tt_impl.harness import report_text
 
 SCHEMA = 1
 OPTION = "--ttnn-report"
+"""Of pytest; of ``refsim ttnn run`` it is ``--report``."""
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -30,16 +32,18 @@ def load(path: str | Path) -> dict[str, Any]:
     return report
 
 
-def index(folder: str | Path) -> Path:
-    """Write ``index.json`` and ``index.md`` over all reports of a folder, in order of name; return the latter's path.
+def index(folder: str | Path, files: Iterable[str] | None = None) -> Path:
+    """Write ``index.json`` and ``index.md`` over reports of a folder, in order of name; return the latter's path.
+
+    ``files``: names of the reports' JSON, those of one run; without it all that lie there.
 
     ``index.json``: ``schema``, and ``programs`` with ``name``, ``file``, ``operations``, ``collectives``, ``ns`` (low,
     predicted, high), ``unpriced``, ``dram_peak_bytes`` and ``l1_peak_bytes`` (of a device; of a core), ``findings``
-    by kind, ``fallbacks``.
+    by kind, ``fallbacks``, ``unknown_layouts`` (programs of whose circular buffers ttnn told nothing).
     """
     folder = Path(folder)
     rows = []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*.json") if files is None else {folder / name for name in files}):
         if path.name == "index.json" or path.name.endswith(".trace.json"):
             continue
         rows.append(_row(path, load(path)))
@@ -61,4 +65,5 @@ def _row(path: Path, report: dict[str, Any]) -> dict[str, Any]:
         "l1_peak_bytes": max((m["L1"]["with_programs"]["bytes"] for m in meshes if "L1" in m), default=0),
         "findings": dict(Counter(finding["kind"] for finding in report["findings"])),
         "fallbacks": sum(report["fallbacks"].values()),
+        "unknown_layouts": report["memory"]["unknown_layouts"],
     }

@@ -108,13 +108,14 @@ def _collectives(report: dict[str, Any]) -> list[str]:
 
 
 def index(rows: list[dict[str, Any]]) -> str:
-    """All programs of a folder in one table."""
+    """Programs in one table."""
     heads = ("program", "ops", "collectives", "predicted us", "range", "unpriced", "DRAM MiB", "L1 KiB", "findings")
     shown = [
         (
             f"[{row['name']}]({row['file'].removesuffix('.json')}.md)", row["operations"], row["collectives"],
             _us(row["ns"][1]), f"{_us(row['ns'][0])} to {_us(row['ns'][2])}", row["unpriced"],
-            f"{row['dram_peak_bytes'] / _MIB:.2f}", _kib(row["l1_peak_bytes"]),
+            f"{row['dram_peak_bytes'] / _MIB:.2f}",
+            "at least " * bool(row["unknown_layouts"]) + _kib(row["l1_peak_bytes"]),
             ", ".join(f"{kind} x{count}" for kind, count in row["findings"].items()) or "-",
         )
         for row in rows

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tt_impl
+from refsim import output
 from refsim.errors import UserError
 from refsim.given import refuse_unreadable
 from tt_impl.harness import machine, verdicts
@@ -77,11 +78,13 @@ def run(program: Program, options: Options) -> Verdict:
     """Run ``program``; whatever happens to its process is the verdict.
 
     Raises:
-        UserError: no such script or mesh, or ttnn is not installed.
+        UserError: no such script or mesh, no place for the report, or ttnn is not installed.
     """
     program.check()
     if options.mesh == AUTO:
         raise UserError("a program asks for no mesh by itself; name one of `refsim meshes`.")
+    if options.report is not None:
+        output.check_folder(options.report, "--report")
     machine.prepare(options.mesh)
 
     from tt_impl.harness.isolation import Child, Ended  # which imports ttnn
@@ -148,6 +151,7 @@ def _ended_itself(verdict: Verdict, code: Any) -> None:
 
 def _failed(verdict: Verdict, error: BaseException) -> None:
     verdict.outcome = "failed"
+    verdicts.shorten(error)
     verdict.category, verdict.op, verdict.message = verdicts.failed(error)
     verdict.missing = verdict.op if verdict.category == verdicts.RULE else ""
     _show(error)

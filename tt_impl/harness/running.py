@@ -88,7 +88,7 @@ class Runner:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Any:
         """Note on each report what the test's phase showed; see :func:`tt_impl.harness.verdicts.combined`."""
         if self.session is not None and call.excinfo is not None and not self.config.getoption("fulltrace"):
-            _shorten(call.excinfo)
+            verdicts.shorten(call.excinfo.value)
         outcome = yield
         if self.session is not None:
             report = outcome.get_result()
@@ -119,21 +119,22 @@ class Runner:
         with watched(self.fallback, folder is not None, self.last.note, self._earlier) as self.session:
             try:
                 reports = runtestprotocol(item, log=False, nextitem=nextitem)
-                reports[-1].ttnn_mock["findings"] = self._checked(item, self.session)
+                reports[-1].ttnn_mock |= self._checked(item, self.session)
                 return reports
             finally:
                 self._earlier = self.session if nextitem is not None and _outlives(item) else None
                 self.session = None
 
-    def _checked(self, item: pytest.Item, session: Session) -> list[str]:
-        """What is wrong with a test's program, whatever its asserts say; notes are left to its report."""
+    def _checked(self, item: pytest.Item, session: Session) -> dict[str, Any]:
+        """What is wrong with a test's program, whatever its asserts say, and its report; notes are left to that."""
         found = find(session.log)
+        facts: dict[str, Any] = {"findings": [str(finding) for finding in found if finding.severity == ERROR]}
         folder = self.config.getoption("ttnn_report")
         if folder and session.log.events:
             from tt_impl.harness import report
 
-            report.try_to_write(folder, item.nodeid, session, found)
-        return [str(finding) for finding in found if finding.severity == ERROR]
+            facts |= report.try_to_write(folder, item.nodeid, session, found)
+        return facts
 
     def _group(self, item: pytest.Item | None) -> tuple | None:
         """Tests with equal ones share a child."""
@@ -237,13 +238,6 @@ def _outlives(item: pytest.Item) -> bool:
     fixtures = [found for all in item._fixtureinfo.name2fixturedefs.values() for found in all]
     results = [found.cached_result for found in fixtures if found.scope != "function" and found.cached_result]
     return any(not isinstance(result[0], str | bytes | int | float | None) for result in results)
-
-
-def _shorten(excinfo: pytest.ExceptionInfo) -> None:
-    """Leave out the C++ stack that ttnn adds to its messages."""
-    error = excinfo.value
-    if isinstance(error, RuntimeError) and error.args and isinstance(error.args[0], str):
-        error.args = (error.args[0].partition("backtrace:")[0].rstrip(), *error.args[1:])
 
 
 def _fail_for_what_was_caught(report: pytest.TestReport, errors: list[str]) -> None:

@@ -89,10 +89,12 @@ class Summary:
         terminalreporter.write_sep("=", f"ttnn mock {self.mesh}")
         for line in lines(self.verdicts):
             terminalreporter.write_line(line)
-        if self.reports is not None and Path(self.reports).is_dir():
+        written = [verdict.report for verdict in self.verdicts if verdict.report]
+        if self.reports is not None and written:
             from tt_impl.harness import report_index
 
-            terminalreporter.write_line(f"memory, collectives and predicted times: {report_index.index(self.reports)}")
+            place = report_index.index(self.reports, written)
+            terminalreporter.write_line(f"memory, collectives and predicted times: {place}")
 
     def pytest_unconfigure(self) -> None:
         if self._file is not None:
@@ -128,11 +130,14 @@ def lines(found: Iterable[Verdict]) -> list[str]:
 
 
 def _beside(found: list[Verdict]) -> list[str]:
-    """What is told of tests whatever their category: what was only emulated, and findings."""
+    """What is told of tests whatever their category: what was only emulated, reports that are missing, findings."""
     text = []
     if emulated := Counter(name for verdict in found for name in verdict.emulated):
         names = ", ".join(f"{name} {count}" for name, count in emulated.most_common(_SHOWN))
         text.append(f"emulated, so that values only resemble the device's, in tests: {names}")
+    if missing := Counter(verdict.unreported for verdict in found if verdict.unreported):
+        text.append(f"{missing.total()} tests have no report, although it was asked for:")
+        text += [f"{count:12d}  {reason[:160]}" for reason, count in missing.most_common(_SHOWN)]
     rows = [(verdict.id, finding) for verdict in found for finding in verdict.findings]
     if rows:
         text.append(f"{len(rows)} findings of the checks of collectives and memory:")

@@ -63,6 +63,8 @@ class Verdict:
         missing: it, where it has no rule.
         message: the first sentence of what went wrong.
         where: ``file:line`` of the suite's own code where it did.
+        report: file of its report, in the folder of reports.
+        unreported: why it has none although one was asked for.
         findings: errors that :mod:`tt_impl.harness.findings` names: line, kind and sentence; of a script notes, too.
     """
 
@@ -79,6 +81,8 @@ class Verdict:
     message: str = ""
     where: str = ""
     findings: list[str] = field(default_factory=list)
+    report: str = ""
+    unreported: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -132,6 +136,12 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or found.__context__
 
 
+def shorten(error: BaseException) -> None:
+    """Leave out the C++ stack that ttnn adds to its messages."""
+    if isinstance(error, RuntimeError) and error.args and isinstance(error.args[0], str):
+        error.args = (error.args[0].partition("backtrace:")[0].rstrip(), *error.args[1:])
+
+
 def first_words(text: str) -> str:
     """ttnn's text without place and backtrace, on one line, cut to a readable length."""
     text = text.partition("backtrace:")[0]
@@ -154,6 +164,7 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
         setattr(verdict, name, last.get(name) or decisive.get(name) or getattr(verdict, name))
     for name in ("op", "missing", "message", "where"):
         setattr(verdict, name, decisive.get(name, ""))
+    verdict.report, verdict.unreported = last.get("report", ""), last.get("unreported", "")
     return verdict
 
 
