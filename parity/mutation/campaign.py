@@ -126,12 +126,12 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
     started = time.monotonic()
     with tree.changed(mutation.file, mutation.applied(source)):
         ended = child.call(JUDGE, arguments, tree.root, limit_s=limit_s, hear=heard)
-    found = heard.outcome(ended, mutation.file)
-    if not found.certain:
-        again = arguments | {"ids": [found.by or cases[0].case]}
-        found = found.against(_failure(again, tree, limit_s))
+    became = heard.outcome(ended, mutation.file)
+    if not became.certain:
+        again = arguments | {"ids": [became.by or cases[0].case]}
+        became = became.against(_failure(again, tree, limit_s))
     seconds = time.monotonic() - started
-    return Tried(mutation, diff, found.verdict, found.by, found.reason, heard.ran, len(cases), seconds, found.how)
+    return Tried(mutation, diff, became.verdict, became.by, became.reason, heard.ran, len(cases), seconds, became.how)
 
 
 def _failure(arguments: dict[str, Any], tree: Tree, limit_s: float) -> str:

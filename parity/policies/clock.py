@@ -101,9 +101,9 @@ def simulate(threads: Program, stalls: dict[tuple[int, int], float], clock: Cloc
                 at[thread] += 1
                 moved = True
     found = sorted([*_overwritten(run), *_too_early(run)])
-    for thread, done, end in zip(threads, at, now, strict=True):
-        if done < len(thread.ops):
-            found.append((end, f"{thread}'s {thread.ops[done]} waits for ever"))
+    for stopped, done, end in zip(threads, at, now, strict=True):
+        if done < len(stopped.ops):
+            found.append((end, f"{stopped}'s {stopped.ops[done]} waits for ever"))
     return Simulated(found[0][1] if found else "", sorted(run.lines))
 
 

@@ -10,6 +10,7 @@ from parity import layers, perturbation, sensitivity
 from parity.cases import Layout, ModelShape, make_case
 from parity.cpu_runner import CpuRunner
 from parity.kinds import thresholds_for
+from parity.kinds.transformer import Transformer
 from parity.suites import suite_cases
 from parity.thresholds import judge
 from refsim.errors import InvariantError, UserError
@@ -121,6 +122,7 @@ def test_every_layer_of_a_block_is_observed(model):
     case = next(c for c in suite_cases("smoke") if c.model == f"{model}_quiet" and c.dtype == "fp32")
     with CpuRunner() as runner:
         kind = runner._kind(case)
+        assert isinstance(kind, Transformer)
         result = kind.run(case, case.layout, 0)
         kind.measure(case, 0, result)
         oracle = kind._modules[kind.key(case, 0, torch.float32)]
