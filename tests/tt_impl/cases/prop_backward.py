@@ -115,7 +115,7 @@ POSITIONAL: dict[str, tuple[Formula, Range, tuple]] = {
     "polygamma": (lambda x, n: _slope(lambda y: torch.polygamma(1, y), x), (1.0, 5.0), (1,)),
     "pow": (lambda x, exponent: exponent * x ** (exponent - 1), POSITIVE, (2.5,)),
     "rdiv": (lambda x, number: -number / (x * x), POSITIVE, (3.0,)),
-    "rpow": (lambda x, exponent: exponent**x * math.log(exponent), WIDE, (2.5,)),
+    "rpow": (lambda x, exponent: exponent * x ** (exponent - 1), POSITIVE, (2.5,)),  # sic: of x ** exponent
     "threshold": (lambda x, threshold, value: (x > threshold).double(), WIDE, (0.7, 9.0)),
 }
 
@@ -206,12 +206,34 @@ def of_more(t: Env) -> None:
     only = [x for x in ttnn.mul_bw(g, on_a, on_b, are_required_outputs=[False, True]) if x is not None]
     assert len(only) == 1
     t.check(only[0], grad * a)
-    t.check(ttnn.fill_bw(g, on_a)[0], torch.full_like(grad, grad.sum().item()))
+    t.check(ttnn.fill_bw(g, on_a)[0], torch.zeros_like(grad))
     t.check(ttnn.assign_bw(g, on_a)[0], grad)
+    for out in ttnn.assign_bw(g, on_a, on_b):
+        t.check(out, grad)
     shared = ttnn.bias_gelu_bw(g, on_a, on_b, variant=ttnn.GeluVariant.Accurate)
     slope = _normal((a + b).double()) + (a + b) * _density((a + b).double())
     for out in shared:
         t.check(out, (grad * slope).float(), ulps=2.0)
+
+
+def at_edges(t: Env) -> None:
+    """Where a derivative jumps, and where ttnn gives another one than mathematics, as its golden functions say."""
+    ttnn, inf, nan = t.ttnn, float("inf"), float("nan")
+    x = t.put(torch.tensor([[-2.0, -1.0, 0.0, 1.0, 6.0]]))
+    grad = t.put(torch.full((1, 5), 2.0))
+    slope = 2 * 1.0507 * 1.67326
+    for out, wanted in (
+        (ttnn.relu6_bw(grad, x), (0.0, 0.0, 0.0, 2.0, 0.0)),
+        (ttnn.hardtanh_bw(grad, x, min=-1.0, max=1.0), (0.0, 0.0, 2.0, 0.0, 0.0)),
+        (ttnn.clamp_bw(grad, x, -1.0, 1.0), (0.0, 2.0, 2.0, 2.0, 0.0)),
+        (ttnn.leaky_relu_bw(grad, x, negative_slope=0.5), (1.0, 1.0, 1.0, 2.0, 2.0)),
+        (ttnn.selu_bw(grad, x), (slope * math.exp(-2), slope * math.exp(-1), slope, 2.1014, 2.1014)),
+        (ttnn.pow_bw(grad, x, 2.0), (inf, inf, 0.0, 4.0, 24.0)),
+        (ttnn.pow_bw(grad, x, 0.0), (0.0,) * 5),
+        (ttnn.rpow_bw(grad, x, 2.0), (nan, nan, 0.0, 4.0, 24.0)),
+        (ttnn.rpow_bw(grad, x, 0.0), (0.0,) * 5),
+    ):
+        t.check(out[0], torch.tensor([wanted]))
 
 
 def of_shapes(t: Env) -> None:

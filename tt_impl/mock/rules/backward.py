@@ -18,22 +18,25 @@ from tt_impl.mock.rules.registry import per_device
 
 PLAIN = (
     "abs acos acosh asin asinh atan atanh ceil celu clamp clip cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
-    "expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 leaky_relu lgamma log log10 log1p log2 "
-    "log_sigmoid logit multigammaln neg rad2deg rdiv reciprocal relu relu6 round rpow rsqrt selu sigmoid sign "
+    "expm1 floor frac gelu hardshrink hardsigmoid hardswish i0 lgamma log log10 log1p log2 "
+    "log_sigmoid logit multigammaln neg rad2deg rdiv reciprocal relu round rsqrt sigmoid sign "
     "silu sin sinh softplus softshrink softsign sqrt square tan tanhshrink threshold trunc"
 ).split()
 """Operations of one tensor whose gradient is that of the function in ``UNARY``."""
 
-OF_TWO = "atan2 div fmod hypot ldexp logaddexp logaddexp2 pow remainder rsub squared_difference xlogy".split()
+OF_TWO = "atan2 div fmod hypot ldexp logaddexp logaddexp2 remainder rsub squared_difference xlogy".split()
 """Operations of two operands whose gradient is that of the function in ``BINARY``."""
-
-DEFAULTS: dict[str, dict[str, Any]] = {"leaky_relu": {"negative_slope": 0.01}}
 
 
 def _tanh(x: Tensor) -> Tensor:
     """Without a difference of nearly equal numbers in its derivative, 4 sigmoid(-2|x|) (1 - sigmoid(-2|x|))."""
     far = 2 * torch.sigmoid(-2 * torch.where(x < 0, -x, x))
     return torch.where(x < 0, far - 1, 1 - far)
+
+
+def _selu(x: Tensor) -> Tensor:
+    """With ttnn's constants; at zero the slope is that of negative numbers."""
+    return 1.0507 * torch.where(x > 0, x, 1.67326 * torch.expm1(x.clamp(max=0)))
 
 
 FORWARD: dict[str, Callable[..., Tensor]] = {
@@ -43,10 +46,11 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
     "addalpha": lambda a, b, alpha=1.0: a + alpha * b,
     "addcdiv": lambda a, b, c, value: a + value * b / c,
     "addcmul": lambda a, b, c, value: a + value * b * c,
-    "assign": lambda a, *_copied: a * 1,
+    "assign": lambda a, b=None: a * 1 if b is None else a + b,  # ttnn gives the same gradient to both
     "concat": lambda a, b, dim=0: torch.cat((a, b), dim),
     "div_no_nan": lambda a, b: a * 0 if b == 0 else a / b,
-    "hardtanh": lambda x, min=-1.0, max=1.0: x.clamp(min, max),
+    "hardtanh": lambda x, min=-1.0, max=1.0: F.hardtanh(x, min, max),
+    "leaky_relu": F.leaky_relu,
     "lerp": lambda a, b, weight: a + weight * (b - a),
     "logiteps": lambda x, eps=0.0: torch.logit(x, eps),
     "max": torch.maximum,
@@ -54,7 +58,9 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
     "mul": lambda a, b: a * b,
     "polygamma": lambda x, n: torch.polygamma(n, x),
     "prod": lambda x, dim=None: x.prod() if dim is None else x.prod(dim, keepdim=True),
+    "relu6": F.relu6,
     "repeat": lambda x, shape: x.repeat(tuple(shape)),
+    "selu": _selu,
     "sub": lambda a, b: a - b,
     "subalpha": lambda a, b, alpha=1.0: a - alpha * b,
     "tanh": _tanh,
@@ -92,18 +98,30 @@ def _backward(function: Callable[..., Tensor], skipped: int = 0, **defaults: Any
 
 
 for _name, _function in FORWARD.items():
-    per_device(f"{_name}_bw")(_backward(_function, skipped=int(_name == "where"), **DEFAULTS.get(_name, {})))
+    per_device(f"{_name}_bw")(_backward(_function, skipped=int(_name == "where")))
 
 
-@per_device("fill_zero_bw")
-def fill_zero_bw(grad_tensor: Tensor, input_tensor: Tensor) -> list[Tensor]:
-    return [torch.zeros_like(grad_tensor)]
+@per_device("pow_bw")
+def pow_bw(grad_tensor: Tensor, input_tensor: Tensor, exponent: float) -> list[Tensor]:
+    """Infinite for negative numbers, as ttnn's golden function says, unless the exponent is 0."""
+    (found,) = gradients(lambda x: torch.pow(x, exponent), grad_tensor, [input_tensor])
+    return [found if exponent == 0 else found.masked_fill(input_tensor < 0, float("inf"))]
 
 
-@per_device("fill_bw")
+@per_device("rpow_bw")
+def rpow_bw(grad_tensor: Tensor, input_tensor: Tensor, exponent: float) -> list[Tensor]:
+    """Not the gradient of ``rpow``: a device gives that of x ** exponent, and NaN for negative numbers.
+
+    ttnn's golden function says so. Everything is zero for an exponent of 0.
+    """
+    (found,) = gradients(lambda x: torch.pow(x, exponent), grad_tensor, [input_tensor])
+    return [found if exponent == 0 else found.masked_fill(input_tensor < 0, float("nan"))]
+
+
+@per_device("fill_bw", "fill_zero_bw")
 def fill_bw(grad_tensor: Tensor, input_tensor: Tensor) -> list[Tensor]:
-    """The sum of the gradient, in every place: that of the one number that filled the tensor."""
-    return [torch.full_like(grad_tensor, grad_tensor.sum().item())]
+    """What is filled does not depend on the input."""
+    return [torch.zeros_like(grad_tensor)]
 
 
 @per_device("bias_gelu_bw")
