@@ -70,3 +70,9 @@ class RankFailure(RefsimError):
             for age, text in events[-count:]
         ]
         return "last events of every rank, in seconds before the end:\n" + "".join(lines) if lines else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the beginning of an error of a library, which may go on for pages."""
+    lines = str(error).strip().splitlines() or ["no reason given"]
+    return lines[0][:200].rstrip(".:")

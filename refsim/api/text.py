@@ -17,7 +17,7 @@ from refsim.api.answer import origin
 from refsim.api.inputs import as_file, as_options
 from refsim.api.validate import check_weights_fit
 from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import NotFiniteError, UserError
+from refsim.errors import NotFiniteError, UserError, first_line
 from refsim.given import refuse_unreadable
 from refsim.options import RunOptions
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
@@ -212,7 +212,7 @@ class Tokenizer:
         try:
             text = self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         except Exception as e:  # whatever a template does wrong: jinja passes on what its expressions raise
-            raise UserError(f"the target's chat template cannot be used ({e}); leave out --chat.") from e
+            raise UserError(f"the target's chat template cannot be used ({first_line(e)}); leave out --chat.") from e
         return list(self._tokenizer(text).input_ids)
 
     def text(self, ids: Sequence[int]) -> str:

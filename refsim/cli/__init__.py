@@ -1,6 +1,6 @@
 """The one command line, ``refsim``: a module a command, and the only place that composes all packages.
 
-Nothing is imported before ``main`` runs.
+A command's parameters are its options, which is why it may have many. Nothing is imported before ``main`` runs.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refsim.errors import UserError
+from refsim.errors import UserError, first_line
 from refsim.given import refuse_unreadable
 from refsim.schema import Flag, Fraction, Real, Size, Text, check, is_a, read_object, short
 
@@ -151,7 +151,7 @@ def load_tokenizer(folder: Path) -> Any:
                 f"the tokenizer in '{folder}' needs code that lies beside it, which is never run; "
                 "give a folder whose tokenizer transformers has itself."
             ) from e
-        raise UserError(f"'{folder}' holds no tokenizer that transformers can read ({_first_line(e)}).") from e
+        raise UserError(f"'{folder}' holds no tokenizer that transformers can read ({first_line(e)}).") from e
 
 
 def tokenize(folder: Path, texts: list[str], **how: Any) -> Any:
@@ -166,10 +166,4 @@ def tokenize(folder: Path, texts: list[str], **how: Any) -> Any:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as e:  # see load_tokenizer
-        raise UserError(f"the tokenizer in '{folder}' cannot be used ({_first_line(e)}).") from e
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the beginning of an error of a library, which may go on for pages."""
-    lines = str(error).strip().splitlines() or ["no reason given"]
-    return lines[0][:200].rstrip(".:")
+        raise UserError(f"the tokenizer in '{folder}' cannot be used ({first_line(e)}).") from e

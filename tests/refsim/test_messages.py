@@ -110,9 +110,9 @@ def test_a_folder_that_was_removed_under_the_command(tmp_path):
 def test_too_few_file_descriptors_are_called_so(tmp_path, limit, mesh):
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); import sys\n"
-        "from refsim.given import check_descriptors; from refsim.mesh import get_mesh; from refsim.cli import process\n"
-        "from refsim.runtime import launch; devices = get_mesh(sys.argv[1]).num_devices\n"
-        "launch.warm_up = lambda: check_descriptors(devices)\n"
+        "from refsim.mesh import get_mesh; from refsim.cli import process\n"
+        "from refsim.runtime import launch, pool; devices = get_mesh(sys.argv[1]).num_devices\n"
+        "launch.warm_up = lambda: pool.Pool(devices)\n"
         "sys.exit(process.run_command(['run', '.', '--mesh', 'n150', '--inputs', 'x', '--out', sys.argv[2]]))"
     )
     done = python(code, mesh, str(tmp_path / "out"))

@@ -27,11 +27,19 @@ KB_A_RUN = 1.0
 """Slope that still counts as flat: 2 MB over 2,000 runs; allocators move some 0.4 kB a run about by themselves."""
 
 
+def held(pid: int) -> int:
+    """Memory of a process that is no file's; an error where nobody tells, since zeros would be flat."""
+    found = memory.private_bytes(pid)
+    if found is None:
+        raise RuntimeError(f"/proc says nothing of process {pid}, so nothing can be measured")
+    return found
+
+
 def note(pids: list[int]) -> dict[str, list[float]]:
     """Memory in kB and open files of every rank and, last, of this process."""
     everybody = [*pids, os.getpid()]
     return {
-        "kB": [(memory.private_bytes(pid) or 0) / 1e3 for pid in everybody],
+        "kB": [held(pid) / 1e3 for pid in everybody],
         "files": [float(len(os.listdir(f"/proc/{pid}/fd"))) for pid in everybody],
     }
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
-from refsim.errors import UserError
+from refsim.errors import UserError, first_line
 from refsim.schema import Flag, Real, Text, check, read_object, short
 
 _MOST_TIMESTEPS = 1_000_000
@@ -99,5 +99,4 @@ def _guarded(where: str, call: Any) -> Any:
             warnings.simplefilter("ignore", RuntimeWarning)  # of numpy dividing by zero: what comes of it is looked at
             return call()
     except Exception as e:  # any: diffusers checks no value, so each fails in its own way
-        reason = str(e).strip().splitlines() or ["no reason given"]
-        raise UserError(f"{where} cannot be used by diffusers ({reason[0][:200].rstrip('.')}).") from e
+        raise UserError(f"{where} cannot be used by diffusers ({first_line(e)}).") from e
