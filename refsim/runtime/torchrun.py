@@ -25,14 +25,15 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
+from refsim import scratch
 from refsim.errors import RankFailure, UserError
 from refsim.jobs import Job, failure
 from refsim.runtime.activity import Activity, Kind
@@ -149,7 +150,7 @@ class Host:
             assert isinstance(error, RankFailure)
             sys.stderr.write(f"refsim: {error}\n{error.events_table()}")
             sys.stderr.flush()
-            os._exit(error.exit_code)
+            _end(error.exit_code)
 
     def _findings(self) -> Findings:
         now = time.monotonic()
@@ -213,10 +214,14 @@ def _store(rank: int, world_size: int) -> dist.Store:
 
 
 def _shared_file(store: dist.Store, world_size: int, local_size: int) -> int:
-    """Return the descriptor of zeroed memory that the ranks of this host share; it has no name once all have it."""
+    """Return the descriptor of a zeroed file that the ranks of this host share; it has no name once all have it.
+
+    Should a rank never come, it goes with the first one, which has made its folder.
+    """
     here = f"refsim/host/{os.environ.get('GROUP_RANK', '0')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if os.environ["LOCAL_RANK"] == "0":
-        fd, path = tempfile.mkstemp(prefix="refsim-board-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        path = os.path.join(scratch.Folder("board").name, "board")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.ftruncate(fd, Host.size(world_size))
         store.set(here, path)
     else:
@@ -224,6 +229,7 @@ def _shared_file(store: dist.Store, world_size: int, local_size: int) -> int:
         fd = os.open(path, os.O_RDWR)
     if store.add(f"{here}/open", 1) == local_size:
         os.unlink(path)
+        os.rmdir(os.path.dirname(path))
     return fd
 
 
@@ -249,9 +255,15 @@ def _watch(host: Host) -> None:
                 if has_to_end:
                     if host.reports:
                         time.sleep(_TELL_S)  # at most: the main thread says what failed and ends the process
-                    os._exit(128 + signal.SIGTERM)
+                    _end(128 + signal.SIGTERM)
 
     threading.Thread(target=look, name="refsim-watch", daemon=True).start()
+
+
+def _end(code: int) -> NoReturn:
+    """End this process from a thread beside its main one, which would not come to an end by itself."""
+    scratch.remove_all()
+    os._exit(code)
 
 
 def process_state(pid: int) -> str:

@@ -104,7 +104,6 @@ def test_every_temporary_folder_goes_with_its_process():
     may = {
         "refsim/output.py",  # beside its target
         "refsim/runtime/pool.py",
-        "refsim/runtime/torchrun.py",  # without a name as soon as all ranks have it
         "refsim/scratch.py",
     }
     inside = ("dir=around", "dir=self._folder.name")

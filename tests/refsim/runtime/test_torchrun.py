@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
+from refsim import scratch
 from refsim.errors import CommError, RankFailure
+from refsim.runtime import torchrun as torchrun_ranks
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.torchrun import Host, process_state
 from tests.tree import ROOT
@@ -90,6 +95,27 @@ def test_a_peer_on_another_host_is_known_by_the_transfer(hosts):
         "receive from rank 2 lost the connection, on another host, while rank 0 was waiting for recv of step 1 of "
         "all_gather (from rank 2)."
     )
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["all_come", "one_never_comes"])
+def test_the_board_leaves_no_file(tmp_path, monkeypatch, comes):
+    """Whether every rank has opened it, or the first one ends, by whatever thread, before the second has."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_held", {})
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    store, fds = HashStore(), []
+    for rank in range(1 + comes):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        fds.append(torchrun_ranks._shared_file(store, 2, 2))
+    path = Path(store.get("refsim/host/0/0").decode())
+    try:
+        assert {os.fstat(fd).st_size for fd in fds} == {Host.size(2)} and path.exists() != comes
+        torchrun_ranks._end(143)
+        assert not path.exists() and list(tmp_path.iterdir()) == []
+    finally:
+        path.unlink(missing_ok=True)
+        for fd in fds:
+            os.close(fd)
 
 
 def test_the_state_of_a_process():
