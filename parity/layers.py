@@ -1,10 +1,10 @@
 """Layers judged one by one: what each rank's part of a layer took and gave, beside the same part of the oracle's.
 
 A whole transformer hides an operation that is 15 % too large on one rank: behind the residual stream, behind the sum
-over tensor-parallel ranks, behind the rounding of everything after it. So every linear of a block, and those that make
-tokens of image and prompt, are compared where they stand, rank by rank (and head by head where their input are heads),
-with the module of the same name in diffusers. Embeddings of time and guidance are not: they are replicated, and all
-modulations, which are compared, are made of them; nor is the last projection, which gives the sample.
+over tensor-parallel ranks, behind the rounding of everything after it. So every linear, norm and feed-forward of a
+block, and what makes tokens of image and prompt, is compared where it stands, rank by rank (and head by head where it
+has heads), with the module of the same name in diffusers. Embeddings of time and guidance are not: they are replicated,
+and all modulations, which are compared, are made of them; nor are the last norm and projection, which give the sample.
 
     NAME        what the layer gave             NAME.in   what it took (not of norms and feed-forwards)
     NAME.term   a rank's term of the sum that a row-parallel layer gives: the oracle's input and weight, these lanes

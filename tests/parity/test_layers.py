@@ -111,7 +111,9 @@ def test_an_op_three_percent_too_large_on_one_rank_fails_a_bf16_case():
             assert wrong.extra["worst_layers"]["layer_gain"].endswith("on rank 1")
 
 
-ALONE = re.compile(r"(time_text_embed|condition_embedder\.time_embedder|time_embedding)\..*|norm_out\.linear|proj_out")
+ALONE = re.compile(
+    r"(time_text_embed|condition_embedder\.time_embedder|time_embedding)\..*|norm_out(\.\w+)?|norm_final|proj_out"
+)
 """Replicated embeddings that every modulation is made of, and what gives the sample."""
 
 
