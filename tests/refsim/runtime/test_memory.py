@@ -57,9 +57,7 @@ def test_weights_that_the_machine_cannot_hold_converted(folder, monkeypatch):
     """A model alone is refused as well; of the dtype of the file its weights are views, and what is next is checked."""
     monkeypatch.setattr(memory, "total_bytes", lambda: 10_000)
     where = {"mesh": "n300", "parallel": "sp2"}
-    with pytest.raises(
-        UserError, match=r"on 2 rank\(s\) in bf16 .* weights [\d.]+ GB.*machine has"
-    ) as caught:
+    with pytest.raises(UserError, match=r"on 2 rank\(s\) in bf16 .* weights [\d.]+ GB.*machine has") as caught:
         run(folder / "transformer", inputs={}, dtype="bf16", **where)
     assert_one_sentence(str(caught.value))
     with pytest.raises(UserError, match="lacks 'hidden_states'"):

@@ -246,6 +246,15 @@ def others(t: Env) -> None:
     t.check(ttnn.bcast(t.put(whole), t.put(column), ttnn.BcastOpMath.MUL, ttnn.BcastOpDim.W), whole * column)
 
 
+def first_of_a_whole_tile(t: Env) -> None:
+    """``bcast`` takes one row, column or number of a second operand that is a whole tile."""
+    ttnn, dims, a, b = t.ttnn, t.ttnn.BcastOpDim, t.rand(1, 2, 32, 32), t.rand(1, 2, 32, 32)
+    for dim, taken in ((dims.H, b[:, :, :1]), (dims.W, b[..., :1]), (dims.HW, b[:, :, :1, :1])):
+        t.check(ttnn.bcast(t.put(a), t.put(b), ttnn.BcastOpMath.SUB, dim), a - taken)
+    tall = t.rand(1, 2, 96, 32)
+    t.check(ttnn.bcast(t.put(tall), t.put(b), ttnn.BcastOpMath.ADD, dims.H), tall + b[:, :, :1])
+
+
 def borders_of_domains(t: Env) -> None:
     """Infinite in bfloat16, NaN in float32; NaN that was there stays."""
     ttnn, out_of_domain = t.ttnn, torch.full((32, 32), 3.0)

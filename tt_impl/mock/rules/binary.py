@@ -212,9 +212,10 @@ def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
 
 @across("bcast")
 def bcast(call: Call, input_a: Any, input_b: Any, math_op: Any, dim: Any) -> list[Tensor]:
-    """``dim`` says along which of H and W the second operand has one entry; torch sees that from its shape."""
+    """Of the second operand only the first row (``dim`` H), column (W) or number (HW) is taken, whatever its shape."""
     name = {"ADD": "add", "SUB": "subtract", "MUL": "multiply"}[math_op.name]
-    return call.each(BINARY[name], input_a, input_b)
+    rows, columns = (slice(1 if letter in dim.name else None) for letter in "HW")
+    return call.each(lambda a, b: BINARY[name](a, b[..., rows, columns]), input_a, input_b)
 
 
 @per_device("where")
