@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from refsim.errors import UserError
 from tt_impl.harness.compose import wholes
-from tt_impl.harness.taps import Result, layers_of, results_of
+from tt_impl.harness.taps import MODULE, Result, layers_of, results_of
 
 IN_LINE, FIRST_WRONG, UNMATCHED, UNSEEN = "ok", "OUT OF LINE", "?", "-"
+_RETURNED = "(returned)"
+"""Name of the row of the tensor that the program gives back."""
 _SAMPLE = 4096
 _NOISE, _GROWTH = 0.02, 4.0
 """A layer that fits nothing was fused if the next one in line has no more error than this, or than so many times the
@@ -76,6 +78,9 @@ class Comparison:
     def sentence(self) -> str:
         if self.first is not None:
             row = self.first
+            if row.result is None and row.layer != _RETURNED:
+                shape = "x".join(map(str, row.shape))
+                return f"{row.layer} has no counterpart: no result of the program has the elements of {shape}."
             return f"{row.layer} is the first layer out of line: PCC {row.pcc:.5f}, error {row.error:.3f}, {row.place}."
         found = [row for row in self.rows if row.state == IN_LINE]
         rest = sum(row.state in (UNMATCHED, UNSEEN) for row in self.rows)
@@ -146,9 +151,18 @@ def compare(
     found = _Judge(layers, results, dict(taps or {}), _Limits(pcc, error, jump)).comparison()
     if isinstance(returned, Tensor) and found.ok and returned.numel() == layers[-1][1].numel():
         _append_returned(found, layers[-1][1], returned, _Limits(pcc, error, jump))
+    _refuse_an_end_that_nothing_fits(found)
     if show is not None:
         show(found.text())
     return found
+
+
+def _refuse_an_end_that_nothing_fits(found: Comparison) -> None:
+    """What the module gives must have a counterpart: were it never compared, no mistake could be out of line."""
+    ends = [row for row in found.rows if row.layer.startswith((MODULE, _RETURNED))] or found.rows
+    if found.ok and not any(row.state == IN_LINE for row in ends):
+        found.first = ends[-1]
+        found.first.state = FIRST_WRONG
 
 
 def _some(layers: list[tuple[str, Tensor]]) -> str:
@@ -159,7 +173,7 @@ def _some(layers: list[tuple[str, Tensor]]) -> str:
 def _append_returned(found: Comparison, wanted: Tensor, returned: Tensor, limits: _Limits) -> None:
     """The tensor that the program gives back, joined by itself."""
     fit = fitted(wanted.float().reshape(-1), returned.detach().float().reshape(-1), "as returned")
-    row = Row("(returned)", tuple(returned.shape), IN_LINE, None, fit.how, fit.pcc, fit.error)
+    row = Row(_RETURNED, tuple(returned.shape), IN_LINE, None, fit.how, fit.pcc, fit.error)
     if not limits.hold(fit):
         row.state, found.first = FIRST_WRONG, row
     found.rows.append(row)

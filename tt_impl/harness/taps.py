@@ -16,6 +16,9 @@ from tt_impl.mock.events import EventLog
 from tt_impl.mock.shadow import Shadow, shadow_values
 from tt_impl.mock.values import ShadowError
 
+MODULE = "(module)"
+"""Name of the whole module among its layers."""
+
 Inputs: TypeAlias = "Tensor | Sequence[Any] | Mapping[str, Any]"
 
 
@@ -58,7 +61,7 @@ def layers_of(module: nn.Module, inputs: Inputs) -> list[tuple[str, Tensor]]:
 
         return note
 
-    handles = [part.register_forward_hook(hook(name or "(module)")) for name, part in module.named_modules()]
+    handles = [part.register_forward_hook(hook(name or MODULE)) for name, part in module.named_modules()]
     try:
         with torch.no_grad():
             call(module, inputs)

@@ -66,3 +66,15 @@ def test_config_that_cannot_be():
         WanVAEConfig.from_dict({"is_residual": True})
     with pytest.raises(UserError, match="temperal_downsample"):
         WanVAEConfig.from_dict({"dim_mult": [1, 2]})
+
+
+def test_scale_factors_are_those_of_the_stages():
+    """Where the folder does not give them, too: pictures would come out in another size than was asked for."""
+    from refsim.models.vae_wan.config import WanVAEConfig
+
+    stages = {"dim_mult": [1, 2, 4], "temperal_downsample": [False, True]}
+    statistics = {"latents_mean": [0.0] * 16, "latents_std": [1.0] * 16}
+    config = WanVAEConfig.from_dict(stages | statistics)
+    assert (config.scale_factor_spatial, config.scale_factor_temporal) == (4, 2)
+    with pytest.raises(UserError, match="scale_factor_spatial = 8, but its stages make 4"):
+        WanVAEConfig.from_dict(stages | statistics | {"scale_factor_spatial": 8})
