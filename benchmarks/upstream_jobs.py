@@ -176,8 +176,11 @@ def _again(job: Job, out: Path) -> Job | None:
     lines = out / f"{job.name}.jsonl"
     verdicts = map(json.loads, lines.read_text(encoding="utf-8").splitlines() if lines.exists() else [])
     ended = [v["id"] for v in verdicts if v["category"] == "timeout" or _killed(v)]
+    if not ended:
+        return None
     options = tuple(o for o in job.options if not o.startswith(("--ttnn-mock-sample", "--ttnn-mock-cases")))
-    return replace(job, name=f"{job.name}{AGAIN}", files=tuple(ended), options=options) if ended else None
+    whole = {**job.environment, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}  # nothing runs beside it
+    return replace(job, name=f"{job.name}{AGAIN}", files=tuple(ended), options=options, environment=whole)
 
 
 def _killed(verdict: dict[str, Any]) -> bool:
