@@ -21,8 +21,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from annotated_types import Interval
-from pydantic import AllowInfNan, Strict, TypeAdapter, ValidationError
+from pydantic import AllowInfNan, Field, Strict, TypeAdapter, ValidationError
 
 from refsim.errors import UserError
 
@@ -33,12 +32,12 @@ _FP32_MAX = 3.4e38
 
 Flag = Annotated[bool, Strict(), "true or false"]
 Text = Annotated[str, Strict(), "a text"]
-Count = Annotated[int, Strict(), Interval(ge=0, le=_LARGEST), "a whole number from 0 on"]
-Size = Annotated[int, Strict(), Interval(ge=1, le=_LARGEST), "a whole number above 0"]
-Layers = Annotated[int, Strict(), Interval(ge=1, le=10_000), "a whole number from 1 to 10000"]
-Real = Annotated[float, Strict(), AllowInfNan(False), Interval(ge=-_FP32_MAX, le=_FP32_MAX), "a finite number"]
-Positive = Annotated[float, Strict(), AllowInfNan(False), Interval(gt=0, le=_FP32_MAX), "a number above 0"]
-Fraction = Annotated[float, Strict(), AllowInfNan(False), Interval(ge=0, le=1), "a number from 0 to 1"]
+Count = Annotated[int, Strict(), Field(ge=0, le=_LARGEST), "a whole number from 0 on"]
+Size = Annotated[int, Strict(), Field(ge=1, le=_LARGEST), "a whole number above 0"]
+Layers = Annotated[int, Strict(), Field(ge=1, le=10_000), "a whole number from 1 to 10000"]
+Real = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-_FP32_MAX, le=_FP32_MAX), "a finite number"]
+Positive = Annotated[float, Strict(), AllowInfNan(False), Field(gt=0, le=_FP32_MAX), "a number above 0"]
+Fraction = Annotated[float, Strict(), AllowInfNan(False), Field(ge=0, le=1), "a number from 0 to 1"]
 
 Kind = TypeVar("Kind")
 

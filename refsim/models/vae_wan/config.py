@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from refsim.errors import UserError
@@ -42,8 +42,9 @@ class WanVAEConfig:
         check_stages(result.dim_mult, "dim_mult")
         rows, frames = 2 ** (len(result.dim_mult) - 1), 2 ** sum(result.temperal_downsample)
         for name, doubled in (("scale_factor_spatial", rows), ("scale_factor_temporal", frames)):
-            if name in config and config[name] != doubled:
+            if config.get(name, doubled) != doubled:
                 raise UserError(f"config.json has {name} = {config[name]}, but its stages make {doubled} of one.")
+        result = replace(result, scale_factor_spatial=rows, scale_factor_temporal=frames)
         if len(result.temperal_downsample) != len(result.dim_mult) - 1:
             raise UserError(
                 f"config.json has {len(result.dim_mult)} entries in dim_mult and {len(result.temperal_downsample)} in "
