@@ -82,6 +82,8 @@ def main() -> None:
     x = torch.randn(2, 64, 64)
     found: dict[str, Any] = {}
     with ttnn_mock("t3k") as mesh:
+        import ttnn
+
         cases = {
             m: Program(module, mesh, m) for m in ("", "epsilon", "bias", "activation", "order", "all_reduce", "scale")
         }
@@ -92,6 +94,7 @@ def main() -> None:
         found["tapped"] = summary(tapped)
         wrong = compare(module, cases[""], x, taps={"1.up": "gelu"}, show=None)
         found["wrong tap"] = summary(wrong)
+        found["another shape"] = summary(compare(module, lambda x: ttnn.neg(cases[""].put(x[..., :48])), x, show=None))
         print(json.dumps(found))
         sys.stdout.flush()
         os._exit(0)

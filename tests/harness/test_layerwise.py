@@ -65,6 +65,13 @@ def test_taps_are_binding(compared: dict[str, Any]) -> None:
     assert compared["wrong tap"]["first"] == "1.up" and "ttnn.gelu" in compared["wrong tap"]["place"]
 
 
+def test_a_program_whose_end_fits_nothing_is_not_in_line(compared: dict[str, Any]) -> None:
+    """It was compared with nothing, so nothing says that it is right."""
+    found = compared["another shape"]
+    assert found["first"] == "(module)" and {row[1] for row in found["rows"][:-1]} == {"-"}
+    assert found["text"].endswith("(module) has no counterpart: no result of the program has the elements of 2x64x64.")
+
+
 def test_example(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "examples/compare_with_torch.py", "--bug"]
