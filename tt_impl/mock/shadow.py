@@ -71,7 +71,7 @@ class Shadow:
         # Read before the operation runs: it may free its inputs, or be told to write into one of them.
         inputs = self._inputs(call)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
-        viewed = {t.buffer_unique_id() for t in inputs} if call.name in VIEWS else ()
+        viewed = {t.buffer_unique_id() for t in self._moved(call) if on_device(t)} if call.name in VIEWS else ()
         given = self._given(call)
         result = call.proceed()
         outputs = [t for t in tensors_in(result) if on_device(t)]
@@ -155,6 +155,12 @@ class Shadow:
         """Device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
         kwargs = {k: v for k, v in call.kwargs.items() if not neutral(k, call.name)}
         return [t for t in tensors_in((call.args, kwargs)) if on_device(t)]
+
+    @staticmethod
+    def _moved(call: Invocation) -> list[ttnn.Tensor]:
+        """What an operation that moves values reads: its first argument. Other tensors may be given for the result."""
+        named = (call.kwargs[name] for name in ("input_tensor", "tensor", "tensors", "input") if name in call.kwargs)
+        return tensors_in(call.args[0] if call.args else next(named, None))
 
 
 @contextmanager

@@ -35,6 +35,26 @@ def outputs_of_the_caller(t: Env) -> None:
     t.check(into, y)
 
 
+def moved_into_what_the_caller_gave(t: Env) -> None:
+    """By place or by name: the given tensor is no view of itself, it is written."""
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 64)
+    zeros, dram = torch.zeros(1, 1, 64, 64), ttnn.DRAM_MEMORY_CONFIG
+    rows, columns = (
+        ttnn.create_sharded_memory_config((1, 1, 64, 64), ttnn.CoreGrid(y=y, x=3 - y), strategy)
+        for y, strategy in ((2, ttnn.ShardStrategy.HEIGHT), (1, ttnn.ShardStrategy.WIDTH))
+    )
+    a, sharded = t.put(x), ttnn.to_memory_config(t.put(x), rows)
+    for move, layout in (
+        (lambda into: ttnn.interleaved_to_sharded(a, rows, preallocated_output=into), rows),
+        (lambda into: ttnn.reshard(sharded, columns, into), columns),
+        (lambda into: ttnn.reshard(output_tensor=into, input_tensor=sharded, output_memory_config=columns), columns),
+        (lambda into: ttnn.to_memory_config(sharded, dram, None, into), dram),
+        (lambda into: ttnn.to_memory_config(sharded, dram, output_tensor=into), dram),
+    ):
+        into = ttnn.to_memory_config(t.put(zeros), layout)
+        _into(t, into, move(into), x)
+
+
 def in_place(t: Env) -> None:
     ttnn, x = t.ttnn, t.rand(1, 1, 64, 64)
     a = t.put(x)

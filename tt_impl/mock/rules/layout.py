@@ -14,9 +14,14 @@ from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.values import Shards
 
 
-@per_device("to_memory_config", "sharded_to_interleaved", "reshard", "reallocate", as_stored=True)
+@per_device("to_memory_config", "reallocate", as_stored=True)
 def to_memory_config(tensor: Tensor, *_placement: Any) -> Tensor:
     return tensor
+
+
+@per_device("sharded_to_interleaved", "reshard", as_stored=True)
+def reshard(input_tensor: Tensor, *_placement: Any, output_memory_config: Any = None) -> Tensor:
+    return input_tensor
 
 
 @per_device("interleaved_to_sharded", as_stored=True)

@@ -27,8 +27,8 @@ _NEUTRAL_BECAUSE = {
     "it says what the result is stored as, which is known from the result; what does not fit its dtype is an error": """
         dtype output_dtype layout output_layout tile output_tile""",
     "it is overwritten: the result shares its buffer; one that the operation did not return is forgotten": """
-        output_tensor output_tensors optional_output_tensor optional_tensor out inplace input_grad input_a_grad
-        input_b_grad other_grad""",
+        output_tensor output_tensors optional_output_tensor optional_tensor preallocated_output out inplace input_grad
+        input_a_grad input_b_grad other_grad""",
     "it chooses cores, blocks and queues": """
         program_config config core_grid queue_id cq_id sub_core_grids subdevice_id sub_device_id use_multicore
         use_low_perf use_2d_core_grid num_out_blocks slice_config force_transpose reshape_tile_mode
@@ -69,8 +69,8 @@ NEUTRAL_IN = {
 
 
 OUTPUTS = (
-    "output_tensor output_tensors optional_output_tensor optional_tensor out output input_grad input_a_grad "
-    "input_b_grad other_grad"
+    "output_tensor output_tensors optional_output_tensor optional_tensor preallocated_output out output input_grad "
+    "input_a_grad input_b_grad other_grad"
 ).split()
 """Keywords that name tensors to write into."""
 
