@@ -82,9 +82,9 @@ def test_values_that_nobody_knows_are_not_called_the_same() -> None:
     (found,) = diff(a, b).differences
     assert found.kind == "value" and found.sentence.endswith(": its value is known to A only.")
     assert diff(b, a).differences[0].sentence.endswith(": its value is known to B only.")
-    found = diff(b, copy.deepcopy(b))
-    assert found.same and found.as_json()["unknown"] == 1
-    assert found.text().endswith("; 1 results are known to neither run and were not compared.")
+    again = diff(b, copy.deepcopy(b))
+    assert again.same and again.as_json()["unknown"] == 1
+    assert again.text().endswith("; 1 results are known to neither run and were not compared.")
 
 
 def test_rounding_passes_with_a_tolerance_only() -> None:

@@ -85,9 +85,7 @@ def test_every_collected_test_is_counted_once(fates: list[str], files: list[str]
             for _ in range(2):
                 summary.pytest_xdist_node_collection_finished(list(tests))
         else:
-            summary.pytest_collection_finish(
-                SimpleNamespace(items=[SimpleNamespace(nodeid=name) for name in tests])  # type: ignore[arg-type]
-            )
+            summary.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid=name) for name in tests]))
         for name, fate in tests.items():
             for report in phases(name, fate):
                 summary.pytest_runtest_logreport(report)
@@ -112,7 +110,7 @@ def test_nothing_is_missed_where_nothing_was_to_run(tmp_path: Path) -> None:
     found = config(tmp_path / "log.json")
     found.getoption = lambda name, default=None: name == "collectonly" or None
     summary = Summary(found)
-    summary.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid="a")]))  # type: ignore[arg-type]
+    summary.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid="a")]))
     summary.pytest_sessionfinish()
     assert summary.verdicts == []
 
