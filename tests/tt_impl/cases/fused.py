@@ -45,8 +45,11 @@ def matmul_reduce_scatter(t: Env) -> None:
     )  # fmt: skip
     intermediate, out_buffer = t.empty(1, 1, 128, 256 * n, fill=0.0), t.empty(1, 1, 128, 256)
     product, out = ttnn.experimental.matmul_reduce_scatter_async(
-        t.put(x, (None, 3)), t.put(w, (None, 2)), intermediate, out_buffer, 3, t.semaphores(3), ttnn.CoreCoord(0, 4),
-        barrier_semaphore=t.semaphores(1)[0], num_links=1, topology=ttnn.Topology.Ring, program_config=config,
+        t.put(x, (None, 3)), t.put(w, (None, 2)), persistent_intermediate_buffer=intermediate,
+        persistent_output_buffer=out_buffer, dim=3, multi_device_global_semaphore=t.semaphores(3),
+        reduce_scatter_core_grid_offset=ttnn.CoreCoord(0, 4), barrier_semaphore=t.semaphores(1)[0], num_links=1,
+        topology=ttnn.Topology.Ring, program_config=config, memory_config_mm=ttnn.DRAM_MEMORY_CONFIG,
+        memory_config_rs=ttnn.DRAM_MEMORY_CONFIG,
     )  # fmt: skip
     products = [a @ c for a, c in zip(x.chunk(n, -1), w.chunk(n, 2), strict=True)]
     t.check(product, products)

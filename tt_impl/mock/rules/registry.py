@@ -55,13 +55,16 @@ TILE = 32
 """Rows and columns of a tile; ttnn lays weights in row-major layout out in sticks of as many."""
 
 _MATMUL_RS = "experimental.minimal_matmul_strided_reduce_scatter_async"
+_WHOLE_MATMUL_RS = "experimental.matmul_reduce_scatter_async"
 NEUTRAL_IN = {
-    "memory_config_mm": _MATMUL_RS,  # in L1 the products are not whole, but then it needs mm_window_blocks, too
+    # in L1 the products of the strided one are not whole, but then it needs mm_window_blocks, too
+    "memory_config_mm": f"{_MATMUL_RS} {_WHOLE_MATMUL_RS}",
+    "memory_config_rs": _WHOLE_MATMUL_RS,
     "rs_output_mem_config": _MATMUL_RS,
     "rs_intermediate_mem_config": _MATMUL_RS,
     "chunk_width_in_mm_blocks": _MATMUL_RS,
     "using_persistent_buffers": _MATMUL_RS,
-    "reduce_scatter_core_grid_offset": _MATMUL_RS,
+    "reduce_scatter_core_grid_offset": f"{_MATMUL_RS} {_WHOLE_MATMUL_RS}",
     "output": "batch_norm",
     "pad_value": "reshape Tensor.reshape permute transpose to_layout fold",  # fills tiles beyond the shape
 }
