@@ -91,7 +91,9 @@ def _suite(run: Run) -> list[str]:
     number = counts(run.cases)
     lines = [
         f"{len(run.cases)} cases started, {rate['counted']} counted: {rate['verdict_percent']} % reach a verdict, "
-        f"{rate['pass_percent']} % pass, {rate['own_percent']} % on the mock's own rules alone. Left out: "
+        f"{rate['pass_percent']} % pass, {rate['own_percent']} % on the mock's own rules alone "
+        f"(in {rate['own_emulated']} of these tests with queues, traces, events and the like, which are emulated). "
+        "Left out: "
         + ", ".join(f"{number[kind]} {words}" for kind, words in LEFT_OUT.items())
         + f", and {len(run.modules)} files that cannot be collected.",
         "",

@@ -48,6 +48,7 @@ class Case:
     mesh: str
     message: str
     fallbacks: tuple[str, ...]
+    emulated: tuple[str, ...]
     findings: tuple[str, ...]
     cause: Cause | None = None
 
@@ -136,6 +137,7 @@ def classified(line: dict[str, Any]) -> Case:
         line.get("mesh", ""),
         message,
         tuple(sorted(line.get("fallbacks", {}))),
+        tuple(sorted(line.get("emulated", {}))),
         tuple(line.get("findings", [])),
         cause,
     )
@@ -166,4 +168,5 @@ def rates(cases: Iterable[Case]) -> dict[str, float]:
         "verdict_percent": round(100 * sum(case.verdict for case in counted) / many, 1),
         "pass_percent": round(100 * len(passed) / many, 1),
         "own_percent": round(100 * len(own) / many, 1),
+        "own_emulated": sum(bool(case.emulated) for case in own),
     }

@@ -271,12 +271,14 @@ def test_only_what_is_documented_leaves_the_count(case, category, message, left_
 
 
 def test_rates_count_what_is_left():
-    lines = [{}, {"category": "fallback"}, {"outcome": "failed", "category": "timeout", "message": "Timeout"}]
+    lines = [{"emulated": {"ttnn.record_event": 2}}, {"category": "fallback", "emulated": {"ttnn.execute_trace": 1}}]
+    lines += [{"outcome": "failed", "category": "timeout", "message": "Timeout"}]
     lines += [{"outcome": "skipped", "category": "skipped"}] * 5 + [{}]
     lines += [{"outcome": "failed", "category": "crash", "message": "SIGSEGV"}]
     cases = [upstream_table.classified(LINE | line) for line in lines]
     assert upstream_table.rates(cases) == {
-        "counted": 5, "verdict_percent": 60.0, "pass_percent": 60.0, "own_percent": 40.0
+        "counted": 5, "verdict_percent": 60.0, "pass_percent": 60.0, "own_percent": 40.0,
+        "own_emulated": 1,
     }  # fmt: skip
 
 

@@ -62,6 +62,9 @@ def _row(p: Prediction, number: int, about: dict[str, Any], gap: float) -> dict[
     launch = p.launch
     duration = "" if p.unpriced else round(p.ns)
     origin = f"'duration': 'predicted'; 'op': '{launch.op}'; 'line': '{launch.where}'; "
+    grid = about["grid"][0] * about["grid"][1]
+    if launch.layout is None:
+        origin += "'cores': 'not known, the whole grid'; "
     config = f"'program_config': '{launch.options['config']}'; " if launch.options["config"] else ""
     row: dict[str, Any] = {
         "OP CODE": launch.program.device_op,
@@ -71,8 +74,8 @@ def _row(p: Prediction, number: int, about: dict[str, Any], gap: float) -> dict[
         "DEVICE ARCH": about["arch"],
         "ATTRIBUTES": ("{" + origin + config + f"'attributes': '{launch.program.attributes}'" + "}").replace(",", ";"),
         "MATH FIDELITY": launch.row["fidelity"] or "",
-        "CORE COUNT": launch.layout.cores if launch.layout else about["grid"][0] * about["grid"][1],
-        "AVAILABLE WORKER CORE COUNT": about["grid"][0] * about["grid"][1],
+        "CORE COUNT": launch.layout.cores if launch.layout else grid,
+        "AVAILABLE WORKER CORE COUNT": grid,
         "OP TO OP LATENCY [ns]": round(gap),
         "DEVICE FW DURATION [ns]": duration,
         "DEVICE KERNEL DURATION [ns]": duration,
