@@ -58,7 +58,7 @@ class TensorFile:
                 self._tensors: dict[str, dict[str, Any]] = {name: header[name] for name in checked.keys()}
                 self._data_at = _LENGTH_BYTES + length
                 size = self._data_at + max((one["data_offsets"][1] for one in self._tensors.values()), default=0)
-            self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+            self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy()
         except (SafetensorError, RuntimeError) as e:  # torch's, of mapping
             raise ValueError(str(e)) from e
 
@@ -74,12 +74,17 @@ class TensorFile:
         return self._tensors[name]["dtype"]
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a tensor; ``ValueError`` for a dtype that torch does not have."""
+        """Return a tensor with a storage of its own; ``ValueError`` for a dtype that torch does not have.
+
+        A storage is what a device buffer is known by, and torch's ``Generator.set_state`` reads from its beginning.
+        """
         if self.dtype(name) not in _DTYPES:
             raise ValueError(f"'{name}' is {self.dtype(name)}")
         dtype = _DTYPES[self.dtype(name)]
         start, stop = (self._data_at + offset for offset in self._tensors[name]["data_offsets"])
-        data = self._bytes[start:stop]
+        if start == stop:
+            return torch.empty(self.shape(name), dtype=dtype)
+        data = torch.frombuffer(self._bytes, dtype=torch.uint8, count=stop - start, offset=start)
         if start % dtype.itemsize:  # the format allows a header of any length, torch does not view across
             data = data.clone()
         return data.view(dtype).view(self.shape(name))

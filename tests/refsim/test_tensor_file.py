@@ -62,6 +62,18 @@ def test_what_is_written_into_a_tensor_stays_there(tmp_path):
     assert TensorFile(tmp_path / "x")["x"].tolist() == [0] * 4
 
 
+def test_every_tensor_has_a_storage_of_its_own(tmp_path):
+    """Buffers are known by their storage, and torch reads the state of a generator from the beginning of one."""
+    state = torch.Generator().manual_seed(3).get_state()
+    save_file({"a": torch.zeros(4), "b": torch.ones(4), "state": state}, tmp_path / "x")
+    tensors = TensorFile(tmp_path / "x").all()
+    assert all(x.storage_offset() == 0 and x.untyped_storage().nbytes() == x.nbytes for x in tensors.values())
+    assert len({x.untyped_storage()._cdata for x in tensors.values()}) == 3
+    generator = torch.Generator()
+    generator.set_state(tensors["state"])
+    assert torch.equal(generator.get_state(), state)
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b + b"0", lambda b: b[:20], lambda b: b""])
 def test_a_damaged_file(tmp_path, damage):
     save_file({"x": torch.zeros(4)}, tmp_path / "x")
