@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks import upstream_jobs, upstream_report, upstream_seed
+from refsim.runtime.memory import total_bytes
 
 COMMIT = "622c6fb9"
 STEPS = ("unit", "tt-dit", "bugs", "report")
@@ -101,6 +102,9 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
     if step == "report":
         facts = {"commit": commit(checkout), "ttnn": metadata.version("ttnn"), "seed": seed}
         facts["refsim"] = upstream_jobs.own_version()
+        memory = total_bytes()
+        size = "an unknown memory" if memory is None else f"{memory / 2**30:.1f} GiB"
+        facts["machine"] = f"{os.cpu_count()} cores and {size}"
         upstream_report.write(out, arguments.reports, facts)
         return
     if step == "bugs":

@@ -175,7 +175,7 @@ def _again(job: Job, out: Path) -> Job | None:
     """Cases that were killed, which a machine does that is out of memory, or out of time: to be run by themselves."""
     lines = out / f"{job.name}.jsonl"
     verdicts = map(json.loads, lines.read_text(encoding="utf-8").splitlines() if lines.exists() else [])
-    ended = [v["id"] for v in verdicts if v["category"] == "timeout" or _killed(v)]
+    ended = [v["id"] for v in verdicts if v["category"] == "timeout" or killed(v)]
     if not ended:
         return None
     options = tuple(o for o in job.options if not o.startswith(("--ttnn-mock-sample", "--ttnn-mock-cases")))
@@ -183,7 +183,8 @@ def _again(job: Job, out: Path) -> Job | None:
     return replace(job, name=f"{job.name}{AGAIN}", files=tuple(ended), options=options, environment=whole)
 
 
-def _killed(verdict: dict[str, Any]) -> bool:
+def killed(verdict: dict[str, Any]) -> bool:
+    """Whether the case's process was killed, as a system does that is out of memory."""
     return verdict["category"] == "crash" and "SIGKILL" in verdict["message"]
 
 

@@ -63,7 +63,8 @@ def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str,
         "",
         f"Unmodified tests of tt-metal at {facts['commit']} on ttnn {facts['ttnn']} from the wheel, seed "
         f"`{facts['seed']}`, with no hardware (`python -m benchmarks.upstream`); counted and explained by "
-        f"{facts['refsim']}. Percentages are of the cases counted; what leaves the count is listed with its reason.",
+        f"{facts['refsim']} on {facts['machine']}. Percentages are of the cases counted; what leaves the count is "
+        "listed with its reason.",
     ]
     for name, title in SUITES.items():
         lines += ["", f"## {title}", "", *([WEIGHTS, ""] if name == "tt-dit" else [])]

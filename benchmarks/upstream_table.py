@@ -11,21 +11,22 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.upstream_causes import Cause, cause_of
-from benchmarks.upstream_jobs import AGAIN, JOBS
+from benchmarks.upstream_jobs import AGAIN, JOBS, killed
 
 OWN, FALLBACK, NO_DEVICE, FAILED = "own", "fallback", "no_device", "failed"
-SKIPPED, MODULE, SKEW, DOWNLOAD = "skipped", "module", "skew", "download"
+SKIPPED, MODULE, SKEW, DOWNLOAD, MEMORY = "skipped", "module", "skew", "download", "memory"
 COUNTED = (OWN, FALLBACK, NO_DEVICE, FAILED)
 LEFT_OUT = {
     SKIPPED: "skipped by upstream itself",
     MODULE: "module not importable here",
     SKEW: "version skew between the tree and the libraries here",
     DOWNLOAD: "needs a download",
+    MEMORY: "takes more memory than the machine has (killed, by itself, too)",
 }
 _PASSED = {"own": OWN, "fallback": FALLBACK, "no-device": NO_DEVICE}
 """A test that passed because it met an error of the mock's own (``caught``) is none: it counts as failed."""
@@ -95,8 +96,10 @@ def read(folder: Path) -> Run:
             some.add(path.stem)
             if line["id"] not in seen:
                 seen.add(line["id"])
-                run.cases.append(classified(line))
-                run.alone += path.stem.endswith(AGAIN)
+                alone = path.stem.endswith(AGAIN)
+                case = classified(line)
+                run.cases.append(replace(case, kind=MEMORY) if alone and killed(line) else case)
+                run.alone += alone
     for path in sorted(folder.glob("*.left")):
         run.not_drawn.update(json.loads(path.read_text(encoding="utf-8")))
     for path in sorted(folder.glob("*.done")):

@@ -282,7 +282,13 @@ def test_rates_count_what_is_left():
     }  # fmt: skip
 
 
-FACTS = {"commit": "c0ffee", "ttnn": "1.2.3", "seed": "0", "refsim": "refsim 0.1 at abc with uncommitted changes"}
+FACTS = {
+    "commit": "c0ffee",
+    "ttnn": "1.2.3",
+    "seed": "0",
+    "refsim": "refsim 0.1 at abc with uncommitted changes",
+    "machine": "2 cores",
+}
 
 
 def test_what_has_not_run_is_said(tmp_path):
@@ -371,7 +377,7 @@ def test_the_report_counts_and_explains(tmp_path):
     assert "| 1 | file not collected | No module named 'b' |" in text
     assert "Not drawn from: 7 more than eight devices." in text
     assert "1 of 2 caught; 1 of the 1 tests that run them pass without a bug" in text
-    assert "counted and explained by refsim 0.1 at abc with uncommitted changes. Percentages" in text
+    assert "counted and explained by refsim 0.1 at abc with uncommitted changes on 2 cores. Percentages" in text
     assert (
         "Run by refsim at a commit that was not noted." in text
         and "Run by refsim 1 at a, refsim at" in text
@@ -399,6 +405,9 @@ def test_a_case_that_was_ended_counts_as_it_ends_alone(tmp_path, category, messa
     (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE) + "\n")
     run = upstream_table.read(tmp_path)
     assert ([case.kind for case in run.cases], run.alone) == (["own"], 1)
+    (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE | killed) + "\n")
+    (case,) = upstream_table.read(tmp_path).cases
+    assert case.kind == ("memory" if category == "crash" else "failed")
 
 
 @pytest.mark.parametrize(
