@@ -69,7 +69,8 @@ Modules = dict[str, Module]
 
 @contextmanager
 def watch(model: Any, batch: int, streams: Callable[[Any], tuple], heads_dim: int = 1) -> Iterator[Modules]:
-    """Record every linear, norm, feed-forward, patch embedding and block of a diffusers model that runs inside.
+    """Record what runs inside of a model as diffusers writes them: every linear, patch embedding, block, feed-forward
+    (what has a ``net``) and norm (a module called one that has no parts; others modulate as well).
 
     Args:
         streams: (image, prompt) of what a block returns; blocks are recorded as ``BLOCK+0`` and ``BLOCK+1``.
@@ -80,7 +81,7 @@ def watch(model: Any, batch: int, streams: Callable[[Any], tuple], heads_dim: in
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d):
             hooks.append(module.register_forward_hook(_layer_hook(found, name, batch)))
-        elif isinstance(module, torch.nn.LayerNorm) or type(module).__name__ in ("RMSNorm", "FeedForward"):
+        elif hasattr(module, "net") or ("norm" in type(module).__name__.lower() and not list(module.children())):
             hooks.append(module.register_forward_hook(_result_hook(found, name, heads_dim)))
         elif _BLOCK.fullmatch(name):
             hooks.append(module.register_forward_hook(_block_hook(found, name, streams), with_kwargs=True))
@@ -106,7 +107,9 @@ def _layer_hook(found: Modules, name: str, batch: int) -> Callable:
 
 
 def _result_hook(found: Modules, name: str, heads_dim: int) -> Callable:
-    def hook(module: torch.nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+    def hook(module: torch.nn.Module, args: tuple[Tensor, ...], out: Any) -> None:
+        if not isinstance(out, Tensor):
+            return
         rows = out.movedim(heads_dim, 2).flatten(2) if out.ndim == 4 else out
         found.setdefault(name, Module()).gave.append(rows)
 

@@ -95,17 +95,27 @@ class DistributedLayerNorm:
     Input and output tp=Shard(-1). Bytes: one all_gather of two fp32 per token.
 
     Args:
-        name: of the module in diffusers, under which the result is observed.
-        affine: the checkpoint that holds the norm's weight and bias; None where it has none.
+        affine: where weight and bias stand in the checkpoint, as (weights, name); None for none.
+        name: of the module in diffusers, under which the result is observed; by default that of ``affine``.
     """
 
-    def __init__(self, device: Device, name: str, *, features: int, eps: float, affine: Weights | None = None) -> None:
-        self._device, self._name, self._features, self._eps = device, name, features, eps
+    def __init__(
+        self,
+        device: Device,
+        *,
+        features: int,
+        eps: float,
+        affine: tuple[Weights, str] | None = None,
+        name: str = "",
+    ) -> None:
+        self._device, self._features, self._eps = device, features, eps
         tp = device.groups["tp"]
-        self._weight = self._bias = None
+        self._name, self._weight, self._bias = name, None, None
         if affine is not None:
+            weights, of = affine
+            self._name = name or of
             lanes = shard_range(padded_features(features, tp.size), tp)
-            self._weight, self._bias = (affine.take(f"{name}.{n}", (features,), lanes) for n in ("weight", "bias"))
+            self._weight, self._bias = (weights.take(f"{of}.{n}", (features,), lanes) for n in ("weight", "bias"))
         size = padded_features(features, tp.size) // tp.size
         self._counts = [max(0, min(features - member * size, size)) for member in range(tp.size)]
         start, _ = shard_range(size * tp.size, tp)
@@ -116,7 +126,8 @@ class DistributedLayerNorm:
             normed = self._normalize(x)
             if self._weight is not None:
                 normed = normed.map("affine", lambda y: (y * self._weight + self._bias).to(y.dtype))
-        self._device.observe(self._name, normed)
+        if self._name:
+            self._device.observe(self._name, normed)
         return normed
 
     def _normalize(self, x: MeshTensor) -> MeshTensor:

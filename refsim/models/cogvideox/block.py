@@ -98,7 +98,7 @@ class CogVideoXBlock:
 
         def zero(name: str) -> tuple[DistributedLayerNorm, Modulation]:
             norm = DistributedLayerNorm(
-                device, f"{prefix}.{name}.norm", features=d, eps=config.norm_eps, affine=weights
+                device, features=d, eps=config.norm_eps, affine=(weights, f"{prefix}.{name}.norm")
             )
             wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6}
             return norm, Modulation(weights, device, f"{prefix}.{name}.linear", **wide)

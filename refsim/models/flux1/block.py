@@ -39,7 +39,7 @@ class DoubleBlock:
         self._device = device
         d, prefix = config.features, f"transformer_blocks.{index}"
         self._norm1, self._norm1_prompt, self._norm2, self._norm2_prompt = (
-            DistributedLayerNorm(device, f"{prefix}.{name}", features=d, eps=_EPS)
+            DistributedLayerNorm(device, features=d, eps=_EPS, name=f"{prefix}.{name}")
             for name in ("norm1.norm", "norm1_context.norm", "norm2", "norm2_context")
         )
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=6)
@@ -73,7 +73,7 @@ class SingleBlock:
     def __init__(self, weights: Weights, device: Device, config: FluxConfig, index: int) -> None:
         self._device = device
         d, prefix = config.features, f"single_transformer_blocks.{index}"
-        self._norm = DistributedLayerNorm(device, f"{prefix}.norm.norm", features=d, eps=_EPS)
+        self._norm = DistributedLayerNorm(device, features=d, eps=_EPS, name=f"{prefix}.norm.norm")
         self._mod = Modulation(weights, device, f"{prefix}.norm.linear", features=d, chunks=3)
         self._qkv = RotaryQKV(weights, device, f"{prefix}.attn", config)
         self._mlp = ColParallelLinear(

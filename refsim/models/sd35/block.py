@@ -41,7 +41,7 @@ class SD35Block:
         sizes = AttentionSizes(d, config.num_attention_heads, config.attention_head_dim)
         qk_norm = config.qk_norm is not None
         self._norm1, self._norm1_prompt, self._norm2, self._norm2_prompt = (
-            DistributedLayerNorm(device, f"{prefix}.{name}", features=d, eps=_EPS)
+            DistributedLayerNorm(device, features=d, eps=_EPS, name=f"{prefix}.{name}")
             for name in ("norm1.norm", "norm1_context.norm", "norm2", "norm2_context")
         )
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)

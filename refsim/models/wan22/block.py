@@ -41,12 +41,13 @@ class WanBlock:
         lanes = shard_range(padded_features(d, tp.size), tp)
         self._table_16D = exact.take(f"{prefix}.scale_shift_table", (1, 6, d), None, None, lanes)
         self._norm1, self._norm3 = (
-            DistributedLayerNorm(device, f"{prefix}.{name}", features=d, eps=config.eps) for name in ("norm1", "norm3")
+            DistributedLayerNorm(device, features=d, eps=config.eps, name=f"{prefix}.{name}")
+            for name in ("norm1", "norm3")
         )
         self._attn1 = SelfAttention(weights, device, f"{prefix}.attn1", config)
         self._norm2 = None
         if config.cross_attn_norm:
-            self._norm2 = DistributedLayerNorm(device, f"{prefix}.norm2", features=d, eps=config.eps, affine=exact)
+            self._norm2 = DistributedLayerNorm(device, features=d, eps=config.eps, affine=(exact, f"{prefix}.norm2"))
         self._attn2 = CrossAttention(weights, device, f"{prefix}.attn2", config)
         self._ffn = ParallelFeedForward(weights, device, f"{prefix}.ffn", features=d, hidden=config.ffn_dim)
 

@@ -45,7 +45,7 @@ def padded_lanes(device, *, checkpoint: str):
     placement = {"tp": Shard(2)}
     poisoned = shard.clone()
     poisoned[..., real:] = 1e4
-    norm = DistributedLayerNorm(device, "norm", features=d, eps=1e-6)
+    norm = DistributedLayerNorm(device, features=d, eps=1e-6)
     normed = norm(MeshTensor(poisoned, placement)).local
     answer["norm_equal"] = torch.equal(normed, norm(MeshTensor(shard, placement)).local)
     answer["norm_padding"] = float(normed[..., real:].abs().sum())
