@@ -151,7 +151,8 @@ def lint(session: nox.Session) -> None:
 def ttnn(session: nox.Session) -> None:
     """The device backend: real ttnn on meshes without hardware, judged against refsim."""
     session.install("-e", ".[ttnn,dev]")
-    session.run("pytest", "-n", "2", "--dist", "loadfile", "tests/tt_impl", "tests/docs", *session.posargs)
+    folders = ["tests/tt_impl", "tests/docs", "tests/harness"]
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *folders, *session.posargs)
     for model, mesh, parallel in MEMORY:
         session.run("refsim", "memory", "--model", model, "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")

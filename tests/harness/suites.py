@@ -52,7 +52,8 @@ def run_suite(folder: Path, *arguments: str, files: tuple[str, ...] = ()) -> Ran
         "TMPDIR": str(temporary),
         "OMP_NUM_THREADS": "1",
     }
-    environment.pop("PYTEST_ADDOPTS", None)
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+        environment.pop(name, None)
     own = ["-p", "no:cacheprovider", f"--ttnn-mock-json={log}", f"--junitxml={junit}"]
     command = [sys.executable, "-m", "pytest", *own, *arguments]
     log.write_text("of an earlier run")
