@@ -54,10 +54,9 @@ class DoubleBlock:
         """(B, local N, local D) and (B, local L, local D) in and out; ``time_BD`` with silu applied."""
         shift, scale, gate, shift_ff, scale_ff, gate_ff = self._mod(time_BD)
         shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
-        normed, normed_p = self._norm1(spatial), self._norm1_prompt(prompt)
-        attn, attn_prompt = self._attn(
-            self._modulated(normed, shift, scale), self._modulated(normed_p, shift_p, scale_p), sequences
-        )
+        attn_in = self._modulated(self._norm1(spatial), shift, scale)
+        prompt_in = self._modulated(self._norm1_prompt(prompt), shift_p, scale_p)
+        attn, attn_prompt = self._attn(attn_in, prompt_in, sequences)
         spatial, prompt = spatial + attn * gate, prompt + attn_prompt * gate_p
         spatial = spatial + self._ff(self._modulated(self._norm2(spatial), shift_ff, scale_ff)) * gate_ff
         ff_prompt = self._ff_prompt(self._modulated(self._norm2_prompt(prompt), shift_ff_p, scale_ff_p))
