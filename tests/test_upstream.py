@@ -332,7 +332,9 @@ def test_a_conftest_that_cannot_be_imported_costs_its_own_folder_only(tmp_path):
 
 
 def test_this_project_is_named_by_version_and_commit(tmp_path, monkeypatch):
-    git = lambda *words: subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words])  # noqa: E731
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+
     monkeypatch.setattr(upstream_jobs, "ROOT", tmp_path)
     assert upstream_jobs.own_version() == f"refsim {refsim.__version__} at an unknown commit"
     git("init", "-q")

@@ -104,7 +104,14 @@ def test_an_op_three_percent_too_large_on_one_rank_fails_a_bf16_case():
     with CpuRunner() as runner:
         clean = runner.run(case, 0)
         assert judge(clean.metrics, bounds) == [] and clean.metrics["layer_gain"] > 0
-        for op in ("feed-forward", "row-parallel linear", "attention", "norm", "norm of a head"):
+        for op in (
+            "feed-forward",
+            "row-parallel linear",
+            "attention",
+            "norm",
+            "norm of a head",
+            "chunk of a modulation",
+        ):
             wrong = runner.run(case, 0, fault=perturbation.fault(op, 1, by=0.03, call=2))
             found = {reason.split()[0] for reason in judge(wrong.metrics, bounds)}
             assert "layer_gain" in found and "rel_rmse" not in found, (op, found)

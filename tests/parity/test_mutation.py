@@ -201,7 +201,7 @@ ELSEWHERE = "Traceback ...\nOSError: [Errno 28] No space left on device"
     ("told", "ended", "unchanged", "verdict", "how"),
     [
         ([("failed", "")], "", "", "killed", "bound"),
-        ([("failed", f'File "/tmp/tree/{FILE}", line 3')], "", None, "killed", "error"),
+        ([("failed", f'File "/copy/{FILE}", line 3')], "", None, "killed", "error"),
         ([("failed", ELSEWHERE)], "", "", "killed", "error"),
         ([("failed", ELSEWHERE)], "", "no space", "untold", ""),
         ([], "the process died", "", "killed", "error"),
