@@ -31,13 +31,30 @@ def draft(
 
 @bench.command()
 def accuracy(
-    traces: Annotated[Path, typer.Argument(help="Folder of profiler traces (CSV).", exists=True, file_okay=False)],
-    shapes: Annotated[bool, typer.Option("--shapes", help="The calibration shapes one by one too.")] = False,
+    files: Annotated[
+        list[Path], typer.Argument(help="Profiler files (CSV), or the one folder of the model's own data.", exists=True)
+    ],
+    shapes: Annotated[
+        bool, typer.Option("--shapes", help="Of a folder: the calibration shapes one by one too.")
+    ] = False,
+    arch: Annotated[str | None, typer.Option(help="Of files that name no chip: wormhole_b0 or blackhole.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show errors of the timing model per op class, on calibration and on validation data apart."""
-    from benchmarks.accuracy import print_tables
+    """Show errors of the timing model on profiler files: by class, by device, the worst, and what has no price."""
+    from refsim import output
+    from refsim.errors import UserError
 
-    print_tables(traces, shapes=shapes)
+    if any(path.is_dir() for path in files):
+        if len(files) > 1 or as_json:
+            raise UserError("a folder stands alone and has no --json; give its CSV files instead.")
+        from benchmarks.accuracy import print_tables
+
+        print_tables(files[0], shapes=shapes)
+        return
+    from benchmarks import trace_accuracy
+
+    found = trace_accuracy.compare(files, arch)
+    typer.echo(output.document(trace_accuracy.document(found)) if as_json else trace_accuracy.text(found))
 
 
 @bench.command()

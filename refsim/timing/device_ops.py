@@ -6,78 +6,21 @@ class is known but that has no formula of its own is priced as its class, and th
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from refsim.mesh import Topology
 from refsim.timing import measured, ops
-from refsim.timing.chips import Chip, get_chip
+from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.fitted import get_params
 from refsim.timing.matmul import MatmulConfig, matmul
-from refsim.timing.measured import Sample, Tensor_
-
-_AS: dict[str, dict[str, tuple[str, ...]]] = {
-    "matmul": {
-        "Matmul": ("MatmulDeviceOperation",),
-        "MinimalMatmulOp": ("MinimalMatmulDeviceOperation", "MinimalMatmulSplitDeviceOperation"),
-    },
-    "norm": {
-        "LayerNormDeviceOperation": (
-            "LayerNormPreAllGatherDeviceOperation", "LayerNormPostAllGatherDeviceOperation",
-            "FusedRMSNormPreAllGatherDeviceOperation", "FusedRMSNormPostAllGatherDeviceOperation",
-            "PreAllGatherDeviceOperation", "PostAllGatherDeviceOperation",
-        ),
-        "SoftmaxDeviceOperation": (),
-    },
-    "elementwise": {
-        "BinaryNgDeviceOperation": (
-            "TernaryDeviceOperation", "RotaryEmbeddingLlamaDeviceOperation", "RotaryEmbeddingDeviceOperation",
-        ),
-        "UnaryDeviceOperation": (), "TypecastDeviceOperation": (), "BinaryDeviceOperation": (),
-    },
-    "layout": {
-        "TilizeDeviceOperation": ("TilizeCodegenDeviceOperation",),
-        "UntilizeDeviceOperation": ("UntilizeCodegenDeviceOperation",),
-        "UntilizeWithUnpaddingDeviceOperation": (), "TilizeWithValPaddingDeviceOperation": (),
-        "ReshapeDeviceOperation": ("ReshapeViewDeviceOperation",),
-        "TransposeDeviceOperation": (
-            "NlpCreateHeadsDeviceOperation", "NLPConcatHeadsDeviceOperation", "CreateQKVHeadsDeviceOperation",
-            "ConcatenateHeadsDeviceOperation", "SplitFusedQKVAndSplitHeadsDeviceOperation",
-            "CreateQKVHeadsSeparateTensorsDeviceOperation", "PadDeviceOperation",
-        ),
-        "CopyDeviceOperation": ("CloneOperation", "RepeatDeviceOperation"),
-        "SliceDeviceOperation": ("SplitDeviceOperation", "MeshPartitionDeviceOperation"),
-        "PermuteDeviceOperation": (), "ConcatDeviceOperation": (), "EmbeddingsDeviceOperation": (),
-        "InterleavedToShardedDeviceOperation": (), "ShardedToInterleavedDeviceOperation": (),
-        "ReshardDeviceOperation": (), "MoveDeviceOperation": (), "UpsampleOperation": (),
-    },
-}  # fmt: skip
-"""By class: operations that the model has been compared with, and those that are priced like them."""
-_CODES = {
-    name: (kind, code, name == code or (kind == "matmul" and "Split" not in name))
-    for kind, codes in _AS.items()
-    for code, alike in codes.items()
-    for name in (code, *alike)
-}
-_COLLECTIVES = {
-    "AllGatherDeviceOperation": "all_gather",
-    "AllGatherAsyncDeviceOperation": "all_gather",
-    "RingAttentionAllGatherAsyncDeviceOperation": "all_gather",
-    "ReduceScatterDeviceOperation": "reduce_scatter",
-    "ReduceScatterMinimalAsyncDeviceOperation": "reduce_scatter",
-    "AllReduceAsyncDeviceOperation": "all_reduce",
-    "AllToAllAsyncDeviceOperation": "all_to_all",
-    "AllToAllAsyncGenericDeviceOperation": "all_to_all",
-}
-_COMPARED = ("all_gather", "reduce_scatter")
-"""Collectives that there are measurements of."""
-_ATTENTION = ("SDPAOperation", "JointSDPADeviceOperation", "RingJointSDPADeviceOperation")
-_GATHERED_MATMUL = ("AllGatherMinimalMatmulAsyncOp",)
+from refsim.timing.measured import Sample
+from refsim.timing.op_names import OpName, op_name, plain
+from refsim.timing.tensors import Tensor_
 
 
 class Unpriced(Exception):
@@ -86,7 +29,9 @@ class Unpriced(Exception):
 
 @dataclass(frozen=True)
 class Wires:
-    """What a collective runs on: ``size`` devices of a mesh axis, links per hop, Ring or Linear, a Galaxy or not."""
+    """What a collective runs on: ``size`` devices of a mesh axis (0: nobody says), links per hop, Ring or Linear, a
+    Galaxy or not.
+    """
 
     size: int = 1
     links: int = 1
@@ -119,32 +64,46 @@ class Priced:
     measured: bool
 
 
-def price(op: DeviceOp) -> Priced:
+def price(op: DeviceOp, params: ops.Params | None = None) -> Priced:
     """Return the predicted time of an operation.
+
+    Args:
+        params: those of another calibration than the stored one.
 
     Raises:
         Unpriced: the model has no formula for it, or not for these arguments.
     """
-    chip, params = get_chip(op.arch, galaxy=op.wires.galaxy), get_params(op.arch)
+    chip, params = get_chip(op.arch, galaxy=op.wires.galaxy), params or get_params(op.arch)
+    known = op_name(op.name)
+    if known is None:
+        raise Unpriced("no formula")
     if not op.inputs or not op.outputs or any(t.numel == 0 for t in op.inputs[:1]):
         raise Unpriced("it has no tensor to read or to write")
-    if op.name in _COLLECTIVES:
-        return Priced(_collective(chip, op), "collective", "fabric", _COLLECTIVES[op.name] in _COMPARED)
-    if op.name in _ATTENTION:
-        return _attention(chip, params, op)
-    if op.name in _GATHERED_MATMUL:
+    if strange := [t.dtype for t in (*op.inputs, *op.outputs) if t.dtype not in BYTES]:
+        raise Unpriced(f"no size of dtype '{strange[0]}'")
+    if known.kind == "collective":
+        return Priced(_collective(chip, op, known.code), "collective", "fabric", known.compared)
+    if known.kind == "sdpa":
+        return _attention(chip, params, op, known)
+    if known.code.startswith("AllGather"):
         return _gathered_matmul(chip, params, op)
-    if op.name not in _CODES:
-        raise Unpriced("no formula")
-    kind, code, known = _CODES[op.name]
-    cores = op.cores or chip.num_cores
-    fidelity = op.fidelity or "HiFi4"
+    if known.kind in ("matmul", "conv") and len(op.inputs) < 2:
+        raise Unpriced("a product of one operand")
     sample = Sample(
-        "", op.arch, code, 0.0, 1, cores, fidelity, op.inputs, _written(op, kind),
-        attributes=op.attributes.replace(",", ";"), **(_minimal(chip, op) if code == "MinimalMatmulOp" else {}),
+        "", op.arch, _code(op, known), 0.0, 1, op.cores or chip.num_cores, op.fidelity or "HiFi4", op.inputs,
+        _written(op, known.kind), attributes=op.attributes.replace(",", ";"),
+        **(_minimal(chip, op) if known.code == "MinimalMatmulOp" else {}),
     )  # fmt: skip
-    cost = measured.predict(chip, params, sample)
-    return Priced(cost.ns, kind, cost.bound, known)
+    try:
+        cost = measured.predict(chip, params, sample)
+    except measured.Unsaid as missing:
+        raise Unpriced(f"{known.kind} whose attributes do not say {missing}") from missing
+    return Priced(cost.ns, known.kind, cost.bound, known.compared)
+
+
+def _code(op: DeviceOp, known: OpName) -> str:
+    """What the formula is told; an operation that is priced like another one keeps a name with a term of its own."""
+    return "RotaryEmbedding" if plain(op.name).startswith("rotaryembedding") else known.code
 
 
 def _written(op: DeviceOp, kind: str) -> Tensor_:
@@ -170,43 +129,66 @@ def _fabric(chip: Chip, op: DeviceOp) -> Fabric:
     return Fabric(chip, op.wires.size, op.wires.links, Topology.RING if op.wires.ring else Topology.LINEAR)
 
 
-def _collective(chip: Chip, op: DeviceOp) -> float:
-    name = _COLLECTIVES[op.name]
-    brought = op.inputs if name == "all_gather" and op.name.startswith("RingAttention") else op.inputs[:1]
+def _collective(chip: Chip, op: DeviceOp, name: str) -> float:
+    if not op.wires.size:
+        raise Unpriced("a collective of nobody knows how many devices")
+    brought = op.inputs if plain(op.name).startswith("ringattention") else op.inputs[:1]
     return _fabric(chip, op).collective_ns(name, sum(t.nbytes for t in brought))
 
 
-def _attention(chip: Chip, params: ops.Params, op: DeviceOp) -> Priced:
-    if op.causal or "is_causal': 'true" in op.attributes:
-        raise Unpriced("causal attention")
-    (batch, heads, rows, width), keys = op.inputs[0].shape, op.inputs[1].shape[2]
+def _attention(chip: Chip, params: ops.Params, op: DeviceOp, known: OpName) -> Priced:
     chunks = re.search(r"q_chunk_size=(\d+)[,;]\s*k_chunk_size=(\d+)", op.attributes)
     if chunks is None:
         raise Unpriced("attention without chunk sizes")
-    q, k = (int(n) for n in chunks.groups())
-    config = ops.SDPAConfig(op.fidelity or "HiFi2", op.cores or None, q, k)
-    if op.name != "RingJointSDPADeviceOperation":
-        joint = op.inputs[3].shape[2] if op.name.startswith("Joint") and len(op.inputs) > 3 else 0
+    if len(op.inputs) < 3:
+        raise Unpriced("attention without keys and values")
+    (batch, heads, rows, width), keys = op.inputs[0].shape, op.inputs[1].shape[2]
+    grid = re.search(r"compute_with_storage_grid_size=\(x=(\d+);y=(\d+)\)", op.attributes)
+    cores = min(op.cores or chip.num_cores, int(grid[1]) * int(grid[2])) if grid else op.cores or None
+    causal = op.causal or "is_causal': 'true" in op.attributes
+    k, v = op.inputs[1:3]
+    config = ops.SDPAConfig(
+        op.fidelity or "HiFi2", cores, int(chunks[1]), int(chunks[2]), causal, v.shape[3], k.dtype
+    )  # fmt: skip
+    joint = op.inputs[3].shape[2] if "Joint" in known.code and len(op.inputs) > 3 else 0
+    if known.code != "RingJointSDPA":
         cost = ops.sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)
-        return Priced(cost.ns, "sdpa", cost.bound, False)
-    joint = op.inputs[3].shape[2] if len(op.inputs) > 3 else 0
+        return Priced(cost.ns, "sdpa", cost.bound, known.compared)
+    if not op.wires.size:
+        raise Unpriced("ring attention of nobody knows how many devices")
+    whole = ops.sdpa(chip, params, batch, heads, rows + joint, keys, width, replace(config, causal=False))
+    last = ops.sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, replace(config, causal=False))
+    own = ops.sdpa(chip, params, batch, heads, rows + joint, keys, width, config)
+    steps = [[own, *[whole] * (op.wires.size - 2), last][: op.wires.size]]
+    if causal and "is_balanced': 'true" in op.attributes:  # each device has an early and a late part of the rows
+        half = replace(whole, ns=(whole.ns - params.launch_ns) / 2 + params.launch_ns)
+        steps = [[own, *[half] * (op.wires.size - 1)]]
+    elif causal:  # a device takes its own shard and those before it; the mean of all devices
+        steps = [[own, *[whole] * before] for before in range(op.wires.size)]
     arrivals = (0.0, *_fabric(chip, op).arrivals(sum(t.nbytes for t in op.inputs[1:3])))
-    now, bound = 0.0, "compute"
-    for step in range(op.wires.size):
-        extra = joint if step == op.wires.size - 1 else 0
-        cost = ops.sdpa(chip, params, batch, heads, rows + joint, keys + extra, width, config)
-        there = arrivals[min(step, len(arrivals) - 1)]
-        bound = "fabric" if there > now else bound
-        now = max(now, there) + cost.ns - (params.launch_ns if step else 0.0)
-    return Priced(now, "sdpa", bound, True)
+    ends = [_ring_ns(device, arrivals, params.launch_ns) for device in steps]
+    late = any(there > sum(c.ns for c in steps[-1][:i]) for i, there in enumerate(arrivals))
+    return Priced(sum(ends) / len(ends), "sdpa", "fabric" if late else own.bound, known.compared)
+
+
+def _ring_ns(steps: list[ops.Cost], arrivals: tuple[float, ...], launch_ns: float) -> float:
+    """Return when the last step ends; a step starts when its shard is there, and the program is launched once."""
+    now = 0.0
+    for i, cost in enumerate(steps):
+        now = max(now, arrivals[min(i, len(arrivals) - 1)]) + cost.ns - (launch_ns if i else 0.0)
+    return now
 
 
 def _gathered_matmul(chip: Chip, params: ops.Params, op: DeviceOp) -> Priced:
     """An all-gather of what a matmul takes, both at once: tt_dit's fused linear."""
+    if len(op.inputs) < 2 or not op.wires.size:
+        raise Unpriced("a fused gather and matmul without a weight or without a ring size")
     x, w = op.inputs[:2]
     m, k, n = x.numel // x.shape[3], w.shape[2], w.shape[3]
     grid = (chip.cores[0], chip.cores[1] - 1)  # the last row's cores gather
-    alone = matmul(chip, params, m, k, n, MatmulConfig(op.fidelity or "HiFi2", w.dtype, grid))
+    alone = matmul(
+        chip, params, m, k, n, MatmulConfig(op.fidelity or "HiFi2", (x.dtype, w.dtype, op.outputs[-1].dtype), grid)
+    )
     fabric = _fabric(chip, op)
     ring = fabric.topology is Topology.RING
     took = fabric.fused_gather_ns(m, k, 8) if ring else fabric.collective_ns("all_gather", x.nbytes)
@@ -214,23 +196,23 @@ def _gathered_matmul(chip: Chip, params: ops.Params, op: DeviceOp) -> Priced:
     return Priced(ns, "matmul", "fabric" if took > alone.ns else alone.bound, ring)
 
 
-def profiled(path: Path) -> list[tuple[DeviceOp, float]]:
+def profiled(path: Path, arch: str | None = None) -> list[tuple[DeviceOp, float]]:
     """Return the distinct operations of a profiler's CSV with their mean kernel time in ns."""
-    groups: dict[DeviceOp, list[float]] = defaultdict(list)
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row.get("DEVICE KERNEL DURATION [ns]"):
-                groups[_of_row(row)].append(float(row["DEVICE KERNEL DURATION [ns]"]))
-    return [(op, sum(found) / len(found)) for op, found in groups.items()]
+    from refsim.timing import profile
+
+    return [(of_row(row), row.ns) for row in profile.distinct(profile.read(path, arch)).itertuples()]
 
 
-def _of_row(row: dict[str, str]) -> DeviceOp:
-    text = row["ATTRIBUTES"]
+def of_row(row: Any) -> DeviceOp:
+    """Return the operation of a row of :func:`refsim.timing.profile.read`'s table.
+
+    A collective whose file does not say its ring is as large as what it gathers is larger than what it is given, or of
+    size 0; links that are not named are one.
+    """
+    text, known = row.attributes, op_name(row.op)
     found = {name: re.search(rf"'{name}': '(\d+)'", text) for name in ("ring_size", "num_links")}
-    size, links = (int(m[1]) if m else 1 for m in found.values())
-    inputs = tuple(t for i in range(8) if (t := measured.tensor_of(row, f"INPUT_{i}")))
-    outputs = tuple(t for i in range(3) if (t := measured.tensor_of(row, f"OUTPUT_{i}")))
-    return DeviceOp(
-        row["OP CODE"], row["DEVICE ARCH"], int(row["CORE COUNT"]), row["MATH FIDELITY"], inputs, outputs, text,
-        Wires(size, links, "Topology::Ring" in text),
-    )  # fmt: skip
+    size, links = (int(m[1]) if m else 0 for m in found.values())
+    if not size and known and known.code == "all_gather" and row.inputs and row.outputs:
+        size = row.outputs[0].numel // max(row.inputs[0].numel, 1)
+    wires = Wires(size, links or 1, "Topology::Ring" in text)
+    return DeviceOp(row.op, row.arch, row.cores, row.fidelity, row.inputs, row.outputs, text, wires)

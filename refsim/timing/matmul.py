@@ -37,10 +37,24 @@ def subblock(mb: int, nb: int, most: int) -> tuple[int, int]:
     return max(found, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
 
 
-def tile_cycles(params: Params, sub: tuple[int, int], fidelity: str, dtype: str = "bf16") -> float:
+Dtypes = str | tuple[str, str, str]
+"""Of a product: one dtype of all, or those of first operand, second operand and result."""
+
+
+def each_dtype(dtype: Dtypes) -> tuple[str, str, str]:
+    return (dtype, dtype, dtype) if isinstance(dtype, str) else dtype
+
+
+def _tile_bytes(dtype: Dtypes) -> tuple[float, float, float]:
+    first, second, result = (BYTES[name] * TILE * TILE for name in each_dtype(dtype))
+    return first, second, result
+
+
+def tile_cycles(params: Params, sub: tuple[int, int], fidelity: str, dtype: Dtypes = "bf16") -> float:
     """Return the cycles per product of two tiles when a step computes ``sub`` tiles; the unpacker goes by bytes."""
     h, w = sub
-    unpack = (h + w) * params.unpack_cycles * BYTES[dtype] / BYTES["bf16"]
+    first, second, _ = each_dtype(dtype)
+    unpack = (h * BYTES[first] + w * BYTES[second]) * params.unpack_cycles / BYTES["bf16"]
     return (max(h * w * CYCLES_PER_TILE[fidelity], unpack) + params.step_cycles) / (h * w)
 
 
@@ -55,14 +69,14 @@ class MatmulConfig:
     """How minimal_matmul is carried out.
 
     Attributes:
-        fidelity, dtype: of the arithmetic and of the operands.
+        fidelity, dtype: of the arithmetic and of the tensors.
         grid: cores for m, cores for n; the op's choice on the chip's grid if not given: transposed where m > n.
         block: tiles of M, K and N that a core holds at a time.
         sub: tiles of M and N that a step computes.
     """
 
     fidelity: str = "HiFi2"
-    dtype: str = "bf16"
+    dtype: Dtypes = "bf16"
     grid: tuple[int, int] | None = None
     block: tuple[int, int, int] = (8, 8, 8)
     sub: tuple[int, int] | None = None
@@ -74,11 +88,12 @@ def matmul(
     """Return the cost of minimal_matmul: (batch, m, k) x (k, n), all interleaved in DRAM."""
     fidelity, dtype = config.fidelity, config.dtype
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
-    size = BYTES[dtype] * TILE * TILE
+    size0, size1, size = _tile_bytes(dtype)
     rows, columns = config.grid or (chip.cores if m > n else chip.cores[::-1])
     per_tile = CYCLES_PER_TILE[fidelity] / chip.clock_ghz
     ideal_compute = batch * m * k * n / TILE**3 * per_tile / (rows * columns)
-    ideal = max(ideal_compute, (batch * m * (k + n) + k * n) * BYTES[dtype] / chip.dram_gbps)
+    least = (batch * m * (k * size0 + n * size) + k * n * size1) / TILE**2
+    ideal = max(ideal_compute, least / chip.dram_gbps)
     mc, nc = -(-mt // rows), -(-nt // columns)
     mb, kb, nb = (min(b, have) for b, have in zip(config.block, (mc, kt, nc), strict=True))
     passes_m, passes_n = -(-mc // mb), -(-nc // nb)
@@ -86,20 +101,21 @@ def matmul(
     sub = config.sub or subblock(mb, nb, 4)  # sums in fp32 halve the destination registers to 4 tiles
     issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
     compute = batch * issued * kt * tile_cycles(params, sub, fidelity, dtype) / chip.clock_ghz
-    in0, in1 = batch * mc * kt * size * passes_n, batch * nc * kt * size * passes_m
+    in0, in1 = batch * mc * kt * size0 * passes_n, batch * nc * kt * size1 * passes_m
     noc = max(in0, in1) / params.relay_gbps
     moved = min(rows, mt) * in0 + min(columns, nt) * in1 + batch * mt * nt * size
     dram = moved / chip.dram_gbps
     # Double buffering: the first block is read before anything is computed, the last computed after all is read.
     compute, noc = compute + noc / steps / batch, noc + compute / steps / batch
-    chain = max(mb * (columns - 1), nb * (rows - 1)) * kb * size / chip.noc_gbps
+    chain = max(mb * size0 * (columns - 1), nb * size1 * (rows - 1)) * kb / chip.noc_gbps
     drain = min(mb * nb * rows * columns, mt * nt) * size / chip.dram_gbps
     return bounded(chip, params.launch_ns + chain + drain, ideal, compute=compute, noc=noc, dram=dram)
 
 
-def _halved_to_fit(chip: Chip, mb: int, nb: int, kb: int, size: float) -> tuple[int, int]:
+def _halved_to_fit(chip: Chip, mb: int, nb: int, kb: int, dtype: Dtypes) -> tuple[int, int]:
     """Return the tiles of the output block, halved until it and two pairs of input blocks fit three quarters of L1."""
-    while (mb * nb + 2 * kb * (mb + nb)) * size > 0.75 * chip.l1_bytes and mb * nb > 1:
+    size0, size1, size = _tile_bytes(dtype)
+    while mb * nb * size + 2 * kb * (mb * size0 + nb * size1) > 0.75 * chip.l1_bytes and mb * nb > 1:
         mb, nb = (-(-mb // 2), nb) if mb > nb else (mb, -(-nb // 2))
     return mb, nb
 
@@ -119,22 +135,24 @@ class MulticastConfig:
 
     Attributes:
         grid: cores for m, cores for n.
-        fidelity, dtype: of the arithmetic and of the operands.
+        fidelity, dtype: of the arithmetic and of the tensors.
         kb: tiles of K per block.
         sub: tiles of M and N that a step computes.
         in_l1: first operand, second operand, output: sharded in L1, where they are used.
         spills: partial sums are packed and unpacked per block of K.
+        held: tiles of M and N of the output block; halved until it fits L1 if not given.
         tilized: tiles that a core makes of rows first (conv2d).
         handed_on: blocks of rows that cores tilize and multicast in turn, while the others wait (block-sharded conv2d).
     """
 
     grid: tuple[int, int]
     fidelity: str = "HiFi2"
-    dtype: str = "bf16"
+    dtype: Dtypes = "bf16"
     kb: int | None = None
     sub: tuple[int, int] | None = None
     in_l1: tuple[bool, bool, bool] = (False, False, False)
     spills: bool = False
+    held: tuple[int, int] | None = None
     tilized: int = 0
     handed_on: int = 0
 
@@ -143,14 +161,14 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
     """Return the cost of ttnn.matmul: (m, k) x (k, n)."""
     fidelity, dtype, in_l1, spills = config.fidelity, config.dtype, config.in_l1, config.spills
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
-    size = BYTES[dtype] * TILE * TILE
+    size0, size1, size = _tile_bytes(dtype)
     rows, columns = config.grid
     ideal_compute = m * k * n / TILE**3 * CYCLES_PER_TILE[fidelity] / chip.clock_ghz / (rows * columns)
-    outside = [count for count, l1 in zip((m * k, k * n, m * n), in_l1, strict=True) if not l1]
-    ideal = max(ideal_compute, sum(outside) * BYTES[dtype] / chip.dram_gbps)
+    moved = zip((m * k * size0, k * n * size1, m * n * size), in_l1, strict=True)
+    ideal = max(ideal_compute, sum(nbytes for nbytes, l1 in moved if not l1) / TILE**2 / chip.dram_gbps)
     mc, nc = -(-mt // rows), -(-nt // columns)
     kb = min(config.kb or k_block(kt, config.grid), kt)
-    mb, nb = _halved_to_fit(chip, mc, nc, kb, size)
+    mb, nb = config.held or _halved_to_fit(chip, mc, nc, kb, dtype)
     passes_m, passes_n = -(-mc // mb), -(-nc // nb)
     k_blocks = -(-kt // kb)
     blocks = k_blocks * passes_m * passes_n
@@ -161,9 +179,12 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
         cycles += (k_blocks - 1) * mc * nc * (PACK_CYCLES + 2 * params.unpack_cycles)
     compute = cycles / chip.clock_ghz + config.handed_on * params.block_ns
     alone = columns == 1 and not in_l1[0]
-    read = max(0 if in_l1[0] or alone else mb * kb, 0 if in_l1[1] else nb * kb)
-    noc = blocks * (read * (params.page_ns + size / chip.noc_gbps) + (params.block_ns if read or alone else 0.0))
-    in0, in1, out = mt * kt * passes_n * size, kt * nt * passes_m * size, mt * nt * size
+    read = max(
+        0.0 if in_l1[0] or alone else mb * kb * (params.page_ns + size0 / chip.noc_gbps),
+        0.0 if in_l1[1] else nb * kb * (params.page_ns + size1 / chip.noc_gbps),
+    )
+    noc = blocks * (read + (params.block_ns if read or alone else 0.0))
+    in0, in1, out = mt * kt * passes_n * size0, kt * nt * passes_m * size1, mt * nt * size
     shared = (0.0 if in_l1[0] or alone else in0) + (0.0 if in_l1[1] else in1)
     dram = shared / chip.dram_gbps
     drain = 0.0 if in_l1[2] else min(mb * nb * rows * columns, mt * nt) * size / chip.dram_gbps
@@ -201,19 +222,19 @@ def sliced_conv2d(
 
 
 def batched_matmul(
-    chip: Chip, params: Params, batch: int, m: int, k: int, n: int, *, cores: int, dtype: str = "bf16"
+    chip: Chip, params: Params, sizes: tuple[int, int, int, int], *, cores: int, fidelity: str, dtype: Dtypes = "bf16"
 ) -> Cost:
-    """Return the cost of a batch of products: whole ones on a core each where there are cores for all, else tile by
-    tile on a few.
+    """Return the cost of a batch of products of ``sizes`` (batch, m, k, n): whole ones on a core each where there are
+    cores for all, else tile by tile on a few.
 
     A core reads a block of K of both operands, waits for it and writes its tiles when done; for single tiles both
     operands' tiles are read in turn.
     """
-    mt, kt, nt = tiles(m), tiles(k), tiles(n)
-    size = BYTES[dtype] * TILE * TILE
-    moved = batch * (mt * kt + kt * nt + mt * nt) * size
+    batch, mt, kt, nt = sizes[0], *(tiles(side) for side in sizes[1:])
+    size0, size1, size = _tile_bytes(dtype)
+    moved = batch * (mt * kt * size0 + kt * nt * size1 + mt * nt * size)
     if cores >= batch and mt * nt > 1:
-        compute = mt * nt * kt * tile_cycles(params, subblock(mt, nt, 4), "LoFi", dtype) / chip.clock_ghz
+        compute = mt * nt * kt * tile_cycles(params, subblock(mt, nt, 4), fidelity, dtype) / chip.clock_ghz
         dram = moved / (chip.dram_gbps * ALONE_SHARE)
         return bounded(chip, params.launch_ns, moved / chip.dram_gbps, compute=compute, noc=0.0, dram=dram)
     turns = -(-(batch * mt * nt) // cores)

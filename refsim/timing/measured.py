@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from refsim.timing import ops, published
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import MatmulConfig, MulticastConfig, batched_matmul, matmul, multicast_matmul
+from refsim.timing.op_names import op_name
+from refsim.timing.tensors import Tensor_
 
 CALIBRATION = [
     "wh_clip_encoder_2.csv",
@@ -33,19 +34,6 @@ _USE_CASES = {
     "rs": "reduce_scatter",
     "sdpa": "sdpa",
 }
-_KINDS = {
-    "collective": ("Collective",),
-    "sdpa": ("RingJointSDPA",),
-    "matmul": ("MinimalMatmulOp", "Matmul"),
-    "conv": ("Conv2dDeviceOperation",),
-    "norm": ("LayerNormDeviceOperation", "SoftmaxDeviceOperation", "Pool2D"),
-    "elementwise": (
-        "BinaryNgDeviceOperation",
-        "BinaryDeviceOperation",
-        "UnaryDeviceOperation",
-        "TypecastDeviceOperation",
-    ),
-}
 _COPIES = (
     "Move",
     "Copy",
@@ -60,38 +48,6 @@ _COPIES = (
     "Permute",
 )
 _FIDELITY = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
-_DTYPE = {"BFLOAT16": "bf16", "FLOAT32": "fp32", "BFLOAT8_B": "bfp8", "BFLOAT4_B": "bfp4", "UINT32": "uint32"}
-
-
-@dataclass(frozen=True)
-class Tensor_:
-    shape: tuple[int, int, int, int]
-    dtype: str
-    memory: str
-    layout: str
-    rows: int = 0
-
-    @property
-    def numel(self) -> int:
-        return self.shape[0] * self.shape[1] * self.shape[2] * self.shape[3]
-
-    @property
-    def nbytes(self) -> float:
-        return self.numel * BYTES[self.dtype]
-
-    @property
-    def in_l1(self) -> bool:
-        return "L1" in self.memory
-
-    @property
-    def sharded(self) -> bool:
-        """Whether it lies in the L1 of the cores that use it."""
-        return self.in_l1 and "SHARDED" in self.memory
-
-    @property
-    def pages(self) -> int:
-        """Return the number of pages, what is read or written at once: a tile or a row."""
-        return self.numel // (1024 if self.layout == "TILE" else self.shape[3])
 
 
 @dataclass(frozen=True)
@@ -123,7 +79,11 @@ class Sample:
 
     @property
     def kind(self) -> str:
-        return next((kind for kind, codes in _KINDS.items() if self.code.split()[0] in codes), "layout")
+        """Return its class; ``unclassified`` if nothing is known of its name."""
+        if self.code.startswith("Collective"):
+            return "collective"
+        known = op_name(self.code)
+        return known.kind if known else "unclassified"
 
 
 def calibration(folder: Path) -> list[Sample]:
@@ -138,54 +98,33 @@ def validation(folder: Path) -> list[Sample]:
 
 def trace(path: Path) -> list[Sample]:
     """Return the distinct ops of a profiler file (columns of tt-perf-report)."""
-    groups: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            inputs = tuple(t for i in range(5) if (t := tensor_of(row, f"INPUT_{i}")))
-            key = (
-                row["DEVICE ARCH"],
-                row["OP CODE"],
-                int(row["CORE COUNT"]),
-                row["MATH FIDELITY"] or "HiFi4",
-                inputs,
-                tensor_of(row, "OUTPUT_0"),
-                row["ATTRIBUTES"],
-                float(row["PM IDEAL [ns]"] or 0),
-            )
-            groups[key].append((float(row["DEVICE KERNEL DURATION [ns]"]), float(row["OP TO OP LATENCY [ns]"] or 0)))
+    from refsim.timing import profile
+
     found = []
-    for (arch, code, cores, fidelity, inputs, output, attributes, ideal), runs in groups.items():
-        config = re.search(r"M_block_size=(\d+);K_block_size=(\d+);N_block_size=(\d+).*?x=(\d+);y=(\d+)", attributes)
+    for row in profile.distinct(profile.read(path)).itertuples():
+        config = re.search(
+            r"M_block_size=(\d+);K_block_size=(\d+);N_block_size=(\d+).*?x=(\d+);y=(\d+)", row.attributes
+        )
         numbers = [int(g) for g in config.groups()] if config else None
         found.append(
             Sample(
-                path.name,
-                arch,
-                code,
-                sum(r[0] for r in runs) / len(runs),
-                len(runs),
-                cores,
-                fidelity,
-                inputs,
-                output,
+                row.source,
+                row.arch,
+                row.op,
+                row.ns,
+                row.count,
+                row.cores,
+                row.fidelity or "HiFi4",
+                row.inputs[:5],
+                row.outputs[0] if row.outputs else None,
                 grid=(numbers[4], numbers[3]) if numbers else None,
                 block=tuple(numbers[:3]) if numbers else (8, 8, 8),
-                attributes=attributes,
-                gap_ns=sorted(r[1] for r in runs)[len(runs) // 2],
-                vendor_ideal_ns=ideal,
+                attributes=row.attributes,
+                gap_ns=row.gap_ns,
+                vendor_ideal_ns=row.ideal_ns,
             )
         )
     return found
-
-
-def tensor_of(row: dict[str, str], name: str) -> Tensor_ | None:
-    """Return the tensor ``name`` (``INPUT_0``) of a row of a profiler file, None if there is none."""
-    sizes = [row.get(f"{name}_{axis}_PAD[LOGICAL]") for axis in "WZYX"]
-    if not all(sizes):
-        return None
-    shape = tuple(int(s.partition("[")[0]) for s in sizes)
-    dtype = _DTYPE.get(row[f"{name}_DATATYPE"], "bf16")
-    return Tensor_(shape, dtype, row[f"{name}_MEMORY"], row[f"{name}_LAYOUT"], int(sizes[2].split("[")[1][:-1]))
 
 
 def _published() -> list[Sample]:
@@ -241,6 +180,10 @@ def _swept(path: Path) -> list[Sample]:
     return found
 
 
+class Unsaid(Exception):
+    """What a formula needs to know of an operation and the operation does not say."""
+
+
 def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     """Return the model's cost of a measured op."""
     fidelity = s.fidelity if s.fidelity in _FIDELITY else "HiFi4"
@@ -261,6 +204,8 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     taken = [t for t in operands if t.numel <= 4 * out.numel]
     whole = x.numel <= written.numel or s.kind != "layout"
     read = sum(t.nbytes for t in taken if not t.in_l1) if whole else out.numel * BYTES[x.dtype] * (not x.in_l1)
+    if s.code.startswith("RotaryEmbedding") and len(s.inputs) > 2:  # each head reads the tables again
+        read += 2 * (x.shape[1] - 1) * s.inputs[1].nbytes
     moved = read + (0.0 if out.in_l1 else written.nbytes)
     if s.code == "ReshapeDeviceOperation" and x.layout == out.layout == "TILE" and x.shape[3] != out.shape[3]:
         wider = x.shape[3] // out.shape[3]  # a tile's rows come from as many tiles
@@ -279,6 +224,13 @@ def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     return ops.by_tiles(chip, params, elements, moved, cores=s.cores, sharded=local)
 
 
+def _number(s: Sample, name: str) -> int:
+    """Return the number of an attribute; ``Unsaid`` if the operation has none of that name."""
+    if (found := re.search(rf"{name}=(\d+)", s.attributes)) is None:
+        raise Unsaid(name)
+    return int(found[1])
+
+
 def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Cost:
     """Predict a linear or convolution of a trace, on the cores and in the blocks that its row names."""
     x, w, out = s.inputs[0], s.inputs[1], s.output
@@ -286,12 +238,11 @@ def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Co
     if s.kind == "conv":
         m, k, n = out.shape[0] * out.shape[1] * out.shape[2], w.shape[2], out.shape[3]
         row_cores, input_parts, column_cores, rows = (
-            int(re.search(rf"{name}=(\d+)", s.attributes)[1])
+            _number(s, name)
             for name in ("num_cores_nhw", "num_cores_c_in", "num_cores_c_out", "per_core_out_matrix_height_ntile")
         )
         height, width, h, v = (
-            int(re.search(rf"{name}_ntiles=(\d+)", s.attributes)[1])
-            for name in ("act_block_h", "act_block_w", "out_subblock_h", "out_subblock_w")
+            _number(s, f"{name}_ntiles") for name in ("act_block_h", "act_block_w", "out_subblock_h", "out_subblock_w")
         )
         blocks = -(-rows // height) * -(-ops.tiles(k) // width) if column_cores > 1 else 0
         config = MulticastConfig(
@@ -299,17 +250,43 @@ def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Co
             tilized=rows * ops.tiles(k) // input_parts, handed_on=blocks,
         )  # fmt: skip
         return multicast_matmul(chip, params, m, k, n, config)
+    dtype = (x.dtype, w.dtype, out.dtype)
     batch, m, k, n = x.shape[0] * x.shape[1], x.shape[2], x.shape[3], w.shape[3]
-    if w.shape[0] * w.shape[1] > 1:
-        return batched_matmul(chip, params, batch, m, k, n, cores=s.cores, dtype=w.dtype)
-    if s.code != "Matmul":
-        grid = s.grid or _grid(s.cores, m, n)
-        return matmul(chip, params, m, k, n, MatmulConfig(fidelity, w.dtype, grid, s.block), batch=batch)
     block = re.search(r"in0_block_w=(\d+);out_subblock_h=(\d+);out_subblock_w=(\d+)", s.attributes)
     given = {"kb": int(block[1]), "sub": (int(block[2]), int(block[3]))} if block else {}
-    grid = _grid(s.cores, batch * m, n)
-    config = MulticastConfig(grid, fidelity, w.dtype, in_l1=in_l1, spills=spills, **given)
+    config = MulticastConfig((1, 1), fidelity, dtype, in_l1=in_l1, spills=spills, **given)
+    if per_core := re.search(r"per_core_M=(\d+);per_core_N=(\d+)", s.attributes):
+        return _configured(chip, params, s, config, (int(per_core[1]), int(per_core[2])))
+    if w.shape[0] * w.shape[1] > 1:
+        return batched_matmul(chip, params, (batch, m, k, n), cores=s.cores, fidelity=fidelity, dtype=dtype)
+    if op_name(s.code).code != "Matmul":
+        grid = s.grid or _grid(s.cores, m, n)
+        return matmul(chip, params, m, k, n, MatmulConfig(fidelity, dtype, grid, s.block), batch=batch)
+    config = replace(config, grid=_grid(s.cores, batch * m, n))
     return multicast_matmul(chip, params, batch * m, k, n, config)
+
+
+def _configured(
+    chip: Chip, params: ops.Params, s: Sample, config: MulticastConfig, per_core: tuple[int, int]
+) -> ops.Cost:
+    """Predict a product whose program says how many tiles of M and of N a core has (``per_core``).
+
+    Products of a batch that are not one matrix (``fuse_batch=0``) run one after the other in one program; an operand
+    of one product serves them all.
+    """
+    x, w = s.inputs[:2]
+    products = max(x.shape[0] * x.shape[1], w.shape[0] * w.shape[1])
+    rows, k, n = x.shape[2], x.shape[3], w.shape[3]
+    if "fuse_batch=1" in s.attributes:
+        products, rows = 1, products * rows
+    grid = -(-ops.tiles(rows) // per_core[0]), -(-ops.tiles(n) // per_core[1])
+    held = re.search(r"out_block_h=(\d+);out_block_w=(\d+)", s.attributes)
+    blocks = (int(held[1]), int(held[2])) if held else per_core
+    one = multicast_matmul(chip, params, rows, k, n, replace(config, grid=grid, held=blocks))
+    return replace(
+        one, ns=products * (one.ns - params.launch_ns) + params.launch_ns, compute_ns=products * one.compute_ns,
+        dram_ns=products * one.dram_ns, ideal_ns=products * one.ideal_ns,
+    )  # fmt: skip
 
 
 def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:

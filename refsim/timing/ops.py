@@ -83,12 +83,24 @@ def bounded(chip: Chip, launch: float, ideal: float, **terms: float) -> Cost:
 
 @dataclass(frozen=True)
 class SDPAConfig:
-    """How attention is carried out: fidelity, cores (all if not given), rows of queries and of keys per chunk."""
+    """How attention is carried out.
+
+    Attributes:
+        fidelity: of the arithmetic.
+        cores: all if not given.
+        q_chunk, k_chunk: rows of queries and of keys per chunk.
+        causal: a query sees the keys up to its own row; chunks of keys behind it are left out.
+        value_width: of a value; that of a key if not given (they differ in latent attention).
+        dtype: of keys and values.
+    """
 
     fidelity: str = "HiFi2"
     cores: int | None = None
     q_chunk: int = 256
     k_chunk: int = 512
+    causal: bool = False
+    value_width: int | None = None
+    dtype: str = "bf16"
 
 
 def sdpa(
@@ -100,16 +112,22 @@ def sdpa(
     Cores on one head hand its keys and values on, so that they are read once per turn: without that, 128 queries per
     core on Blackhole would be DRAM-bound far below the 68 % that is measured.
     """
-    cores = config.cores or chip.num_cores
+    cores, v = config.cores or chip.num_cores, config.value_width or e
     q_chunk, k_chunk = min(config.q_chunk, TILE * tiles(m)), min(config.k_chunk, TILE * tiles(n))
     chunks = batch * heads * -(-m // q_chunk)
     turns = -(-chunks // cores)
-    pairs = tiles(q_chunk) * tiles(k_chunk) * -(-n // k_chunk)
-    math_cycles = 2 * tiles(e) * CYCLES_PER_TILE[config.fidelity]
-    compute = turns * pairs * (math_cycles + params.softmax_cycles) / chip.clock_ghz
-    keys = 2 * batch * heads * n * e * BYTES["bf16"]
-    dram = (2 * batch * heads * m * e * BYTES["bf16"] + keys * turns) / chip.dram_gbps
-    ideal = 4 * batch * heads * m * n * e / chip.peak_tflops(config.fidelity) / 1000
+    all_k = -(-n // k_chunk)
+    if config.causal:  # early and late chunks of queries are paired on the cores; a core has no less than the last one
+        seen = [min(-(-(i + 1) * q_chunk // k_chunk), all_k) for i in range(-(-m // q_chunk))]
+        k_chunks = max(turns * sum(seen) / len(seen), seen[-1])
+    else:
+        k_chunks = turns * all_k
+    math_cycles = (tiles(e) + tiles(v)) * CYCLES_PER_TILE[config.fidelity]
+    compute = k_chunks * tiles(q_chunk) * tiles(k_chunk) * (math_cycles + params.softmax_cycles) / chip.clock_ghz
+    keys = batch * heads * n * (e + v) * BYTES[config.dtype]
+    dram = (batch * heads * m * (e + v) * BYTES["bf16"] + keys * k_chunks / all_k) / chip.dram_gbps
+    share = 0.5 if config.causal else 1.0
+    ideal = share * 2 * batch * heads * m * n * (e + v) / chip.peak_tflops(config.fidelity) / 1000
     return bounded(chip, params.launch_ns, ideal, compute=compute, noc=0.0, dram=dram)
 
 

@@ -55,7 +55,11 @@ def test_blocks_that_the_program_chose() -> None:
     ("operation", "reason"),
     [
         (op("ReduceDeviceOperation"), "no formula"),
-        (op("SDPAOperation", X, X, X, causal=True), "causal"),
+        (op("AllGatherAsyncDeviceOperation", wires=Wires(size=0)), "how many devices"),
+        (op("AllReduceAsync", replace(X, dtype="INT4"), wires=Wires(8)), "dtype 'INT4'"),
+        (op("OptimizedConvNew", X, X), "num_cores_nhw"),
+        (op("Matmul"), "one operand"),
+        (op("SDPAOperation", X, causal=True, attributes="q_chunk_size=32;k_chunk_size=32"), "keys and values"),
         (op("SDPAOperation", X, X, X), "chunk sizes"),
         (op("UnaryDeviceOperation", replace(X, shape=(1, 0, 32, 32))), "no tensor"),
     ],

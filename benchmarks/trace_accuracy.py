@@ -1,0 +1,169 @@
+"""Error of the timing model on profiler files of anyone: ``refsim bench accuracy FILE.csv...``.
+
+Every row that ran on a device is priced by its name, tensors and attributes; what has no price is counted and named.
+*MAPE* is over distinct operations, *by time* weighs each by what it took in the file.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from refsim.timing import device_ops, measured, profile
+from refsim.timing.device_ops import Unpriced
+from refsim.timing.ops import Params
+
+WORST = 10
+HELD_OUT = "nothing was fitted on it"
+FITTED = "parameters were fitted on it"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measured beside predicted.
+
+    Attributes:
+        runs: a row of :func:`refsim.timing.profile.read` for every run, with ``kind``, ``predicted_ns`` (NaN where
+            there is no price) and ``reason`` (why not).
+        shapes: each distinct operation of a file once, with ``ns`` the mean of its ``count`` runs, ``error``
+            (predicted / measured - 1) and ``share`` of the measured time of the file.
+        left_out: rows without a time on a device: signposts, host operations.
+    """
+
+    runs: pd.DataFrame
+    shapes: pd.DataFrame
+    left_out: int
+
+
+def compare(paths: list[Path], arch: str | None = None, params: Params | None = None) -> Comparison:
+    """Return the comparison of all files.
+
+    Args:
+        arch: for files that do not name their chip.
+        params: of another calibration than the stored one.
+    """
+    runs, shapes, left_out = [], [], 0
+    for path in paths:
+        rows = profile.read(path, arch)
+        left_out += rows.attrs["left_out"]
+        found = profile.distinct(rows)
+        priced = [_priced(row, params) for row in found.itertuples()]
+        found[["kind", "predicted_ns", "reason"]] = pd.DataFrame(priced, index=found.index)
+        columns = [*profile.KEY, "kind", "predicted_ns", "reason"]
+        runs.append(rows.merge(found[columns], on=profile.KEY, how="left", sort=False))
+        shapes.append(found)
+    every = pd.concat(shapes, ignore_index=True)
+    every["error"] = every["predicted_ns"] / every["ns"] - 1
+    every["total_ns"] = every["ns"] * every["count"]
+    every["share"] = every["total_ns"] / every["total_ns"].sum()
+    return Comparison(pd.concat(runs, ignore_index=True), every, left_out)
+
+
+def _priced(row: Any, params: Params | None) -> tuple[str, float, str]:
+    try:
+        found = device_ops.price(device_ops.of_row(row), params)
+    except Unpriced as reason:
+        return "unclassified", math.nan, str(reason)
+    return found.kind, found.ns, ""
+
+
+def classes(found: Comparison) -> pd.DataFrame:
+    """Return the errors by class of operation, and of all: ``shapes``, ``bias`` (median), ``mape``, ``median``,
+    ``worst``, ``by_time``, ``vendor_mape`` (of the profiler's PM IDEAL), ``share`` of the measured time.
+    """
+    priced = found.shapes.dropna(subset="predicted_ns")
+    rows = {kind: _summary(part) for kind, part in priced.groupby("kind", sort=True)}
+    if len(priced):
+        rows["all"] = _summary(priced)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("class").reset_index()
+
+
+def _summary(part: pd.DataFrame) -> dict[str, float]:
+    size = part["error"].abs()
+    vendor = part[part["ideal_ns"] > 0]
+    return {
+        "shapes": len(part),
+        "bias": part["error"].median(),
+        "mape": size.mean(),
+        "median": size.median(),
+        "worst": size.max(),
+        "by_time": (size * part["total_ns"]).sum() / part["total_ns"].sum(),
+        "vendor_mape": (vendor["ideal_ns"] / vendor["ns"] - 1).abs().mean(),
+        "share": part["share"].sum(),
+    }
+
+
+def devices(found: Comparison) -> pd.DataFrame:
+    """Return what each device of each file measured and was predicted, in us of kernels that have a price; the
+    ``critical`` device of a file is the one that measured most.
+    """
+    priced = found.runs.dropna(subset="predicted_ns")
+    each = priced.groupby(["source", "device"], sort=True)[["ns", "predicted_ns"]].sum().div(1000).reset_index()
+    each = each.rename(columns={"ns": "measured_us", "predicted_ns": "predicted_us"})
+    each["error"] = each["predicted_us"] / each["measured_us"] - 1
+    each["critical"] = each["measured_us"] == each.groupby("source")["measured_us"].transform("max")
+    return each
+
+
+def worst(found: Comparison) -> pd.DataFrame:
+    """Return the ten operations whose error costs most: |predicted - measured| times runs."""
+    rows = found.shapes.dropna(subset="predicted_ns").copy()
+    rows["off_us"] = (rows["predicted_ns"] - rows["ns"]) * rows["count"] / 1000
+    rows["operands"] = [" x ".join(str(list(t.shape)) for t in inputs[:2]) for inputs in rows["inputs"]]
+    rows = rows.sort_values("off_us", key=abs, ascending=False).head(WORST)
+    rows["measured_us"], rows["predicted_us"] = rows["ns"] / 1000, rows["predicted_ns"] / 1000
+    return rows[["source", "op", "operands", "count", "measured_us", "predicted_us", "error"]]
+
+
+def unclassified(found: Comparison) -> pd.DataFrame:
+    """Return what has no price: name, why, runs, us, share of the measured time."""
+    rows = found.shapes[found.shapes["predicted_ns"].isna()]
+    each = rows.groupby(["op", "reason"], sort=True)[["count", "total_ns", "share"]].sum().reset_index()
+    each["us"] = each["total_ns"] / 1000
+    return each.rename(columns={"count": "runs"})[["op", "reason", "runs", "us", "share"]]
+
+
+def document(found: Comparison) -> dict[str, Any]:
+    """Return everything as JSON values."""
+    tables = {"classes": classes, "devices": devices, "worst": worst, "unclassified": unclassified}
+    return {
+        "files": _files(found),
+        "units": {"errors": "predicted / measured - 1", "share": "of measured time"},
+        "signposts_and_host_rows": found.left_out,
+    } | {name: _records(table(found)) for name, table in tables.items()}
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as JSON has them; what is not a number is null."""
+    return table.astype(object).where(table.notna(), None).to_dict("records")
+
+
+def _files(found: Comparison) -> dict[str, str]:
+    return {name: FITTED if name in measured.CALIBRATION else HELD_OUT for name in found.runs["source"].unique()}
+
+
+def text(found: Comparison) -> str:
+    """Return the tables as text."""
+    percent = "{:.1%}".format
+    lines = [f"{name}: {note}" for name, note in _files(found).items()]
+    lines += ["", _table(classes(found), dict.fromkeys(("bias", *_ERRORS), percent))]
+    lines += ["", "by device, kernels with a price", _table(devices(found), {"error": "{:+.1%}".format})]
+    lines += ["", "what costs most", _table(worst(found), {"error": "{:+.1%}".format})]
+    loose = unclassified(found)
+    if len(loose):
+        lines += ["", f"unclassified, {loose['share'].sum():.1%} of the time", _table(loose, {"share": percent})]
+    else:
+        lines += ["", "unclassified: nothing"]
+    return "\n".join([*lines, f"left out: {found.left_out} signposts and host rows"])
+
+
+_ERRORS = ("mape", "median", "worst", "by_time", "vendor_mape", "share")
+
+
+def _table(table: pd.DataFrame, formats: dict[str, Any]) -> str:
+    formats = {name: form for name, form in formats.items() if name in table}
+    return table.to_string(index=False, formatters=formats, float_format="{:.1f}".format, na_rep="-")

@@ -1,0 +1,186 @@
+"""Profiler files of several years and of anyone, and how far predictions lie from them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import trace_accuracy
+from refsim.errors import UserError
+from refsim.timing import device_ops, op_names, profile
+from refsim.timing.device_ops import DeviceOp, Wires, price
+from refsim.timing.matmul import tile_cycles
+from refsim.timing.tensors import Tensor_
+
+TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")
+X = Tensor_((1, 1, 2048, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 2048)
+W = Tensor_((1, 1, 1024, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 1024)
+ON_100 = "program_config: (in0_block_w=4;out_subblock_h=1;out_subblock_w=4;per_core_M={};per_core_N={};fuse_batch={})"
+
+
+def row(op: str, ns: object, old: bool = False, **more: str) -> dict[str, str]:
+    """A row of a profiler's file; ``old``: as in the years when it named neither the chip nor logical sizes."""
+    found = {"OP CODE": op, "OP TYPE": "tt_dnn_device", "DEVICE ID": "0", "CORE COUNT": "64", "MATH FIDELITY": "HiFi2"}
+    found["DEVICE KERNEL DURATION [ns]"] = str(ns)
+    for name in ("INPUT_0", "OUTPUT_0"):
+        for axis, size in zip("WZYX", (1, 1, 2048, 1024), strict=True):
+            found[f"{name}_{axis}" + ("" if old else "_PAD[LOGICAL]")] = f"{size}.0" if old else f"{size}[{size}]"
+        found |= {f"{name}_DATATYPE": "BFLOAT16", f"{name}_MEMORY": X.memory, f"{name}_LAYOUT": "TILE"}
+    return found | ({} if old else {"DEVICE ARCH": "wormhole_b0", "ATTRIBUTES": ""}) | more
+
+
+def write(path: Path, *rows: dict[str, str]) -> Path:
+    pd.DataFrame(rows).fillna("").to_csv(path, index=False)
+    return path
+
+
+def test_files_of_all_years_say_the_same(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.csv", row("Unary", 7000, old=True))
+    new = write(tmp_path / "new.csv", row("UnaryDeviceOperation", 7000))
+    with pytest.raises(UserError, match="names no chip; say --arch"):
+        profile.read(old)
+    a, b = profile.read(old, "wormhole_b0").iloc[0], profile.read(new).iloc[0]
+    assert a["inputs"] == b["inputs"] == (X,) and a["outputs"] == b["outputs"] and a["arch"] == b["arch"]
+    assert price(device_ops.of_row(a)) == price(device_ops.of_row(b))
+
+
+def test_a_file_that_is_none_of_a_profiler_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no column 'DEVICE KERNEL DURATION"):
+        profile.read(write(tmp_path / "x.csv", {"a": "1"}))
+    with pytest.raises(UserError, match=r"cannot be read as CSV \(No such file"):
+        profile.read(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(UserError, match="cannot be read as CSV"):
+        profile.read(tmp_path / "empty.csv")
+    with pytest.raises(UserError, match="the chip 'grayskull', which the model does not have"):
+        profile.read(write(tmp_path / "gs.csv", row("Unary", 1, **{"DEVICE ARCH": "grayskull"})))
+
+
+def test_endings_and_case_of_names_say_nothing() -> None:
+    for names in (
+        ("Matmul", "MatmulDeviceOperation"),
+        ("MinimalMatmulOp", "MinimalMatmulDeviceOperation"),
+        ("NLPCreateHeadsDeviceOperation", "NlpCreateHeads"),
+        ("AllGatherAsync", "AllGatherAsyncDeviceOperation"),
+        ("RingJointSDPADeviceOperation", "RingJointSDPA"),
+    ):
+        first, second = map(op_names.op_name, names)
+        assert first is not None and first == second
+    assert op_names.op_name("NoSuchDeviceOperation") is None and op_names.op_name(" ") is None
+
+
+def test_what_is_unknown_is_counted_and_named_and_what_did_not_run_is_left_out(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "ops.csv",
+        row("Unary", 9000), row("MadeUpDeviceOperation", 1000), row("MadeUpDeviceOperation", 3000),
+        row("block starts", "", **{"OP TYPE": "signpost"}),
+    )  # fmt: skip
+    found = trace_accuracy.document(trace_accuracy.compare([file]))
+    assert found["unclassified"] == [
+        {"op": "MadeUpDeviceOperation", "reason": "no formula", "runs": 2, "us": 4.0, "share": pytest.approx(4 / 13)}
+    ]
+    assert found["signposts_and_host_rows"] == 1
+    assert [(c["class"], c["shapes"]) for c in found["classes"]] == [("elementwise", 1), ("all", 1)]
+
+
+def test_errors_by_class_by_time_and_by_device(tmp_path: Path) -> None:
+    """One operation exactly as predicted thrice, another one twice as long: MAPE of shapes, and by time."""
+    exact = price(DeviceOp("Unary", "wormhole_b0", 64, "HiFi2", (X,), (X,))).ns
+    slow = 2 * price(DeviceOp("Transpose", "wormhole_b0", 64, "HiFi2", (X,), (X,))).ns
+    rows = [row("Unary", exact, **{"DEVICE ID": device}) for device in ("0", "1", "1")]
+    file = write(tmp_path / "ops.csv", *rows, row("Transpose", slow, **{"DEVICE ID": "1"}))
+    found = trace_accuracy.document(trace_accuracy.compare([file]))
+    whole = found["classes"][-1]
+    assert whole["mape"] == pytest.approx(0.25) and whole["worst"] == pytest.approx(0.5)
+    assert whole["by_time"] == pytest.approx(0.5 * slow / (3 * exact + slow))
+    assert [d["critical"] for d in found["devices"]] == [False, True]
+    assert found["devices"][1]["error"] == pytest.approx((2 * exact + slow / 2) / (2 * exact + slow) - 1)
+    assert found["worst"][0]["op"] == "Transpose"
+
+
+def product(x: Tensor_, w: Tensor_, attributes: str = "", **more: Any) -> float:
+    out = replace(x, shape=(1, max(x.shape[1], w.shape[1]), x.shape[2], w.shape[3]))
+    return price(DeviceOp("Matmul", "blackhole", 100, "HiFi2", (x, w), (out,), attributes, **more)).ns
+
+
+def test_tiles_per_core_that_the_program_says_are_used() -> None:
+    few, many = (product(X, W, ON_100.format(m, n, 1)) for m, n in ((32, 16), (8, 4)))
+    assert few > 2 * many, "2 x 2 cores against 8 x 8"
+
+
+def test_products_of_a_batch_run_one_after_the_other_and_a_shared_operand_serves_all() -> None:
+    batch = replace(W, shape=(1, 8, 1024, 1024))
+    one, eight = (product(X, w, ON_100.format(8, 4, 0)) for w in (W, batch))
+    launch = device_ops.get_params("blackhole").launch_ns
+    assert eight - launch == pytest.approx(8 * (one - launch))
+    fused = product(replace(X, shape=(1, 8, 256, 1024)), W, ON_100.format(8, 4, 1))
+    assert fused == pytest.approx(one), "as many rows in one matrix"
+
+
+def test_operands_have_dtypes_of_their_own() -> None:
+    small = {name: replace(W, dtype=name) for name in ("bf16", "bfp8")}
+    assert product(X, small["bfp8"]) < product(X, small["bf16"])
+    mixed, whole = product(X, small["bfp8"]), product(replace(X, dtype="bfp8"), small["bfp8"])
+    assert whole < mixed, "a bf16 operand beside bfp8 weights is read as bf16"
+    params = device_ops.get_params("wormhole_b0")
+    cycles = [tile_cycles(params, (2, 2), "LoFi", (x, w, "bf16")) for x, w in (("bf16", "bf16"), ("bf16", "bfp8"))]
+    assert cycles[1] < cycles[0] and cycles[1] == tile_cycles(params, (2, 2), "LoFi", ("bfp8", "bf16", "bf16"))
+
+
+def test_fidelity_counts_in_batched_products_too() -> None:
+    few = replace(X, shape=(1, 4, 512, 512)), replace(X, shape=(1, 4, 512, 512))
+    out = replace(X, shape=(1, 4, 512, 512))
+    ns = [price(DeviceOp("Matmul", "blackhole", 4, f, few, (out,))).ns for f in ("LoFi", "HiFi4")]
+    assert ns[0] < ns[1]
+
+
+def attention(name: str, text: str = "", size: int = 1, width: int = 128, heads: int = 8) -> float:
+    q, v = (Tensor_((1, heads, 4096, w), "bf16", X.memory, "TILE", 4096) for w in (width, 128))
+    chunks = "q_chunk_size=128;k_chunk_size=256"
+    return price(DeviceOp(name, "blackhole", 110, "HiFi2", (q, q, v), (v,), chunks + text, Wires(size, 8))).ns
+
+
+def test_causal_attention_leaves_about_half_out() -> None:
+    whole, causal = attention("SDPAOperation"), attention("SDPAOperation", "'is_causal': 'true'")
+    assert 0.5 * whole < causal < 0.6 * whole
+    ring, first_shards = (attention("RingJointSDPA", text, 4) for text in ("", "'is_causal': 'true'"))
+    balanced = attention("RingJointSDPA", "'is_causal': 'true'; 'is_balanced': 'true'", 4)
+    assert 0.45 * ring < first_shards < 0.6 * ring and balanced == pytest.approx(first_shards, rel=0.1)
+
+
+def test_keys_wider_than_values_cost_what_they_add() -> None:
+    narrow, wide = attention("SDPAOperation", width=128), attention("SDPAOperation", width=576)
+    assert narrow < wide < 576 / 128 * narrow
+
+
+@needs_traces
+def test_no_operation_of_eight_blackholes_is_without_a_class() -> None:
+    found = trace_accuracy.compare([TRACES / "bh_8xp150_deepseek_v3_d_p.csv"])
+    assert trace_accuracy.unclassified(found).empty and len(found.runs) == 208
+    devices = trace_accuracy.devices(found)
+    assert len(devices) == 8 and devices["critical"].sum() == 1
+    scatters = found.shapes[found.shapes["op"].str.startswith("ReduceScatter")]
+    assert scatters["error"].abs().mean() < 0.20
+
+
+@needs_traces
+def test_the_command_reads_several_files_and_refuses_a_folder_among_them() -> None:
+    from refsim.cli.app import app
+
+    files = [str(TRACES / name) for name in ("bh_8xp150_deepseek_v3_d_p.csv", "bh_64_clip_encoder_1.csv")]
+    result = CliRunner().invoke(app, ["bench", "accuracy", *files, "--json"], catch_exceptions=False)
+    notes = json.loads(result.stdout)["files"]
+    assert (
+        "nothing was fitted" in notes["bh_8xp150_deepseek_v3_d_p.csv"] and "fitted on it" in notes[Path(files[1]).name]
+    )
+    shown = CliRunner().invoke(app, ["bench", "accuracy", files[0]], catch_exceptions=False).stdout
+    assert "unclassified: nothing" in shown and "critical" in shown
+    with pytest.raises(UserError, match="a folder stands alone"):
+        CliRunner().invoke(app, ["bench", "accuracy", str(TRACES), files[0]], catch_exceptions=False)
