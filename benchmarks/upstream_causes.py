@@ -94,6 +94,8 @@ _TABLE: tuple[tuple[str, str, str, Cause], ...] = (
      Cause("theirs", "random numbers of another torch, compared as text")),
     ("test_softmax_stable.*BFLOAT8_B", "^assertion$", r"^Numeric metrics comparison failed",
      Cause("theirs", "compares with values from before their rounding to bfloat8_b, where largest ones tie")),
+    ("test_transformer_attention_softmax_inplace_numeric_stability", "^assertion$", r"^0\.9[67]\d+$",
+     Cause("ours", "rounding inside a kernel is not modelled: the golden function adds the mask in bfloat16")),
     ("test_batch_norm_compute_config|test_unary_logit", "^assertion$", "",
      Cause("ours", "rounding inside a kernel is not modelled")),
     ("", "refused", r"targets node", Cause("ours", "the grid of cores is that of dispatch by rows")),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Dims = tuple[int | None, int | None]
@@ -122,6 +123,16 @@ def raises(kind: type[Exception] | tuple, action: Callable[[], Any], *parts: str
         assert text.endswith(".") and "\n" not in text, f"not a sentence: {text!r}"
     else:
         raise AssertionError(f"nothing was raised, expected {parts}")
+
+
+def packed(x: Tensor, bits: int) -> Tensor:
+    """[..., W] as a device packs block floats: sixteen neighbours of a row share the largest exponent; 7 bits,
+    ties away from zero, of which bfp4_b keeps the upper 3. Zeros fill the last block up."""
+    blocks = F.pad(x.double(), (0, -x.shape[-1] % 16)).unflatten(-1, (-1, 16))
+    step = 2.0 ** (torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True))) - 6)
+    steps = torch.floor(blocks.abs() / step + 0.5).clamp(max=127)
+    kept = (steps - steps % 2 ** (7 - bits)) * step * blocks.sign()
+    return torch.where(step > 0, kept, 0.0).flatten(-2)[..., : x.shape[-1]].float()
 
 
 def collect(namespace: dict[str, Any]) -> dict[str, Callable[[Env], None]]:

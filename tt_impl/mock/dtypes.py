@@ -7,6 +7,7 @@ Floating point of all device formats is kept as bfloat16 or float32: every value
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 import ttnn
 
 from tt_impl.intercept import uncaught
@@ -21,21 +22,49 @@ RANGES = {
 }
 INTEGERS = tuple(RANGES)
 BLOCK_FLOATS = (ttnn.bfloat8_b, ttnn.bfloat4_b)
+BLOCK = 16
+"""So many numbers of a row share an exponent in a block float."""
 
 
 def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
-    """``value`` as a tensor of ``dtype`` stores the result of an operation; block floats by ttnn's host conversion."""
+    """``value`` as a tensor of ``dtype`` stores the result of an operation.
+
+    Block floats of infinities or NaN, whose packing is not documented, are what ttnn's host conversion makes of them.
+    """
     if dtype == ttnn.bfloat16:
         return value.to(torch.bfloat16)
     if dtype == ttnn.float32:
         return value.float()
     if dtype in RANGES:
         return _whole(value, dtype)
+    if dtype in BLOCK_FLOATS and value.dim() and value.numel() and bool(torch.isfinite(value).all()):
+        return _packed(value.float(), dtype)
     if dtype in BLOCK_FLOATS:
         with uncaught():
             host = ttnn.from_torch(value.float(), dtype=dtype, layout=ttnn.TILE_LAYOUT)
             return ttnn.to_torch(host).to(torch.bfloat16)
     raise ShadowError(f"dtype {dtype.name} has no shadow.")
+
+
+def _packed(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
+    """``value`` [..., W] as the packer of a device writes block floats: 16 numbers of a row share an exponent.
+
+    The packer keeps 7 bits of each number, rounded to the nearest, ties away from zero, and never more than all of
+    them set; for bfloat4_b it then drops the lower 4. ttnn's host conversion rounds ties to even, and to 3 bits at once
+    (tt-metal issues 15889, 17237 and 57410), so what ``from_torch`` gives differs from what an operation writes.
+    """
+    width = value.shape[-1]
+    blocks = F.pad(value, (0, -width % BLOCK)).unflatten(-1, (-1, BLOCK))
+    shared = blocks.abs().amax(-1, keepdim=True).view(torch.int32) >> 23  # the exponent, 127 more than it is
+    known = shared > 6  # of a block of numbers below 2**-120 nothing stays
+    step = torch.where(known, shared - 6 << 23, 0).view(torch.float32)
+    exact = blocks * torch.where(known, 260 - shared << 23, 0).view(torch.float32)  # in steps, by a power of two
+    steps = exact.abs_().floor()
+    steps.add_(exact.sub_(steps) >= 0.5).clamp_(max=2**7 - 1)
+    if dtype == ttnn.bfloat4_b:
+        steps.div_(2**4).floor_().mul_(2**4)
+    packed = steps.mul_(step).copysign_(blocks)
+    return packed.flatten(-2)[..., :width].to(torch.bfloat16)
 
 
 def _whole(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, packed
 
 
 def views(t: Env) -> None:
@@ -121,17 +121,18 @@ def sharded_memory(t: Env) -> None:
 
 
 def rounding(t: Env) -> None:
-    """bfp8_b and bfp4_b share one exponent per 16 values of a row; the mantissa has 7 or 3 bits, ties to even."""
+    """An operation rounds to block floats as the packer does, from_torch as ttnn's host conversion: ties to even."""
     ttnn, x = t.ttnn, t.rand(1, 1, 32, 64)
     a = t.put(x)
-    blocks = x.reshape(1, 1, 32, 4, 16)
+    blocks = x.unflatten(-1, (-1, 16))
     exponent = torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True)))
     for name, bits in (("bfloat8_b", 7), ("bfloat4_b", 3)):
         step = 2.0 ** (exponent - (bits - 1))
-        wanted = (blocks / step).round().clamp(-(2**bits - 1), 2**bits - 1) * step
+        on_host = (blocks / step).round().clamp(-(2**bits - 1), 2**bits - 1) * step
+        t.check(t.put(x, dtype=name), on_host.reshape(x.shape), ulps=0)
         out = ttnn.typecast(a, getattr(ttnn, name))
-        t.check(out, wanted.reshape(x.shape), ulps=0)
-        t.check(ttnn.typecast(out, ttnn.float32), wanted.reshape(x.shape), ulps=0)
+        t.check(out, packed(x, bits), ulps=0)
+        t.check(ttnn.typecast(out, ttnn.float32), packed(x, bits), ulps=0)
     t.check(ttnn.typecast(a, ttnn.int32), x.to(torch.int32).long())
     third = t.put(torch.full((1, 1, 32, 32), 1 / 3), dtype="float32")
     t.check(third, torch.full((1, 1, 32, 32), 1 / 3), ulps=0)
@@ -140,8 +141,23 @@ def rounding(t: Env) -> None:
 
 def output_dtype_rounds(t: Env) -> None:
     x, y = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
-    narrow = t.ttnn.add(t.put(x), t.put(y), dtype=t.ttnn.bfloat8_b)
-    t.check(narrow, t.shadow.values(t.put(x + y, dtype="bfloat8_b")), ulps=0)
+    for dtype, bits in ((t.ttnn.bfloat8_b, 7), (t.ttnn.bfloat4_b, 3)):
+        t.check(t.ttnn.add(t.put(x), t.put(y), dtype=dtype), packed(x + y, bits), ulps=0)
+
+
+def packing(t: Env) -> None:
+    """The numbers of tt-metal's issue 57410, which tell rounding to 7 bits and dropping 4 from rounding to 3 bits."""
+    ttnn, told = t.ttnn, {1.375: 1.25, 1.6875: 1.5, 1.2421875: 1.25, 1.9921875: 1.75, -1.375: -1.25, 0.0: 0.0}
+    x = torch.zeros(1, 1, 32, 32 * len(told))
+    x[..., ::32] = torch.tensor(list(told))
+    narrow = t.shadow.values(ttnn.typecast(t.put(x, dtype="float32"), ttnn.bfloat4_b))[0]
+    assert narrow[0, 0, 0, ::32].tolist() == list(told.values())
+    tie = torch.zeros(1, 1, 32, 32)
+    tie[..., 0], tie[..., 1], tie[..., 2] = 64.0, 0.5, -2.5
+    wide = ttnn.typecast(t.put(tie), ttnn.bfloat8_b)
+    assert t.shadow.values(wide)[0][0, 0, 0, :3].tolist() == [64.0, 1.0, -3.0]
+    tiny = ttnn.typecast(t.put(torch.full((1, 1, 32, 32), 1e-38), dtype="float32"), ttnn.bfloat8_b)
+    t.check(tiny, torch.zeros(1, 1, 32, 32), ulps=0)
 
 
 def constants(t: Env) -> None:

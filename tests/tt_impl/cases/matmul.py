@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, packed
 
 
 def linear(t: Env) -> None:
@@ -40,7 +40,7 @@ def narrow_weights(t: Env) -> None:
     assert not rounded.equal(w)
     t.check(t.ttnn.linear(t.put(x), held, dtype=t.ttnn.bfloat16), x @ rounded)
     out = t.ttnn.linear(t.put(x), held, dtype=t.ttnn.bfloat8_b)
-    t.check(out, t.shadow.values(t.put(x @ rounded, dtype="bfloat8_b")), ulps=0)
+    t.check(out, packed(x @ rounded, 7), ulps=0)
 
 
 def minimal_matmul(t: Env) -> None:

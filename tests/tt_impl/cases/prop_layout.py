@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, packed
 from tests.tt_impl.properties import drawn, each, on_mesh, spread
 
 SOME = st.booleans()
@@ -74,17 +74,9 @@ def typecasts(t: Env, shape: tuple, source: str, target: str, named: bool) -> No
 
 @drawn(6, shape=ODD, bits=st.sampled_from([3, 7]))
 def blocks_of_sixteen(t: Env, shape: tuple, bits: int) -> None:
-    """Sixteen neighbours of a row share the largest exponent; zeros fill the last block up."""
     x, xs = _numbers(t, shape, "bfloat16")
     out = t.ttnn.typecast(x, getattr(t.ttnn, f"bfloat{bits + 1}_b"))
-
-    def expected(x: Tensor) -> Tensor:
-        blocks = F.pad(x, (0, -x.shape[-1] % 16)).unflatten(-1, (-1, 16))
-        step = 2.0 ** (torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True))) - (bits - 1))
-        whole = (blocks / step).round().clamp(-(2**bits - 1), 2**bits - 1)
-        return torch.where(step > 0, whole * step, 0.0).flatten(-2)[..., : x.shape[-1]]
-
-    t.check(out, each(expected, xs), ulps=0)
+    t.check(out, each(lambda part: packed(part, bits), xs), ulps=0)
 
 
 @drawn(8, shape=ODD, dtype=DTYPES, name=st.sampled_from(["copy", "assign", "into", "l1", "reallocate", "move"]))
