@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from refsim.cli.bench import bench
+from refsim.cli.explain import explain
 from refsim.cli.generate import generate
 from refsim.cli.kernels import kernels
 from refsim.cli.memory import memory
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(meshes)
 app.command()(run)
 app.command()(generate)
+app.command()(explain)
 app.command()(time)
 app.command()(plan)
 app.command()(memory)
