@@ -199,10 +199,12 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
             break
         code, cut = _process(tree, job, out, timeout_s)
     lines = out / f"{job.name}.jsonl"
-    with open(lines, "a", encoding="utf-8") as more:
-        for file, why in left:
-            more.write(json.dumps({"id": file, "outcome": "failed", "category": "version", "message": why}) + "\n")
-    seconds, count = round(time.monotonic() - begin, 1), len(lines.read_text(encoding="utf-8").splitlines())
+    kept = lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
+    for file, why in left:
+        kept.append(json.dumps({"id": file, "outcome": "failed", "category": "version", "message": why}))
+    # Messages name files of the tree wherever it lies; where it lies on this machine is nobody's business.
+    lines.write_text("".join(f"{line}\n" for line in kept).replace(f"{tree}/", ""), encoding="utf-8")
+    seconds, count = round(time.monotonic() - begin, 1), len(kept)
     end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": by}
     (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
     return f"{job.name}: {count - len(left)} tests in {seconds:.0f} s{', cut' if cut else ''}"

@@ -86,6 +86,14 @@ def conv3d(t: Env) -> None:
         t.check(out, wanted)
 
 
+def conv3d_of_sound(t: Env) -> None:
+    """One pixel of many frames, with padding, stride and dilation of frames."""
+    x, weight, bias = t.rand(1, 64, 40, 1, 1), t.rand(32, 64, 7, 1, 1, scale=0.1), t.rand(32)
+    on_mesh = t.put(_last(x), layout="ROW_MAJOR")
+    for more in ({}, {"padding": (3, 0, 0)}, {"stride": (2, 1, 1)}, {"dilation": (3, 1, 1)}):
+        t.check(_conv3d(t, on_mesh, weight, bias, 64, **more), _last(F.conv3d(x, weight, bias, **more)))
+
+
 def neighbor_pad(t: Env) -> None:
     """Rows over axis 0, columns over axis 1, and both at once, with corners; what is convolved then has no seam."""
     pad = t.ttnn.experimental.neighbor_pad_async

@@ -211,10 +211,19 @@ def conv3d(
         x = F.pad(x, sides, mode="constant" if padding_mode == "zeros" else padding_mode)
         if bias is not None:
             bias = bias.reshape(-1, bias.shape[-1])[0, :output_channels]
-        y = F.conv3d(x, weight[:output_channels], bias, tuple(stride), 0, tuple(dilation))
+        y = _conv3d(x, weight[:output_channels], bias, tuple(stride), tuple(dilation))
         return y.permute(0, 2, 3, 4, 1)
 
     return call.each(convolved, input_tensor, weight_tensor, bias_tensor)
+
+
+def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilation: tuple) -> Tensor:
+    """[N, C, D, H, W] and [O, C, J, K, L] -> [N, O, D', H', W']. Sound and the like, of one pixel, are convolved in one
+    dim, in which torch is some twenty times faster."""
+    if x.shape[3:] == weight.shape[3:] == (1, 1):
+        y = F.conv1d(x[..., 0, 0], weight[..., 0, 0], bias, stride[0], 0, dilation[0])
+        return y[..., None, None]
+    return F.conv3d(x, weight, bias, stride, 0, dilation)
 
 
 def _dense(weight: Tensor, groups: int) -> Tensor:
