@@ -207,6 +207,7 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
         "latent": list(step.size),
         "batch": step.batch,
         "dtype": options.dtype,
+        "math": options.math,
         "seed": step.seed,
         "weights_bytes": weights,
         "write_s": written_s,

@@ -9,12 +9,12 @@ The id joins test, result record and report row, and is what ``-k`` selects by.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from parity.kinds import entry
 from refsim.config import DiTParallelConfig
-from refsim.options import PromptLayout, RingOrder, RunOptions, VAEParallel
+from refsim.options import Math, PromptLayout, RingOrder, RunOptions, VAEParallel
 
 FAMILIES = ("normal", "large_logits", "fa_rand", "outlier_text", "constant_rows")
 
@@ -77,7 +77,9 @@ class Layout:
         attention: ``ring``, ``ulysses`` or ``usp``; ``ring`` and ``ulysses`` are the factors of usp.
         prompt_layout: ``replicated`` or ``split``.
         ring_order: ``gather``, ``step`` or ``block``.
-        chunks: rows of q and of k handled at a time, attention cases only.
+        chunks: rows of q and of k handled at a time, attention cases only; None: those of the math.
+        math: of refsim's blocks of attention: ``reference``, one precision above storage, but in cases about
+            ``storage``.
         vae_parallel: what tp cuts of an image's decoder, ``spatial`` or ``tensor``; decoder cases only.
     """
 
@@ -88,7 +90,8 @@ class Layout:
     ulysses: int | None = None
     prompt_layout: PromptLayout = "replicated"
     ring_order: RingOrder = "step"
-    chunks: tuple[int, int] = (256, 512)
+    chunks: tuple[int, int] | None = None
+    math: Math = "reference"
     vae_parallel: VAEParallel = "spatial"
 
     def options(self, dtype: str | None = None, **more: Any) -> RunOptions:
@@ -100,8 +103,9 @@ class Layout:
             dtype = "bf16"
             if more.get("backend", "cpu") != "cpu":
                 more["weights_dtype"] = "bfp8_b"
-        given = {"q_chunk_size": self.chunks[0], "k_chunk_size": self.chunks[1], "dtype": dtype, **more}
-        names = ("mesh", "parallel", "attention", "ring", "ulysses", "prompt_layout", "ring_order", "vae_parallel")
+        q, k = self.chunks or (None, None)
+        given = {"q_chunk_size": q, "k_chunk_size": k, "dtype": dtype, **more}
+        names = [f.name for f in fields(self) if f.name != "chunks"]
         return RunOptions.of(**{name: getattr(self, name) for name in names}, **given)
 
     def config(self) -> DiTParallelConfig:
@@ -165,6 +169,7 @@ class Case:
             "scheme": self.layout.scheme,
             "prompt_layout": self.layout.prompt_layout if self.shape.text else "none",
             "ring_order": self.layout.ring_order,
+            "math": self.layout.math,
             "dtype": self.dtype,
             "family": self.family,
             "shape": asdict(self.shape),
@@ -191,6 +196,8 @@ def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "
         words.append(f"{layout.prompt_layout}_prompt")
     if layout.ring_order != "step":
         words.append(layout.ring_order)
+    if layout.math != "reference":
+        words.append(f"{layout.math}_math")
     words.append(case.dtype)
     if case.family != "normal" or not known.checkpoint:
         words.append(case.family)

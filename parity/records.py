@@ -21,9 +21,9 @@ class Record:
 
     Attributes:
         id: of the case, with ``-seedN`` behind it where a run has several seeds.
-        kind, model, mesh, parallel, scheme, prompt_layout, ring_order, dtype, family, shape, guidance, other_layout,
-            suite: the case's configuration, see :class:`parity.cases.Case`; ``prompt_layout`` is ``none`` without a
-            prompt, ``other_layout`` the second layout in words, or None.
+        kind, model, mesh, parallel, scheme, prompt_layout, ring_order, math, dtype, family, shape, guidance,
+            other_layout, suite: the case's configuration, see :class:`parity.cases.Case`; ``prompt_layout`` is ``none``
+            without a prompt, ``other_layout`` the second layout in words, or None.
         backend, seed: what computed, and the seed of weights and inputs.
         verdict: ``passed``, ``failed`` or ``skipped``, and the ``reason`` why not passed.
         error: the traceback of an exception, empty otherwise.
@@ -42,6 +42,7 @@ class Record:
     scheme: str
     prompt_layout: str
     ring_order: str
+    math: str
     dtype: str
     family: str
     shape: dict[str, Any]

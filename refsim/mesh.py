@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 
 from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
@@ -118,11 +119,28 @@ def _meshes(path: tuple[str, ...]) -> Catalog[MeshSpec]:
 
 
 def get_mesh(name: str | MeshSpec) -> MeshSpec:
-    """Return the mesh of that name; ``UserError`` that lists the names if there is none."""
+    """Return the mesh of that name, or the one that a file ``*.json`` describes (see :mod:`refsim.mesh_file`).
+
+    Raises:
+        UserError: there is no mesh of that name, with a list of them; or the file describes none.
+    """
     if isinstance(name, MeshSpec):
         return name
+    if name.endswith(".json"):
+        return _from_file(Path(name))
     found = meshes().find(name)
     if found is None:
         known = ", ".join(mesh.name for mesh in meshes().all)
-        raise UserError(f"mesh '{name}' does not exist; choose one of {known}{meshes().notes}.")
+        raise UserError(
+            f"mesh '{name}' does not exist; choose one of {known}, or give a file such as my_mesh.json{meshes().notes}."
+        )
     return found
+
+
+def _from_file(path: Path) -> MeshSpec:
+    from refsim.mesh_file import read_mesh_file  # pydantic, which only a file needs
+
+    spec = MeshSpec(**read_mesh_file(path))
+    if spec.name in meshes().by_name and spec != meshes().by_name[spec.name]:
+        raise UserError(f"mesh file '{path}' takes the name of another mesh, {spec.name}; give it a name of its own.")
+    return spec

@@ -23,6 +23,7 @@ Dtype = Literal["fp32", "bf16"]
 WeightsDtype = Literal["bf16", "bfp8_b"]
 PromptLayout = Literal["replicated", "split"]
 RingOrder = Literal["gather", "step", "block"]
+Math = Literal["reference", "storage"]
 VAEParallel = Literal["spatial", "tensor"]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -30,10 +31,13 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 WEIGHTS_DTYPES: tuple[WeightsDtype, ...] = get_args(WeightsDtype)
 PROMPT_LAYOUTS: tuple[PromptLayout, ...] = get_args(PromptLayout)
 RING_ORDERS: tuple[RingOrder, ...] = get_args(RingOrder)
+MATHS: tuple[Math, ...] = get_args(Math)
 VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
 
 DEFAULT_TIMEOUT_S = 300.0
 _MAX_TIMEOUT_S = 1e6
+_CHUNKS_OF_DEVICE = 256, 512
+_CHUNKS_OF_PROCESSOR = 2048, 2048
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 _EXAMPLE = {
     "mesh": "t3k",
@@ -58,8 +62,12 @@ class RunOptions:
         prompt_layout: the prompt's tokens are ``replicated`` on every device of sp, or ``split`` over them.
         ring_order: how the ring overlaps: ``gather`` all shards first, or pass on a ``step`` or a ``block`` at a time
             (see ``refsim.parallel.ring``).
-        q_chunk_size, k_chunk_size: rows of queries and of keys that attention handles at a time, as in
-            ``ttnn.SDPAProgramConfig``.
+        math: how refsim's ranks compute attention to one block of keys: in the dtype of ``storage``, by torch's fused
+            kernel, or for ``reference`` one precision above it (bf16 in fp32, fp32 in fp64); blocks are merged in fp32
+            either way. The first is as fast as the machine and rounds as any fused kernel does; the second leaves no
+            rounding but the scheme's own. A ttnn backend has arithmetic of its own.
+        q_chunk_size, k_chunk_size: rows of queries and of keys that refsim's attention handles at a time; None: see
+            :attr:`chunk_sizes`. A device's own chunk sizes are chosen by its program.
         pad_heads: heads that do not split evenly are padded with zeros, or (False) refused.
         vae_parallel: what tp cuts of an image's decoder, its columns (``spatial``) or its channels (``tensor``).
         backend: what computes: ``cpu`` (refsim's ranks), ``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``.
@@ -84,8 +92,9 @@ class RunOptions:
     weights_dtype: WeightsDtype = "bf16"
     prompt_layout: PromptLayout = "replicated"
     ring_order: RingOrder = "step"
-    q_chunk_size: int = 256
-    k_chunk_size: int = 512
+    math: Math = "storage"
+    q_chunk_size: int | None = None
+    k_chunk_size: int | None = None
     pad_heads: bool = True
     vae_parallel: VAEParallel = "spatial"
     backend: Backend = "cpu"
@@ -113,6 +122,7 @@ class RunOptions:
             ("weights_dtype", WEIGHTS_DTYPES),
             ("prompt_layout", PROMPT_LAYOUTS),
             ("ring_order", RING_ORDERS),
+            ("math", MATHS),
             ("vae_parallel", VAE_PARALLEL),
         ):
             if getattr(self, name) not in allowed:
@@ -123,7 +133,7 @@ class RunOptions:
             raise UserError(
                 f"weights in {self.weights_dtype} are for ttnn; choose a ttnn backend or leave out --weights-dtype."
             )
-        chunks = self.q_chunk_size, self.k_chunk_size
+        chunks = [n for n in (self.q_chunk_size, self.k_chunk_size) if n is not None]
         if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in chunks):
             raise UserError(f"chunk sizes are 1 or more, not {self.q_chunk_size} and {self.k_chunk_size}.")
         number = isinstance(self.timeout_s, int | float) and not isinstance(self.timeout_s, bool)
@@ -180,6 +190,17 @@ class RunOptions:
         import torch
 
         return {"fp32": torch.float32, "bf16": torch.bfloat16}[self.dtype]
+
+    @property
+    def chunk_sizes(self) -> tuple[int, int]:
+        """Return how many rows of queries and of keys attention handles at a time on refsim's ranks.
+
+        Where they are not given: in ``storage`` math as many as a processor's kernel is fast with; in ``reference``
+        math, and where blocks travel one by one (``ring_order`` block), as many as a device's op takes.
+        """
+        of_device = self.math == "reference" or self.ring_order == "block"
+        q, k = _CHUNKS_OF_DEVICE if of_device else _CHUNKS_OF_PROCESSOR
+        return self.q_chunk_size or q, self.k_chunk_size or k
 
     @property
     def splits_prompt(self) -> bool:

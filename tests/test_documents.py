@@ -65,8 +65,9 @@ def test_shapes_of_the_walk_are_those_of_the_model():
     attention = next(op for op in block if op.kind == "sdpa")
     shards = next(op for op in block if op.name == "ring_attention").inputs
     walk = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## The same q in TTNN")[0]
-    q_chunk = (*attention.inputs[0][:2], options.q_chunk_size, attention.inputs[0][3])
-    k_block = (*shards[0][:2], options.k_chunk_size, shards[0][3])
+    q_rows, k_rows = options.chunk_sizes
+    q_chunk = (*attention.inputs[0][:2], q_rows, attention.inputs[0][3])
+    k_block = (*shards[0][:2], k_rows, shards[0][3])
     wanted = {
         7: [norm.inputs[0], fused.inputs[0]],
         8: [fused.output, heads[0]],

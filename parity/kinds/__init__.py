@@ -38,6 +38,7 @@ class Entry:
 
 KINDS: dict[str, Entry] = {
     "attention": Entry("parity.kinds.attention:Attention", checkpoint=False),
+    "attention_storage": Entry("parity.kinds.attention:StorageAttention", checkpoint=False),
     "collectives": Entry("parity.kinds.collectives:Collectives", cut="nothing", checkpoint=False),
     "transformer": Entry("parity.kinds.transformer:Transformer"),
     "vae_decoder": Entry("parity.kinds.vae_decoder:VAEDecoder", cut="picture"),

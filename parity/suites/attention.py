@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from parity.cases import FAMILIES, AttentionShape, Layout, Registry, make_case
@@ -14,6 +15,7 @@ def add(found: Registry) -> None:
     _layouts(found)
     _edges(found)
     _bf16(found)
+    _storage_math(found)
 
 
 def _attention(found: Registry, layout: Layout, **more: Any) -> None:
@@ -98,3 +100,22 @@ def _bf16(found: Registry) -> None:
     for family in FAMILIES[1:]:
         for layout in (ULYSSES8, Layout("t3k", "sp2_tp4"), Layout("tg", "sp8_tp4")):
             _attention(found, layout, dtype="bf16", family=family, suite="full")
+
+
+def _storage_math(found: Registry) -> None:
+    """In ``storage`` math, which runs outside parity have unless they ask for the other one."""
+    few, long = replace(RING8, chunks=(48, 20)), AttentionShape(n=512, logical_n=130)
+    for dtype in ("fp32", "bf16"):
+        _storage(found, RING8, AttentionShape(), dtype=dtype, family="outlier_text")
+        _storage(found, few, long, dtype=dtype, tag="logical130of512")
+        _storage(found, ULYSSES8, AttentionShape(), dtype=dtype)
+        _storage(found, USP24, long, dtype=dtype, family="constant_rows", tag="logical130of512")
+        for layout in (replace(few, ring_order="block"), ULYSSES8):
+            _storage(found, layout, long, dtype=dtype, suite="full", tag="logical130of512")
+        for family in ("normal", "large_logits", "fa_rand", "constant_rows"):
+            for layout in (RING8, Layout("t3k", "sp4_tp2")):
+                _storage(found, layout, AttentionShape(), dtype=dtype, family=family, suite="full")
+
+
+def _storage(found: Registry, layout: Layout, shape: AttentionShape, **more: Any) -> None:
+    found.add(make_case("attention_storage", "attention", replace(layout, math="storage"), shape, **more))

@@ -55,6 +55,8 @@ def _tiny(found: Registry) -> None:
     for layout in (Layout("n300", "sp2"), RING8, USP24):
         add_transformer(found, "sd35_tiny", layout, dtype="bf16", **small)
     add_transformer(found, "sd35_tiny", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **small)
+    for dtype in ("fp32", "bf16"):
+        add_transformer(found, "sd35_tiny", Layout("t3k", "sp4_tp2", math="storage"), dtype=dtype, **small)
     for seed in (1, 2):
         for layout in (RING8, ULYSSES8, USP42, Layout("t3k", "sp2_tp4"), Layout("tg", "cfg2_sp4_tp4")):
             more = {"suite": "full", "seed": seed, "tag": f"seed{seed}", **small}

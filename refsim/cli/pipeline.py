@@ -67,6 +67,7 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Outp
         "mesh": options.mesh.name,
         "parallel": str(options.parallel),
         "backend": options.backend,
+        "math": options.math if options.backend == "cpu" else None,
         "pictures": len(found.pixels),
         "size": list(found.pixels.shape[1:3]),
         "files": [str(path) for path in files],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run(
     checkpoint_dir: Annotated[Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    mesh: Annotated[str, typer.Option(help="Mesh name (`refsim meshes`) or a file such as my_mesh.json.")],
     out: Annotated[Path, typer.Option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
     inputs: Annotated[
         Path | None, typer.Option(help="Model: safetensors with the diffusers forward arguments.")
@@ -40,8 +40,16 @@ def run(
     prompt_layout: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
     ring_order: Annotated[str, typer.Option(help="How the ring overlaps: gather, step or block.")] = "step",
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
-    q_chunk_size: Annotated[int, typer.Option(help="Query rows per attention chunk.")] = 256,
-    k_chunk_size: Annotated[int, typer.Option(help="Key rows per attention chunk.")] = 512,
+    math: Annotated[
+        str, typer.Option(help="Blocks of attention on cpu: storage (in its dtype) or reference (one precision above).")
+    ] = "storage",
+    q_chunk_size: Annotated[
+        int | None,
+        typer.Option(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
+    ] = None,
+    k_chunk_size: Annotated[
+        int | None, typer.Option(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512")
+    ] = None,
     vae_parallel: Annotated[
         str, typer.Option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
     ] = "spatial",
@@ -78,6 +86,7 @@ def run(
         weights_dtype=weights_dtype,
         prompt_layout=renamed("--prompt-tokens", prompt_tokens, "--prompt-layout", prompt_layout),
         ring_order=renamed("--schedule", schedule, "--ring-order", ring_order),
+        math=math,
         pad_heads=pad_heads,
         q_chunk_size=q_chunk_size,
         k_chunk_size=k_chunk_size,
@@ -158,6 +167,7 @@ def _summary(asked: _Forward, options: RunOptions, tensors: dict[str, Any]) -> d
         "attention": parallel.attention,
         "dtype": options.dtype,
         "backend": options.backend,
+        "math": options.math if options.backend == "cpu" else None,
         "outputs": {name: list(t.shape) for name, t in tensors.items()},
         "out": str(asked.out),
         "trace": str(asked.trace) if asked.trace else None,

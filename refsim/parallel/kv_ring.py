@@ -4,7 +4,7 @@
     KVGathered   all shards in one buffer per tensor before the first step
 
 Both are walked the same way, step by step and in a step block by block (see ``refsim.parallel.ring``). A block is
-``k_chunk_size`` rows of a shard, which attention takes at once.
+``device.options.chunk_sizes[1]`` rows of a shard, which attention takes at once.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class KVShards(ABC):
 
     def __init__(self, device: Device, group: Group, k_BHNE: Tensor, v_BHNE: Tensor, valid: KeyRanges) -> None:
         self.device, self.group, self.valid = device, group, valid
-        self.layout = BlockLayout(k_BHNE.shape, device.options.k_chunk_size)
+        self.layout = BlockLayout(k_BHNE.shape, device.options.chunk_sizes[1])
         self.streams = streams(group)
         self._local = (k_BHNE, v_BHNE)
         # the local shard belongs to both directions of a Line but is attended once

@@ -2,13 +2,14 @@
 
     for every k block that arrives:  (out_new, lse_new) = softmax attention over this block alone
         s   = sigmoid(lse_new - lse)              weight of the new block
-        out = out - s * (out - out_new)           in fp32
+        out = out + s * (out_new - out)           in fp32
         lse = lse - logsigmoid(lse - lse_new)     = log(exp(lse) + exp(lse_new))
 
 Adding block outputs without these weights is wrong however well it correlates (PCC 0.9991 has been seen).
 
-A block alone is computed one precision above storage (bf16 -> fp32, fp32 -> fp64), so that what is left of rounding
-is the scheme's own: partial results and the merge are fp32.
+``device.options.math`` says how a block alone is computed; partial results and the merge are fp32 either way:
+    storage      in the dtype of storage by torch's fused kernel, whose answer to a block is rounded to that dtype
+    reference    one precision above (bf16 -> fp32, fp32 -> fp64), so that what is left of rounding is the scheme's own
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from torch import Tensor
 from refsim.parallel.sequence import Range
 from refsim.runtime.device import Device
 
-_MATH = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
+_ABOVE = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
 
 
 class OnlineSoftmax:
     """Running attention output and log-sum-exp of a fixed set of queries ``q_BHNE``.
 
-    Queries are handled ``device.options.q_chunk_size`` rows at a time; the caller cuts keys into k chunks.
+    Queries are handled ``device.options.chunk_sizes[0]`` rows at a time; the caller cuts keys into k chunks.
     """
 
     def __init__(self, device: Device, q_BHNE: Tensor) -> None:
         self.device, self._dtype = device, q_BHNE.dtype
-        self._q_chunk_size = device.options.q_chunk_size
-        self._q = _packed(q_BHNE, _MATH[q_BHNE.dtype])
+        self._q_chunk_size = device.options.chunk_sizes[0]
+        sharp = device.options.math == "reference"
+        self._q = _packed(q_BHNE, _ABOVE[q_BHNE.dtype] if sharp else q_BHNE.dtype)
         self._out = torch.zeros(q_BHNE.shape, dtype=torch.float32)
         self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
         self._started = False
@@ -56,8 +58,8 @@ class OnlineSoftmax:
                     self._attend(*piece, step=step, buffer=held.id if held else buffer)
 
     def attend_in_blocks(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int = 0, buffer: str) -> None:
-        """Attend to keys of any number, ``device.options.k_chunk_size`` rows at a time."""
-        for block in zip(*(x.split(self.device.options.k_chunk_size, 2) for x in (k_BHNE, v_BHNE)), strict=True):
+        """Attend to keys of any number, ``device.options.chunk_sizes[1]`` rows at a time."""
+        for block in zip(*(x.split(self.device.options.chunk_sizes[1], 2) for x in (k_BHNE, v_BHNE)), strict=True):
             self.attend(*block, step=step, buffer=buffer)
 
     def _attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int, buffer: str) -> None:
@@ -69,7 +71,7 @@ class OnlineSoftmax:
                 if self._started:
                     merge(self._out[:, :, rows], self._lse[:, :, rows], out.float(), lse.float())
                 else:
-                    self._out[:, :, rows], self._lse[:, :, rows] = out.float(), lse.float()
+                    self._out[:, :, rows], self._lse[:, :, rows] = out, lse
         self._started = True
 
     def result(self) -> tuple[Tensor, Tensor]:
@@ -83,13 +85,14 @@ def merge(out: Tensor, lse: Tensor, out_new: Tensor, lse_new: Tensor) -> None:
     The result does not depend on which of the two came first but for rounding, so members of a ring may visit shards
     in different orders.
     """
-    out.sub_(torch.sigmoid(lse_new - lse).unsqueeze(-1) * (out - out_new))
+    out.lerp_(out_new, torch.sigmoid(lse_new - lse).unsqueeze(-1))  # in one pass over memory
     lse.sub_(F.logsigmoid(lse - lse_new))
 
 
 def _packed(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return ``x`` in ``dtype``, dense: the kernel takes features for neighbours in memory, else it answers wrongly."""
-    return x.to(dtype, memory_format=torch.contiguous_format)
+    # to() alone takes any strides for contiguous where the dtype is right already
+    return x.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
 def intersect(ranges: list[Range], start: int, stop: int) -> list[Range]:

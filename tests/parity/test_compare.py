@@ -93,8 +93,8 @@ def test_a_record_says_where_it_ran():
     """The field names are what others read; dropping or renaming one raises the schema."""
     said = record("x", **SAME).to_json()
     assert list(said) == [
-        *("id", "kind", "model", "mesh", "parallel", "scheme", "prompt_layout", "ring_order", "dtype", "family"),
-        *("shape", "guidance", "other_layout", "suite", "backend", "seed", "verdict", "reason", "error"),
+        *("id", "kind", "model", "mesh", "parallel", "scheme", "prompt_layout", "ring_order", "math", "dtype"),
+        *("family", "shape", "guidance", "other_layout", "suite", "backend", "seed", "verdict", "reason", "error"),
         *("last_events", "metrics", "thresholds", "noise", "bytes_by_collective", "digests", "hazards"),
         *("sim_s", "oracle_s", "wall_s"),
     ]

@@ -53,10 +53,10 @@ def verdict(case, metrics):
     return gate.run_case(Runner(), case, "cpu", 0)
 
 
-def attention_verdict(dtype, change):
+def attention_verdict(dtype, change, kind="attention"):
     """On an answer that is the formula's but for ``change`` of its (B, H, rows, E)."""
-    case = make_case("attention", "attention", LAYOUT, ATTENTION, dtype=dtype)
-    kind, n, rows = load("attention")(None), ATTENTION.n, ATTENTION.rows
+    case = make_case(kind, "attention", LAYOUT, ATTENTION, dtype=dtype)
+    kind, n, rows = load(kind)(None), ATTENTION.n, ATTENTION.rows
     out, lse = formulas.attention_float64(kind.inputs(case, 0), ATTENTION)
     out = change(out.clone())
     image = torch.nn.functional.pad(out[:, :, :rows], (0, 0, 0, n - rows))
@@ -131,6 +131,18 @@ def check_attention(store):
     fails(attention_verdict("fp32", lambda x: spoil_rows(x, slice(128, 129), 0.1)), "seam", "worst_token")
 
 
+def check_storage_math(store):
+    """In units of the error of torch's own call in the storage dtype, which here is ``noise``."""
+    case = make_case("attention_storage", "attention", LAYOUT, ATTENTION)
+    tensors = load("attention_storage")(None).inputs(case, 0)
+    noise = formulas.attention_noise(tensors, ATTENTION, "fp32") - formulas.attention_float64(tensors, ATTENTION)[0]
+    passes(attention_verdict("fp32", lambda x: x + noise, "attention_storage"))
+    fails(attention_verdict("fp32", lambda x: x + 5 * noise, "attention_storage"), "over_noise")
+    worse = noise.clone()
+    worse[:, :, 192:230] *= 20  # the last shard alone
+    fails(attention_verdict("fp32", lambda x: x + worse, "attention_storage"), "over_noise")
+
+
 def check_one_shard(store):
     found = attention_verdict("bf16", lambda x: spoil_rows(x, slice(192, 230), 0.04))
     fails(found, "one_minus_pcc_shard")
@@ -189,6 +201,7 @@ def check_limits(store):
 
 CHECKS: tuple[Callable[[CheckpointStore], None], ...] = (
     check_attention,
+    check_storage_math,
     check_one_shard,
     check_models,
     check_nan,

@@ -63,6 +63,7 @@ def test_run_writes_sample_guided_and_trace(files):
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["replicas_equal"] and summary["ranks"] == 8
+    assert summary["math"] == "storage"
     out, expected = load_file(files / "out.safetensors"), load_file(files / "expected.safetensors")["sample"]
     assert relative_rmse(out["sample"], expected) <= 5e-6
     uncond, cond = expected.chunk(2)

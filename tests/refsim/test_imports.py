@@ -36,6 +36,7 @@ LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing
 BASE = (
     "errors",
     "mesh",
+    "mesh_file",
     "config",
     "options",
     "checkpoint",

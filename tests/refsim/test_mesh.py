@@ -1,10 +1,22 @@
 """The named meshes: what they are, and which topology a collective along an axis may assume."""
 
+import json
+
 import pytest
 
+from refsim.api import attention_result
 from refsim.errors import UserError
 from refsim.mesh import MESHES, MeshSpec, Topology, get_mesh
-from tests.refsim.helpers import ALL_MESHES, assert_one_sentence
+from refsim.options import RunOptions
+from tests.refsim.helpers import (
+    ALL_MESHES,
+    TIMEOUT_S,
+    assert_matches,
+    assert_one_sentence,
+    attention_inputs,
+    real_rows,
+    serial_attention,
+)
 
 WORMHOLE, BLACKHOLE = "wormhole_b0", "blackhole"
 LINE, RING = Topology.LINEAR, Topology.RING
@@ -88,3 +100,62 @@ def test_unknown_mesh_lists_the_names():
 def test_a_mesh_has_devices(shape):
     with pytest.raises(UserError, match=r"mesh mine has shape .*; give \(rows, columns\), both at least 1"):
         MeshSpec("mine", "mine", "blackhole", shape, (1, 1))
+
+
+# A mesh of one's own ------------------------------------------------------------------------------------------------
+
+
+def mesh_file(folder, text, name="my_mesh.json"):
+    path = folder / name
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    return str(path)
+
+
+def test_a_file_needs_a_shape_alone(tmp_path):
+    mesh = get_mesh(mesh_file(tmp_path, {"shape": [1, 6]}))
+    assert mesh == MeshSpec("my_mesh", "a mesh of one's own", WORMHOLE, (1, 6), (0, 1))
+    assert mesh.topology(1) is RING
+
+
+def test_a_file_says_all_that_a_mesh_is(tmp_path):
+    said = {"name": "four-galaxies", "system": "4 x Galaxy", "arch": BLACKHOLE, "shape": [8, 16], "links": [4, 2]}
+    mesh = get_mesh(mesh_file(tmp_path, said | {"torus": [True, False]}))
+    assert mesh == MeshSpec("four-galaxies", "4 x Galaxy", BLACKHOLE, (8, 16), (4, 2), (True, False))
+    assert (mesh.num_devices, mesh.topology(0), mesh.topology(1)) == (128, RING, LINE)
+    assert RunOptions.of(mesh=mesh, parallel="sp8_tp16").mesh == mesh
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({}, "lacks shape; it must be a list of 2, each a whole number from 1 to 1024"),
+        ({"shape": 8}, "has shape = 8; it must be a list of 2"),
+        ({"shape": [0, 4]}, r"has shape = \[0, 4\]; it must be a list of 2"),
+        ({"shape": [2, 4.0]}, "each a whole number"),
+        ({"shape": [64, 32]}, "has 64 x 32 devices; 1024 is the most"),
+        ({"shape": [2, 4], "arch": "grayskull"}, "must be wormhole_b0 or blackhole"),
+        ({"shape": [2, 4], "link": [1, 1]}, "key 'link', which no mesh has; it takes shape, name"),
+        ({"shape": [2, 4], "links": [1, 0]}, r"0 links on axis 1 of 4 device\(s\); give it at least 1 link"),
+        ({"shape": [1, 4], "links": [1, 1]}, r"1 links on axis 0 of 1 device\(s\); give it 0 links"),
+        ({"shape": [2, 4], "torus": [1, 0]}, "each true or false"),
+        ({"shape": [2, 4], "name": "a b/c"}, "letters, digits"),
+        ({"shape": [2, 4], "name": "galaxy"}, "takes the name of another mesh, galaxy"),
+        ([2, 4], "does not hold a JSON object"),
+        ("{", "is not valid JSON"),
+        (None, "does not exist; `refsim meshes` lists"),
+    ],
+    ids=str,
+)
+def test_a_file_of_no_mesh_is_refused_in_one_sentence(tmp_path, said, sentence):
+    path = str(tmp_path / "my_mesh.json") if said is None else mesh_file(tmp_path, said)
+    with pytest.raises(UserError, match=sentence) as caught:
+        get_mesh(path)
+    assert_one_sentence(str(caught.value))
+
+
+def test_a_scheme_runs_on_a_mesh_of_ones_own(tmp_path):
+    tensors = attention_inputs(heads=4, n=96, prompt=5)
+    path = mesh_file(tmp_path, {"shape": [3, 2], "torus": [True, False]})
+    result = attention_result(tensors, mesh=path, scheme="ring", math="reference", timeout_s=TIMEOUT_S)
+    assert_matches(real_rows(result.tensors, 96, 96), serial_attention(tensors))
+    assert len(result.values) == 6

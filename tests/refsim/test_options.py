@@ -23,6 +23,7 @@ OWN = MeshSpec("own", "a mesh of nobody else's", "blackhole", (2, 3), (1, 2), (F
         {"mesh": "t3k", "parallel": "cfg2_sp2_tp2", "dtype": torch.bfloat16, "trace": True},
         {"mesh": "t3k", "parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4, "prompt_layout": "split"},
         {"mesh": OWN, "parallel": "sp2_tp3", "ring_order": "block", "q_chunk_size": 7, "delay": (3, 0.5)},
+        {"mesh": "n150", "math": "reference"},
         {"mesh": "t3k", "parallel": "sp2_tp4", "backend": "ttnn-mock", "fault": "a:b", "detect_hazards": False},
     ],
 )
@@ -53,6 +54,8 @@ def test_the_dtype_has_one_name(given, dtype):
         ({"ring_order": "eager"}, "gather, step, block"),
         ({"vae_parallel": "rows"}, "spatial, tensor"),
         ({"backend": "cuda"}, "ttnn-mock"),
+        ({"math": "fp64"}, "choose one of reference, storage"),
+        ({"q_chunk_size": True}, "1 or more"),
         ({"k_chunk_size": 0}, "1 or more"),
         ({"timeout_s": float("nan")}, "above 0"),
         ({"timeout_s": -1}, "above 0"),
@@ -63,6 +66,20 @@ def test_what_does_not_fit_is_refused_in_one_sentence(given, said):
     with pytest.raises(UserError, match=said) as caught:
         RunOptions.of(**{"mesh": "t3k", "parallel": "sp2_tp4", **given})
     assert_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("given", "chunks"),
+    [
+        ({}, (2048, 2048)),
+        ({"math": "reference"}, (256, 512)),
+        ({"ring_order": "block"}, (256, 512)),
+        ({"q_chunk_size": 7}, (7, 2048)),
+        ({"math": "reference", "k_chunk_size": 9}, (256, 9)),
+    ],
+)
+def test_chunks_are_those_of_the_processor_unless_a_device_is_looked_at(given, chunks):
+    assert RunOptions.of(mesh="n150", **given).chunk_sizes == chunks
 
 
 def test_factors_of_another_mesh_are_refused():

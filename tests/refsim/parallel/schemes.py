@@ -47,7 +47,8 @@ SOME = [
 
 def attend(tensors: dict[str, torch.Tensor], scheme: str, **options) -> Result:
     """Attention by the scheme of that id."""
-    return attention_result(tensors, **{"timeout_s": TIMEOUT_S, **SCHEMES[scheme], **options})
+    # the bounds of these tests are for what a scheme rounds, not for what a kernel does
+    return attention_result(tensors, **{"timeout_s": TIMEOUT_S, "math": "reference", **SCHEMES[scheme], **options})
 
 
 def answer(tensors: dict[str, torch.Tensor], scheme: str, **options) -> dict[str, torch.Tensor]:

@@ -1,0 +1,51 @@
+"""The two arithmetics of a block of attention: what each rounds, and that a run has the one it asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from refsim.api import attention_result
+from refsim.options import RunOptions
+from tests.refsim.helpers import attention_inputs, lse_error, real_rows, relative_rmse, serial_attention
+from tests.refsim.parallel.schemes import SCHEMES, SOME, assert_same_bits
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+N, PROMPT = 256, 21
+
+
+def errors(dtype: str, scheme: str, **options) -> tuple[float, float]:
+    """RMSE of the image's answer and error of the log-sum-exp, against float64 on the same inputs."""
+    tensors = attention_inputs(heads=8, n=N, prompt=PROMPT, features=64, dtype=DTYPES[dtype])
+    got = real_rows(attention_result(tensors, **{**SCHEMES[scheme], **options}).tensors, N, N)
+    want = serial_attention(tensors)
+    return relative_rmse(got["out"], want["out"]), lse_error(got["lse"], want["lse"])
+
+
+def error_of_one_call(dtype: str) -> float:
+    """RMSE of torch's fused kernel in that dtype, on all rows at once."""
+    tensors = attention_inputs(heads=8, n=N, prompt=PROMPT, features=64, dtype=DTYPES[dtype])
+    q, k, v = (torch.cat([tensors[name], tensors[f"joint_{name}"]], 2) for name in "qkv")
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    return relative_rmse(out[:, :, :N], serial_attention(tensors)["out"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scheme", SOME)
+def test_storage_math_rounds_as_one_call_of_the_same_kernel_and_reference_math_less(scheme, dtype):
+    one_call = error_of_one_call(dtype)
+    storage, lse = errors(dtype, scheme, math="storage", k_chunk_size=64)
+    reference, _ = errors(dtype, scheme, math="reference", k_chunk_size=64)
+    assert reference < 0.9 * one_call < storage < 2 * one_call
+    assert lse <= 64 * 2**-24  # scores are fp32 in either storage: sums of 64 products
+
+
+def test_storage_math_is_the_default_and_has_the_same_bits_every_time():
+    tensors = attention_inputs(heads=8, n=N, prompt=PROMPT, dtype=torch.bfloat16)
+    first, named, sharp = (
+        attention_result(tensors, **SCHEMES["t3k_1x8-ring8"], **how).tensors
+        for how in ({}, {"math": "storage", "delay": (1, 0.01)}, {"math": "reference"})
+    )
+    assert_same_bits(first, named)
+    assert not torch.equal(first["out"], sharp["out"])
+    assert RunOptions.of(mesh="n150").math == "storage"
