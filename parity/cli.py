@@ -45,22 +45,53 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
+    csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line a case.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
+    from parity import ci
     from parity.gate import run_suite, select
+    from parity.tables import check_csv, write_csv
     from refsim.runtime import launch
 
     select(suite, expr, backend)  # a mistake should not have to wait for torch
+    check_csv(csv)
     launch.warm_up()
     with _Lines() as lines:
         done = run_suite(suite, expr, backend, seed, out, lines, seeds=seeds)
+    if csv is not None:
+        write_csv([record.to_json() for record in done.records], csv)
+    ci.tell(done)
     if as_json:
         from parity.report import results_json
 
         sys.stdout.write(results_json(done))
     else:
         _print(done, out)
+    if done.exit_code:
+        raise typer.Exit(done.exit_code)
+
+
+@app.command()
+def explain(
+    case_id: Annotated[str, typer.Argument(metavar="CASE", help="Id of one case; `refsim parity list` prints them.")],
+    backend: Backend = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of the run that failed.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one case with all taps and the trace on, and say where it is wrong and what that looks like."""
+    from parity.explain.single import run_one
+    from parity.report import explained
+    from refsim.runtime import launch
+
+    launch.warm_up()
+    done = run_one(case_id, backend, seed, out)
+    record = done.records[0]
+    if as_json:
+        typer.echo(json.dumps(record.to_json(), indent=2))
+    else:
+        typer.echo("\n".join(filter(None, [f"{record.verdict}: {record.id}: {record.reason}", explained(record)])))
     if done.exit_code:
         raise typer.Exit(done.exit_code)
 
@@ -76,6 +107,26 @@ def compare(
 
     found = comparison.compare(comparison.read(first), comparison.read(second))
     typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.as_text(found))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="Folder or results.json of the run before.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Of the run after.")],
+    csv: Annotated[Path | None, typer.Option(help="Write all changes here, too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What got worse between two runs, by how much, noise or not; exit code 1 if something did by more than noise."""
+    from parity import diff as comparison
+    from parity.compare import read
+    from parity.tables import write_csv
+
+    found = comparison.diff(read(before), read(after))
+    if csv is not None:
+        write_csv([dict(vars(row)) for row in found.rows], csv, (*comparison.COLUMNS, "worse"))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.markdown(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 
@@ -161,7 +212,7 @@ def _print(done: SuiteRun, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from parity.report import files, number
+    from parity.report import explained, files, number
 
     colours = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
     title = f"Parity, suite {done.suite}, backend {done.backend}, seed {done.seed}"
@@ -186,6 +237,8 @@ def _print(done: SuiteRun, out: Path) -> None:
     for r in done.records:
         if r.verdict != "passed":
             console.print(f"{r.verdict}: {r.id}: {r.reason}", markup=False, soft_wrap=True)
+            if why := explained(r):
+                console.print("  " + why.replace("\n", "\n  "), markup=False, soft_wrap=True)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in done.counts.items())
     console.print(f"{counts} in {done.wall_s:.0f} s; {', '.join(files(done))} in {out}", markup=False, soft_wrap=True)
 

@@ -84,11 +84,13 @@ def _difference(a: dict[str, Any], b: dict[str, Any]) -> Difference | None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """A results.json.
+    """A results.json, or that of a folder.
 
     Raises:
         UserError: it is not there, is no JSON, or has another form than this version writes.
     """
+    if Path(path).is_dir():
+        path = Path(path) / "results.json"
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from parity.cases import Case
 from parity.digests import tensor_digests
+from parity.explain.places import Evidence
 from parity.kinds import load
 from parity.kinds.base import CpuKind, Measured
 from parity.store import CheckpointStore
@@ -24,6 +26,7 @@ class CpuRunner:
         self._store = CheckpointStore()
         self._kinds: dict[str, CpuKind] = {}
         self._threads = torch.get_num_threads()
+        self._last: tuple[Case, int, Any] | None = None
 
     def __enter__(self) -> CpuRunner:
         self._store.__enter__()
@@ -38,7 +41,9 @@ class CpuRunner:
     def run(self, case: Case, seed: int, **more: Any) -> Measured:
         """Run one case with ``seed``; whatever goes wrong is raised. ``more`` are further options of the run."""
         started, kind = time.monotonic(), self._kind(case)
+        self._last = None
         result = kind.run(case, case.layout, seed, **more)
+        self._last = case, seed, result
         measured = Measured(
             kind.measure(case, seed, result),
             noise=kind.noise(case, seed),
@@ -59,6 +64,16 @@ class CpuRunner:
         measured.oracle_s = time.monotonic() - started - measured.sim_s
         return measured
 
+    def explain(self, case: Case, seed: int, limits: Mapping[str, float]) -> Evidence:
+        """Where the answer of the last run is wrong; ``limits`` are what was allowed, by metric."""
+        return self._kind(case).explain(case, seed, self.last(case, seed), limits)
+
+    def last(self, case: Case, seed: int) -> Any:
+        """The simulator's answer of the last run, which must have been of this case and seed."""
+        if self._last is None or self._last[:2] != (case, seed):
+            raise UserError(f"case {case.id} is not the one that ran last; run it first.")
+        return self._last[2]
+
     def simulate(self, case: Case, seed: int, **more: Any) -> Result:
         """The simulator's part of a case alone, its tensors those whose bits count; ``more`` as in :meth:`run`."""
         kind = self._kind(case)
@@ -76,6 +91,7 @@ class CpuRunner:
 
     def drop(self, case: Case, seed: int) -> None:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
+        self._last = None
         self._kind(case).drop(case, seed)
 
     def _kind(self, case: Case) -> CpuKind:

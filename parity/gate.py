@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from parity import report
 from parity.cases import Case
+from parity.explain import explanation
 from parity.kinds import entry, thresholds_for
 from parity.machine import machine, missing_memory, versions
 from parity.records import Record, SuiteRun
@@ -160,6 +161,9 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
             reason="; ".join(failures),
             **{name: getattr(measured, name) for name in kept},
         )
+    if record.verdict == "failed":
+        why = explanation.of_case(runner, case, seed - case.seed, record)
+        record = replace(record, extra=record.extra | {"explanation": why})
     return replace(record, wall_s=time.monotonic() - started)
 
 

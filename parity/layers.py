@@ -131,10 +131,11 @@ def _block_hook(found: Modules, name: str, streams: Callable[[Any], tuple]) -> C
 
 @dataclass(frozen=True)
 class Judged:
-    """The metrics of :data:`METRICS`, and for each the layer and the rank that were worst."""
+    """The metrics of :data:`METRICS`, for each the layer and the rank that were worst, and all findings."""
 
     metrics: dict[str, float]
     worst: dict[str, str]
+    findings: list[Finding] = field(default_factory=list)
 
 
 def judge(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> Judged:
@@ -149,19 +150,70 @@ def judge(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, pro
     Raises:
         InvariantError: something observed has no counterpart in the oracle. (Another shape is an infinite distance.)
     """
-    values: dict[str, list[float]] = {name: [] for name in METRICS}
-    places: list[str] = []
+    found = findings(ranks, oracle, options, prompt)
+    values = {name: [f.metrics[name] for f in found] for name in METRICS}
+    worst = {name: str(found[_index_of_worst(x)]) for name, x in values.items() if x}
+    return Judged({name: m.worst(x) for name, x in values.items()}, worst, found)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One piece of a tensor of one rank beside the oracle's.
+
+    Attributes:
+        name: of the tensor, see the top of this file; a second call of a layer ends in ``#1``.
+        rank: whose tensor.
+        index: place in the program's order on that rank.
+        piece, pieces: which of how many heads that lie there; 0 of 1 where the tensor has no heads.
+        first_piece: index of the rank's first head among all.
+        metrics: those of :data:`METRICS`.
+        signed: the factor with its sign, <ours - oracle, oracle> / <oracle, oracle>; NaN of another shape.
+        rows: rows that hold all of the error, of the rank's part, [start, stop).
+    """
+
+    name: str
+    rank: int
+    index: int
+    piece: int
+    pieces: int
+    first_piece: int
+    metrics: dict[str, float]
+    signed: float
+    rows: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.name.partition('#')[0]} on rank {self.rank}"
+
+
+def findings(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> list[Finding]:
+    """Every piece of every tensor beside the oracle's, rank by rank in program order; arguments of :func:`judge`."""
+    found = []
     for rank, observed in enumerate(ranks):
         calls = Counter(one.name for one in observed)
-        part = _Part(parallel_groups(options.mesh, options.parallel, rank), oracle, calls, prompt)
-        for one in observed:
-            least = part.least(one)
-            for ours, theirs in part.pairs(one, observed):
-                places.append(f"{one.name} on rank {rank}")
-                for name, value in _distances(ours, theirs, least).items():
-                    values[name].append(value)
-    worst = {name: places[_index_of_worst(found)] for name, found in values.items() if found}
-    return Judged({name: m.worst(found) for name, found in values.items()}, worst)
+        groups = parallel_groups(options.mesh, options.parallel, rank)
+        part = _Part(groups, oracle, calls, prompt)
+        for index, one in enumerate(observed):
+            least, pairs = part.least(one), part.pairs(one, observed)
+            heads = one.local.shape[1] if one.local.ndim == 4 and "tp" in one.cut else 0
+            name = f"{one.name}#{one.call}" if one.call else one.name
+            for piece, (ours, theirs) in enumerate(pairs):
+                metrics, (signed, rows) = _distances(ours, theirs, least), _where(ours, theirs)
+                place = rank, index, piece, len(pairs), groups["tp"].index * heads
+                found.append(Finding(name, *place, metrics, signed, rows))
+    return found
+
+
+def _where(ours: Tensor, theirs: Tensor) -> tuple[float, tuple[int, int]]:
+    """The factor with its sign, and the rows with an error of a tenth of the largest row's or more."""
+    if ours.shape != theirs.shape:
+        return math.nan, (0, 0)
+    a, b = ours.double(), theirs.double()
+    error = (a - b).square().sum((0, 2))
+    error = torch.where(error.isfinite(), error, torch.inf)
+    rows = (error >= 0.01 * float(error.max())).nonzero().flatten()
+    size = float(b.square().sum())
+    signed = float(((a - b) * b).sum()) / size if size else 0.0
+    return signed, (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
 
 
 def floor(noise: Modules, ref: Modules) -> dict[str, float]:

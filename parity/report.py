@@ -11,8 +11,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+from parity.explain import explanation
 from parity.kinds import KINDS, load
-from parity.records import SuiteRun, plain
+from parity.records import Record, SuiteRun, plain
 from refsim import output
 
 OPERATIONS = "operations.json"
@@ -48,6 +49,11 @@ from the end of the case before; on a ttnn backend cases are started ahead of th
 
 {% for r in not_passed -%}
 - `{{ r.id }}` {{ r.verdict }}: {{ r.reason }}
+{% if r.extra.explanation %}
+  ```text
+  {{ r | why | indent(2) }}
+  ```
+{% endif -%}
 {% endfor %}
 {% endif -%}
 {% if on_devices -%}
@@ -127,7 +133,7 @@ def junit_xml(run: SuiteRun) -> bytes:
             ET.SubElement(element, "skipped", message)
         elif r.verdict == "failed":
             child = ET.SubElement(element, "error" if r.error else "failure", message)
-            child.text = _xml_text(r.error or r.reason)
+            child.text = _xml_text("\n".join(filter(None, [r.error or r.reason, explained(r)])))
         ET.SubElement(element, "system-out").text = _xml_text(json.dumps(plain({"metrics": r.metrics})))
     ET.indent(root)
     return ET.tostring(root, encoding="utf-8", xml_declaration=True)
@@ -137,7 +143,7 @@ def markdown(run: SuiteRun) -> str:
     import jinja2
 
     environment = jinja2.Environment(undefined=jinja2.ChainableUndefined, autoescape=False, keep_trailing_newline=True)
-    environment.filters["num"] = number
+    environment.filters |= {"num": number, "why": explained}
     return environment.from_string(_MARKDOWN).render(
         run=run,
         not_passed=[r for r in run.records if r.verdict != "passed"],
@@ -151,6 +157,12 @@ def _judged(run: SuiteRun) -> list[tuple[str, str]]:
     return sorted(
         {(r.kind, r.dtype) for r in run.records}, key=lambda key: (list(KINDS).index(key[0]), key[1] != "fp32")
     )
+
+
+def explained(record: Record) -> str:
+    """The explanation of a failed case in lines, empty where there is none."""
+    why = record.extra.get("explanation")
+    return explanation.text(why) if why else ""
 
 
 def number(value: Any) -> str:

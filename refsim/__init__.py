@@ -13,6 +13,7 @@ __all__ = [
     "generate_images",
     "generate_text",
     "get_mesh",
+    "load_results",
     "parallelize",
     "parse_parallel",
     "run",
@@ -27,6 +28,7 @@ _HOME = {
     "simulate_attention": "refsim.api",
     "parallelize": "refsim.integrations.diffusers",
     "get_mesh": "refsim.mesh",
+    "load_results": "refsim.results",
     "parse_parallel": "refsim.config",
 }
 

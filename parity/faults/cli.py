@@ -76,6 +76,50 @@ def run_faults(
         raise typer.Exit(1)
 
 
+@app.command()
+def signatures(
+    out: Annotated[Path | None, typer.Option(help="File to write; the package's own if left out.")] = None,
+    expr: Expr = None,
+) -> None:
+    """Run every fault of the reference on the cases its signature is made from, and store what failures look like."""
+    import json
+
+    from parity.explain import causes, study
+    from refsim import output
+
+    made = study.make(_chosen("cpu", expr)["cpu"], lambda text: typer.echo(text, err=True))
+    target = causes.SIGNATURES if out is None else out
+    output.write(target, (json.dumps(made, separators=(",", ":")) + "\n").encode())
+    typer.echo(f"{made['made']['runs']} signatures of {len(made['sentences'])} faults -> {target}")
+
+
+@app.command()
+def recognise(
+    count: Annotated[int, typer.Option(min=1, help="Faults to draw.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Explain faults drawn by seed, on a mesh, a model and a seed that no signature is of; exit code 1 below the goal.
+
+    The goal: the right place in all, the right fault among the first three in five of six.
+    """
+    import json
+
+    from parity.explain import study
+
+    found, unseen = study.judge_draw(count, seed, lambda text: typer.echo(text, err=True))
+    places, right = (sum(getattr(one, name) for one in found) for name in ("place_right", "cause_right"))
+    if as_json:
+        summary = {"seed": seed, "judged": len(found), "places_right": places, "causes_right": right, "unseen": unseen}
+        typer.echo(json.dumps(summary | {"faults": [vars(one) for one in found]}, indent=1))
+    else:
+        typer.echo(f"{places} of {len(found)} places right, {right} causes among the first three")
+        if unseen:
+            typer.echo(f"drawn and not seen by the gate on the other mesh and model: {', '.join(unseen)}")
+    if places < len(found) or right * 6 < len(found) * 5:
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_faults(backend: Backend = "both", expr: Expr = None, wing: Wing = None) -> None:
     """Name every fault, what is wrong and what mistake of a person leads to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from parity import formulas
 from parity import metrics as m
 from parity.cases import Case, Layout
+from parity.explain import attention as finder
+from parity.explain.places import Evidence
 from parity.inputs import attention_inputs, rounded
 from parity.kinds.base import DIGITS, CpuKind, Metrics, noise_of, token_shards
 from parity.thresholds import BF16, FINITE, Threshold, pcc
@@ -82,6 +85,14 @@ class Attention(CpuKind):
         found["lse_rel_max"] = m.rel_max(lse, lse_ref)
         found["non_finite"] += m.non_finite(lse)
         return found
+
+    def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
+        tensors, rows = self.inputs(case, seed), case.shape.rows
+        ref, ref_lse = formulas.attention_float64(tensors, case.shape)
+        out, lse = _joint(result, rows).double(), _lse_rows(result.tensors["lse"], case.shape.n, rows).double()
+        limit = limits.get("worst_token", limits["rel_rmse"])
+        found = finder.Attended(out, lse, ref, ref_lse, limit, limits["lse_rel_max"])
+        return finder.find(found, tensors, case.shape, case.layout)
 
     def measure_other_layout(self, case: Case, result: Result, other: Result) -> Metrics:
         rows = case.shape.rows

@@ -16,6 +16,8 @@ from torch import Tensor
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, load_oracle
+from parity.explain import tokens
+from parity.explain.places import Evidence
 from parity.oracles import oracle_of
 from parity.oracles.base import Oracle
 from parity.store import CheckpointStore
@@ -107,6 +109,14 @@ class CpuKind(Kind):
         """What else a record is to keep of a result that has been measured."""
         return {}
 
+    def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
+        """Where a result that has been measured is wrong; nothing where this kind cannot tell.
+
+        Args:
+            limits: what was allowed, by metric.
+        """
+        return Evidence()
+
     def answers(self, result: Any) -> dict[str, Tensor]:
         """The tensors of a result whose bits count, by name."""
         return result.tensors
@@ -131,6 +141,12 @@ class ModelKind(CpuKind):
         options = layout.options(case.dtype, **more)
         folder, tensors = self.store.folder(case.model, seed), self.inputs(case, seed)
         return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
+
+    def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
+        out, ref = result.tensors["sample"], self.reference(case, seed)
+        if out.shape != ref.shape or out.ndim != 3:
+            return Evidence()
+        return tokens.find(out, ref, [(0, ref.shape[1])], case.layout, limits.get("worst_token", limits["rel_rmse"]))
 
     @staticmethod
     def key(case: Case, seed: int, arithmetic: torch.dtype) -> tuple:

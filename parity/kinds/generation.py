@@ -12,7 +12,7 @@ A prompt at which two logits are within rounding of each other decides nothing a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
@@ -23,6 +23,8 @@ from torch import Tensor
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, load_oracle, transformers_model
+from parity.explain import decoding
+from parity.explain.places import Evidence
 from parity.inputs import generator
 from parity.kinds.base import CpuKind, Metrics
 from parity.store import CheckpointStore
@@ -97,6 +99,13 @@ class Generation(CpuKind):
         replicas = 1 if result.replicas_equal else math.nan
         share = undecided / len(prompts)
         return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
+
+    def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
+        oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
+        with one_thread():
+            expected = [oracle.expect(prompt, case.shape.max_new_tokens) for prompt in prompts]
+        known = [None if e.closest < UNDECIDED else e for e in expected]
+        return decoding.find(result.texts, known, list(map(len, prompts)), limits["margin_max_abs"])
 
     def answers(self, result: TextResult) -> dict[str, Tensor]:
         """Everything about all prompts, one after the other: tokens, and of every step what made it."""

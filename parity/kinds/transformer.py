@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,11 +14,14 @@ from parity import layers
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS
+from parity.explain import layered, tokens
+from parity.explain.places import Evidence, Place
 from parity.inputs import rounded
 from parity.kinds.base import DIGITS, Metrics, ModelKind, distinct_replicas, noise_of, token_shards
 from parity.store import CheckpointStore
 from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
 from refsim import scratch
+from refsim.mesh import get_mesh
 from refsim.runtime import observe
 from refsim.runtime.launch import Result
 
@@ -28,10 +31,11 @@ WIDE_GB = 0.0
 
 @dataclass
 class Answer(Result):
-    """A result with what every rank's layers took and gave, None where that was not asked for."""
+    """A result with what every rank's layers took and gave, None where that was not asked for, and the findings."""
 
     observed: list[list[observe.Observed]] | None = None
     worst_layers: dict[str, str] = field(default_factory=dict)
+    findings: list[layers.Finding] = field(default_factory=list)
 
 
 class Transformer(ModelKind):
@@ -105,8 +109,25 @@ class Transformer(ModelKind):
         if isinstance(result, Answer) and result.observed is not None:
             modules = self._modules[self.key(case, seed, torch.float32)]
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
-            result.worst_layers = judged.worst
+            result.worst_layers, result.findings = judged.worst, judged.findings
             found |= judged.metrics
+        return found
+
+    def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
+        """The first wrong layer; the wrong part of the sample where layers are not judged or are all right."""
+        ref, sample = self.reference(case, seed), result.tensors["sample"]
+        out_tokens, ref_tokens = (self.oracle(case).tokens(x) for x in (sample, ref))
+        shards = token_shards(case.layout, ref_tokens.shape[1], ref_tokens.shape[1])
+        limit = limits.get("worst_token", limits["rel_rmse"])
+        whole = tokens.find(out_tokens, ref_tokens, shards, case.layout, limit)
+        bounds = {name: limit for name, limit in limits.items() if name in layers.METRICS}
+        if not isinstance(result, Answer) or not result.findings or not bounds:
+            return whole
+        found = layered.find(result.findings, bounds, get_mesh(case.mesh))
+        found.features |= whole.features
+        if found.place is None:
+            found.place, found.by_rank, found.error_map = whole.place, whole.by_rank, whole.error_map
+            found.place = found.place or _copies(case, result)
         return found
 
     def measure_other_layout(self, case: Case, result: Result, other: Result) -> Metrics:
@@ -131,6 +152,17 @@ class Transformer(ModelKind):
         if case.dtype == "bf16":
             return self.reference(case, seed, torch.bfloat16)
         return self.reference(case, seed, torch.float64) if MODELS[case.model].float64_noise else None
+
+
+def _copies(case: Case, result: Result) -> Place | None:
+    """The ranks whose copy of the answer is not that of most; the guided sample where all copies agree."""
+    digests = result.value["digests"]
+    most = max(set(digests), key=digests.count)
+    other = tuple(rank for rank, digest in enumerate(digests) if digest != most)
+    mesh = get_mesh(case.mesh)
+    if other:
+        return Place("sample", other[0], other, mesh.coord(other[0]), note="its copy differs from the others'")
+    return Place("guided", 0, tuple(range(mesh.num_devices)), (0, 0)) if case.guidance is not None else None
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:

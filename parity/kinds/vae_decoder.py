@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from parity import metrics as m
 from parity.cases import Case
 from parity.checkpoints import MODELS
+from parity.explain import pictures
+from parity.explain.places import Evidence
 from parity.inputs import decoder_inputs, rounded
 from parity.kinds.base import Metrics, ModelKind, distinct_replicas
 from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
@@ -50,6 +53,10 @@ class VAEDecoder(ModelKind):
         ref, sample = self.reference(case, seed), result.tensors["sample"]
         found = compare_frames(sample, ref, case.shape.latent, (config.sp, columns))
         return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"])}
+
+    def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
+        ref, sample = self.reference(case, seed), result.tensors["sample"]
+        return pictures.find(sample, ref, case.shape.latent, case.layout, limits["rel_rmse"])
 
 
 def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], cuts: tuple[int, int]) -> Metrics:

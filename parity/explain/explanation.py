@@ -1,0 +1,83 @@
+"""The explanation of a failed case: place, errors by device, likely causes, and the command that runs it again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from parity.cases import Case
+from parity.explain import causes, places
+from parity.explain.places import Evidence, Place
+from parity.records import Record
+from refsim.mesh import get_mesh
+
+_RANK, _STEP = re.compile(r"\brank (\d+)"), re.compile(r"\bstep (\d+)")
+_WHAT = re.compile(r"\b((?:ring_attention|all_gather|reduce_scatter|all_reduce|all_to_all|neighbor_pad)[\w/]*)")
+
+
+def of_case(runner: Any, case: Case, base_seed: int, record: Record) -> dict[str, Any]:
+    """JSON values of why a case failed; a runner that cannot look into its answers gives causes and command alone.
+
+    Keys: ``place`` (see :class:`parity.explain.places.Place`, None if unknown), ``by_rank``, ``maps`` (each ``title``,
+    ``lines``, ``columns``, ``errors``), ``causes`` (``fault``, ``sentence``, ``likelihood``) and ``again``.
+    """
+    evidence, problem = Evidence(), ""
+    look = getattr(runner, "explain", None)
+    if look is not None and not record.error:
+        try:
+            evidence = look(case, record.seed, record.thresholds)
+        except Exception as e:  # an explanation that fails must not cost the verdict
+            problem = f"the answer could not be looked into ({type(e).__name__}: {e})"
+    messages = [*record.hazards, *([record.reason] if record.error else [])]
+    features = causes.signature(evidence, record.metrics, record.thresholds, messages) | causes.of_case(case)
+    found = causes.nearest(case.kind, features) if not problem else []
+    place = evidence.place or place_of_message(messages, case)
+    maps = [evidence.error_map] if evidence.error_map else []
+    mesh = get_mesh(case.mesh)
+    if any(evidence.by_rank) and not any(m["title"].startswith("error by device") for m in maps):
+        maps.insert(0, places.device_map(mesh, evidence.by_rank))
+    return {
+        "place": place.to_json() if place else None,
+        "maps": maps,
+        "causes": [vars(cause) for cause in found],
+        "again": again(case, record.backend, base_seed),
+        "problem": problem,
+    }
+
+
+def again(case: Case, backend: str, base_seed: int) -> str:
+    """The command that runs only this case again, with taps and trace on."""
+    words = ["refsim", "parity", "explain", case.id]
+    words += ["--backend", backend] if backend != "cpu" else []
+    words += ["--seed", str(base_seed)] if base_seed else []
+    return shlex.join(words)
+
+
+def place_of_message(messages: list[str], case: Case) -> Place | None:
+    """The rank, step and collective that a hazard or an error names."""
+    for message in messages:
+        rank, step, what = _RANK.search(message), _STEP.search(message), _WHAT.search(message)
+        if rank or what:
+            mesh = get_mesh(case.mesh)
+            number = int(rank[1]) if rank and int(rank[1]) < mesh.num_devices else None
+            coord = None if number is None else mesh.coord(number)
+            name = what[1] if what else "what the error names"
+            return Place(name, number, () if number is None else (number,), coord, step=int(step[1]) if step else None)
+    return None
+
+
+def text(explanation: dict[str, Any], *, maps: bool = True) -> str:
+    """The explanation in lines, for terminals, markdown and JUnit alike."""
+    lines = []
+    if place := explanation["place"]:
+        lines.append(place["text"])
+    if explanation.get("problem"):
+        lines.append(explanation["problem"])
+    likely = [causes.Cause(**cause) for cause in explanation["causes"] if cause["likelihood"] >= 0.01]
+    if likely:
+        lines.append("looks like: " + "; ".join(map(str, likely)))
+    if maps:
+        lines += [places.shaded(one) for one in explanation["maps"]]
+    lines.append(f"again: {explanation['again']}")
+    return "\n".join(lines)

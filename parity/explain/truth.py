@@ -1,0 +1,111 @@
+"""Whether a place is right, by the same program without the fault: there the tensors of both must differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.cases import Case
+from parity.explain.places import Place
+from refsim.parallel.sequence import TokenShards
+from refsim.runtime.group import parallel_groups
+
+SEEN = 1e-6
+"""Differences of a tensor, relative to its RMS, below which no judge could see them in fp32."""
+
+
+def right_place(place: Place | None, case: Case, faulty: Any, clean: Any, message: str) -> bool:
+    """Whether a place is where a faulty run first differs from a clean one; of a refusal, what its message names."""
+    if place is None:
+        return False
+    if faulty is None or clean is None:
+        return place.rank is not None and f"rank {place.rank}" in message
+    if message and f"rank {place.rank}" in message:
+        return True  # a hazard says itself where it is
+    if case.kind == "attention":
+        return _attention(place, case, faulty.tensors, clean.tensors)
+    if case.kind == "transformer":
+        return _transformer(place, faulty, clean)
+    if case.kind == "vae_decoder":
+        return _picture(place, faulty.tensors["sample"], clean.tensors["sample"])
+    return _text(place, faulty, clean)
+
+
+def _differs(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or not torch.isfinite(a).all():
+        return True
+    size = float(b.double().square().mean().sqrt()) or 1.0
+    return float((a.double() - b.double()).square().mean().sqrt()) > SEEN * size
+
+
+def _attention(place: Place, case: Case, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
+    """All of the error of the named rank lies in the named heads and rows, and there is some."""
+    options, shape = case.layout.options(), case.shape
+    groups = parallel_groups(options.mesh, options.parallel, place.rank or 0)
+    cut = TokenShards(shape.rows, options.parallel.sp, TokenShards.of(shape.n, options.parallel.sp).local_n)
+    start, stop = cut.tokens(groups["sp"].index)
+    if place.rows is None or place.heads is None:
+        return False
+    names = ("out", "joint_out") if place.tensor == "out" else ("lse",)
+    a, b = (torch.cat([x[n] for n in names if n in x], 2) for x in (ours, theirs))
+    gap = shape.n - shape.rows  # rows of padding, which places do not count
+    change = (a != b).flatten(3).any(3) if a.ndim == 4 else a != b
+    change = torch.cat([change[:, :, : shape.rows], change[:, :, shape.rows + gap :]], 2)
+    named = change[:, place.heads[0] : place.heads[1], place.rows[0] : place.rows[1]]
+    inside = place.rows[0] >= shape.rows or (start <= place.rows[0] and place.rows[1] <= stop)
+    return bool(named.any()) and inside
+
+
+def _transformer(place: Place, faulty: Any, clean: Any) -> bool:
+    """The named tensor is the first that differs on any rank, and it differs on the named one."""
+    first: dict[str, set[int]] = {}
+    least = None
+    for rank, (ours, theirs) in enumerate(zip(faulty.observed, clean.observed, strict=True)):
+        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            if (least is None or index <= least) and _differs(a.local, b.local) and _real(a, b):
+                name = f"{a.name}#{a.call}" if a.call else a.name
+                if least is None or index < least:
+                    least, first = index, {}
+                first.setdefault(name, set()).add(rank)
+                break
+    if least is None:  # no layer: the sample, or a copy of it
+        changed = [a != b for a, b in zip(faulty.value["digests"], clean.value["digests"], strict=True)]
+        guided = "guided" in faulty.tensors and _differs(faulty.tensors["guided"], clean.tensors["guided"])
+        return (place.tensor == "sample" and changed[place.rank or 0]) or (place.tensor == "guided" and guided)
+    return place.rank in first.get(place.tensor, set())
+
+
+def _real(a: Any, b: Any) -> bool:
+    """Not a difference of rounding alone in a tensor that is nearly zero."""
+    return float(b.local.double().abs().max()) > 0 or float(a.local.double().abs().max()) > SEEN
+
+
+def _picture(place: Place, ours: Tensor, theirs: Tensor) -> bool:
+    if place.rows is None or place.columns is None:
+        return False
+    part = (..., slice(*place.rows), slice(*place.columns))
+    return _differs(ours[part], theirs[part])
+
+
+def _text(place: Place, faulty: Any, clean: Any) -> bool:
+    """The named kind of value is the first that differs in the first round in which anything does."""
+    rounds = []
+    for prompt, (a, b) in enumerate(zip(faulty.texts, clean.texts, strict=True)):
+        for index, (x, y) in enumerate(zip(a.steps, b.steps, strict=False)):
+            margin = not abs(x.margin - y.margin) <= 1e-4
+            if list(x.proposed) != list(y.proposed) or x.accepted != y.accepted or margin or _rows(x) != _rows(y):
+                rounds.append((index, prompt))
+                break
+        else:
+            if list(a.tokens) != list(b.tokens):
+                rounds.append((0, prompt))
+    if not rounds:
+        return False
+    named = tuple(int(word) for word in place.note.replace(",", "").split() if word.isdigit())[:2]
+    return (named[1], named[0]) in rounds and named[1] == min(rounds)[0]
+
+
+def _rows(step: Any) -> tuple[int, int]:
+    return step.target_rows, step.draft_rows

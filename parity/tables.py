@@ -1,0 +1,48 @@
+"""Tables as CSV, a line a record: nested values become columns such as ``metrics.rel_rmse``; lists become JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from refsim import output
+
+SKIPPED = ("last_events", "error", "explanation", "optable")
+"""Fields of records that no cell can hold."""
+
+
+def check_csv(path: Path | None) -> None:
+    """Refuse a path that cannot be written, before a run."""
+    if path is not None:
+        output.check_target(path, "--csv")
+
+
+def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A record with nested dictionaries spelled out as ``outer.inner``, lists as JSON."""
+    found: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.") if name not in SKIPPED else {}
+        elif name not in SKIPPED:
+            found[prefix + name] = json.dumps(value) if isinstance(value, (list, tuple)) else value
+    return found
+
+
+def as_csv(records: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:
+    """The text of a CSV file; columns in the order in which they appear first, those given in front."""
+    rows = [flat(record) for record in records]
+    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_csv(records: Sequence[dict[str, Any]], path: Path, columns: Sequence[str] = ()) -> None:
+    """Write :func:`as_csv` to a file."""
+    output.write(path, as_csv(records, columns).encode(), "--csv")
