@@ -69,8 +69,18 @@ def _of_prompt(index: int, text: Any, expected: Any, length: int, limit: float) 
             found.first.setdefault("rows", (round_, step["target_rows"] - start))
     for position, (a, b) in enumerate(zip(text.tokens, expected.tokens, strict=False)):
         if a != b:
-            found.first.setdefault("tokens", (0, position))
+            found.first.setdefault("tokens", (_round_of(position, text.steps), position))
     return found
+
+
+def _round_of(position: int, steps: Sequence[Any]) -> int:
+    """The round that gave a token; the first token comes before them and counts as round 0's."""
+    given = 1
+    for round_, step in enumerate(steps):
+        given += step.accepted
+        if position < given:
+            return round_
+    return max(len(steps) - 1, 0)
 
 
 def _features(found: list[Wrong], wrong: list[Wrong], kind: str, at: tuple[int, float]) -> Features:

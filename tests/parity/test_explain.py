@@ -110,6 +110,11 @@ def test_the_first_wrong_round_of_a_text_is_found():
     assert place.tensor == "drafter.proposals" and "prompt 0, round 1, position 1" in place.note
 
 
+def test_a_wrong_token_is_of_the_round_that_gave_it():
+    steps = [Step([5, 6], 3, 0.5, 7, 4, 0.0), Step([7, 8], 1, 0.5, 8, 7, 0.0)]
+    assert [decoding._round_of(position, steps) for position in range(6)] == [0, 0, 0, 0, 1, 1]
+
+
 def test_a_nearer_signature_is_likelier_and_all_are_one():
     known = {
         "temperature": 2.0,
