@@ -11,6 +11,7 @@ What upstream's tests assert is untouched: both sides of their comparison get th
 from __future__ import annotations
 
 import functools
+import json
 import re
 import sys
 import types
@@ -46,6 +47,7 @@ def _published(class_name: str, where: str) -> dict[str, Any] | None:
 
     best = max(spec.published, key=agreement)
     config = {k: v for k, v in best.config.items() if k not in ("_class_name", "architectures", "model_type")}
+    config = json.loads(json.dumps(config))  # with lists, as a file has them
     kinds = [key for key in ("num_layers", "num_single_layers", "num_hidden_layers") if key in config]
     config |= {key: min(config[key], LAYERS // len(kinds)) for key in kinds}
     if "text_encoder" in where and "num_hidden_layers" in config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
+from math import prod
 
 from tt_impl.harness.fabric import groups
 from tt_impl.harness.finding import NOTE, Finding, at
@@ -42,8 +43,11 @@ def given_twice(log: EventLog) -> Iterator[Finding]:
 
 def _needed(event: Event, crossing: dict, use: TensorUse, size: int) -> tuple[int, str]:
     """Bytes that the collective writes into a buffer on each device, as far as that is known, and what they are."""
-    given, of_one = use.argument.partition("[")[0], event.inputs[0].bytes
+    part = event.inputs[0]
+    given, of_one = use.argument.partition("[")[0], part.bytes
     if crossing["collective"] == "all_gather" and given.startswith("persistent_output"):
+        if use.dtype == part.dtype and prod(use.shape) >= prod(part.shape) * size:
+            return 0, ""  # the whole has less padding than its parts together where these do not fill their tiles
         return of_one * size, f"from {size} devices"
     if crossing["collective"] == "reduce_scatter" and given == "persistent_output_buffers" and "within" not in crossing:
         if use.argument.endswith("[0]"):

@@ -70,6 +70,16 @@ def small_buffer(t: Env, wrong: bool) -> None:
     ttnn.to_torch(ttnn.get_device_tensors(y)[0])
 
 
+def small_whole(t: Env, wrong: bool) -> None:
+    """The parts, of ten columns each, have more padding together than the whole of forty."""
+    ttnn = t.ttnn
+    x = t.put(t.rand(1, 1, 32, 40), COLUMNS)
+    whole = ttnn.zeros((1, 1, 32, 32 if wrong else 40), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=t.device)
+    ttnn.synchronize_device(t.device)
+    y = ttnn.experimental.all_gather_async(x, **into(t, t.semaphores(2), whole))  # here
+    ttnn.to_torch(ttnn.get_device_tensors(y)[0])
+
+
 def semaphore_twice(t: Env, wrong: bool) -> None:
     x = t.put(t.rand(1, 1, 32, 128), COLUMNS)
     first, second, barrier = t.semaphores(3)
@@ -274,6 +284,7 @@ EXPECTED = {
     "ring_by_default": ("ring-without-link", "ttnn.experimental.all_gather_async"),
     "links": ("too-many-links", "ttnn.all_gather"),
     "small_buffer": ("small-buffer", "ttnn.experimental.reduce_scatter_minimal_async"),
+    "small_whole": ("small-buffer", "ttnn.experimental.all_gather_async"),
     "semaphore_twice": ("semaphore-twice", "ttnn.experimental.all_gather_async"),
     "one_semaphore_set": ("semaphore-in-flight", "ttnn.experimental.all_gather_async"),
     "semaphores_of_two_axes": ("semaphore-in-flight", "ttnn.experimental.all_gather_async"),
