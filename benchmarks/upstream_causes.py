@@ -72,7 +72,7 @@ _TABLE: tuple[tuple[str, str, str, Cause], ...] = (
     ("test_vae_wan2_1.py::test_wan_conv3d", "assertion", r"Padding must be zero",
      Cause("theirs", "asserts zero padding after a convolution with bias whose model masks the padding before it")),
     (r"test_vae_wan2_1.py::test_wan_encoder3d\[.*True", "^error$", r"^'NoneType' object has no attribute 'dtype'$",
-     Cause("theirs", "the outputs agree; then the test reads a place of the cache that the tree's encoder never fills")),
+     Cause("theirs", "its outputs agree; then the test reads a place of the cache that the encoder never fills")),
     ("", "^environment$", r"^Cannot load model \S+: the model is not fully cached|^the weights of .* need a download"
      r"|couldn't connect to 'https://huggingface|trying to locate the file on the Hub",
      Cause("theirs", "weights or tokenizers to download", DOWNLOAD)),
