@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from refsim.cli.bench import bench
+from refsim.cli.calibrate import calibrate
 from refsim.cli.explain import explain
 from refsim.cli.generate import generate
 from refsim.cli.kernels import kernels
@@ -33,6 +34,7 @@ app.command()(generate)
 app.command()(explain)
 app.command()(time)
 app.command()(plan)
+app.command()(calibrate)
 app.command()(memory)
 app.command()(ops)
 app.command()(kernels)

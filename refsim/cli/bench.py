@@ -32,17 +32,31 @@ def draft(
 @bench.command()
 def accuracy(
     files: Annotated[
-        list[Path], typer.Argument(help="Profiler files (CSV), or the one folder of the model's own data.", exists=True)
-    ],
+        list[Path] | None,
+        typer.Argument(
+            help="Profiler files (CSV), or the one folder of the model's own data; none: published pipelines.",
+            exists=True,
+        ),
+    ] = None,
     shapes: Annotated[
         bool, typer.Option("--shapes", help="Of a folder: the calibration shapes one by one too.")
     ] = False,
     arch: Annotated[str | None, typer.Option(help="Of files that name no chip: wormhole_b0 or blackhole.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show errors of the timing model on profiler files: by class, by device, the worst, and what has no price."""
+    """Show errors of the timing model on profiler files: by class, by device, the worst, and what has no price.
+
+    Without files: whether published pipelines and wirings are predicted in the right order, and how far apart.
+    """
     from refsim import output
     from refsim.errors import UserError
+
+    if not files:
+        from refsim.timing import ranking
+
+        known = ranking.runs(lambda text: typer.echo(text, err=True)), ranking.wirings()
+        typer.echo(output.document(ranking.document(*known)) if as_json else ranking.markdown(*known))
+        return
 
     if any(path.is_dir() for path in files):
         if len(files) > 1 or as_json:

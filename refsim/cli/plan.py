@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ def plan(
     attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
     topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
     links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
+    calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
     top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -28,7 +30,8 @@ def plan(
     from refsim import output
     from refsim.config import ATTENTIONS
     from refsim.mesh import get_mesh
-    from refsim.timing.plan import limits
+    from refsim.timing.fitted import read_calibration
+    from refsim.timing.plan import Only, limits
     from refsim.timing.plan import plan as make
 
     if topology not in (None, "Ring", "Linear"):
@@ -42,10 +45,9 @@ def plan(
             sys.stderr.flush()
 
     on = get_mesh(mesh)
-    only = None if attention == "all" else attention
-    found = make(
-        model, on, size=size, tt_dit_only=today, attention=only, topology=topology, links=links, progress=progress
-    )
+    only = Only(None if attention == "all" else attention, topology, links, today)
+    own = read_calibration(calibration) if calibration else None
+    found = make(model, on, size=size, only=only, calibration=own, progress=progress)
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
@@ -63,7 +65,7 @@ def _as_json(
 ) -> dict[str, list[dict[str, Any]]]:
     rows = [
         c.estimate.row()
-        | {"rank": c.rank, "best_of_rank": c.best, "would_save": c.savings}
+        | {"rank": c.rank, "best_of_rank": c.best, "distinguishable_from_first": c.apart, "would_save": c.savings}
         | {"topology": c.wiring.topology, "links": c.wiring.links}
         | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.tt_dit_refusal or "runs"}
         for c in runs
@@ -76,8 +78,8 @@ def _as_json(
 
 def _print_runs(runs: list[Candidate], top: int) -> None:
     typer.echo(
-        f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'GB':>5} {'bound by':8} "
-        "would help"
+        f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'range (80 %)':>17} {'GB':>5} "
+        f"{'bound by':8} would help"
     )
     shown = 0
     for c in runs:
@@ -87,11 +89,17 @@ def _print_runs(runs: list[Candidate], top: int) -> None:
         rank, shown = c.rank if c.rank != shown else "", c.rank
         typer.echo(
             f"{rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
-            f"{e.seconds:8.2f} {e.memory.total / 1e9:5.1f} {e.bound:8} {saving} -{share:.0%}"
+            f"{e.seconds:8.2f} {e.range()!s:>17} {e.memory.total / 1e9:5.1f} {e.bound:8} {saving} -{share:.0%}"
         )
         if len(c.seconds) > 1:
             others = [f"{w} +{s / e.seconds - 1:.0%}" for w, s in sorted(c.seconds.items()) if w != c.wiring]
             typer.echo(f"     {'':36} {', '.join(others)}")
+    alike = [c for c in runs if c.best and not c.apart and 1 < c.rank <= top]
+    if alike:
+        ranks = ", ".join(str(c.rank) for c in alike)
+        typer.echo(
+            f"\nCannot be told apart from the first, whose seconds differ by less than the model may err: rank {ranks}."
+        )
 
 
 def _print_refused(refused: list[Candidate], limits: dict[str, str], *, nothing_runs: bool) -> None:

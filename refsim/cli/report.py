@@ -31,6 +31,16 @@ def perf(
 
 
 @report.command()
+def ranking(out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/perf")) -> None:
+    """Write whether published pipelines and wirings are predicted in the right order, and how far apart."""
+    from refsim.output import check_folder
+    from refsim.timing.report import write_ranking
+
+    check_folder(out, "--out")
+    write_ranking(out, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
 def memory(
     out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
     match: Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")] = "",

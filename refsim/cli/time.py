@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
-    from refsim.mesh import Topology
-    from refsim.timing.estimate import Estimate
+    from refsim.timing.estimate import Estimate, Execution
     from refsim.timing.reading import Reading
 
 
@@ -36,6 +35,8 @@ def time(
     ttnn_memory: Annotated[
         Path | None, typer.Option(help="What `refsim memory --json` printed, to stand beside the account.")
     ] = None,
+    calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict seconds and memory of the denoising loop on a mesh, and what bounds them."""
@@ -46,6 +47,7 @@ def time(
     from refsim.options import RunOptions
     from refsim.output import check_target
     from refsim.timing import estimate as estimates
+    from refsim.timing.fitted import read_calibration
     from refsim.timing.memory import check_ttnn, read_ttnn
     from refsim.timing.reading import read_published
 
@@ -64,14 +66,16 @@ def time(
         on = replace(on, links=tuple(min(n, links) for n in on.links))
     wired = Topology.LINEAR if topology else None
     reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
-    found = estimates.estimate(
-        name, on, config, size=size, reading=reading, execution=estimates.Execution(steps, fsdp, topology=wired)
-    )
+    own = read_calibration(calibration) if calibration else None
+    execution = estimates.Execution(steps, fsdp, topology=wired, calibration=own)
+    found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
+    if not (force or found.memory.fits):
+        _refuse(found, as_json)
     if trace is not None:
         from refsim.timing.perfetto import write
 
         write(found, trace)
-    row = found.row() | {"critical_path": _critical(found, reading, wired), "unclassified": reading.unclassified}
+    row = found.row() | {"critical_path": _critical(found, reading, execution), "unclassified": reading.unclassified}
     _warn_of_undeclared(reading)
     if allocated:
         row["memory_gb"]["ttnn"] = {
@@ -82,6 +86,23 @@ def time(
         typer.echo(output.document(row))
     else:
         _print_time(found, row)
+
+
+def _refuse(found: Estimate, as_json: bool) -> NoReturn:
+    """Say that a configuration does not fit, without its seconds; exit code 1."""
+    from refsim import output
+
+    m = found.memory
+    if as_json:
+        kept = ("model", "size", "mesh", "parallel", "topology", "links", "memory_gb")
+        row = found.row()
+        typer.echo(output.document({name: row[name] for name in kept} | {"seconds": None}))
+    typer.echo(
+        f"{found.model} {found.size} on {found.mesh} needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per "
+        f"device and does not fit; see `refsim plan` for what does, or add --force for its seconds all the same.",
+        err=True,
+    )
+    raise typer.Exit(1)
 
 
 def _warn_of_undeclared(reading: Reading) -> None:
@@ -95,14 +116,15 @@ def _warn_of_undeclared(reading: Reading) -> None:
         )
 
 
-def _critical(found: Estimate, reading: Reading, topology: Topology | None) -> dict[str, Any]:
+def _critical(found: Estimate, reading: Reading, execution: Execution) -> dict[str, Any]:
     """Return the critical path of the denoising loop, in seconds; without the gathering of weights."""
     from refsim.timing import replay
     from refsim.timing.critical import critical_path
     from refsim.timing.fitted import get_params
     from refsim.timing.program import programs
 
-    machine = replay.machine(found.mesh, get_params(found.mesh.arch), topology=topology)
+    arch, own = found.mesh.arch, execution.calibration
+    machine = replay.machine(found.mesh, own.of(arch) if own else get_params(arch), topology=execution.topology)
     path = critical_path(programs(reading.ops), reading.ops, machine)
     forwards = found.forwards * found.steps / 1e9
     return {
@@ -112,13 +134,22 @@ def _critical(found: Estimate, reading: Reading, topology: Topology | None) -> d
     }
 
 
+def _of_ranges(found: Estimate) -> str:
+    if found.calibration:
+        return f"Calibration {found.calibration}; ranges are those of the stored calibration.\n"
+    if not (fitted := found.range().fitted):
+        return ""
+    return f"Ranges of {', '.join(fitted)} are partly from operations that parameters were fitted on.\n"
+
+
 def _print_time(found: Estimate, row: dict[str, Any]) -> None:
     m, t, path = row["memory_gb"], found.timeline, row["critical_path"]
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
     typer.echo(
         f"{found.model} {found.size} on {found.mesh}, {row['parallel']}: {found.seconds:.2f} s for {found.steps} steps "
-        f"({row['seconds_per_step'] * 1000:.1f} ms each), predicted.\n"
-        f"With {stages}: {found.total_seconds:.2f} s.\n"
+        f"({row['seconds_per_step'] * 1000:.1f} ms each), predicted; {found.range()} s with a chance of 80 %.\n"
+        f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s).\n"
+        f"{_of_ranges(found)}"
         f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at HiFi2; bound by "
         f"{found.bound}; communication exposed {row['exposed_communication']:.0%}, hidden {t.hidden_ns / t.ns:.0%}.\n"
         f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "

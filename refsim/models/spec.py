@@ -29,7 +29,10 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds of a whole pipeline that others measured and published, and what they ran it with."""
+    """Seconds of a whole pipeline that others measured and published, and what they ran it with.
+
+    ``fsdp``: whether weights were cut over sp too; None where the source does not say.
+    """
 
     size: str
     mesh: str
@@ -38,6 +41,30 @@ class Figure:
     steps: int
     source: str
     topology: Topology = Topology.LINEAR
+    fsdp: bool | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ways to run one configuration that others measured one after the other, all else the same.
+
+    Attributes:
+        first, second: the wirings; ``parallel`` and ``other`` the factors, the same if ``other`` is empty.
+        ratio: what the first one took over what the second one took.
+        fused: pairs of matmul and collective ran as one program where the wiring has such.
+        of: what was measured, the pipeline or its denoising.
+    """
+
+    size: str
+    mesh: str
+    parallel: str
+    first: Topology
+    second: Topology
+    ratio: float
+    source: str
+    other: str = ""
+    fused: bool = True
+    of: Literal["pipeline", "denoising"] = "pipeline"
 
 
 @dataclass(frozen=True)
@@ -73,6 +100,7 @@ class Published:
         encoders: the text encoders of its pipeline.
         decoder: the name of its autoencoder's configuration, in the autoencoder's own spec.
         figures: seconds that others published.
+        pairs: ways to run it that others compared.
         reported: sizes for which ``refsim report perf`` writes tables.
     """
 
@@ -87,6 +115,7 @@ class Published:
     encoders: tuple[Companion, ...] = ()
     decoder: str = ""
     figures: tuple[Figure, ...] = ()
+    pairs: tuple[Pair, ...] = ()
     reported: tuple[str, ...] = ()
 
     @property

@@ -19,7 +19,7 @@ from statistics import median
 
 from refsim.mesh import get_mesh
 from refsim.models import registry
-from refsim.timing import measured, ops, published, replay, stages
+from refsim.timing import measured, ops, published, replay, search, stages
 from refsim.timing.chips import CYCLES_PER_TILE, get_chip
 from refsim.timing.fitted import FITTED
 
@@ -37,8 +37,8 @@ _START = {
     "relay_gbps": 12.0,
     "tile_ns": 1200.0,
 }
-_BOUNDS = {
-    "launch_ns": (200, 2e4),
+BOUNDS = {
+    "launch_ns": (200.0, 2e4),
     "unpack_cycles": (8, 64),
     "step_cycles": (1, 100),
     "page_ns": (10, 400),
@@ -95,17 +95,7 @@ def fit(arch: str, samples: list[measured.Sample]) -> ops.Params:
         params = ops.Params(**values, **fixed)
         return sum(abs(math.log(measured.predict(chip, params, s).ns / s.ns)) for s in samples)
 
-    best, step = {n: v for n, v in _START.items() if n not in fixed}, 2.0
-    lowest = loss(best)
-    while step > 1.005:
-        tried = [
-            best | {n: min(max(v * f, _BOUNDS[n][0]), _BOUNDS[n][1])} for n, v in best.items() for f in (step, 1 / step)
-        ]
-        value, candidate = min(((loss(c), c) for c in tried), key=lambda pair: pair[0])
-        if value < lowest:
-            lowest, best = value, candidate
-        else:
-            step = step**0.5
+    best = search.least(loss, {n: v for n, v in _START.items() if n not in fixed}, BOUNDS)
     return ops.Params(**best, **fixed)
 
 

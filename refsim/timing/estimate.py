@@ -10,8 +10,8 @@ from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import find
 from refsim.models.spec import Published
 from refsim.options import RunOptions
-from refsim.timing import replay, stages
-from refsim.timing.fitted import get_params
+from refsim.timing import ranges, replay, stages
+from refsim.timing.fitted import Calibration, get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
 from refsim.timing.reading import Reading, read_published
@@ -26,6 +26,7 @@ class Execution:
         fsdp: cut weights over sp too; where they do not fit if not given.
         fuse: overlap matmuls with the collectives beside them on Rings.
         topology: Linear uses no wrap-around links where the mesh has some.
+        calibration: another one than the stored one.
         chunks: rows of queries and of keys per chunk of attention; those of tt_dit's tables if not given.
     """
 
@@ -34,6 +35,7 @@ class Execution:
     fuse: bool = True
     topology: Topology | None = None
     chunks: tuple[int, int] | None = None
+    calibration: Calibration | None = None
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Estimate:
     flops: float
     peak_tflops: float
     around: dict[str, float]
+    wired: Topology | None = None
+    calibration: str = ""
 
     @property
     def total_seconds(self) -> float:
@@ -64,6 +68,29 @@ class Estimate:
     @property
     def seconds(self) -> float:
         return self.forward_seconds * self.forwards * self.steps
+
+    @property
+    def by_kind(self) -> dict[str, float]:
+        """Return the seconds of denoising by class of operation."""
+        return {k: v / 1e9 * self.forwards * self.steps for k, v in self.timeline.by_kind().items()}
+
+    def range(self, without: str = "") -> ranges.Range:
+        """Return the range of ``seconds``, four in five; ``without``: a model whose published seconds have no part."""
+        found = ranges.forward(self.by_kind, self.mesh.arch)
+        return ranges.widened(self.seconds, found, self.mesh.arch, without)
+
+    def total_range(self, without: str = "") -> ranges.Range:
+        """Return the range of ``total_seconds``; the stages around denoising err like any operation."""
+        stages_ = [(s, ranges.forward({"all": s}, self.mesh.arch)) for s in self.around.values()]
+        found = ranges.together([(self.seconds, ranges.forward(self.by_kind, self.mesh.arch)), *stages_])
+        return ranges.widened(self.total_seconds, found, self.mesh.arch, without)
+
+    @property
+    def topology(self) -> str:
+        """Return the topology of each axis that has one, as it was run."""
+        known = ((self.mesh.shape[axis], self.mesh.topology(axis)) for axis in (0, 1))
+        run = (t if t is None or size == 2 else self.wired or t for size, t in known)
+        return " / ".join("none" if t is None else t.value for t in run)
 
     @property
     def desired_seconds(self) -> float:
@@ -88,15 +115,21 @@ class Estimate:
             "parallel": describe(self.parallel),
             "steps": self.steps,
             "forwards_per_step": self.forwards,
+            "topology": self.topology,
+            "links": list(self.mesh.links),
+            "calibration": self.calibration or ranges.calibration_version(),
+            "units": {"seconds": "s", "by_kind": "s", "by_bound": "s", "memory_gb": "1e9 bytes per device"},
             "seconds": self.seconds,
+            "seconds_range": self.range().row(),
             "total_seconds": self.total_seconds,
+            "total_seconds_range": self.total_range().row(),
             "stages": self.around | {"denoising": self.seconds},
             "seconds_per_step": self.forward_seconds * self.forwards,
             "desired_seconds": self.desired_seconds,
             "utilisation": self.utilisation,
             "bound": self.bound,
             "exposed_communication": t.exposed_ns / t.ns,
-            "by_kind": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_kind().items()},
+            "by_kind": self.by_kind,
             "by_bound": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
             "memory_gb": {
                 "weights": self.memory.weights / 1e9,
@@ -146,9 +179,10 @@ def estimate(
     if batch > model.branches:
         raise UserError(f"{name} predicts once a step, without a negative prompt; cfg{batch} has nothing to share out.")
     reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
+    params = execution.calibration.of(mesh.arch) if execution.calibration else get_params(mesh.arch)
     machine = replay.machine(
-        mesh, get_params(mesh.arch), fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks
-    )
+        mesh, params, fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks
+    )  # fmt: skip
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
     ops = programs(reading.ops)
     timeline = replay.replay(ops, machine)
@@ -173,4 +207,6 @@ def estimate(
         total,
         peak,
         stages.around(model, shape, machine),
+        execution.topology,
+        execution.calibration.version if execution.calibration else "",
     )

@@ -21,7 +21,9 @@ from refsim.models.registry import find, spec_of
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import tt_dit
-from refsim.timing.estimate import Estimate
+from refsim.timing.estimate import Estimate, Execution
+from refsim.timing.fitted import Calibration
+from refsim.timing.ranges import distinguishable
 from refsim.timing.reading import Reading, read_published
 
 
@@ -40,11 +42,29 @@ class Wiring:
         return not self.links or (topology in (None, self.topology) and self.links <= (links or self.links))
 
 
+@dataclass(frozen=True)
+class Only:
+    """What a plan is limited to.
+
+    Attributes:
+        attention: ``ring``, ``ulysses`` or ``usp``.
+        topology: wirings with this topology, ``Ring`` or ``Linear``.
+        links: wirings with at most so many links.
+        tt_dit: what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
+    """
+
+    attention: str | None = None
+    topology: str | None = None
+    links: int | None = None
+    tt_dit: bool = False
+
+
 @dataclass
 class Candidate:
     """A configuration; ``seconds`` by wiring, of which ``estimate`` has the best; ``reason`` why it cannot run.
 
-    ``rank`` is that of its factors (cfg, sp, tp); ``best`` if it is the fastest way to lay them out.
+    ``rank`` is that of its factors (cfg, sp, tp); ``best`` if it is the fastest way to lay them out; ``apart`` unless
+    it differs from the first of all by less than the model may err (:func:`refsim.timing.ranges.distinguishable`).
     """
 
     text: str
@@ -56,6 +76,7 @@ class Candidate:
     wiring: Wiring = Wiring(0, "Linear")
     seconds: dict[Wiring, float] = field(default_factory=dict)
     tt_dit_refusal: str = ""
+    apart: bool = True
 
     @property
     def savings(self) -> dict[str, float]:
@@ -125,19 +146,18 @@ def plan(
     mesh: MeshSpec,
     *,
     size: str | None = None,
-    tt_dit_only: bool = False,
-    attention: str | None = None,
-    topology: str | None = None,
-    links: int | None = None,
+    only: Only = Only(),
+    calibration: Calibration | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
     """Return the candidates that run, by rank, then those that do not.
 
     Args:
-        tt_dit_only: only what tt_dit can be asked to run (``tt_dit.py``); the others get its refusal as their reason.
-        attention: only ``ring``, ``ulysses`` or ``usp``.
-        topology, links: only wirings with this topology (``Ring`` or ``Linear``) and at most so many links.
+        only: what it is limited to.
+        calibration: another one than the stored one.
     """
+    if calibration:
+        calibration.of(mesh.arch)  # refuses another chip's before anything is read
     name, model = find(name)
     size, shape = estimates.latent(model, size)
     found: list[Candidate] = []
@@ -145,22 +165,23 @@ def plan(
         if isinstance(parallel, str):
             found.append(Candidate(parallel, "ring", None, f"does not lie on the axes of {mesh}"))
             continue
-        if attention not in (None, parallel.attention):
+        if only.attention not in (None, parallel.attention):
             continue
         text = estimates.describe(parallel)
         progress(text)
         try:
             reading = read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
-            chosen = [w for w in wirings(mesh, reading) if w.allowed(topology, links)]
+            chosen = [w for w in wirings(mesh, reading) if w.allowed(only.topology, only.links)]
             if not chosen:
-                raise UserError(f"it communicates over no {topology}.")
-            found.append(_candidate(name, mesh, parallel, size, reading, chosen))
+                raise UserError(f"it communicates over no {only.topology}.")
+            execution = Execution(calibration=calibration)
+            found.append(_candidate(name, mesh, parallel, size, reading, chosen, execution))
         except (RefsimError, AssertionError) as error:
             found.append(Candidate(text, parallel.attention, None, str(error)))
             continue
         config, fsdp = model.config, found[-1].estimate.memory.fsdp
         found[-1].tt_dit_refusal = tt_dit.refusal(spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp)
-    return ranked(only_tt_dit(found) if tt_dit_only else found)
+    return ranked(only_tt_dit(found) if only.tt_dit else found)
 
 
 def only_tt_dit(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -170,15 +191,21 @@ def only_tt_dit(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
 
 
 def _candidate(
-    name: str, mesh: MeshSpec, parallel: DiTParallelConfig, size: str, reading: Reading, wirings: list[Wiring]
+    name: str,
+    mesh: MeshSpec,
+    parallel: DiTParallelConfig,
+    size: str,
+    reading: Reading,
+    wirings: list[Wiring],
+    execution: Execution,
 ) -> Candidate:
     """Return the candidate of one configuration; of equally fast wirings, fewer links and no ring are best."""
     made: dict[Wiring, Estimate] = {}
     for wiring in wirings:
         on = replace(mesh, links=tuple(min(n, wiring.links) for n in mesh.links)) if wiring.links else mesh
         topology = None if wiring.topology == "Ring" else Topology.LINEAR
-        execution = estimates.Execution(topology=topology)
-        made[wiring] = estimates.estimate(name, on, parallel, size=size, reading=reading, execution=execution)
+        wired = replace(execution, topology=topology)
+        made[wiring] = estimates.estimate(name, on, parallel, size=size, reading=reading, execution=wired)
     least = min(e.seconds for e in made.values())
     best = min(w for w, e in made.items() if math.isclose(e.seconds, least, rel_tol=1e-6))
     m = made[best].memory
@@ -200,6 +227,7 @@ def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     runs.sort(key=lambda c: (order.index(_factors(c)), c.estimate.seconds))
     for c in runs:
         c.rank, c.best = 1 + order.index(_factors(c)), c.estimate.seconds == least[_factors(c)]
+        c.apart = c is runs[0] or distinguishable(runs[0].estimate.by_kind, c.estimate.by_kind, c.estimate.mesh.arch)
     for c in (refused := [c for c in every if c.reason or not c.estimate]):
         c.rank, c.best = 0, False
     return [*runs, *sorted(refused, key=lambda c: c.estimate.seconds if c.estimate else 0.0)]

@@ -2,6 +2,7 @@
 
 Columns of the table that :func:`read` returns: ``source`` (file), ``device`` (id), ``arch``, ``op`` (its name),
 ``cores``, ``fidelity``, ``attributes`` (text), ``ns`` (of the kernel), ``gap_ns`` (since the operation before),
+``traced`` (replayed from a trace),
 ``ideal_ns`` (the vendor's own model, 0 if there is none), ``inputs`` and ``outputs`` (tuples of
 :class:`refsim.timing.tensors.Tensor_`).
 
@@ -59,6 +60,7 @@ def read(path: Path, arch: str | None = None) -> pd.DataFrame:
             "fidelity": _column(ran, "MATH FIDELITY"),
             "attributes": _column(ran, "ATTRIBUTES"),
             "ns": ns[ns > 0],
+            "traced": pd.Series(_column(ran, "METAL TRACE ID"), index=ran.index) != "",
             "gap_ns": _numbers(ran, "OP TO OP LATENCY [ns]"),
             "ideal_ns": _numbers(ran, "PM IDEAL [ns]"),
             "inputs": _tensors(ran, "INPUT"),

@@ -100,6 +100,14 @@ PASSES = {
     "blackhole": {"DistributedRMSNorm": (522e6, 1500)},
 }  # fmt: skip
 
+RING_SDPA = {
+    (2336, 6, 128, 8, 2, 110): """128 512 1480.0|160 512 1068.4|192 512 1183.6|224 512 1260.9|256 512 1433.0""",
+}
+"""Ring joint attention of Wan2.2-TI2V-5B on a Blackhole Galaxy (Wan2_2_TI2V_nadim_opt.md@01002d7a, 3.2), of which
+nothing is fitted: (rows a device, heads, width, ring, links, cores) -> q chunk, k chunk, microseconds. Chunks of 512
+keys, which tt_dit runs; with shorter ones, which the model takes for as fast, 1069 us become 1175 (256) and 1579 (128).
+"""
+
 
 def seconds_without_steps(by_steps: dict[int, float]) -> float:
     """Return what is left of two figures of one pipeline at no steps: encoders, decoder and host."""

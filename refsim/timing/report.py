@@ -15,7 +15,7 @@ from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.registry import figures, published
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
-from refsim.timing import ops, plots, replay
+from refsim.timing import ops, plots, ranking, replay
 from refsim.timing import plan as plans
 from refsim.timing.chips import get_chip
 from refsim.timing.critical import critical_path
@@ -73,9 +73,17 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
     plots.systems(bars, out / "systems.svg")
     output.write(out / "published.md", _published(progress).encode())
     output.write(out / "memory.md", _memory(ttnn_memory, progress).encode())
+    write_ranking(out, progress)
     _scaling(out, progress)
     _sweeps(out)
     output.write(out / "README.md", _index().encode())
+
+
+def write_ranking(out: Path, progress: Progress = lambda text: None) -> None:
+    """Write ``ranking.md`` into ``out``: published pipelines and wirings, in which order they are predicted."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = ranking.markdown(ranking.runs(progress), ranking.wirings(progress))
+    output.write(out / "ranking.md", text.encode())
 
 
 def _head(*columns: str) -> tuple[str, str]:
@@ -83,14 +91,19 @@ def _head(*columns: str) -> tuple[str, str]:
 
 
 def _try(
-    model: str, size: str, mesh: MeshSpec, text: str, topology: Topology | None = None
+    model: str, size: str, mesh: MeshSpec, text: str, topology: Topology | None = None, fsdp: bool | None = None
 ) -> tuple[Estimate, float] | str:
     """Return the estimate and the seconds of its critical path, or why there is none."""
     try:
         known, parallel = published()[model], parse_parallel(text, mesh)
         reading = read_published(known, known.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
         found = estimates.estimate(
-            model, mesh, parallel, size=size, reading=reading, execution=estimates.Execution(topology=topology)
+            model,
+            mesh,
+            parallel,
+            size=size,
+            reading=reading,
+            execution=estimates.Execution(topology=topology, fsdp=fsdp),
         )
     except RefsimError as error:
         return str(error)
@@ -162,10 +175,10 @@ def _published(progress: Progress) -> str:
     for (model, size, mesh, parallel), known in figures().items():
         on = get_mesh(mesh)
         progress(f"plan of {model} {size} on {mesh}")
-        found = _try(model, size, on, parallel, known.topology)
+        found = _try(model, size, on, parallel, known.topology, known.fsdp)
         assert not isinstance(found, str)
         e, config = found[0], parse_parallel(parallel, on)
-        every = plans.plan(model, on, size=size, topology=known.topology.value)
+        every = plans.plan(model, on, size=size, only=plans.Only(topology=known.topology.value))
         tt_dit_runs = plans.ranked(plans.only_tt_dit(every))
         ranks = []
         for candidates in (tt_dit_runs, every):
@@ -246,7 +259,7 @@ def _scaling(out: Path, progress: Progress) -> None:
         points = lines.setdefault(f"{model} {size}", [])
         for mesh in meshes:
             progress(f"{model} {size} on {mesh.name}")
-            found = plans.plan(model, mesh, size=size, attention="ring")
+            found = plans.plan(model, mesh, size=size, only=plans.Only(attention="ring"))
             mark = f"{mesh.system}**" if mesh in SIMULATED else mesh.system
             label = f"| {model} {size} | {mesh.num_devices} | {'**' * (mesh in SIMULATED)}{mark}"
             best = found[0]
@@ -326,7 +339,8 @@ def _index() -> str:
     return (
         "# Predicted performance\n\nMade by `refsim report perf`; the error of the model on measured operations: "
         "`refsim bench accuracy TRACES`; on published pipelines: [published.md](published.md).\n\n"
-        f"{links}\n- [predicted and published](published.md)\n- [memory beside ttnn's allocator](memory.md)\n"
+        f"{links}\n- [predicted and published](published.md)\n"
+        "- [order and size of published differences](ranking.md)\n- [memory beside ttnn's allocator](memory.md)\n"
         "- [scaling over devices](scaling.md)\n- [ring size, query chunk, hidden communication](ring.md)\n\n"
         "![all systems](systems.svg)\n\nLeft out: configurations that do not fit in a device's memory.\n"
     )

@@ -1,73 +1,126 @@
-"""How far measured operations lie from predictions, by class: ``python -m refsim.timing.spread TRACES_DIR``.
+"""How far measurements lie from predictions, for the ranges of ``ranges.py``.
 
-Of every distinct measured operation (those that parameters were fitted on, and those that none was fitted on, a trace
-of eight Blackholes with collectives among them) the ratio measured / predicted is taken;
-``spread.json`` keeps the 10th and the 90th percentile of each class. A prediction times these two is its range: four
-in five operations like the measured ones lie in it.
+    python -m refsim.timing.spread TRACES_DIR
+
+Of every distinct measured operation the ratio measured / predicted is taken, by chip and class. Those that parameters
+were fitted on are left out where enough others are left: of the chip, or else of both chips (``all`` classes at once:
+of both). *Pipelines* are the figures that others published, beside what is predicted for them; minutes are spent on
+those.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import Any
 
-from refsim.timing import device_ops, measured
+from refsim.config import parse_parallel
+from refsim.mesh import get_mesh
+from refsim.models.registry import figures
+from refsim.timing import device_ops, estimate, measured, published
 from refsim.timing.chips import get_chip
+from refsim.timing.device_ops import DeviceOp, Wires
 from refsim.timing.fitted import get_params
+from refsim.timing.op_names import KINDS
+from refsim.timing.ranges import KEPT, LEAST, Spread, get_spread, percentiles
+from refsim.timing.tensors import Tensor_
 
-KEPT = Path(__file__).with_name("spread.json")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """``low`` and ``high``: measured / predicted of the 10th and the 90th percentile of ``shapes`` operations."""
-
-    low: float
-    high: float
-    shapes: int
-
-
-@cache
-def get_spread(kind: str) -> Spread:
-    """Return the spread of a class: matmul, conv, norm, elementwise, layout, collective or sdpa."""
-    return Spread(**json.loads(KEPT.read_text())["classes"][kind])
-
-
+__all__ = ["KEPT", "Spread", "get_spread", "of"]
 UNSEEN = "bh_8xp150_deepseek_v3_d_p.csv"
 """A trace that no parameter was fitted on."""
+ARCHES = ("wormhole_b0", "blackhole")
+Ratio = tuple[str, str, bool, float]
+"""Chip, class, whether parameters were fitted on the operation, measured / predicted."""
 
 
-def of(samples: list[measured.Sample], profiled: list[tuple[device_ops.DeviceOp, float]]) -> dict:
-    """Return what is kept in ``spread.json``."""
-    ratios: dict[str, list[float]] = {}
-    for op, ns in profiled:
-        with suppress(device_ops.Unpriced):
-            priced = device_ops.price(op)
-            ratios.setdefault(priced.kind, []).append(ns / priced.ns)
+def ratios(samples: list[measured.Sample], *, fitted: bool) -> list[Ratio]:
+    """Return those of samples; ``fitted``: parameters were fitted on them."""
+    found = []
     for s in samples:
         predicted = measured.predict(get_chip(s.arch), get_params(s.arch), s).ns
-        ratios.setdefault(s.kind, []).append(s.ns / predicted)
-    classes = {}
-    for kind, found in sorted(ratios.items()):
-        deciles = statistics.quantiles(found, n=10, method="inclusive")
-        classes[kind] = {"low": round(deciles[0], 3), "high": round(deciles[-1], 3), "shapes": len(found)}
-    return {
-        "classes": classes,
-        "from": [*measured.CALIBRATION[:4], *measured.VALIDATION, UNSEEN],
-    }
+        found.append((s.arch, s.kind, fitted, s.ns / predicted))
+    return found
+
+
+def profiled(pairs: list[tuple[DeviceOp, float]]) -> list[Ratio]:
+    """Return those of operations of a profiler's file that nothing was fitted on; without those that have no price."""
+    found = []
+    for op, ns in pairs:
+        with suppress(device_ops.Unpriced):
+            priced = device_ops.price(op)
+            found.append((op.arch, priced.kind, False, ns / priced.ns))
+    return found
+
+
+def ring_attention() -> Iterator[tuple[DeviceOp, float]]:
+    """Yield the published sweep of ring attention (``published.RING_SDPA``) as operations, with ns."""
+    for (rows, heads, width, size, links, cores), table in published.RING_SDPA.items():
+        x = Tensor_((1, heads, rows, width), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", rows)
+        for line in table.split("|"):
+            q, k, us = line.split()
+            chunks = f"q_chunk_size={q};k_chunk_size={k}"
+            wires = Wires(size, links, ring=True, galaxy=True)
+            op = DeviceOp("RingJointSDPA", "blackhole", cores, "HiFi2", (x, x, x), (x,), chunks, wires)
+            yield op, float(us) * 1000
+
+
+def of(found: list[Ratio]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the spread of each class by chip, as ``spread.json`` keeps it."""
+    kept: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for arch in ARCHES:
+        for kind in (*KINDS, "all"):
+            rows = [r for r in found if kind in (r[1], "all")]
+            choices = (
+                [r for r in rows if r[0] == arch and not r[2] and kind != "all"],
+                [r for r in rows if not r[2]],
+                [r for r in rows if r[0] == arch],
+            )
+            chosen = next((choice for choice in choices if len(choice) >= LEAST), rows)
+            if chosen:
+                low, high = percentiles([r[3] for r in chosen])
+                fitted = any(r[2] for r in chosen)
+                kept[arch][kind] = {
+                    "low": round(low, 3), "high": round(high, 3), "shapes": len(chosen), "fitted": fitted,
+                }  # fmt: skip
+    return dict(kept)
+
+
+def pipelines() -> list[dict[str, Any]]:
+    """Return published / predicted of every published pipeline."""
+    found = []
+    for (model, size, mesh, parallel), known in figures().items():
+        on = get_mesh(mesh)
+        execution = estimate.Execution(steps=known.steps, topology=known.topology, fsdp=known.fsdp)
+        e = estimate.estimate(model, on, parse_parallel(parallel, on), size=size, execution=execution)
+        row = {"model": model, "size": size, "mesh": mesh, "parallel": parallel, "arch": on.arch}
+        found.append(row | {"published": known.seconds, "ratio": round(known.seconds / e.total_seconds, 3)})
+        print(f"{model} {size} {mesh} {parallel}: published / predicted {found[-1]['ratio']}", flush=True)
+    return found
 
 
 def main(folder: Path) -> None:
-    samples = [*measured.calibration(folder), *measured.validation(folder)]
-    found = of(samples, device_ops.profiled(folder / UNSEEN))
-    KEPT.write_text(json.dumps(found, indent=2) + "\n")
-    for kind, row in found["classes"].items():
-        print(f"{kind:12} {row['low']:6.2f} to {row['high']:6.2f} of the prediction ({row['shapes']} shapes)")
+    found = [
+        *ratios(measured.calibration(folder), fitted=True),
+        *ratios(measured.validation(folder), fitted=False),
+        *profiled(device_ops.profiled(folder / UNSEEN)),
+        *profiled(list(ring_attention())),
+    ]
+    classes = of(found)
+    kept = {
+        "classes": classes,
+        "pipelines": pipelines(),
+        "fitted": measured.CALIBRATION[:4],
+        "not fitted": [*measured.VALIDATION, UNSEEN, "ring attention of Wan2.2-TI2V-5B, published.RING_SDPA"],
+    }
+    KEPT.write_text(json.dumps(kept, indent=2) + "\n")
+    for arch, rows in classes.items():
+        for kind, row in rows.items():
+            note = " (partly fitted)" if row["fitted"] else ""
+            print(f"{arch:12} {kind:12} {row['low']:6.2f} to {row['high']:6.2f} ({row['shapes']} shapes){note}")
 
 
 if __name__ == "__main__":

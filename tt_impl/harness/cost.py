@@ -2,7 +2,7 @@
 
 Prices come from refsim's timing model (``refsim.timing.device_ops``), the same that is compared with profiler files of
 real devices; the range of a price is how far such measurements lay from predictions of its class, 10th to 90th
-percentile (``refsim.timing.spread``). An operation without a formula has no price: it is named and counted.
+percentile (``refsim.timing.ranges``). An operation without a formula has no price: it is named and counted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.timing.device_ops import DeviceOp, Unpriced, Wires, price
 from refsim.timing.fitted import get_params
-from refsim.timing.measured import Tensor_
-from refsim.timing.spread import get_spread
+from refsim.timing.ranges import get_spread
+from refsim.timing.tensors import Tensor_
 from tt_impl.harness.capture import Operand
 from tt_impl.harness.meter import Launch, Meter
 from tt_impl.harness.prediction import Prediction
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SOURCE = (
     "predicted by refsim's timing model, not measured; range: 10th to 90th percentile of measured / predicted of the "
-    "operation's class on public profiler files (refsim.timing.spread)"
+    "operation's class on public profiler files of its chip (refsim.timing.ranges)"
 )
 _DTYPES = {
     "BFLOAT16": "bf16",
@@ -62,7 +62,7 @@ def _predict(launch: Launch, mesh: dict[str, Any]) -> Prediction:
         found = price(op)
     except Unpriced as reason:
         return Prediction(launch, unpriced=str(reason))
-    spread = get_spread(found.kind)
+    spread = get_spread(found.kind, mesh["arch"])
     return Prediction(
         launch,
         found.ns,

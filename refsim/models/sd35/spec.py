@@ -5,7 +5,18 @@ Sources: the models' cards and diffusers' classes; parameters counted on meta te
 
 from __future__ import annotations
 
-from refsim.models.spec import Companion, Config, DiffusersParts, Figure, ModelSpec, Published, TtDit, with_num_layers
+from refsim.mesh import Topology
+from refsim.models.spec import (
+    Companion,
+    Config,
+    DiffusersParts,
+    Figure,
+    ModelSpec,
+    Pair,
+    Published,
+    TtDit,
+    with_num_layers,
+)
 
 CLASS_NAME = "SD3Transformer2DModel"
 _BOTH = {
@@ -91,6 +102,19 @@ SPEC = ModelSpec(
             figures=(
                 Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT),
                 Figure("1024", "galaxy", "cfg2_sp4_tp4", seconds=5.6, steps=20, source=_TT_DIT),
+                Figure("1024", "bh-qb-1x4", "tp4", seconds=6.8, steps=20, source=_TT_DIT, topology=Topology.RING),
+            ),
+            pairs=(
+                Pair(
+                    "1024",
+                    "bh-qb-1x4",
+                    "tp4",
+                    Topology.LINEAR,
+                    Topology.RING,
+                    8.38 / 7.2,
+                    "tt_dit StableDiffusion3_nadim_optim.md@ada23952",
+                    fused=False,
+                ),
             ),
             reported=("1024",),
         ),

@@ -5,9 +5,12 @@ Sources: the model's card and diffusers' classes; parameters counted on meta ten
 
 from __future__ import annotations
 
-from refsim.models.spec import Companion, DiffusersParts, Figure, ModelSpec, Published, TtDit
+from refsim.mesh import Topology
+from refsim.models.spec import Companion, DiffusersParts, Figure, ModelSpec, Pair, Published, TtDit
 
 CLASS_NAME = "WanTransformer3DModel"
+_TT_DIT = "tt_dit Wan2_2.md@511bc4d0"
+_UNCACHED = "Wan2_2.md@511bc4d0 of tt_dit, no step cached, without export"
 _A14B = {
     "_class_name": CLASS_NAME,
     "num_layers": 40,
@@ -49,7 +52,26 @@ SPEC = ModelSpec(
             steps=40,
             encoders=(Companion("umt5", "umt5-xxl", tokens=512),),
             decoder="wan21-vae",
-            figures=(Figure("480p", "t3k", "sp2_tp4", seconds=735, steps=40, source="tt_dit Wan2_2.md@511bc4d0"),),
+            figures=(
+                Figure("480p", "t3k", "sp2_tp4", seconds=735, steps=40, source=_TT_DIT),
+                Figure("480p", "bh-qb", "sp2_tp2", seconds=466, steps=40, source=_TT_DIT, fsdp=True),
+                Figure("480p", "bh-loudbox", "sp4_tp2", seconds=207, steps=40, source=_TT_DIT),
+                Figure("480p", "bh-galaxy", "sp8_tp4", 46, 40, _UNCACHED, Topology.RING),
+                Figure("720p", "galaxy", "sp8_tp4", seconds=354, steps=40, source=_TT_DIT, topology=Topology.RING),
+                Figure("720p", "bh-galaxy", "sp8_tp4", seconds=168, steps=40, source=_TT_DIT, topology=Topology.RING),
+            ),
+            pairs=(
+                Pair(
+                    "720p",
+                    "galaxy",
+                    "sp8_tp4",
+                    Topology.LINEAR,
+                    Topology.RING,
+                    157 / 153,
+                    "tt-metal pull request 30988",
+                    of="denoising",
+                ),
+            ),
             reported=("480p", "720p"),
         ),
     ),

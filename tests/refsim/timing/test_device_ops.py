@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from refsim.timing import device_ops, spread
+from refsim.timing import device_ops, ranges, spread
 from refsim.timing.device_ops import DeviceOp, Unpriced, Wires, price
-from refsim.timing.measured import Sample, Tensor_
+from refsim.timing.measured import Sample
+from refsim.timing.op_names import KINDS
+from refsim.timing.tensors import Tensor_
 
 X = Tensor_((1, 1, 2048, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 2048)
 
@@ -105,11 +107,12 @@ def test_spread_is_that_of_measured_over_predicted() -> None:
         Sample("x", "wormhole_b0", "UnaryDeviceOperation", predicted * (0.5 + i / 10), 1, 64, "HiFi2", (X,), X)
         for i in range(11)
     ]
-    found = spread.of(samples, [])["classes"]
-    assert found == {"elementwise": {"low": 0.6, "high": 1.4, "shapes": 11}}
+    found = spread.of(spread.ratios(samples, fitted=False))["wormhole_b0"]
+    assert found["elementwise"] == {"low": 0.6, "high": 1.4, "shapes": 11, "fitted": False}
 
 
 def test_every_class_has_a_spread() -> None:
-    for kind in ("matmul", "norm", "elementwise", "layout", "collective", "sdpa"):
-        found = spread.get_spread(kind)
-        assert 0.3 < found.low < found.high < 4 and found.shapes >= 6
+    for arch in spread.ARCHES:
+        for kind in (*KINDS, "all"):
+            found = ranges.get_spread(kind, arch)
+            assert 0.3 < found.low <= 1 <= found.high < 4 and found.low < found.high and found.shapes >= ranges.LEAST
