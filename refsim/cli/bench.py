@@ -100,6 +100,40 @@ def values(
     )
 
 
+@bench.command()
+def sim(
+    ranks: Annotated[int, typer.Option(help="Devices of the mesh, each a process.")] = 8,
+    rows: Annotated[int, typer.Option(help="Tokens.")] = 2048,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
+    head_dim: Annotated[int, typer.Option(help="Features of a head.")] = 64,
+    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "bf16",
+    math: Annotated[str, typer.Option(help="storage or reference, as of `refsim run`.")] = "storage",
+    scheme: Annotated[list[str] | None, typer.Option(help="ring or ulysses; may be given twice.")] = None,
+    repetitions: Annotated[int, typer.Option(help="Pairs of measurements that count.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of the inputs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what it costs to play a mesh: attention on its ranks and in one process on the same cores, in turn."""
+    from benchmarks.sim import SCHEMES, Setup, machine, measure, text
+    from refsim import output
+    from refsim.errors import UserError
+    from refsim.runtime.launch import under_torchrun
+
+    if under_torchrun():
+        raise UserError("this benchmark starts its own ranks; run it without torchrun.")
+    for name in scheme or []:
+        if name not in SCHEMES:
+            raise UserError(f"scheme '{name}' is not measured; choose one of {', '.join(SCHEMES)}.")
+    setup = Setup(ranks, rows, heads, head_dim, dtype, math, repetitions, seed)
+    for name in scheme or SCHEMES:
+        setup.options(name)  # what does not fit is refused before the first second is spent
+    records = [measure(setup, name, say=lambda line: typer.echo(line, err=True)) for name in scheme or SCHEMES]
+    found = {"machine": machine(), "records": records}
+    typer.echo(output.document(found) if as_json else "\n".join(map(text, records)))
+    if not all(record["right"] and not record["hazards"] for record in records):
+        raise typer.Exit(1)
+
+
 @bench.command("full-size")
 def full_size(
     model: Annotated[str, typer.Argument(help="A published model's name; see `refsim time --help`.")],

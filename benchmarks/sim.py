@@ -1,0 +1,157 @@
+"""What it costs to play a mesh: attention on N ranks beside one process that has the same cores.
+
+    one process    torch's attention on whole tensors, all cores
+    mesh           the same tensors by a scheme on ranks of refsim, which share those cores
+
+Both are run in turn, one first in every other pair, after a pair that does not count; a ratio is the median over pairs,
+since what else the machine does changes both. Time on the mesh is of the whole job: inputs are read and cut, the answer
+is gathered and handed back.
+Beside each time stands the error of its answer against float64, on some rows of every head.
+
+``refsim bench sim --ranks 8 --rows 16384 --heads 24 --dtype bf16``
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import psutil
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.api.attention import attention_options, attention_result
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
+from refsim.runtime.memory import check_fits
+
+SCHEMES = ("ring", "ulysses")
+WORST = 4.0
+"""An answer is right if its error is no more than this many times that of torch's own attention in the storage dtype,
+as in parity's cases of ``storage`` math."""
+_JUDGED_ROWS = 16
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One comparison: q, k and v of (1, heads, rows, head_dim) in ``dtype``, cut over ``ranks``.
+
+    Raises:
+        UserError: a number that is too small.
+    """
+
+    ranks: int = 8
+    rows: int = 2048
+    heads: int = 8
+    head_dim: int = 64
+    dtype: str = "bf16"
+    math: str = "storage"
+    repetitions: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "heads", "head_dim", "repetitions"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is 1 or more, not {getattr(self, name)}.")
+        if not 2 <= self.ranks <= 1024:
+            raise UserError(f"ranks is a number from 2 to 1024, not {self.ranks}.")
+
+    def options(self, scheme: str) -> RunOptions:
+        """The options of a run on a 1-D mesh of that many devices; ``UserError`` if this machine cannot hold it."""
+        mesh = MeshSpec(f"1x{self.ranks}", "a row of devices", "wormhole_b0", (1, self.ranks), (0, 1))
+        options = attention_options(scheme, mesh=mesh, dtype=self.dtype, math=self.math)
+        numbers = self.rows * self.heads * self.head_dim
+        needed = {"q, k and v": 3 * numbers * options.storage.itemsize, "answers": 2 * numbers * 4}
+        check_fits(f"attention of {self.rows} rows", needed, instead="choose fewer --rows or --heads")
+        return options
+
+    def inputs(self) -> dict[str, Tensor]:
+        """``q``, ``k`` and ``v``, normally distributed, rounded to the dtype."""
+        g = torch.Generator().manual_seed(self.seed)
+        shape = (1, self.heads, self.rows, self.head_dim)
+        return {name: torch.randn(shape, generator=g).to(_DTYPES[self.dtype]) for name in "qkv"}
+
+
+def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """The record of one scheme; ``seconds`` are medians, ``ratio`` is the median over pairs and its range."""
+    options, tensors = setup.options(scheme), setup.inputs()
+    load, pairs = psutil.getloadavg()[0], []
+    for number in range(setup.repetitions + 1):
+        if number % 2:
+            alone, alone_s = _one_process(tensors)
+        result = attention_result(tensors, options=options)
+        if not number % 2:
+            alone, alone_s = _one_process(tensors)
+        if number:
+            pairs.append((alone_s, result.wall_s))
+            say(f"{scheme}, pair {number}: one process {alone_s:.3f} s, mesh {result.wall_s:.3f} s")
+    rows, exact = _exact(tensors)
+    errors = {"one_process": _error(alone[:, :, rows], exact), "mesh": _error(result.tensors["out"][:, :, rows], exact)}
+    ratios = [mesh_s / alone_s for alone_s, mesh_s in pairs]
+    return {
+        "scheme": scheme,
+        **asdict(setup),
+        "seconds": {name: statistics.median(of) for name, of in zip(errors, zip(*pairs, strict=True), strict=True)},
+        "ratio": statistics.median(ratios),
+        "ratio_range": [min(ratios), max(ratios)],
+        "rel_rmse": errors,
+        "right": errors["mesh"] <= WORST * errors["one_process"],
+        "hazards": len(result.hazards),
+        "sent_bytes": sum(result.bytes_by_collective.values()),
+        "load_before": load,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the times are of: processor, cores, threads of one process, memory, versions, day."""
+    return {
+        "arch": platform.machine(),
+        "cores": psutil.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def text(record: dict[str, Any]) -> str:
+    """A record in a line for people."""
+    low, high = record["ratio_range"]
+    error, alone = record["rel_rmse"]["mesh"], record["rel_rmse"]["one_process"]
+    return (
+        f"{record['scheme']:8} {record['ranks']} ranks, {record['rows']} x {record['heads']} x {record['head_dim']} "
+        f"{record['dtype']}, {record['math']} math: {record['seconds']['mesh']:.3f} s, {record['ratio']:.2f} times one "
+        f"process ({low:.2f} to {high:.2f}); error {error:.1e}, of one process {alone:.1e}"
+        f"{'' if record['right'] else ': WRONG'}"
+    )
+
+
+def _one_process(tensors: dict[str, Tensor]) -> tuple[Tensor, float]:
+    """Torch's attention on whole tensors and its wall seconds; the ranks wait for their next job meanwhile."""
+    started = time.monotonic()
+    out = F.scaled_dot_product_attention(tensors["q"], tensors["k"], tensors["v"])
+    return out, time.monotonic() - started
+
+
+def _exact(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Numbers of some rows, and the answer to them in float64, (1, heads, rows, head_dim)."""
+    q, k, v = (tensors[name] for name in "qkv")
+    rows = torch.linspace(0, q.shape[2] - 1, min(_JUDGED_ROWS, q.shape[2])).long()
+    heads = [
+        F.scaled_dot_product_attention(*(x.double() for x in (q[:, [h]][:, :, rows], k[:, [h]], v[:, [h]])))
+        for h in range(q.shape[1])
+    ]  # one at a time: float64 is large
+    return rows, torch.cat(heads, 1)
+
+
+def _error(got: Tensor, exact: Tensor) -> float:
+    return float((got.double() - exact).square().mean().sqrt() / exact.std())
