@@ -149,7 +149,7 @@ class Fabric:
         """Return the ns at the links' payload rate, without start and hops."""
         if self.size == 1:
             return 0.0
-        shard = nbytes if _KINDS.get(name, "gather") == "gather" else nbytes / self.size
+        shard = nbytes if name != "all_reduce" and _KINDS.get(name, "gather") == "gather" else nbytes / self.size
         ways = 2 if self.topology is Topology.RING else 1
         shards = (self.size - 1) / ways * (2 if name == "all_reduce" else 1)
         return shards * shard / (self.chip.link_gbps * self.links * self.chip.link_payload)

@@ -1,0 +1,58 @@
+"""What holds of every collective and every attention: none beats its roofline, none gets faster with more to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refsim.mesh import Topology
+from refsim.timing import ops
+from refsim.timing.chips import get_chip
+from refsim.timing.fabric import Fabric
+from refsim.timing.fitted import get_params
+
+ARCHES = st.sampled_from(["wormhole_b0", "blackhole"])
+COLLECTIVES = st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"])
+FEW = settings(max_examples=60, deadline=None)
+
+
+@FEW
+@given(
+    ARCHES, COLLECTIVES, st.integers(2, 16), st.integers(1, 4), st.sampled_from(list(Topology)),
+    st.integers(2**11, 2**28), st.integers(0, 2**28),
+)  # fmt: skip
+def test_collectives_grow_with_bytes_and_shrink_with_links(arch, name, size, links, topology, nbytes, more):
+    fabric = Fabric(get_chip(arch), size, links, topology)
+    took = fabric.collective_ns(name, nbytes)
+    assert took >= fabric.ideal_ns(name, nbytes) > 0
+    assert fabric.collective_ns(name, nbytes + more) >= took * (1 - 1e-9)
+    assert replace(fabric, links=links + 1).collective_ns(name, nbytes) <= took * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("topology", list(Topology))
+def test_an_all_reduce_ideally_is_a_scatter_and_a_gather(topology):
+    """Each moves a share of the tensor (N - 1) times; not the whole one."""
+    fabric = Fabric(get_chip("blackhole"), 4, 2, topology)
+    parts = fabric.ideal_ns("reduce_scatter", 2**24) + fabric.ideal_ns("all_gather", 2**24 / 4)
+    assert fabric.ideal_ns("all_reduce", 2**24) == pytest.approx(parts)
+
+
+@FEW
+@given(
+    ARCHES, st.integers(1, 40), st.integers(1, 8192), st.integers(1, 8192), st.sampled_from([64, 128, 576]),
+    st.integers(1, 4096),
+)  # fmt: skip
+def test_attention_grows_with_keys_heads_and_width(arch, heads, rows, keys, width, more):
+    chip, params = get_chip(arch), get_params(arch)
+
+    def ns(heads: int = heads, keys: int = keys, width: int = width) -> float:
+        return ops.sdpa(chip, params, 1, heads, rows, keys, width).ns
+
+    whole = ops.sdpa(chip, params, 1, heads, rows, keys, width)
+    assert whole.ns >= whole.ideal_ns
+    assert ns(keys=keys + more) >= whole.ns * (1 - 1e-9)
+    assert ns(heads=heads + 1) >= whole.ns * (1 - 1e-9)
+    assert ns(width=width + 32) > whole.ns * (1 - 1e-9)
