@@ -25,7 +25,7 @@ app = typer.Typer(
     name="refsim",
     help="Run parallel diffusion-transformer inference on CPU, one process per mesh device, and judge it.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 app.command()(meshes)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED
+
 bench = typer.Typer(no_args_is_help=True)
 
 
@@ -86,7 +88,7 @@ def hazards(
 
 @bench.command()
 def values(
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "t3k",
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "t3k",
     rounds: Annotated[int, typer.Option(min=1, help="Pairs of measurements per operation.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -137,9 +139,9 @@ def sim(
 @bench.command("full-size")
 def full_size(
     model: Annotated[str, typer.Argument(help="A published model's name; see `refsim time --help`.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "t3k",
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "t3k",
     parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2.")] = "cfg2_sp2_tp2",
-    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
     size: Annotated[str, typer.Option(help="A named size of the model, or a latent such as 64x64.")] = "1024",
     batch: Annotated[int, typer.Option(min=1, help="2: both guidance branches.")] = 2,
     layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than published.")] = None,

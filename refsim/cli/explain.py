@@ -8,20 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
+from refsim.cli.choices import ATTENTION_OFFERED, DTYPE_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED
+
 
 def explain(
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
     model: Annotated[
         str | None,
         typer.Argument(help="A published model's name, or a folder saved by diffusers; for shapes and bytes."),
     ] = None,
     parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
-    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
     ring: Annotated[int | None, typer.Option(help="Ring factor of usp.")] = None,
     ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
-    ring_order: Annotated[str, typer.Option(help="How the ring overlaps: gather, step or block.")] = "step",
+    ring_order: Annotated[
+        str, typer.Option(help="Overlap: gather, step or block.", autocompletion=RING_ORDER_OFFERED)
+    ] = "step",
     size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...", show_default="the largest")] = None,
-    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "bf16",
+    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.", autocompletion=DTYPE_OFFERED)] = "bf16",
     svg: Annotated[Path | None, typer.Option(help="Write the picture here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -9,18 +9,20 @@ from typing import Annotated
 
 import typer
 
+from refsim.cli.choices import DTYPE_OFFERED, MESH, MESHES_OFFERED
+
 
 def generate(
     target_dir: Annotated[Path, typer.Argument(help="transformers folder of a Qwen3 mixture of experts.")],
     prompt: Annotated[str, typer.Option(help="The text to go on from.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "n150",
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "n150",
     parallel: Annotated[str, typer.Option(help="tp of all devices, such as tp4.")] = "sp1",
     draft: Annotated[Path | None, typer.Option(help="Folder of its DFlash drafter; none: the target alone.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to give.")] = 128,
     cache: Annotated[
         str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
     ] = "context",
-    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "fp32",
+    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.", autocompletion=DTYPE_OFFERED)] = "fp32",
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the folder's chat template.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Decode with the target alone too, and compare.")] = False,
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from refsim.cli.choices import MESH, MESHES_OFFERED
+
 
 def memory(
     model: Annotated[str, typer.Option(help="A published transformer, its family left out or not.")] = "large",
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "t3k",
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "t3k",
     parallel: Annotated[str, typer.Option(help="Factors, such as cfg2_sp2_tp2.")] = "cfg2_sp2_tp2",
     size: Annotated[
         str | None, typer.Option(help="1024, 480p, 720p ..., or a latent such as 64x64.", show_default="the largest")

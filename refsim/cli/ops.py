@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED
+
 
 def ops(
     model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
     parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
-    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
     ring: Annotated[int | None, typer.Option(help="Ring factor of usp.")] = None,
     ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
     size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...", show_default="the largest")] = None,

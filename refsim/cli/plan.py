@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from refsim.cli.choices import MESH, MESHES_OFFERED
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def plan(
     model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
     size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
     today: Annotated[bool, typer.Option("--today", help="Only what tt_dit can be asked to run today.")] = False,
     attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 def run(
     checkpoint_dir: Annotated[Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name (`refsim meshes`) or a file such as my_mesh.json.")],
+    mesh: Annotated[str, typer.Option(help=f"{MESH} Or a file such as my_mesh.json.", autocompletion=MESHES_OFFERED)],
     out: Annotated[Path, typer.Option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
     inputs: Annotated[
         Path | None, typer.Option(help="Model: safetensors with the diffusers forward arguments.")
     ] = None,
     parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
-    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
     ring: Annotated[int | None, typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
     ulysses: Annotated[int | None, typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")] = None,
     guidance: Annotated[
@@ -38,7 +39,9 @@ def run(
         str, typer.Option(help="Matrices of linear layers on a ttnn backend: bf16 or bfp8_b.")
     ] = "bf16",
     prompt_layout: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
-    ring_order: Annotated[str, typer.Option(help="How the ring overlaps: gather, step or block.")] = "step",
+    ring_order: Annotated[
+        str, typer.Option(help="Overlap: gather, step or block.", autocompletion=RING_ORDER_OFFERED)
+    ] = "step",
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     math: Annotated[
         str, typer.Option(help="Blocks of attention on cpu: storage (in its dtype) or reference (one precision above).")

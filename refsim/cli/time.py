@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 def time(
     model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")],
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
     parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
-    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.")] = "ring",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
     ring: Annotated[int | None, typer.Option(help="Ring factor of usp.")] = None,
     ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps.", min=1, max=1000)] = None,

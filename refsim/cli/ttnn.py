@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from refsim.cli.choices import MESH, MESHES_OFFERED
+
 ttnn = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
@@ -22,7 +24,7 @@ def run(
         list[str] | None,
         typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="A Python file and its arguments, or - for stdin."),
     ] = None,
-    mesh: Annotated[str, typer.Option(help="Mesh name; see `refsim meshes`.")] = "t3k",
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "t3k",
     module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module instead of a file.")] = None,
     fallback: Annotated[
         bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")

@@ -1,0 +1,32 @@
+"""What options choose from, for ``--help`` and for the shell's completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from refsim.mesh import MESHES
+
+MESH = f"One of {', '.join(MESHES)}, or a package's own; see `refsim meshes`."
+"""Help of ``--mesh``."""
+
+
+def complete(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell offers for an option that takes one of some values."""
+
+    def offer(incomplete: str) -> list[str]:
+        return [value for value in values() if value.startswith(incomplete)]
+
+    return offer
+
+
+def mesh_names() -> list[str]:
+    """Names of all meshes, those that packages register included."""
+    from refsim.mesh import meshes
+
+    return [mesh.name for mesh in meshes().all]
+
+
+MESHES_OFFERED = complete(mesh_names)
+ATTENTION_OFFERED = complete(lambda: ("ring", "ulysses", "usp"))
+DTYPE_OFFERED = complete(lambda: ("fp32", "bf16"))
+RING_ORDER_OFFERED = complete(lambda: ("gather", "step", "block"))
