@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from refsim.mesh import MeshSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Features = dict[str, float]
 """Name -> value; the part before the first ``:`` says how values are compared, see :mod:`parity.explain.causes`."""
