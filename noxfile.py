@@ -58,8 +58,8 @@ def parity(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Wrong programs, one mistake each: the gate must catch every one of them and alarm on none that is right."""
     session.install("-e", ".[mutation]")
-    session.run("refsim", "faults", "run", *(session.posargs or ["--out", "out/faults"]))
-    if not session.posargs:
+    session.run("refsim", "faults", "run", "--out", "out/faults", *session.posargs)
+    if "-k" not in session.posargs:
         session.run("refsim", "faults", "mutate", *FEW_MUTATIONS, "--out", "out/faults")
 
 
@@ -169,7 +169,7 @@ def ttnn_faults(session: nox.Session) -> None:
     """Mistakes in the device backend: its gate must catch every one of them and alarm on no program that is right."""
     session.install("-e", ".[ttnn,dev]")
     session.run("pytest", "tests/parity/test_ttnn_faults.py")
-    session.run("refsim", "faults", "run", "--backend", "ttnn-mock", *(session.posargs or ["--out", "out/faults-ttnn"]))
+    session.run("refsim", "faults", "run", "--backend", "ttnn-mock", "--out", "out/faults-ttnn", *session.posargs)
 
 
 @nox.session(python="3.12")

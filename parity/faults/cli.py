@@ -42,10 +42,22 @@ def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
     return found
 
 
+def _part(chosen: dict[str, list[str]], text: str) -> dict[str, list[str]]:
+    """Every Nth id of each backend from the Ith on, for ``I/N``: all N parts together are the whole."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"--part takes a part and how many there are, such as 1/3, not '{text}'.")
+    found = {backend: ids[int(number) - 1 :: int(count)] for backend, ids in chosen.items()}
+    if not any(found.values()):
+        raise UserError(f"part {text} has no fault; choose fewer parts.")
+    return found
+
+
 @app.command("run")
 def run_faults(
     backend: Backend = "cpu",
     expr: Expr = None,
+    part: Annotated[str | None, typer.Option(metavar="I/N", help="Every Nth fault, from the Ith on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for faults.json and faults.md.")] = None,
     as_json: AsJson = False,
     wing: Wing = None,
@@ -54,6 +66,8 @@ def run_faults(
     from parity.faults import ref, report, ttnn
 
     chosen = _chosen(_backend(wing, backend), expr)
+    if part is not None:
+        chosen = _part(chosen, part)
     runners: dict[str, Any] = {"cpu": ref.run, "ttnn-mock": ttnn.run}
     records = []
     for name, ids in chosen.items():
@@ -68,7 +82,7 @@ def run_faults(
         typer.echo(
             f"{summary['caught']} of {summary['faults']} faults caught, {len(summary['false_alarms'])} false alarms on "
             f"{summary['clean_cases']} clean cases; PCC >= 0.999 alone would have missed "
-            f"{len(summary['missed_by_pcc_0.999'])}"
+            f"{len(summary['missed_by_pcc_0.999'])}{f' (part {part} of the corpus)' if part else ''}"
         )
         for survivor in summary["survived"]:
             typer.echo(f"survived: {survivor}")

@@ -6,10 +6,11 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
-from parity.faults import ref, report, ttnn
+from parity.faults import cli, ref, report, ttnn
 from parity.faults.cli import app
 from parity.faults.ref_tools import RING, fault
 from parity.faults.registry import FAULTS
+from refsim.errors import UserError
 
 FAMILIES = {
     "merge",
@@ -112,3 +113,16 @@ def test_the_old_name_of_the_option_works_with_a_note():
     assert CliRunner().invoke(app, ["list", "--backend", "ttnn-mock", "-k", "kqv"]).stdout == listed.stdout
     refused = CliRunner().invoke(app, ["list", "--backend", "tpu"])
     assert "choose one of cpu, ttnn-mock, both" in str(refused.exception)
+
+
+def test_parts_of_the_corpus_are_the_whole():
+    chosen = cli._chosen("both", None)
+    parts = [cli._part(chosen, f"{number}/3") for number in (1, 2, 3)]
+    for backend, ids in chosen.items():
+        assert sorted(name for part in parts for name in part[backend]) == sorted(ids)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "-1/3", "1/"])
+def test_a_part_that_there_is_not_is_refused(text):
+    with pytest.raises(UserError, match="such as 1/3"):
+        cli._part(cli._chosen("cpu", None), text)
