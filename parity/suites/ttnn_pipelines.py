@@ -65,7 +65,8 @@ def _like(name: str, parts: dict[str, str], **asked: Any) -> PipelineSpec:
 
 
 def _pipelines() -> dict[str, PipelineSpec]:
-    """CogVideoX's guidance is 3, not 6: at 6 refsim's own picture in bf16 is 1e-3 from its picture in fp32."""
+    """Guidance is 3. CogVideoX at its 6: refsim's own picture in bf16 is 1e-3 from its picture in fp32. Stable Diffusion 3
+    at its 4.5: on some processors two right bf16 programs differ by more than the bound (5.2e-4 on n300)."""
     clip_l, clip_g, clip_plain = (f"{name}_short" for name in _CLIPS)
     t5, vae = {"text_encoder": "t5_tiny64_short"}, {"vae": "sd35_vae_tiny_short"}
     sd3 = {"text_encoder": clip_l, "text_encoder_2": clip_g, "text_encoder_3": "t5_416_tiny64"}
@@ -73,7 +74,7 @@ def _pipelines() -> dict[str, PipelineSpec]:
     flux = {"text_encoder": clip_plain, "text_encoder_2": "t5_tiny64_short", "transformer": "flux1_96_tiny64"}
     wan = {"text_encoder": "umt5_tiny64_short", "transformer": "wan22_96_tiny64", "transformer_2": "wan22_96_tiny64"}
     return {
-        "sd3_pipeline_tiny64": _like("sd3_pipeline_tiny", sd3),
+        "sd3_pipeline_tiny64": _like("sd3_pipeline_tiny", sd3, guidance=3.0),
         "flux1_pipeline_tiny64": _like("flux1_pipeline_tiny", flux | vae),
         "wan_pipeline_tiny64": _like("wan_pipeline_tiny", wan),
         **{
