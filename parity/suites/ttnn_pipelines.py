@@ -65,8 +65,8 @@ def _like(name: str, parts: dict[str, str], **asked: Any) -> PipelineSpec:
 
 
 def _pipelines() -> dict[str, PipelineSpec]:
-    """Guidance is 3. CogVideoX at its 6: refsim's own picture in bf16 is 1e-3 from its picture in fp32. Stable Diffusion 3
-    at its 4.5: on some processors two right bf16 programs differ by more than the bound (5.2e-4 on n300)."""
+    """Guidance is 3. CogVideoX at its 6: refsim's own picture in bf16 is 1e-3 from its picture in fp32. SD3 at its 4.5:
+    on some processors two right bf16 programs differ by more than the bound (5.2e-4 on n300)."""
     clip_l, clip_g, clip_plain = (f"{name}_short" for name in _CLIPS)
     t5, vae = {"text_encoder": "t5_tiny64_short"}, {"vae": "sd35_vae_tiny_short"}
     sd3 = {"text_encoder": clip_l, "text_encoder_2": clip_g, "text_encoder_3": "t5_416_tiny64"}
