@@ -106,10 +106,11 @@ def test_weights_that_do_not_fit_are_cut_over_sp_and_cost_time():
 WAN_ON_BLACKHOLE = {c for c in registry.figures() if c[0].startswith("wan") and get_mesh(c[2]).arch == "blackhole"}
 """The predictions of these are far too short, 0.5 to 0.7 of what is published: reports/perf/ranking.md."""
 NEAR = [case for case in registry.figures() if case not in WAN_ON_BLACKHOLE]
-FAR = pytest.param(("wan22-t2v-a14b", "480p", "bh-loudbox", "sp4_tp2"), marks=pytest.mark.xfail(strict=True))
+TOO_SHORT = pytest.mark.xfail(strict=True, reason="the model's prices of Wan on Blackhole are known to be too low")
+FAR = [pytest.param(case, marks=TOO_SHORT) for case in sorted(WAN_ON_BLACKHOLE)]
 
 
-@pytest.mark.parametrize("case", [*NEAR, FAR], ids=lambda c: "-".join(c))
+@pytest.mark.parametrize("case", [*NEAR, *FAR], ids=lambda c: "-".join(c))
 def test_end_to_end_within_a_quarter_of_the_published_seconds(case):
     known = registry.figures()[case]
     found = estimate(*case, steps=known.steps, topology=known.topology, fsdp=known.fsdp)
