@@ -56,11 +56,16 @@ def _settings(out: Path, arguments: argparse.Namespace, checkout: Path) -> None:
     path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
 
 
+def _absolute(text: str) -> Path:
+    """The tests run in the checkout's folder, so that a relative path would name another place there."""
+    return Path(text).absolute()
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="benchmarks.upstream", description=__doc__.splitlines()[0])
     made.add_argument("step", choices=(*STEPS, "all"))
-    made.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    made.add_argument("--out", type=_absolute, required=True, help="folder of the runs")
     made.add_argument("--reports", type=Path, default=Path("reports"), help="folder of upstream.md and upstream.json")
     made.add_argument("--cases", type=int, default=3600, help="cases to draw from ttnn's unit tests")
     made.add_argument("--seed", default="0", help="another seed draws another sample")
