@@ -2,7 +2,7 @@
 
 The folder holds ``config.json`` and safetensors, in one file or many with an index. Files are memory-mapped and only
 the asked-for slice is touched, so ranks on one host share one copy in the page cache. Nothing is unpickled, and no
-file outside the folder is opened.
+file outside the folder is opened, but for the blobs that a snapshot in Hugging Face's cache consists of.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,55 +22,34 @@ from torch import Tensor
 
 from refsim.errors import UserError
 from refsim.finite import first_not_finite
-from refsim.given import refuse_unreadable
+from refsim.folder import class_name_of, file_of, find_weights, read_config
 from refsim.schema import read_object
 from refsim.tensor_file import TensorFile
 
-_STEMS = ("diffusion_pytorch_model", "model")
-"""What diffusers and transformers call the file of weights."""
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 Range = tuple[int, int]
 
 
 class Checkpoint:
-    """The names, shapes and lazily opened files of one folder.
+    """The config, names, shapes and lazily opened files of one folder.
+
+    Args:
+        variant: which of several sets of weights is meant, see :func:`refsim.folder.find_weights`.
+        part: it is a part of a pipeline, whose parts need not all have the variant.
 
     Raises:
-        UserError: the folder, its config, its index or one of its files is missing or malformed.
+        UserError: the folder or its config is missing or malformed; an index or a file of weights, on first use.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, variant: str | None = None, *, part: bool = False) -> None:
         self.folder = Path(folder)
-        refuse_unreadable(self.folder, "checkpoint")
-        if not _is(Path.is_dir, self.folder):
-            raise UserError(f"checkpoint '{self.folder}' is not a folder; give one saved by diffusers.")
-        self.config: dict[str, Any] = self._read_json("config.json")
+        self.config: dict[str, Any] = read_config(self.folder)
+        self._variant, self._part = variant, part
         self._files: dict[str, TensorFile] = {}
-        self._where: dict[str, str] = {}
-        found = [stem for stem in _STEMS if list(self.folder.glob(f"{stem}.safetensors*"))]
-        stem = (found or _STEMS)[0]
-        index = self.folder / f"{stem}.safetensors.index.json"
-        if index.exists():
-            weight_map = self._read_json(index.name).get("weight_map")
-            if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
-                raise UserError(f"'{index}' has no weight_map from tensor names to file names.")
-            for file in sorted(set(weight_map.values())):
-                self._open(file)
-            for name, file in weight_map.items():
-                if name not in self._files[file].names:
-                    raise UserError(f"'{index}' says that {file} holds '{name}', but it does not.")
-            self._where = weight_map
-        else:
-            file = f"{stem}.safetensors"
-            self._open(file)
-            self._where = dict.fromkeys(self._files[file].names, file)
 
     @property
     def class_name(self) -> str:
-        """Return the model's class as diffusers writes it, or the first of transformers' architectures."""
-        named = self.config.get("architectures")
-        first = named[0] if isinstance(named, list) and named else None
-        return str(self.config.get("_class_name", first))
+        return class_name_of(self.config)
 
     def as_config(self, kind: Any) -> Any:
         """Return ``kind.from_dict(config)``; where it refuses a value, the sentence says in which folder."""
@@ -86,30 +66,30 @@ class Checkpoint:
         """Return the file that holds a tensor."""
         return self._files[self._where[name]]
 
-    def _path(self, file: str) -> Path:
-        """Return the path of a file that the folder is to hold; ``UserError`` if it does not, or holds it elsewhere."""
-        path = self.folder / file
-        if Path(file).name == file:
-            refuse_unreadable(path, "the checkpoint's file")
-        try:
-            inside = Path(file).name == file and path.resolve().is_relative_to(self.folder.resolve())
-        except (OSError, ValueError, RuntimeError):  # no name of a file, or links in a circle
-            inside = False
-        if not inside:
-            raise UserError(f"checkpoint '{self.folder}' names '{file}', which is not a file inside the folder.")
-        if not _is(Path.is_file, path):
-            raise UserError(f"checkpoint '{self.folder}' lacks the file '{file}'.")
-        return path
+    @cached_property
+    def _where(self) -> dict[str, str]:
+        """Open the files of weights; return in which of them each tensor is."""
+        found = find_weights(self.folder, self._variant, or_plain=self._part)
+        if not found.endswith(".json"):
+            self._open(found)
+            return dict.fromkeys(self._files[found].names, found)
+        index = file_of(self.folder, found)
+        weight_map = read_object(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+            raise UserError(f"'{index}' has no weight_map from tensor names to file names.")
+        for file in sorted(set(weight_map.values())):
+            self._open(file)
+        for name, file in weight_map.items():
+            if name not in self._files[file].names:
+                raise UserError(f"'{index}' says that {file} holds '{name}', but it does not.")
+        return weight_map
 
     def _open(self, file: str) -> None:
-        path = self._path(file)
+        path = file_of(self.folder, file)
         try:
             self._files[file] = TensorFile(path)
         except (OSError, ValueError) as e:
             raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
-
-    def _read_json(self, file: str) -> dict[str, Any]:
-        return read_object(self._path(file))
 
 
 @dataclass
@@ -262,11 +242,3 @@ def _wanted(shape: tuple[int, ...], ranges: tuple[Range | None, ...]) -> list[Ra
     """Return (start, stop) of every dim, from those given for the leading ones."""
     whole = [(0, size) for size in shape]
     return [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
-
-
-def _is(kind: Callable[[Path], bool], path: Path) -> bool:
-    """Return ``kind(path)``, or False for a name that no file can have."""
-    try:
-        return kind(path)
-    except (OSError, ValueError):
-        return False

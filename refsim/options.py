@@ -69,6 +69,8 @@ class RunOptions:
         q_chunk_size, k_chunk_size: rows of queries and of keys that refsim's attention handles at a time; None: see
             :attr:`chunk_sizes`. A device's own chunk sizes are chosen by its program.
         pad_heads: heads that do not split evenly are padded with zeros, or (False) refused.
+        variant: which of several sets of weights a folder's are, as in diffusers: ``fp16`` reads
+            ``diffusion_pytorch_model.fp16.safetensors``; None reads those without a variant.
         vae_parallel: what tp cuts of an image's decoder, its columns (``spatial``) or its channels (``tensor``).
         backend: what computes: ``cpu`` (refsim's ranks), ``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``.
         timeout_s: the longest wait for a peer, and the longest time without any sign of life, in seconds.
@@ -96,6 +98,7 @@ class RunOptions:
     q_chunk_size: int | None = None
     k_chunk_size: int | None = None
     pad_heads: bool = True
+    variant: str | None = None
     vae_parallel: VAEParallel = "spatial"
     backend: Backend = "cpu"
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -127,6 +130,8 @@ class RunOptions:
         ):
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} '{getattr(self, name)}' does not exist; choose one of {', '.join(allowed)}.")
+        if not (self.variant is None or isinstance(self.variant, str)):
+            raise UserError(f"variant is {self.variant!r}; it must be a text, such as fp16.")
         if self.dtype not in DTYPES:
             raise UserError(f"dtype '{self.dtype}' is not supported; choose fp32 or bf16.")
         if self.weights_dtype != "bf16" and self.backend == "cpu":

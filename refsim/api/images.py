@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from refsim import output
 from refsim.api.answer import check_answer
-from refsim.api.inputs import as_file, as_options
+from refsim.api.inputs import as_file, as_options, asked_variant
 from refsim.checkpoint import Checkpoint
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.finite import check_tensors
 from refsim.mesh import get_mesh
-from refsim.models.registry import spec_of_checkpoint
+from refsim.models.registry import look_at_pipeline, spec_of_checkpoint
 from refsim.options import RunOptions
 from refsim.pipelines.pipeline import Pipeline, find_pipeline
-from refsim.pipelines.request import PipelineRequest
+from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.runtime.memory import check_fits
@@ -140,7 +140,9 @@ def generate_images(
         UserError: anything that does not fit.
         RankFailure: a rank died, raised or hung.
     """
-    root, options = Path(folder), as_options(options, given)
+    root = Path(folder)
+    look_at_pipeline(root, read_index(root), asked_variant(options, given))
+    options = as_options(options, given)
     if check and launch.under_torchrun():
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."

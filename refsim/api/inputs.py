@@ -41,6 +41,11 @@ def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
     return RunOptions.of(**given)
 
 
+def asked_variant(options: RunOptions | None, given: dict[str, Any]) -> str | None:
+    """Return the variant that :func:`as_options` will find, for what is looked at before any option is checked."""
+    return given.get("variant") if options is None else options.variant
+
+
 @contextlib.contextmanager
 def as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
     """Write tensors where every rank can map them; the file is removed afterwards."""

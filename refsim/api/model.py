@@ -11,8 +11,9 @@ from torch import Tensor
 
 from refsim import output
 from refsim.api.answer import check_answer
-from refsim.api.inputs import as_file, as_options
+from refsim.api.inputs import as_file, as_options, asked_variant
 from refsim.api.validate import check_run
+from refsim.models.registry import look_at
 from refsim.options import RunOptions
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
@@ -48,6 +49,7 @@ def run(
         NotFiniteError: the answer holds NaN or infinity.
         RankFailure: a rank died, raised or hung.
     """
+    look_at(Path(checkpoint), asked_variant(options, given))
     options = as_options(options, given)
     if out is not None:
         read = [checkpoint] if isinstance(inputs, dict) else [checkpoint, inputs]

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from refsim.api.answer import origin
-from refsim.api.inputs import as_file, as_options
+from refsim.api.inputs import as_file, as_options, asked_variant
 from refsim.api.validate import check_weights_fit
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import NotFiniteError, UserError, first_line
 from refsim.given import refuse_unreadable
+from refsim.models.registry import look_at
 from refsim.options import RunOptions
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
 from refsim.pipelines.speculative import CACHES, Decoded, Step, build
@@ -106,11 +107,17 @@ def generate_text(
         NotFiniteError: logits that decided a token were not finite numbers.
         RankFailure: a rank died, raised or hung.
     """
+    variant = asked_variant(options, given)
+    look_at(Path(target), variant, "causal_lm")
+    if request.draft is not None:
+        look_at(Path(request.draft), variant, "drafter", part=True)
     options = as_options(options, given)
     _check_request(prompts, request, options, check=check)
     draft = None if request.draft is None else str(request.draft)
-    weights = Weights(Checkpoint(target), options.storage, meta=True)
-    drafter = None if draft is None else Weights(Checkpoint(draft), options.storage, meta=True)
+    weights = Weights(Checkpoint(target, variant), options.storage, meta=True)
+    drafter = None
+    if draft is not None:
+        drafter = Weights(Checkpoint(draft, variant, part=True), options.storage, meta=True)
     model, _ = build(Device(options), weights, drafter)
     check_weights_fit("decoding", options, weights, *([drafter] if drafter else []))
     vocab_size = model.config.vocab_size

@@ -8,6 +8,7 @@ from refsim.mesh import MESHES
 
 MESH = f"One of {', '.join(MESHES)}, or a package's own; see `refsim meshes`."
 """Help of ``--mesh``."""
+VARIANT = "Which of several sets of weights, e.g. fp16 for diffusion_pytorch_model.fp16.safetensors."
 
 
 def complete(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from refsim.cli.choices import DTYPE_OFFERED, MESH, MESHES_OFFERED
+from refsim.cli.choices import DTYPE_OFFERED, MESH, MESHES_OFFERED, VARIANT
 
 
 def generate(
@@ -23,6 +23,7 @@ def generate(
         str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
     ] = "context",
     dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.", autocompletion=DTYPE_OFFERED)] = "fp32",
+    variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the folder's chat template.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Decode with the target alone too, and compare.")] = False,
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
@@ -31,10 +32,14 @@ def generate(
     """Generate text with a decoder on a mesh, greedily, speculatively with a drafter; every device is a process."""
     from refsim import output
     from refsim.cli.progress import StepProgress
+    from refsim.models.registry import look_at
     from refsim.options import RunOptions
     from refsim.runtime import launch
 
-    options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, timeout_s=timeout)
+    look_at(target_dir, variant, "causal_lm")
+    if draft is not None:
+        look_at(draft, variant, "drafter", part=True)
+    options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, variant=variant, timeout_s=timeout)
     launch.warm_up()
     from refsim.api.text import TextRequest, Tokenizer, generate_text
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED
+from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, VARIANT
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def run(
     ring_order: Annotated[
         str, typer.Option(help="Overlap: gather, step or block.", autocompletion=RING_ORDER_OFFERED)
     ] = "step",
+    variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     math: Annotated[
         str, typer.Option(help="Blocks of attention on cpu: storage (in its dtype) or reference (one precision above).")
@@ -76,9 +77,15 @@ def run(
 ) -> None:
     """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
     from refsim.cli.renamed import renamed
+    from refsim.models.registry import look_at, look_at_pipeline
     from refsim.options import RunOptions
-    from refsim.pipelines.request import PipelineRequest, is_pipeline
+    from refsim.pipelines.request import PipelineRequest, is_pipeline, read_index
 
+    whole = is_pipeline(checkpoint_dir)
+    if whole:
+        look_at_pipeline(checkpoint_dir, read_index(checkpoint_dir), variant)
+    else:
+        look_at(checkpoint_dir, variant)
     options = RunOptions.of(
         mesh=mesh,
         parallel=parallel,
@@ -91,6 +98,7 @@ def run(
         ring_order=renamed("--schedule", schedule, "--ring-order", ring_order),
         math=math,
         pad_heads=pad_heads,
+        variant=variant,
         q_chunk_size=q_chunk_size,
         k_chunk_size=k_chunk_size,
         vae_parallel=vae_parallel,
@@ -98,7 +106,7 @@ def run(
         timeout_s=timeout,
         trace=trace is not None,
     )
-    if is_pipeline(checkpoint_dir):
+    if whole:
         if inputs is not None or trace is not None:
             raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
         if prompt is None and not interactive:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
+from refsim.folder import class_name_of, find_weights, read_config
 from refsim.given import refuse_unreadable
-from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, class_name_of
+from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published
 from refsim.schema import read_object
 
 if TYPE_CHECKING:
@@ -136,14 +137,48 @@ def spec_of_checkpoint(checkpoint: Checkpoint, *kinds: Kind) -> ModelSpec:
     Args:
         kinds: what it may be; without any, all but a drafter, which runs beside its target only.
     """
+    return _spec_in(checkpoint.folder, checkpoint.class_name, kinds)
+
+
+def _spec_in(folder: Path, class_name: str, kinds: tuple[Kind, ...]) -> ModelSpec:
     wanted = kinds or tuple(kind for kind in KINDS if kind != "drafter")
-    spec = by_class_name(checkpoint.class_name)
+    spec = by_class_name(class_name)
     if spec is None or spec.kind not in wanted:
         known = ", ".join(name for spec in models().all if spec.kind in wanted for name in spec.class_names)
-        raise UserError(
-            f"checkpoint '{checkpoint.folder}' is a {checkpoint.class_name}; supported: {known}{models().notes}."
-        )
+        raise UserError(f"checkpoint '{folder}' is a {class_name}; supported: {known}{models().notes}.")
     return spec
+
+
+def look_at(folder: Path, variant: str | None, *kinds: Kind, part: bool = False) -> None:
+    """Raise ``UserError`` for a folder that no option could make run: missing, of another class, without safetensors.
+
+    It reads names and JSON only, so that a user hears of it at once, before options are looked at and torch is loaded.
+
+    Args:
+        variant, part: see :class:`refsim.checkpoint.Checkpoint`.
+        kinds: see :func:`spec_of_checkpoint`.
+    """
+    _spec_in(folder, class_name_of(read_config(folder)), kinds)
+    find_weights(folder, variant, or_plain=part)
+
+
+def pipeline_of(root: Path, index: dict[str, Any]) -> str:
+    """Return the pipeline that a folder's ``model_index.json`` names, as its spec does; ``UserError`` if there is none."""
+    name = index.get("_class_name")
+    spec = by_pipeline(name) if isinstance(name, str) else None
+    if spec is None or spec.pipeline is None:
+        known = ", ".join(name for spec in models().all if spec.pipeline for name in spec.pipeline_classes)
+        raise UserError(f"pipeline '{root}' is a {name}; supported: {known}{models().notes}.")
+    return spec.pipeline
+
+
+def look_at_pipeline(root: Path, index: dict[str, Any], variant: str | None) -> None:
+    """Do for a pipeline with this ``model_index.json`` what :func:`look_at` does for a model."""
+    pipeline_of(root, index)
+    parts = [name for name, part in index.items() if isinstance(part, list) and part[1] and by_class_name(part[1])]
+    found = [find_weights(root / name, variant, or_plain=True) for name in parts if (root / name).is_dir()]
+    if variant and not any(f".{variant}." in file for file in found):
+        raise UserError(f"pipeline '{root}' has no weights for --variant {variant}; leave it out.")
 
 
 def load_model(checkpoint: Checkpoint, weights: Weights, device: Device) -> Any:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from refsim.errors import UserError
+from refsim.folder import class_name_of
 from refsim.jobs import named
 from refsim.mesh import Topology
 from refsim.models.inputs import BATCH, Dims
@@ -296,13 +297,6 @@ class ModelSpec:
                 raise UserError(f"model '{self.name}' does not say how many {unknown[0]} a latent has (more_dims).")
             shapes[name] = tuple(known[dim] if isinstance(dim, str) else dim for dim in dims)
         return shapes
-
-
-def class_name_of(config: Config) -> str:
-    """Return the model's class as diffusers writes it, or the first of transformers' architectures."""
-    named = config.get("architectures")
-    first = named[0] if isinstance(named, list) and named else None
-    return str(config.get("_class_name", first))
 
 
 def resolve(reference: str) -> Any:

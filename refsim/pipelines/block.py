@@ -27,7 +27,7 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     ``inputs`` is a file of ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied, and what the
     model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
     """
-    folder = Checkpoint(checkpoint)
+    folder = Checkpoint(checkpoint, device.options.variant)
     spec, storage, given = spec_of_checkpoint(folder), device.options.storage, TensorFile(inputs).all()
     if spec.block is None:
         raise UserError(f"{folder.class_name} has no blocks that run by themselves; run the whole model.")

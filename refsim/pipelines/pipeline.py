@@ -16,7 +16,7 @@ from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
-from refsim.models.registry import by_pipeline, find_model, models
+from refsim.models.registry import find_model, pipeline_of
 from refsim.models.spec import resolve
 from refsim.pipelines.host import HostScheduler
 from refsim.pipelines.hosts.base import PipelineHost
@@ -99,12 +99,7 @@ class Pipeline(PipelineHost):
 
 def find_pipeline(root: Path) -> Pipeline:
     """Return the pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none of that name."""
-    name = read_index(root).get("_class_name")
-    spec = by_pipeline(name) if isinstance(name, str) else None
-    if spec is None or spec.pipeline is None:
-        known = ", ".join(name for spec in models().all if spec.pipeline for name in spec.pipeline_classes)
-        raise UserError(f"pipeline '{root}' is a {name}; supported: {known}{models().notes}.")
-    return resolve(spec.pipeline)()
+    return resolve(pipeline_of(root, read_index(root)))()
 
 
 def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta: bool = False) -> tuple[Model, Any]:
@@ -117,7 +112,7 @@ def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta:
     Raises:
         UserError: the part is missing, damaged or of another class.
     """
-    checkpoint = Checkpoint(root / name)
+    checkpoint = Checkpoint(root / name, device.options.variant, part=True)
     model, config = find_model(checkpoint)
     if not issubclass(model, kind):
         raise UserError(f"pipeline '{root}' has a {checkpoint.class_name} as {name}; it needs a {kind.__name__}.")

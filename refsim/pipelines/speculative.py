@@ -183,8 +183,9 @@ def expect(true: bool, broken: str) -> None:
 
 def load(device: Device, target: str, draft: str | None, dtype: torch.dtype):
     """Load (target, drafter model or None) from two folders; ``UserError`` if they do not belong together."""
-    drafter = None if draft is None else Weights(Checkpoint(draft), dtype)
-    return build(device, Weights(Checkpoint(target), dtype), drafter)
+    variant = device.options.variant
+    drafter = None if draft is None else Weights(Checkpoint(draft, variant, part=True), dtype)
+    return build(device, Weights(Checkpoint(target, variant), dtype), drafter)
 
 
 def build(device: Device, target: Weights, draft: Weights | None):

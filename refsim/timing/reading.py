@@ -22,9 +22,10 @@ from torch import Tensor
 
 from refsim.checkpoint import ShapeWeights
 from refsim.errors import UserError
+from refsim.folder import class_name_of
 from refsim.models.inputs import Dims, by_name, is_exact, is_per_sample
 from refsim.models.registry import find_model, spec_of
-from refsim.models.spec import Published, class_name_of
+from refsim.models.spec import Published
 from refsim.options import RunOptions
 from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.timing.recorder import Op, ReadingDevice, Recorder, Shape

@@ -97,7 +97,7 @@ def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name
     with pytest.raises(SystemExit) as stop:
         cli.main(["run", "nowhere", "--mesh", "moon", "--out", "x"])
     assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith(f"{name}: mesh 'moon' does not exist")
+    assert capsys.readouterr().err.startswith(f"{name}: checkpoint 'nowhere' does not exist")
 
 
 @pytest.mark.parametrize(

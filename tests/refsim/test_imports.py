@@ -43,6 +43,7 @@ BASE = (
     "output",
     "extensions",
     "finite",
+    "folder",
     "given",
     "jobs",
     "processes",

@@ -17,6 +17,7 @@ from refsim.checkpoint import Checkpoint
 from refsim.cli import process
 from refsim.errors import UserError
 from refsim.pipelines.request import is_pipeline
+from refsim.runtime import launch
 from tests.refsim.helpers import assert_one_sentence
 from tests.tree import ROOT
 
@@ -93,9 +94,38 @@ def test_a_name_that_is_too_long_is_called_so(ask, name):
 def test_trace_and_out_are_two_files(tmp_path, capsys):
     (tmp_path / "link").symlink_to(tmp_path)
     where = ["--out", str(tmp_path / "same"), "--trace", str(tmp_path / "link" / "same")]
-    assert process.run_command(["run", "nowhere", "--mesh", "n150", "--inputs", "x", *where]) == 2
+    folder = save_names(tmp_path / "model", "SD3Transformer2DModel", "diffusion_pytorch_model.safetensors")
+    assert process.run_command(["run", str(folder), "--mesh", "n150", "--inputs", "x", *where]) == 2
     said = capsys.readouterr().err
     assert "--trace and --out are both" in said and "input" not in said
+
+
+def save_names(folder: Path, class_name: str, *files: str) -> Path:
+    """Save a folder in which only the class and the names of the other files mean something."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"_class_name": class_name}))
+    for file in files:
+        (folder / file).touch()
+    return folder
+
+
+@pytest.mark.parametrize("words", [["run", "--out", "x", "--dtype", "fp7"], ["generate", "--prompt", "x"]])
+@pytest.mark.parametrize(
+    ("class_name", "file", "says"),
+    [
+        ("SD3Transformer2DModel", "diffusion_pytorch_model.bin", "a pickle"),
+        ("Qwen3MoeForCausalLM", "pytorch_model-00001-of-00002.bin", "a pickle"),
+        ("HunyuanDiT2DModel", "diffusion_pytorch_model.safetensors", "is a HunyuanDiT2DModel; supported: "),
+    ],
+)
+def test_what_a_folder_is_comes_before_wrong_options(tmp_path, capsys, monkeypatch, words, class_name, file, says):
+    """Before torch is loaded, too: a user hears of it at once."""
+    folder = save_names(tmp_path / "model", class_name, file)
+    monkeypatch.setattr(launch, "warm_up", lambda: pytest.fail("torch is loaded"))
+    assert process.run_command([words[0], str(folder), "--mesh", "moon", *words[1:]]) == 2
+    said = capsys.readouterr().err
+    wrong_for_text = words[0] == "generate" and class_name.startswith("SD3")
+    assert ("is a SD3Transformer2DModel; supported: Qwen3MoeForCausalLM." if wrong_for_text else says) in said
 
 
 def test_a_folder_that_was_removed_under_the_command(tmp_path):
@@ -113,9 +143,10 @@ def test_too_few_file_descriptors_are_called_so(tmp_path, limit, mesh):
         "from refsim.mesh import get_mesh; from refsim.cli import process\n"
         "from refsim.runtime import launch, pool; devices = get_mesh(sys.argv[1]).num_devices\n"
         "launch.warm_up = lambda: pool.Pool(devices)\n"
-        "sys.exit(process.run_command(['run', '.', '--mesh', 'n150', '--inputs', 'x', '--out', sys.argv[2]]))"
+        "sys.exit(process.run_command(['run', sys.argv[3], '--mesh', 'n150', '--inputs', 'x', '--out', sys.argv[2]]))"
     )
-    done = python(code, mesh, str(tmp_path / "out"))
+    folder = save_names(tmp_path / "model", "SD3Transformer2DModel", "diffusion_pytorch_model.safetensors")
+    done = python(code, mesh, str(tmp_path / "out"), str(folder))
     assert done.returncode == 2
     assert "file descriptors but may have" in done.stderr and "ulimit -n" in done.stderr
     assert str(tmp_path) not in done.stderr

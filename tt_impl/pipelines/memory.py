@@ -24,8 +24,9 @@ import ttnn
 
 from refsim.checkpoint import ShapeWeights
 from refsim.errors import InvariantError, UserError
+from refsim.folder import class_name_of
 from refsim.models.registry import get
-from refsim.models.spec import ModelSpec, class_name_of, resolve
+from refsim.models.spec import ModelSpec, resolve
 from refsim.options import RunOptions
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes

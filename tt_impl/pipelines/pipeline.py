@@ -77,7 +77,7 @@ class Run:
 
     def load(self, name: str, ctx: Context | None = None) -> Part:
         """Build a part of the folder on this submesh; ``ctx``: with the buffers of a former part."""
-        checkpoint = Checkpoint(self.root / name)
+        checkpoint = Checkpoint(self.root / name, self.options.variant, part=True)
         spec = spec_of_checkpoint(checkpoint)
         ctx, config = ctx or Context(self.device, self.options), checkpoint.as_config(spec.config_class)
         model = _counterpart(self.root, name, spec, checkpoint)(Weights(checkpoint, self.storage), ctx, config)

@@ -125,11 +125,11 @@ def load(
     ctx: Context, target: str, draft: str | None, dtype: torch.dtype
 ) -> tuple[Qwen3MoeForCausalLM, DFlashDraftModel | None]:
     """(target, drafter or None) of two checkpoint folders, their weights read in ``dtype``."""
-    folder = Checkpoint(target)
+    folder = Checkpoint(target, ctx.options.variant)
     model = Qwen3MoeForCausalLM(Weights(folder, dtype), ctx, folder.as_config(Qwen3MoeConfig))
     if draft is None:
         return model, None
-    other = Checkpoint(draft)
+    other = Checkpoint(draft, ctx.options.variant, part=True)
     return model, DFlashDraftModel(Weights(other, dtype), ctx, other.as_config(DFlashConfig))
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from refsim.errors import UserError
+from refsim.folder import class_name_of
 from refsim.models import registry
-from refsim.models.spec import ModelSpec, Published, class_name_of, resolve
+from refsim.models.spec import ModelSpec, Published, resolve
 from tests.refsim.helpers import assert_one_sentence
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import refsim
+from refsim.api.text import TextRequest, generate_text
 from refsim.errors import UserError
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
@@ -100,9 +101,42 @@ def test_truncated_file(folder):
         run(folder)
 
 
-def test_no_folder(tmp_path):
-    with says("nowhere", "not a folder"):
-        run(tmp_path / "nowhere")
+def test_a_folder_that_is_not_there_is_named_before_options_that_are_wrong(tmp_path):
+    with says("nowhere", "does not exist"):
+        run(tmp_path / "nowhere", mesh="moon")
+    with says("nowhere", "does not exist"):
+        generate_text(tmp_path / "nowhere", [[1]], TextRequest(), mesh="moon")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda folder: (folder / FILE).rename(folder / "pytorch_model.bin"),
+            ("pytorch_model.bin", "pickle", "save_pre"),
+        ),
+        (lambda folder: configure(folder, _class_name="HunyuanDiT2DModel"), ("HunyuanDiT2DModel", "supported: SD3")),
+        (lambda folder: (folder / "config.json").rename(folder / "model_index.json"), ("whole pipeline",)),
+    ],
+    ids=["pickle", "class", "pipeline"],
+)
+def test_what_a_folder_is_comes_before_options_that_are_wrong(folder, change, words):
+    change(folder)
+    with says(*words):
+        run(folder, mesh="moon")
+
+
+@pytest.mark.parametrize("shards", [{}, {"max_shard_size": "200KB"}], ids=["one_file", "shards"])
+def test_a_variant_is_read_by_its_name(tmp_path, shards):
+    model, inputs = make_model(), make_inputs()
+    model.half().save_pretrained(tmp_path, variant="fp16", **shards)
+    with torch.no_grad():
+        expected = model.float()(**inputs, return_dict=False)[0]
+    assert relative_rmse(run(tmp_path, inputs, variant="fp16").tensors["sample"], expected) <= 5e-6
+    with says("no weights for no --variant, but for --variant fp16"):
+        run(tmp_path, inputs)
+    with says("no weights for --variant ema, but for --variant fp16"):
+        run(tmp_path, inputs, variant="ema")
 
 
 def test_sharded_index(tmp_path):
@@ -130,6 +164,22 @@ def test_link_that_leaves_the_folder(folder, tmp_path):
     (folder / FILE).symlink_to(tmp_path / "outside.safetensors")
     with says("not a file inside the folder"):
         run(folder)
+
+
+def test_a_snapshot_in_the_cache_of_the_hub_is_links_to_its_blobs(folder, tmp_path):
+    """The layout of huggingface_hub: ``models--X/snapshots/REVISION/name -> ../../blobs/hash``."""
+    cache = tmp_path / "models--someone--sd3"
+    snapshot = cache / "snapshots" / "0123abcd" / "transformer"
+    snapshot.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for path in folder.iterdir():
+        path.rename(cache / "blobs" / f"hash-of-{path.name}")
+        (snapshot / path.name).symlink_to(f"../../../blobs/hash-of-{path.name}")
+    assert run(snapshot).tensors["sample"].isfinite().all()
+    (cache / "blobs" / f"hash-of-{FILE}").rename(tmp_path / "outside.safetensors")
+    (cache / "blobs" / f"hash-of-{FILE}").symlink_to(tmp_path / "outside.safetensors")
+    with says("not a file inside the folder"):
+        run(snapshot)
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,19 @@ def test_equals_diffusers(tiny, mesh, parallel):
 
 
 def test_without_t5_and_without_guidance(tmp_path):
+    """Its weights are of a variant, but for those of the autoencoder; diffusers takes such a folder as well."""
     pipe = make_pipeline(text_encoder_3=None, tokenizer_3=None)
-    pipe.save_pretrained(tmp_path)
+    pipe.save_pretrained(tmp_path, variant="fp16")
+    vae = tmp_path / "vae" / "diffusion_pytorch_model.fp16.safetensors"
+    vae.rename(vae.with_name("diffusion_pytorch_model.safetensors"))
     request = replace(REQUEST, guidance=1.0, steps=2)
     picture, _ = diffusers_picture(pipe, request)
-    found = generate_images(tmp_path, request, mesh="n300", parallel="tp2")
+    found = generate_images(tmp_path, request, mesh="n300", parallel="tp2", variant="fp16")
     assert (found.pixels[0] - picture).abs().max() <= 1
+    with pytest.raises(UserError, match="no weights for no --variant, but for --variant fp16"):
+        generate_images(tmp_path, request, mesh="n300", parallel="tp2")
+    with pytest.raises(UserError, match="no weights for --variant ema"):
+        generate_images(tmp_path, request, mesh="n300", parallel="tp2", variant="ema")
 
 
 @pytest.mark.parametrize(
