@@ -25,6 +25,7 @@ _RANK_0_FIRST_S = 2.0  # how long torchrun's other ranks wait for rank 0 to say 
 # Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
 # the one subclass that every version exports.
 _CommandLineError = typer.BadParameter.__mro__[2]
+_NO_WORDS = "NoArgsIsHelpError"  # what click, from 8.2 on, raises once it has printed the help of a bare command
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -86,6 +87,8 @@ def _run(argv: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except _CommandLineError as e:
+        if type(e).__name__ == _NO_WORDS:
+            return 0
         return _report(f"{e.format_message().rstrip('.')}; see --help.", 2)
     except RankFailure as e:
         return rank_failed(e)

@@ -163,7 +163,7 @@ def look_at(folder: Path, variant: str | None, *kinds: Kind, part: bool = False)
 
 
 def pipeline_of(root: Path, index: dict[str, Any]) -> str:
-    """Return the pipeline that a folder's ``model_index.json`` names, as its spec does; ``UserError`` if there is none."""
+    """Return the pipeline that a folder's ``model_index.json`` stands for; ``UserError`` if there is none."""
     name = index.get("_class_name")
     spec = by_pipeline(name) if isinstance(name, str) else None
     if spec is None or spec.pipeline is None:

@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from refsim.cli import process
 from refsim.cli.app import app
 from refsim.mesh import MESHES
 
@@ -16,6 +17,14 @@ def test_help_of_a_mesh_names_all_of_them(command):
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
     words = shown.replace("│", " ").replace(",", " ").split()
     assert set(MESHES) <= set(words)
+
+
+@pytest.mark.parametrize("words", [[], ["parity"]], ids=["refsim", "refsim_parity"])
+def test_a_command_without_words_prints_its_help(words, capsys):
+    """As pip, cargo and docker do: exit code 0, and nothing is called wrong."""
+    assert process.run_command(words) == 0
+    shown = capsys.readouterr()
+    assert "Usage: " in shown.out and shown.err == ""
 
 
 @pytest.mark.parametrize(
