@@ -115,9 +115,7 @@ def generate_text(
     _check_request(prompts, request, options, check=check)
     draft = None if request.draft is None else str(request.draft)
     weights = Weights(Checkpoint(target, variant), options.storage, meta=True)
-    drafter = None
-    if draft is not None:
-        drafter = Weights(Checkpoint(draft, variant, part=True), options.storage, meta=True)
+    drafter = None if draft is None else Weights(Checkpoint(draft, variant, part=True), options.storage, meta=True)
     model, _ = build(Device(options), weights, drafter)
     check_weights_fit("decoding", options, weights, *([drafter] if drafter else []))
     vocab_size = model.config.vocab_size
