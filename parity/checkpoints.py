@@ -205,6 +205,7 @@ _IMAGE_BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_type
 _VIDEO_BLOCKS = {"down_block_types": ("CogVideoXDownBlock3D",) * 4, "up_block_types": ("CogVideoXUpBlock3D",) * 4}
 _WAN_TINY = {"num_attention_heads": 3, "attention_head_dim": 20, "num_layers": 3, "ffn_dim": 112, "text_dim": 24}
 _WAN_TINY |= {"freq_dim": 32}
+_WAN_IMAGE = {"in_channels": 36, "image_dim": 28, "added_kv_proj_dim": 60}
 _WAN_64 = {"attention_head_dim": 64, "num_layers": 2, "ffn_dim": 224, "text_dim": 40, "freq_dim": 64}
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
 
@@ -231,6 +232,13 @@ MODELS: dict[str, RandomModel] = {
     "sd35_tiny64_dual_block": RandomModel(_sd35(3, 64, 3, (0,), **_TINY), block=0),
     # Three heads whose 20 features are turned 8 by time, 6 by height, 6 by width.
     "wan22_tiny": RandomModel(_published("wan22-t2v-a14b", **_WAN_TINY), max_shard_size="200KB", class_name=_WAN),
+    # An image to video: among the channels of the latent (A14B), by features of its own (2.1), by time steps of the
+    # tokens (TI2V-5B).
+    "wan22_i2v_tiny": RandomModel(_published("wan22-t2v-a14b", **_WAN_TINY, in_channels=36), class_name=_WAN),
+    "wan21_i2v_tiny": RandomModel(_published("wan22-t2v-a14b", **_WAN_TINY, **_WAN_IMAGE), class_name=_WAN),
+    "wan22_ti2v_tiny": RandomModel(
+        _published("wan22-t2v-a14b", **_WAN_TINY, in_channels=48, out_channels=48), class_name=_WAN
+    ),
     # Whole tiles per head, as TTNN wants them: four heads of 64 features as the published ones divide, over four
     # devices; and three, of which a fourth is padding, as are 64 of 256 features.
     "wan22_tiny64": _wan(4),

@@ -61,18 +61,18 @@ def attention_inputs(shape: AttentionShape, family: str, seed: int) -> dict[str,
 
 
 def model_inputs(
-    shape: ModelShape, joint_dim: int, pooled_dim: int | None, family: str, seed: int
+    shape: ModelShape, joint_dim: int, pooled_dim: int | None, family: str, seed: int, *, channels: int = 16
 ) -> dict[str, Tensor]:
     """Arguments of a diffusers transformer's ``forward`` in fp32.
 
-    ``hidden_states`` (B, 16, [T,] H, W), ``encoder_hidden_states`` (B, L, joint_dim), ``pooled_projections``
+    ``hidden_states`` (B, channels, [T,] H, W), ``encoder_hidden_states`` (B, L, joint_dim), ``pooled_projections``
     (B, pooled_dim) unless that is None, ``timestep`` (B,) in 0..1000. Samples differ in everything, the timestep too,
     so that a sample on the wrong cfg group shows.
     """
     g = generator(seed, "model", family)
     b = shape.batch
     tensors = {
-        "hidden_states": _draw(family, (b, 16, *shape.latent), g),
+        "hidden_states": _draw(family, (b, channels, *shape.latent), g),
         "encoder_hidden_states": _draw(family, (b, shape.text, joint_dim), g),
     }
     if pooled_dim is not None:

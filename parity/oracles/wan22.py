@@ -1,4 +1,4 @@
-"""Wan's transformer: its rotary tables are made at construction."""
+"""Wan's transformer: its rotary tables are made at construction; time steps may be the tokens', and an image an input."""
 
 from __future__ import annotations
 
@@ -8,16 +8,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.cases import BlockShape
-from parity.inputs import generator, rounded
+from parity.cases import BlockShape, ModelShape
+from parity.inputs import generator, model_inputs, rounded
 from parity.oracles.base import Oracle
+
+_PER_TOKEN = 48
+"""Channels of TI2V-5B, whose pipeline gives every token a time step of its own."""
+_IMAGE_TOKENS = 21
 
 
 class WanOracle(Oracle):
-    """``WanTransformer3DModel``."""
+    """``WanTransformer3DModel``, text to video and image to video."""
 
     class_names = ("WanTransformer3DModel",)
-    exact = ("grid",)
+    exact = ("grid", "timestep")
+
+    def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
+        channels, g = config["in_channels"], generator(seed, "image to video")
+        tensors = model_inputs(shape, config["text_dim"], None, family, seed, channels=channels)
+        if channels == _PER_TOKEN:
+            tokens = math.prod(shape.latent) // math.prod(config["patch_size"])
+            tensors["timestep"] = tensors["timestep"][:, None] * torch.rand(shape.batch, tokens, generator=g)
+        if config.get("image_dim") is not None:
+            size = shape.batch, _IMAGE_TOKENS, config["image_dim"]
+            tensors["encoder_hidden_states_image"] = torch.randn(size, generator=g)
+        return tensors
 
     def restore(self, model: Any, config: dict[str, Any], dtype: torch.dtype) -> None:
         model.rope = type(model.rope)(config["attention_head_dim"], config["patch_size"], config["rope_max_seq_len"])

@@ -25,10 +25,23 @@ def add(found: Registry) -> None:
         add_transformer(found, "wan22_tiny", layout, guidance=4.0, other_layout=fusion, **tiny)
     for layout in (Layout("t3k", "sp2_tp4"), USP24):
         add_transformer(found, "wan22_tiny", layout, dtype="bf16", **tiny)
+    _image_to_video(found)
     real = {"latent": (2, 24, 40), "text": 512, "batch": 1, "suite": "full", "needs_gb": 14}
     add_transformer(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
     add_transformer(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)
     _ttnn(found)
+
+
+def _image_to_video(found: Registry) -> None:
+    """A14B (36 channels), 2.1 (features of an image; diffusers counts 512 rows of prompt), TI2V-5B (steps of tokens)."""
+    square = Layout("bh-qb", "sp2_tp2")
+    shapes = {"wan22_i2v_tiny": {"text": 29}, "wan21_i2v_tiny": {"text": 512}, "wan22_ti2v_tiny": {"text": 29}}
+    for model, more in shapes.items():
+        shape = {"latent": (3, 8, 12), **more}
+        add_transformer(found, model, square, **shape)
+        for layout in (square, Layout("t3k", "sp4_tp2", "ulysses")):
+            add_transformer(found, model, layout, dtype="bf16", suite="full", **shape)
+        add_transformer(found, model, Layout("galaxy", "sp8_tp4"), suite="full", **shape)
 
 
 _EVERYWHERE = (

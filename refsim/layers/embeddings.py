@@ -18,11 +18,11 @@ from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
 
-def timestep_embedding(timestep_B: Tensor, features: int) -> Tensor:
-    """Map (B,) in 0..1000 to (B, features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
+def timestep_embedding(timestep: Tensor, features: int) -> Tensor:
+    """Map (B,) or (B, N) in 0..1000 to (..., features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
     half = features // 2
     exponent = -math.log(10000) * torch.arange(half, dtype=torch.float32) / half
-    angles = timestep_B.float()[:, None] * torch.exp(exponent)[None]
+    angles = timestep.float()[..., None] * torch.exp(exponent)
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 

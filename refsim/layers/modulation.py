@@ -43,19 +43,25 @@ class Modulation:
         self._weights = [weights.take(f"{name}.weight", shape, r) for r in rows]
         self._biases = [weights.take(f"{name}.bias", shape[:1], r) for r in rows]
 
-    def __call__(self, time_BD: Tensor) -> list[MeshTensor]:
-        """Map ``time_BD`` with silu applied, tp=Replicate, to (B, 1, local D) per chunk, tp=Shard(-1)."""
+    def __call__(self, time_BD: Tensor | MeshTensor) -> list[MeshTensor]:
+        """Map ``time_BD`` with silu applied, tp=Replicate, to (B, 1, local D) per chunk, tp=Shard(-1).
+
+        A time embedding for every token, (B, N, D), gives (B, N, local D), tokens cut over sp as they came in.
+        """
+        time = time_BD if isinstance(time_BD, MeshTensor) else MeshTensor(time_BD)
+        time.require("modulation", tp=Replicate())
         placement = {"tp": Shard(2) if self._split else Replicate()}
         chunks = []
         for index, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
-            chunks.append(MeshTensor(self._chunk(time_BD, weight, bias), placement))
+            chunks.append(time.with_local(self._chunk(time.local, weight, bias), **placement))
             first = index * self._features
             self._device.observe(f"{self._name}@{first}:{first + self._features}", chunks[-1])
         return chunks
 
-    def _chunk(self, time_BD: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The local lanes of one chunk, (B, 1, local D)."""
-        return F.pad(F.linear(time_BD, weight, bias), (0, self._padding)).unsqueeze(1)
+    def _chunk(self, time: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The local lanes of one chunk, (B, 1 or N, local D)."""
+        lanes = F.pad(F.linear(time, weight, bias), (0, self._padding))
+        return lanes if time.ndim == 3 else lanes.unsqueeze(1)
 
 
 def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:

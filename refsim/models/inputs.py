@@ -1,9 +1,10 @@
 """What a model takes, dim by dim, and what its results are called.
 
-A number is a fixed size; a name may have any size, the same wherever it stands.
+A number is a fixed size; a name may have any size, the same wherever it stands. Last dims in brackets may be left out.
 
 hidden_states   ("batch", 16, "height", "width")     cut over cfg, rounded to the storage dtype
 timestep        ("batch",)                           cut over cfg, one exact number a sample
+timestep        ("batch", "[video tokens]")          the same, or one exact number a token
 img_ids         ("image tokens", 3)                  the same for all samples: whole on every device, exact
 """
 
@@ -28,15 +29,20 @@ def is_per_sample(dims: Dims) -> bool:
 
 def is_exact(dims: Dims) -> bool:
     """Whether an input keeps its own dtype: a time step or a position rounded to bf16 would be another one."""
-    return not is_per_sample(dims) or len(dims) == 1
+    return not is_per_sample(dims) or len(required(dims)) == 1
+
+
+def required(dims: Dims) -> Dims:
+    """Return the dims that no input may leave out."""
+    return tuple(dim for dim in dims if not str(dim).startswith("["))
 
 
 def fits(shape: tuple[int, ...], dims: Dims) -> bool:
     """Whether a tensor's shape is what ``dims`` say, and nothing of it is empty."""
     return (
-        len(shape) == len(dims)
+        len(required(dims)) <= len(shape) <= len(dims)
         and 0 not in shape
-        and all(isinstance(dim, str) or dim == size for dim, size in zip(dims, shape, strict=True))
+        and all(isinstance(dim, str) or dim == size for dim, size in zip(dims, shape, strict=False))
     )
 
 
@@ -48,7 +54,7 @@ def named_sizes(inputs: dict[str, Dims], shapes: dict[str, tuple[int, ...]]) -> 
     """
     found: dict[str, dict[str, int]] = {}
     for name, dims in inputs.items():
-        for dim, size in zip(dims, shapes[name], strict=True):
+        for dim, size in zip(dims[: len(shapes[name])], shapes[name], strict=True):
             if isinstance(dim, str):
                 found.setdefault(dim, {})[name] = size
     for dim, sizes in found.items():

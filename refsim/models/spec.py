@@ -18,7 +18,7 @@ from refsim.errors import UserError
 from refsim.folder import class_name_of
 from refsim.jobs import named
 from refsim.mesh import Topology
-from refsim.models.inputs import BATCH, Dims
+from refsim.models.inputs import BATCH, Dims, required
 
 Config = dict[str, Any]
 Kind = Literal["transformer", "text_encoder", "vae_decoder", "causal_lm", "drafter"]
@@ -293,6 +293,7 @@ class ModelSpec:
         known |= {BATCH: batch, PROMPT: model.text} | self.more_dims(model.config, size)
         shapes = {}
         for name, dims in self.inputs(model.config).items():
+            dims = required(dims)
             if unknown := [dim for dim in dims if isinstance(dim, str) and dim not in known]:
                 raise UserError(f"model '{self.name}' does not say how many {unknown[0]} a latent has (more_dims).")
             shapes[name] = tuple(known[dim] if isinstance(dim, str) else dim for dim in dims)

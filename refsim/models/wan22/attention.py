@@ -2,7 +2,8 @@
 
     self    x --fused QKV--> q k v --norm over all heads--> RoPE --> ring joint attention, dummy joint --> out
     cross   x --q--> norm over all heads --.
-            prompt --fused KV--> norm(k) --+--> attention of local q over the replicated prompt --> out
+            prompt --fused KV--> norm(k) --+--> attention of local q over the replicated prompt --+--> out
+            image  --fused KV--> norm(k) --'    the same over the image, where there is one ------'
 
 Heads are cut over tp, tokens over sp. Cross-attention needs no communication over sp. The prompt has no mask: its
 padding rows (512 in all) are keys like the others.
@@ -57,20 +58,36 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """``attn2``: every video token over the prompt, which each device holds whole."""
+    """``attn2``: every video token over the prompt, which each device holds whole, and over an image by itself."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: WanConfig) -> None:
         super().__init__(weights, device, prefix, config)
         self._q = ColParallelQKV(weights, device, (f"{prefix}.to_q",), self._sizes)
         self._kv = ColParallelQKV(weights, device, (f"{prefix}.to_k", f"{prefix}.to_v"), self._sizes)
+        self._image_kv = None
+        if config.image_dim is not None:
+            heads, head_dim = config.num_attention_heads, config.attention_head_dim
+            names = (f"{prefix}.add_k_proj", f"{prefix}.add_v_proj")
+            self._image_kv = ColParallelQKV(weights, device, names, self._sizes)
+            self._norm_image_k = DistributedRMSNorm(
+                weights, device, f"{prefix}.norm_added_k", num_heads=heads, head_dim=head_dim, eps=config.eps
+            )
+            weights.leave(f"{prefix}.norm_added_q.")  # published checkpoints hold it, and nothing uses it
 
-    def __call__(self, spatial: MeshTensor, prompt: MeshTensor) -> MeshTensor:
-        """Map (B, local N, D) and (B, L, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
+    def __call__(self, spatial: MeshTensor, prompt: MeshTensor, image: MeshTensor | None = None) -> MeshTensor:
+        """Map (B, local N, D), (B, L, D) and (B, M, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
         (q,), (k, v) = self._q(spatial), self._kv(prompt)
-        q, k = self._norm_q(q), self._norm_k(k)
+        q = self._norm_q(q)
         q.require("cross-attention's q", **shards(self._device.groups, tp=1))
+        out = self._attend(q, self._norm_k(k), v, buffer="prompt")
+        if self._image_kv is not None and image is not None:
+            k, v = self._image_kv(image)
+            out = out + self._attend(q, self._norm_image_k(k), v, buffer="image")
+        return self._out(out)
+
+    def _attend(self, q: MeshTensor, k: MeshTensor, v: MeshTensor, *, buffer: str) -> MeshTensor:
         for name, x in (("k", k), ("v", v)):
             x.require(f"cross-attention's {name}", **shards(self._device.groups, tp=1), sp=Replicate())
         state = OnlineSoftmax(self._device, q.local)
-        state.attend_in_blocks(k.local, v.local, buffer="prompt")
-        return self._out(q.with_local(state.result()[0]))
+        state.attend_in_blocks(k.local, v.local, buffer=buffer)
+        return q.with_local(state.result()[0])

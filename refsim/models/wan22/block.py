@@ -1,7 +1,7 @@
 """One block of Wan: self-attention and feed-forward modulated by the time step, cross-attention to the prompt between.
 
     spatial --LN--mod--all_gather--> self-attention --reduce_scatter--gate--+
-            --LN affine--all_gather--> cross-attention (no gate) -----------+
+            --LN affine--all_gather--> cross-attention (no gate) -----------+     over the prompt, and an image
             --LN--mod--all_gather--> FF --reduce_scatter--gate--------------+-->
 
 The residual stream lives cut over tp (features) and sp (tokens). Norms, modulation and gates are computed in fp32.
@@ -59,8 +59,11 @@ class WanBlock:
         *,
         rotary: tuple[Tensor, Tensor],
         tokens: TokenShards,
+        image: MeshTensor | None = None,
     ) -> MeshTensor:
-        """Run the block on (B, local N, local D); prompt (B, L, D) gathered, time six chunks (B, 1, local D)."""
+        """Run the block on (B, local N, local D); prompt (B, L, D) and image (B, M, D) gathered, time six chunks
+        (B, 1 or local N, local D).
+        """
         dtype = spatial.local.dtype
         shift, scale, gate, shift_ff, scale_ff, gate_ff = (
             chunk.map("scale_shift_table", self._table_16D[:, i : i + 1].add) for i, chunk in enumerate(time)
@@ -74,7 +77,7 @@ class WanBlock:
         spatial = stored(_exact(spatial) + attn * gate)
 
         normed = spatial if self._norm2 is None else stored(self._norm2(_exact(spatial)))
-        spatial = spatial + self._attn2(gather_features(self._device, normed), prompt)
+        spatial = spatial + self._attn2(gather_features(self._device, normed), prompt, image)
 
         normed = modulate(self._norm3(_exact(spatial)), shift_ff, scale_ff)
         ff = self._ffn(gather_features(self._device, stored(normed)))

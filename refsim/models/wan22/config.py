@@ -8,12 +8,15 @@ from typing import Any, Literal
 from refsim.errors import UserError
 from refsim.schema import Flag, Positive, Size, read, short
 
-_ABSENT = ("image_dim", "added_kv_proj_dim", "pos_embed_seq_len")
 
 
 @dataclass(frozen=True)
 class WanConfig:
-    """Keys and defaults of diffusers' config.json (A14B: 40 layers of 40 heads of 128)."""
+    """Keys and defaults of diffusers' config.json (A14B: 40 layers of 40 heads of 128).
+
+    Wan2.1's image-to-video model embeds an image's features (``image_dim``), which have keys and values of their own in
+    every block; that of Wan2.2 takes the image as further channels of the latent (``in_channels`` 36) and has neither.
+    """
 
     patch_size: tuple[Size, Size, Size] = (1, 2, 2)
     num_attention_heads: Size = 40
@@ -28,6 +31,8 @@ class WanConfig:
     qk_norm: Literal["rms_norm_across_heads"] = "rms_norm_across_heads"
     eps: Positive = 1e-6
     rope_max_seq_len: Size = 1024
+    image_dim: Size | None = None
+    added_kv_proj_dim: Size | None = None
 
     @property
     def features(self) -> int:
@@ -36,12 +41,11 @@ class WanConfig:
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> WanConfig:
         """Read a parsed config.json; ``UserError`` for a value this model cannot have."""
-        for name in _ABSENT:
-            if config.get(name) is not None:
-                raise UserError(
-                    f"config.json has {name} = {short(config[name])}, an image-to-video model; "
-                    "the text-to-video model (null there) is supported."
-                )
+        if config.get("pos_embed_seq_len") is not None:
+            raise UserError(
+                f"config.json has pos_embed_seq_len = {short(config['pos_embed_seq_len'])}, a model of first and last "
+                "frame; text-to-video and image-to-video models (null there) are supported."
+            )
         if config.get("out_channels") is None:
             config = config | {"out_channels": config.get("in_channels", cls.in_channels)}
         result = read(cls, config)
@@ -49,5 +53,10 @@ class WanConfig:
             raise UserError(
                 f"config.json has attention_head_dim = {result.attention_head_dim}; an even number from 6 on is needed "
                 "to turn pairs of features by time, height and width."
+            )
+        if result.added_kv_proj_dim != (None if result.image_dim is None else result.features):
+            raise UserError(
+                f"config.json has image_dim = {result.image_dim} and added_kv_proj_dim = {result.added_kv_proj_dim}; "
+                f"an image-to-video model with image_dim needs {result.features} there, any other null."
             )
         return result

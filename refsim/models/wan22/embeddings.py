@@ -1,4 +1,4 @@
-"""What goes into Wan's blocks: video patches, rotary tables, the time step's modulation and the embedded prompt."""
+"""What goes into Wan's blocks: video patches, rotary tables, the time step's modulation, the embedded prompt and image."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from refsim.errors import UserError
 from refsim.layers.embeddings import timestep_embedding
 from refsim.layers.linear import ColParallelLinear, Linear, RowParallelLinear
 from refsim.layers.modulation import Modulation
+from refsim.layers.norm import DistributedLayerNorm
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.wan22.config import WanConfig
 from refsim.parallel.padding import padded_features
@@ -111,13 +112,55 @@ class ConditionEmbedder:
             in_padded=padded_features(d, device.groups["tp"].size),
         )
 
-    def time(self, timestep_B: Tensor, dtype: torch.dtype) -> tuple[Tensor, list[MeshTensor]]:
-        """Map (B,) in 0..1000 to (temb (B, D), replicated; six chunks (B, 1, local D), tp=Shard(-1)), in ``dtype``."""
-        x = self._time_1(timestep_embedding(timestep_B, self._freq_dim))
-        temb = self._time_2(F.silu(x)).to(dtype)
-        return temb, self._time_proj(F.silu(temb))
+    def time(self, timestep: MeshTensor, dtype: torch.dtype) -> tuple[MeshTensor, list[MeshTensor]]:
+        """Map (B,) in 0..1000 to (temb (B, D), tp=Replicate; six chunks (B, 1, local D), tp=Shard(-1)), in ``dtype``.
+
+        (B, local N), a time step for every token, gives (B, local N, D) and (B, local N, local D), both sp=Shard(1).
+        """
+
+        def embed(t: Tensor) -> Tensor:
+            x = self._time_1(timestep_embedding(t, self._freq_dim))
+            return self._time_2(F.silu(x)).to(dtype)
+
+        temb = timestep.map("time_embedder", embed)
+        return temb, self._time_proj(temb.map("silu", F.silu))
 
     def text(self, prompt_BLT: Tensor) -> MeshTensor:
         """Map (B, L, text_dim) on every device to (B, L, D), tp=Replicate with padded lanes, for all blocks."""
         hidden = self._text_1(MeshTensor(prompt_BLT)).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
         return gather_features(self._device, self._text_2(hidden))
+
+
+class ImageEmbedder:
+    """``image_embedder`` of Wan2.1's image-to-video model: features of an image, normed, two linears, normed again.
+
+    Both norms are kept in fp32, as diffusers keeps them.
+    """
+
+    EPS = 1e-5
+
+    def __init__(self, weights: Weights, device: Device, config: WanConfig, image_dim: int) -> None:
+        self._device, d, name = device, config.features, "condition_embedder.image_embedder"
+        exact = weights.to(torch.float32)
+        self._weight, self._bias = (exact.take(f"{name}.norm1.{n}", (image_dim,)) for n in ("weight", "bias"))
+        self._in = ColParallelLinear(
+            weights, device, f"{name}.ff.net.0.proj", in_features=image_dim, out_features=image_dim, gathered_input=False
+        )
+        self._out = RowParallelLinear(
+            weights,
+            device,
+            f"{name}.ff.net.2",
+            in_features=image_dim,
+            out_features=d,
+            in_padded=padded_features(image_dim, device.groups["tp"].size),
+        )
+        self._norm2 = DistributedLayerNorm(device, features=d, eps=self.EPS, affine=(exact, f"{name}.norm2"))
+
+    def __call__(self, image_BMI: Tensor) -> MeshTensor:
+        """Map (B, M, image_dim) on every device to (B, M, D), tp=Replicate with padded lanes, for all blocks."""
+        dtype = image_BMI.dtype
+        with self._device.compute("layer_norm", image_BMI):
+            normed = F.layer_norm(image_BMI.float(), self._weight.shape, self._weight, self._bias, self.EPS).to(dtype)
+        hidden = self._out(self._in(MeshTensor(normed)).map("gelu", F.gelu))
+        normed = self._norm2(hidden.map("cast", Tensor.float)).map("cast", lambda y: y.to(dtype))
+        return gather_features(self._device, normed)

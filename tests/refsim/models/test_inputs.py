@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from refsim.errors import UserError
-from refsim.models.inputs import BATCH, fits, is_exact, is_per_sample, named_sizes
+from refsim.models.inputs import BATCH, fits, is_exact, is_per_sample, named_sizes, required
 
 INPUTS = {
     "hidden_states": (BATCH, "image tokens", 64),
@@ -25,6 +25,13 @@ def test_what_is_cut_and_what_is_rounded():
 )
 def test_shapes_that_fit(shape, good):
     assert fits(shape, INPUTS["hidden_states"]) == good
+
+
+def test_a_dim_that_may_be_left_out():
+    dims = (BATCH, "[video tokens]")
+    assert required(dims) == (BATCH,) and is_exact(dims) and not is_exact((BATCH, "video tokens"))
+    assert [fits(shape, dims) for shape in ((2,), (2, 72), (2, 72, 1), ())] == [True, True, False, False]
+    assert named_sizes({"timestep": dims}, {"timestep": (2,)}) == {BATCH: 2}
 
 
 def test_sizes_by_name():

@@ -51,6 +51,25 @@ def test_without_cross_attention_norm(tmp_path):
     assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
 
 
+@pytest.mark.parametrize(("mesh", "parallel"), [("n150", "sp1"), ("bh-qb", "sp2_tp2")])
+@pytest.mark.parametrize(
+    "kind", [{"in_channels": 36}, {"in_channels": 36, "image_dim": 28, "added_kv_proj_dim": 60}, {"in_channels": 48}]
+)
+def test_image_to_video(kind, mesh, parallel, tmp_path):
+    """A14B, 2.1 and TI2V-5B, whose time steps are the tokens' own."""
+    model, inputs = make_model(num_layers=1, **kind), make_inputs(text=512)
+    generator = torch.Generator().manual_seed(2)
+    inputs["hidden_states"] = torch.randn(2, kind["in_channels"], 3, 8, 12, generator=generator)
+    if "image_dim" in kind:
+        inputs["encoder_hidden_states_image"] = torch.randn(2, 21, 28, generator=generator)
+    if kind["in_channels"] == 48:
+        inputs["timestep"] = inputs["timestep"][:, None] * torch.rand(2, 72, generator=generator)
+    with torch.no_grad():
+        expected = model(**inputs, return_dict=False)[0]
+    result = refsim.run(save(model, tmp_path), inputs=inputs, mesh=mesh, parallel=parallel)
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
+
+
 def test_bf16_is_as_good_as_diffusers_own(tiny):
     from diffusers import WanTransformer3DModel
 
@@ -68,7 +87,9 @@ def test_bf16_is_as_good_as_diffusers_own(tiny):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"added_kv_proj_dim": 60}, "image-to-video"),
+        ({"added_kv_proj_dim": 60}, "image_dim = None and added_kv_proj_dim = 60; .* any other null"),
+        ({"image_dim": 28}, "needs 5120 there"),
+        ({"pos_embed_seq_len": 514}, "first and last frame"),
         ({"patch_size": (1, 0, 2)}, "patch_size"),
         ({"qk_norm": "rms_norm"}, "rms_norm_across_heads"),
     ],
@@ -85,5 +106,7 @@ def test_inputs_that_do_not_fit(tiny):
     folder, inputs, _ = tiny
     with pytest.raises(UserError, match="3x7x12"):
         refsim.run(folder, inputs=make_inputs(latent=(3, 7, 12)), mesh="n300", parallel="sp2")
+    with pytest.raises(UserError, match="71 time steps a sample but the latent has 72 tokens"):
+        refsim.run(folder, inputs=inputs | {"timestep": torch.ones(2, 71)}, mesh="n300", parallel="sp2")
     with pytest.raises(UserError, match="--prompt-layout split"):
         refsim.run(folder, inputs=inputs, mesh="n300", parallel="sp2", prompt_layout="split")
