@@ -210,8 +210,8 @@ _WAN_64 = {"attention_head_dim": 64, "num_layers": 2, "ffn_dim": 224, "text_dim"
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
 
 
-def _wan(heads: int, block: int | None = None) -> RandomModel:
-    config = _published("wan22-t2v-a14b", num_attention_heads=heads, **_WAN_64)
+def _wan(heads: int, block: int | None = None, **more: Any) -> RandomModel:
+    config = _published("wan22-t2v-a14b", num_attention_heads=heads, **_WAN_64, **more)
     return RandomModel(config, class_name=_WAN, block=block)
 
 
@@ -244,6 +244,8 @@ MODELS: dict[str, RandomModel] = {
     "wan22_tiny64": _wan(4),
     "wan22_tiny64_block": _wan(4, block=1),
     "wan22_uneven64": _wan(3),
+    "wan21_i2v_tiny64": _wan(4, in_channels=36, image_dim=96, added_kv_proj_dim=256),
+    "wan22_ti2v_tiny64": _wan(3, in_channels=48, out_channels=48),
     "wan22_uneven64_block": _wan(3, block=1),
     "wan_vae_tiny": RandomModel(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}, class_name="AutoencoderKLWan"

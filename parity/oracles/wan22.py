@@ -1,4 +1,4 @@
-"""Wan's transformer: its rotary tables are made at construction; time steps may be the tokens', and an image an input."""
+"""Wan's transformer: its rotary tables are made at construction, time steps may be the tokens', an image an input."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def add(found: Registry) -> None:
 
 
 def _image_to_video(found: Registry) -> None:
-    """A14B (36 channels), 2.1 (features of an image; diffusers counts 512 rows of prompt), TI2V-5B (steps of tokens)."""
+    """A14B (36 channels), 2.1 (an image beside the prompt of 512 rows), TI2V-5B (time steps of tokens)."""
     square = Layout("bh-qb", "sp2_tp2")
     shapes = {"wan22_i2v_tiny": {"text": 29}, "wan21_i2v_tiny": {"text": 512}, "wan22_ti2v_tiny": {"text": 29}}
     for model, more in shapes.items():
@@ -70,6 +70,8 @@ def _ttnn(found: Registry) -> None:
         add_transformer(found, "wan22_tiny64", layout, guidance=4.0, suite="full", tag="guided", **kind)
     for layout in (t3k, Layout("t3k-1x8", "tp8"), Layout("bh-qb", "sp2_tp2")):
         add_transformer(found, "wan22_uneven64", layout, suite="full", **kind)
+    for model, text in (("wan21_i2v_tiny64", 512), ("wan22_ti2v_tiny64", 29)):
+        add_transformer(found, model, Layout("bh-qb", "sp2_tp2"), batch=1, suite="full", **kind | {"text": text})
     for model in ("wan22_tiny64_block", "wan22_uneven64_block"):  # 192 features are 256 lanes over four devices
         found.add(make_case("ttnn_block", model, t3k, BlockShape(75, 45), dtype="bf16"))
     for layout in (t3k, Layout("galaxy", "sp8_tp4")):

@@ -29,7 +29,7 @@ ACTIVATIONS = {"gelu_tanh": ttnn.UnaryOpType.GELU_TANH, "silu": ttnn.UnaryOpType
 class Residual:
     """Where the result of a branch goes: ``stream + result * gate``.
 
-    ``stream`` (B, 1, rows, local D) and ``gate`` (B, 1, 1, local D).
+    ``stream`` (B, 1, rows, local D) and ``gate`` (B, 1, 1 or rows, local D).
     """
 
     stream: ttnn.Tensor

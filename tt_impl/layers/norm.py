@@ -110,7 +110,12 @@ class LayerNorm:
         return self._norm(self._real(x), **self._affine, **affine)
 
     def modulated(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
-        """Times a weight and plus a bias (B, 1, 1, features) of each sample, in fp32, rounded once."""
+        """Times a weight and plus a bias (B, 1, 1, features) of each sample, in fp32, rounded once; of each row,
+        (B, 1, rows, features), after the norm.
+        """
+        if weight.shape[2] > 1:
+            scaled = ttnn.multiply(self(x), weight, dtype=ttnn.float32)
+            return ttnn.add(scaled, bias, dtype=self._ctx.dtype)
         x, samples = self._real(x), x.shape[0]  # the op takes one weight for all rows
         if samples == 1:
             return self._norm(x, weight=weight, bias=bias)
@@ -214,21 +219,21 @@ class ModulatedLayerNorm:
 
         (B, 1, N, local D) --mean, variance of the local lanes--all_gather over tp--> normalised * weight + bias, bf16
 
-    One op each before and after the gather. It merges the devices' means as if they had equally many lanes; where the
-    last ones have fewer, :class:`DistributedLayerNorm` makes the sums and weight and bias are applied after it.
+    One op each before and after the gather. It merges the devices' means as if they had equally many lanes, and takes
+    one weight for all rows; where the last devices have fewer, or each row has a weight, :class:`DistributedLayerNorm`
+    makes the sums and weight and bias are applied after it.
     """
 
     def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
         self._ctx, self._eps = ctx, eps
-        self._uneven = None
-        if padded_features(features, ctx.tp) != features:
-            self._uneven = DistributedLayerNorm(ctx, features=features, eps=eps)
+        self._uneven = padded_features(features, ctx.tp) != features
+        self._plain = DistributedLayerNorm(ctx, features=features, eps=eps)
 
     def __call__(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
-        """``weight`` and ``bias`` (B or 1, 1, 1, local D) in fp32, 0 in padded lanes, which therefore stay 0."""
+        """``weight`` and ``bias`` (B or 1, 1, 1 or N, local D) in fp32, 0 in padded lanes, which therefore stay 0."""
         ctx, experimental = self._ctx, ttnn.experimental
-        if self._uneven is not None:
-            scaled = ttnn.multiply(self._uneven(x), weight, dtype=ttnn.float32)
+        if self._uneven or weight.shape[2] > 1:
+            scaled = ttnn.multiply(self._plain(x), weight, dtype=ttnn.float32)
             return ttnn.add(scaled, bias, dtype=ctx.dtype)
         batch, x, weight, bias = x.shape[0], *map(_batch_before_rows, (x, weight, bias))
         stats = experimental.dit_layernorm_pre_allgather(

@@ -16,11 +16,13 @@ from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_tokens
 
 
-def put_tokens(ctx: Context, x_BND: torch.Tensor, *, tp_dim: int | None = None) -> ttnn.Tensor:
+def put_tokens(
+    ctx: Context, x_BND: torch.Tensor, *, tp_dim: int | None = None, dtype: ttnn.DataType | None = None
+) -> ttnn.Tensor:
     """(B, N, D) on the host -> (B, 1, local N, D), cut over sp; with ``tp_dim`` 3 features are cut over tp too."""
     rows = x_BND.shape[1]
     padded = F.pad(x_BND, (0, 0, 0, padded_tokens(rows, ctx.sp) - rows))
-    return ctx.put(padded[:, None], sp_dim=2, tp_dim=tp_dim)
+    return ctx.put(padded[:, None], sp_dim=2, tp_dim=tp_dim, dtype=dtype)
 
 
 def put_prompt(ctx: Context, x_BLD: torch.Tensor, *, tp_dim: int | None = None) -> ttnn.Tensor:

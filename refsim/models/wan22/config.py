@@ -9,7 +9,6 @@ from refsim.errors import UserError
 from refsim.schema import Flag, Positive, Size, read, short
 
 
-
 @dataclass(frozen=True)
 class WanConfig:
     """Keys and defaults of diffusers' config.json (A14B: 40 layers of 40 heads of 128).

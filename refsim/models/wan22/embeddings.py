@@ -1,4 +1,4 @@
-"""What goes into Wan's blocks: video patches, rotary tables, the time step's modulation, the embedded prompt and image."""
+"""What goes into Wan's blocks: video patches, rotary tables, the time step's modulation, prompt and image embedded."""
 
 from __future__ import annotations
 
@@ -144,7 +144,12 @@ class ImageEmbedder:
         exact = weights.to(torch.float32)
         self._weight, self._bias = (exact.take(f"{name}.norm1.{n}", (image_dim,)) for n in ("weight", "bias"))
         self._in = ColParallelLinear(
-            weights, device, f"{name}.ff.net.0.proj", in_features=image_dim, out_features=image_dim, gathered_input=False
+            weights,
+            device,
+            f"{name}.ff.net.0.proj",
+            in_features=image_dim,
+            out_features=image_dim,
+            gathered_input=False,
         )
         self._out = RowParallelLinear(
             weights,

@@ -1,4 +1,4 @@
-"""What Wan2.2 text-to-video is: its classes, its published size, and what runs around its two experts.
+"""What Wan2.2 is: its classes, the published size of text-to-video, and what runs around its two experts.
 
 Sources: the model's card and diffusers' classes; parameters counted on meta tensors.
 """

@@ -4,8 +4,8 @@
     prompt --two linears--> replicated on every device --+
     image (2.1) ------------------- the same ------------'
 
-Text to video, and image to video: Wan2.2 A14B has the image among the latent's channels, Wan2.1 its features as a further
-input, TI2V-5B a time step for every token, 0 for those of the image.
+Text to video, and image to video: Wan2.2 A14B has the image among the latent's channels, Wan2.1 its features as a
+further input, TI2V-5B a time step for every token, 0 for those of the image.
 
 Counterpart: diffusers' ``WanTransformer3DModel``.
 """

@@ -1,1 +1,1 @@
-"""Wan2.2 text-to-video transformer (one expert)."""
+"""Wan's transformer (one expert of 2.2), text to video and image to video."""

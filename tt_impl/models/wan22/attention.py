@@ -3,7 +3,8 @@ counterpart of ``refsim.models.wan22.attention``.
 
     self    x --gather, QKV--> q k v --norm over all heads, heads, RoPE in one op--> ring attention, no joint --> out
     cross   x --gather, q--> norm over all heads --.
-            prompt --fused KV--> norm(k) --+--> attention of local q over the whole prompt --> out
+            prompt --fused KV--> norm(k) --+--> attention of local q over the whole prompt --+--> out
+            image  --fused KV--> norm(k) --'    the same over the image, where there is one -'
 
 The norm of all heads of a token needs their sum of squares over tp: an all-gather for q and one for k.
 """
@@ -63,23 +64,43 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """``attn2``: every video token over the prompt, which each device holds whole; its padding rows are keys too."""
+    """``attn2``: every video token over the prompt, which each device holds whole, its padding rows being keys too, and
+    over an image by itself.
+    """
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: WanConfig) -> None:
         super().__init__(weights, ctx, prefix, config)
         self._q = ColParallelQKV(weights, ctx, (f"{prefix}.to_q",), self._sizes)
         self._kv = ColParallelQKV(weights, ctx, (f"{prefix}.to_k", f"{prefix}.to_v"), self._sizes)
+        self._image_kv = None
+        if config.image_dim is not None:
+            heads, head_dim = config.num_attention_heads, config.attention_head_dim
+            names = (f"{prefix}.add_k_proj", f"{prefix}.add_v_proj")
+            self._image_kv = ColParallelQKV(weights, ctx, names, self._sizes)
+            self._norm_image_k = DistributedRMSNorm(
+                weights, ctx, f"{prefix}.norm_added_k", num_heads=heads, head_dim=head_dim, eps=config.eps
+            )
+            weights.leave(f"{prefix}.norm_added_q.")  # published checkpoints hold it, and nothing uses it
 
-    def __call__(self, spatial: ttnn.Tensor, prompt: ttnn.Tensor) -> ttnn.Tensor:
-        """Map (B, 1, local N, local D), gathered on the way, and (B, 1, L, D) gathered to (B, 1, local N, local D)."""
-        ctx = self._ctx
+    def __call__(self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, image: ttnn.Tensor | None = None) -> ttnn.Tensor:
+        """Map (B, 1, local N, local D), gathered on the way, (B, 1, L, D) and (B, 1, M, D) gathered to (B, 1, local N,
+        local D).
+        """
         (q,), (k, v) = self._q.columns_of_shards(spatial), self._kv.columns(prompt)
-        out = ttnn.transformer.scaled_dot_product_attention(
-            self._norm_q(q),
-            self._norm_k(k),
-            self._heads(v),
-            is_causal=False,
-            program_config=program_config(ctx, q.shape[2], reserve_row=False, keys=k.shape[2]),
-            compute_kernel_config=ctx.sdpa_config,
-        )
+        q = self._norm_q(q)
+        out = self._attend(q, self._norm_k(k), self._heads(v))
+        if self._image_kv is not None and image is not None:
+            k, v = self._image_kv.columns(image)
+            out = ttnn.add(out, self._attend(q, self._norm_image_k(k), self._heads(v)))
         return self._out(out)
+
+    def _attend(self, q: ttnn.Tensor, k: ttnn.Tensor, v: ttnn.Tensor) -> ttnn.Tensor:
+        """Each (B, local heads, rows, E)."""
+        return ttnn.transformer.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=False,
+            program_config=program_config(self._ctx, q.shape[2], reserve_row=False, keys=k.shape[2]),
+            compute_kernel_config=self._ctx.sdpa_config,
+        )

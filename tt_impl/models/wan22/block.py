@@ -1,7 +1,7 @@
 """One block of Wan; counterpart of ``refsim.models.wan22.block``.
 
     spatial --LN, mod--all_gather--> self-attention --reduce_scatter--gate--+
-            --LN affine--all_gather--> cross-attention (no gate) -----------+
+            --LN affine--all_gather--> cross-attention (no gate) -----------+     over the prompt, and an image
             --LN, mod--all_gather--> FF --reduce_scatter--gate--------------+-->
 
 A norm and its modulation are one pair of ops, gathers are part of the matmul behind them where that can be had.
@@ -57,19 +57,27 @@ class WanBlock:
         self._ffn = ParallelFeedForward(weights, ctx, f"{prefix}.ffn", features=d, hidden=config.ffn_dim)
 
     def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time: ttnn.Tensor, *, rotary: PairTables, logical_n: int
+        self,
+        spatial: ttnn.Tensor,
+        prompt: ttnn.Tensor,
+        time: ttnn.Tensor,
+        *,
+        rotary: PairTables,
+        logical_n: int,
+        image: ttnn.Tensor | None = None,
     ) -> ttnn.Tensor:
         """Run the block on (B, 1, local N, local D).
 
         Args:
             prompt: (B, 1, L, D), gathered.
-            time: the time step's six chunks side by side, (B, 1, 1, 6 * local D).
+            time: the time step's six chunks side by side, (B, 1, 1 or local N, 6 * local D).
+            image: (B, 1, M, D), gathered.
         """
         shift, scale, gate, shift_ff, scale_ff, gate_ff = self._table(time)
         gate, gate_ff = (ttnn.typecast(x, self._ctx.dtype) for x in (gate, gate_ff))
         spatial = self._attn1(self._norm(spatial, scale, shift), rotary, logical_n, Residual(spatial, gate))
         normed = spatial if self._norm2 is None else self._norm(spatial, *self._norm2)
-        spatial = ttnn.add(spatial, self._attn2(normed, prompt))
+        spatial = ttnn.add(spatial, self._attn2(normed, prompt, image))
         return self._ffn.of_shards(self._norm(spatial, scale_ff, shift_ff), Residual(spatial, gate_ff))
 
 

@@ -1,4 +1,4 @@
-"""What goes into Wan's blocks: video patches, rotary tables, the time step's modulation and the embedded prompt;
+"""What goes into Wan's blocks: video patches, rotary tables, the time step's modulation, prompt and image embedded;
 counterpart of ``refsim.models.wan22.embeddings``.
 
 A patch has its channel innermost on the way in and on the way out, so that a denoising step can add the one to the
@@ -17,6 +17,7 @@ from refsim.models.wan22.config import WanConfig
 from tt_impl.layers.embeddings import timestep_embedding
 from tt_impl.layers.linear import ColParallelLinear, RowParallelLinear, pad_to
 from tt_impl.layers.modulation import Modulation
+from tt_impl.layers.norm import DistributedLayerNorm, LayerNorm
 from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles, token_positions
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
@@ -103,10 +104,17 @@ class ConditionEmbedder:
             in_padded=padded_features(d, ctx.tp),
         )
 
-    def time(self, timestep_B: torch.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
-        """Map (B,) in 0..1000 on the host to (temb (B, 1, 1, D), replicated; six chunks (B, 1, 1, 6 * local D))."""
-        sinusoid = timestep_embedding(timestep_B, self._freq_dim)[:, None, None]
-        x = self._time_1(self._ctx.put(sinusoid, dtype=ttnn.float32))
+    def time(self, timestep: torch.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
+        """Map (B,) in 0..1000 on the host to (temb (B, 1, 1, D), replicated; six chunks (B, 1, 1, 6 * local D)).
+
+        (B, N), a time step for every token, gives the same with local N rows.
+        """
+        sinusoid = timestep_embedding(timestep.flatten(), self._freq_dim).unflatten(0, timestep.shape)
+        if timestep.ndim == 2:
+            put = put_tokens(self._ctx, sinusoid, dtype=ttnn.float32)
+        else:
+            put = self._ctx.put(sinusoid[:, None, None], dtype=ttnn.float32)
+        x = self._time_1(put)
         temb = ttnn.typecast(self._time_2(ttnn.silu(x)), self._ctx.dtype)
         return temb, self._time_proj.joined(ttnn.silu(temb))
 
@@ -114,6 +122,38 @@ class ConditionEmbedder:
         """Map (B, 1, L, text_dim) on every device to (B, 1, L, D), gathered, for all blocks."""
         hidden = ttnn.gelu(self._text_1(prompt_BLT), variant=ttnn.GeluVariant.Tanh)
         return gather_features(self._ctx, self._text_2(hidden))
+
+
+class ImageEmbedder:
+    """``image_embedder`` of Wan2.1's image-to-video model: features of an image, normed, two linears, normed again."""
+
+    EPS = 1e-5
+
+    def __init__(self, weights: Weights, ctx: Context, config: WanConfig, image_dim: int) -> None:
+        self._ctx, d, name = ctx, config.features, "condition_embedder.image_embedder"
+        self._norm1 = LayerNorm(ctx, features=image_dim, eps=self.EPS, affine=(weights, f"{name}.norm1"))
+        self._in = ColParallelLinear(
+            weights,
+            ctx,
+            f"{name}.ff.net.0.proj",
+            in_features=image_dim,
+            out_features=image_dim,
+            gathered_input=False,
+        )
+        self._out = RowParallelLinear(
+            weights,
+            ctx,
+            f"{name}.ff.net.2",
+            in_features=image_dim,
+            out_features=d,
+            in_padded=padded_features(image_dim, ctx.tp),
+        )
+        self._norm2 = DistributedLayerNorm(ctx, features=d, eps=self.EPS, affine=(weights, f"{name}.norm2"))
+
+    def __call__(self, image_BMI: ttnn.Tensor) -> ttnn.Tensor:
+        """Map (B, 1, M, image_dim) on every device to (B, 1, M, D), gathered, for all blocks."""
+        hidden = self._out(ttnn.gelu(self._in(self._norm1(image_BMI))))
+        return gather_features(self._ctx, self._norm2(hidden))
 
 
 class _ExactLinear:

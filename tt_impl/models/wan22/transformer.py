@@ -1,7 +1,8 @@
 """One Wan2.2 expert of one cfg group; counterpart of ``refsim.models.wan22.transformer``.
 
 latent --patches--> tokens of this device -----------+--> blocks --> norm, proj --> patches
-prompt --two linears--> whole on every device -------'
+prompt --two linears--> whole on every device -------+
+image (2.1) ------------- the same ------------------'
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tt_impl.layers.linear import Linear
 from tt_impl.layers.norm import LayerNorm
 from tt_impl.layers.rope import PairTables
 from tt_impl.models.wan22.block import WanBlock
-from tt_impl.models.wan22.embeddings import ConditionEmbedder, Grid, VideoPatches, rotary_tables
+from tt_impl.models.wan22.embeddings import ConditionEmbedder, Grid, ImageEmbedder, VideoPatches, rotary_tables
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.tensor import gather_features
 
@@ -36,6 +37,9 @@ class WanTransformer:
         d = config.features
         self._patches = VideoPatches(weights, ctx, config)
         self._condition = ConditionEmbedder(weights, ctx, config)
+        self._image = None
+        if config.image_dim is not None:
+            self._image = ImageEmbedder(weights, ctx, config, config.image_dim)
         self._blocks = [WanBlock(weights, ctx, config, i) for i in range(config.num_layers)]
         self._norm_out = LayerNorm(ctx, features=d, eps=config.eps)
         shift_12D, scale_12D = weights.to(torch.float32).take("scale_shift_table", (1, 2, d))[:, None].chunk(2, 2)
@@ -46,32 +50,48 @@ class WanTransformer:
         weights.finish(CLASS_NAME)
 
     def __call__(
-        self, *, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, timestep: torch.Tensor
+        self,
+        *,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        timestep: torch.Tensor,
+        encoder_hidden_states_image: torch.Tensor | None = None,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, pt * ph * pw * C), cut over sp, on the device."""
-        prompt = self.embed_prompt(self._ctx.put(encoder_hidden_states[:, None]))
+        prompt, image = self.embed_prompt(self._ctx.put(encoder_hidden_states[:, None])), None
+        if self._image is not None and encoder_hidden_states_image is not None:
+            image = self._image(self._ctx.put(encoder_hidden_states_image[:, None]))
         grid = self._patches.grid(hidden_states.shape[2:])
-        return self.forward(self._patches.put(hidden_states), prompt, timestep, grid=grid)
+        return self.forward(self._patches.put(hidden_states), prompt, timestep, grid=grid, image=image)
 
     def embed_prompt(self, prompt: ttnn.Tensor) -> ttnn.Tensor:
         """Map (B, 1, L, text_dim) on every device to (B, 1, L, D), the same for all time steps."""
         return self._condition.text(prompt)
 
-    def forward(self, patches: ttnn.Tensor, prompt: ttnn.Tensor, timestep: torch.Tensor, *, grid: Grid) -> ttnn.Tensor:
+    def forward(
+        self,
+        patches: ttnn.Tensor,
+        prompt: ttnn.Tensor,
+        timestep: torch.Tensor,
+        *,
+        grid: Grid,
+        image: ttnn.Tensor | None = None,
+    ) -> ttnn.Tensor:
         """One prediction without a round trip over the host, of the shape and order of ``patches``.
 
         Args:
             patches: (B, 1, local N, pt * ph * pw * C), see :meth:`VideoPatches.put`.
             prompt: from :meth:`embed_prompt`.
-            timestep: (B,) in 0..1000 on the host.
+            timestep: (B,), or (B, N) of every token, in 0..1000 on the host.
             grid: (frames, rows, columns) of the patches.
+            image: (B, 1, M, D), gathered.
         """
         if grid not in self._rotary:
             self._rotary[grid] = rotary_tables(self._ctx, self._config, grid)
         temb, time = self._condition.time(timestep)
         spatial = self._patches(patches)
         for block in self._blocks:
-            spatial = block(spatial, prompt, time, rotary=self._rotary[grid], logical_n=math.prod(grid))
+            spatial = block(spatial, prompt, time, rotary=self._rotary[grid], logical_n=math.prod(grid), image=image)
         return self._project_out(spatial, temb)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
