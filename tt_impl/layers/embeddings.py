@@ -14,11 +14,11 @@ from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
 
 
-def timestep_embedding(timestep_B: torch.Tensor, features: int) -> torch.Tensor:
-    """(B,) in 0..1000 -> (B, features) in fp32 on the host: [cos, sin] of t * 10000^(-k / half)."""
+def timestep_embedding(timestep: torch.Tensor, features: int) -> torch.Tensor:
+    """(B,) or (B, N) in 0..1000 -> (..., features) in fp32 on the host: [cos, sin] of t * 10000^(-k / half)."""
     half = features // 2
     frequencies = torch.exp(torch.arange(half) * (-math.log(10000) / half))
-    angles = timestep_B.float()[:, None] * frequencies
+    angles = timestep.float()[..., None] * frequencies
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 

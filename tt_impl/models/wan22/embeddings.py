@@ -109,7 +109,7 @@ class ConditionEmbedder:
 
         (B, N), a time step for every token, gives the same with local N rows.
         """
-        sinusoid = timestep_embedding(timestep.flatten(), self._freq_dim).unflatten(0, timestep.shape)
+        sinusoid = timestep_embedding(timestep, self._freq_dim)
         if timestep.ndim == 2:
             put = put_tokens(self._ctx, sinusoid, dtype=ttnn.float32)
         else:
