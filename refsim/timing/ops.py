@@ -124,10 +124,11 @@ def sdpa(
         k_chunks = turns * all_k
     math_cycles = (tiles(e) + tiles(v)) * CYCLES_PER_TILE[config.fidelity]
     compute = k_chunks * tiles(q_chunk) * tiles(k_chunk) * (math_cycles + params.softmax_cycles) / chip.clock_ghz
-    keys = batch * heads * n * (e + v) * BYTES[config.dtype]
-    dram = (batch * heads * m * (e + v) * BYTES["bf16"] + keys * k_chunks / all_k) / chip.dram_gbps
-    share = 0.5 if config.causal else 1.0
-    ideal = share * 2 * batch * heads * m * n * (e + v) / chip.peak_tflops(config.fidelity) / 1000
+    keys = min(k_chunks * k_chunk, turns * n) * batch * heads * (e + v) * BYTES[config.dtype]
+    dram = (batch * heads * m * (e + v) * BYTES["bf16"] + keys) / chip.dram_gbps
+    first = min(m, n)  # queries that do not see all keys
+    pairs = first * (first + 1) / 2 + (m - first) * n if config.causal else m * n
+    ideal = 2 * batch * heads * pairs * (e + v) / chip.peak_tflops(config.fidelity) / 1000
     return bounded(chip, params.launch_ns, ideal, compute=compute, noc=0.0, dram=dram)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from refsim.mesh import Topology
@@ -41,18 +41,21 @@ def test_an_all_reduce_ideally_is_a_scatter_and_a_gather(topology):
 
 
 @FEW
+@example("blackhole", True, 1, 1, 441, 64, 72)  # keys of a second chunk are not read by a query that sees the first
+@example("wormhole_b0", True, 16, 1, 8192, 128, 1)  # one query of many keys sees one of them
 @given(
-    ARCHES, st.integers(1, 40), st.integers(1, 8192), st.integers(1, 8192), st.sampled_from([64, 128, 576]),
-    st.integers(1, 4096),
+    ARCHES, st.booleans(), st.integers(1, 40), st.integers(1, 8192), st.integers(1, 8192),
+    st.sampled_from([64, 128, 576]), st.integers(1, 4096),
 )  # fmt: skip
-def test_attention_grows_with_keys_heads_and_width(arch, heads, rows, keys, width, more):
-    chip, params = get_chip(arch), get_params(arch)
+def test_attention_grows_with_rows_keys_heads_and_width(arch, causal, heads, rows, keys, width, more):
+    chip, params, config = get_chip(arch), get_params(arch), ops.SDPAConfig(causal=causal)
 
-    def ns(heads: int = heads, keys: int = keys, width: int = width) -> float:
-        return ops.sdpa(chip, params, 1, heads, rows, keys, width).ns
+    def ns(heads: int = heads, rows: int = rows, keys: int = keys, width: int = width) -> float:
+        return ops.sdpa(chip, params, 1, heads, rows, keys, width, config).ns
 
-    whole = ops.sdpa(chip, params, 1, heads, rows, keys, width)
+    whole = ops.sdpa(chip, params, 1, heads, rows, keys, width, config)
     assert whole.ns >= whole.ideal_ns
     assert ns(keys=keys + more) >= whole.ns * (1 - 1e-9)
+    assert ns(rows=rows + more) >= whole.ns * (1 - 1e-9)
     assert ns(heads=heads + 1) >= whole.ns * (1 - 1e-9)
     assert ns(width=width + 32) > whole.ns * (1 - 1e-9)
