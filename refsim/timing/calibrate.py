@@ -32,7 +32,7 @@ MOVES = 0.02
 """An operation says something of a parameter if half or twice the value moves its price by this share at least."""
 LEAST = 3
 """Operations that must say something of a parameter."""
-BOUNDS = calibration.BOUNDS | {"dram_share": (0.05, 1.0), "softmax_cycles": (1.0, 2000.0), "gap_ns": (0.0, 1e6)}
+BOUNDS = calibration.BOUNDS | {"dram_share": (0.05, 1.0), "gap_ns": (0.0, 1e6)}
 
 
 @dataclass

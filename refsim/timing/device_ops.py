@@ -20,6 +20,7 @@ from refsim.timing.fitted import get_params
 from refsim.timing.matmul import MatmulConfig, matmul
 from refsim.timing.measured import Sample
 from refsim.timing.op_names import OpName, op_name, plain
+from refsim.timing.sdpa import SDPAConfig, sdpa
 from refsim.timing.tensors import Tensor_
 
 
@@ -147,28 +148,27 @@ def _attention(chip: Chip, params: ops.Params, op: DeviceOp, known: OpName) -> P
     cores = min(op.cores or chip.num_cores, int(grid[1]) * int(grid[2])) if grid else op.cores or None
     causal = op.causal or "is_causal': 'true" in op.attributes
     k, v = op.inputs[1:3]
-    config = ops.SDPAConfig(
-        op.fidelity or "HiFi2", cores, int(chunks[1]), int(chunks[2]), causal, v.shape[3], k.dtype
-    )  # fmt: skip
+    config = SDPAConfig(op.fidelity or "HiFi2", cores, int(chunks[1]), int(chunks[2]), causal, v.shape[3], k.dtype)
     joint = op.inputs[3].shape[2] if "Joint" in known.code and len(op.inputs) > 3 else 0
     if known.code != "RingJointSDPA":
-        cost = ops.sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)
+        cost = sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)
         return Priced(cost.ns, "sdpa", cost.bound, known.compared)
     if not op.wires.size:
         raise Unpriced("ring attention of nobody knows how many devices")
-    whole = ops.sdpa(chip, params, batch, heads, rows + joint, keys, width, replace(config, causal=False))
-    last = ops.sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, replace(config, causal=False))
-    own = ops.sdpa(chip, params, batch, heads, rows + joint, keys, width, config)
-    steps = [[own, *[whole] * (op.wires.size - 2), last][: op.wires.size]]
+    # Cores hand the keys on in step: on the diagonal they skip chunks, but wait for the one that has the last rows.
+    config = replace(config, causal=False)
+    whole = sdpa(chip, params, batch, heads, rows + joint, keys, width, config)
+    last = sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)
+    steps = [[*[whole] * (op.wires.size - 1), last]]
     if causal and "is_balanced': 'true" in op.attributes:  # each device has an early and a late part of the rows
         half = replace(whole, ns=(whole.ns - params.launch_ns) / 2 + params.launch_ns)
-        steps = [[own, *[half] * (op.wires.size - 1)]]
+        steps = [[whole, *[half] * (op.wires.size - 1)]]
     elif causal:  # a device takes its own shard and those before it; the mean of all devices
-        steps = [[own, *[whole] * before] for before in range(op.wires.size)]
+        steps = [[whole] * (before + 1) for before in range(op.wires.size)]
     arrivals = (0.0, *_fabric(chip, op).arrivals(sum(t.nbytes for t in op.inputs[1:3])))
     ends = [_ring_ns(device, arrivals, params.launch_ns) for device in steps]
     late = any(there > sum(c.ns for c in steps[-1][:i]) for i, there in enumerate(arrivals))
-    return Priced(sum(ends) / len(ends), "sdpa", "fabric" if late else own.bound, known.compared)
+    return Priced(sum(ends) / len(ends), "sdpa", "fabric" if late else whole.bound, known.compared)
 
 
 def _ring_ns(steps: list[ops.Cost], arrivals: tuple[float, ...], launch_ns: float) -> float:

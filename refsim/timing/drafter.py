@@ -36,6 +36,7 @@ from refsim.timing.fitted import get_params
 from refsim.timing.matmul import matmul
 from refsim.timing.ops import Cost, bounded, tiles
 from refsim.timing.recorder import Op, ReadingDevice, Recorder
+from refsim.timing.sdpa import SDPAConfig, sdpa
 from refsim.timing.stages import EAGER_GAP_NS
 
 PAGE = TILE * TILE * 2
@@ -188,7 +189,7 @@ def _attention(op: Op, context: int, cached: bool) -> list[Kernel]:
     rest = rows * heads * e * BYTES["bf16"]
     found = [Kernel("reshape", "ttnn", _copy(rest), 0.0, 2 * rest, 2 * rest)] * 4
     found += [Kernel("cache concat", "ttnn", _copy(kv / 2), 0.0, kv, kv)] * (4 if cached else 2)
-    cost = ops.sdpa(CHIP, PARAMS, b, heads, rows, keys, e, ops.SDPAConfig(cores=heads, q_chunk=TILE))
+    cost = sdpa(CHIP, PARAMS, b, heads, rows, keys, e, SDPAConfig(cores=heads, q_chunk=TILE))
     every = kv * heads / DFlashConfig().num_key_value_heads
     return [*found, Kernel("sdpa", "ttnn", cost, 4.0 * b * heads * rows * keys * e, kv, every)]
 

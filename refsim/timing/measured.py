@@ -15,13 +15,15 @@ from refsim.timing.chips import BYTES, CYCLES_PER_TILE, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import MatmulConfig, MulticastConfig, batched_matmul, matmul, multicast_matmul
 from refsim.timing.op_names import op_name
+from refsim.timing.sdpa import SDPAConfig, sdpa
 from refsim.timing.tensors import Tensor_
 
 CALIBRATION = [
     "wh_clip_encoder_2.csv",
     "bh_64_clip_encoder_1.csv",
     "GEMM_FLOPS.md: N150 and P150, default, BFLOAT16 and BFLOAT8_B",
-    "MiniMax-H3 on Galaxies: linears, gathers and scatters",
+    "MiniMax-H3 on Galaxies: linears, gathers and scatters, ring attention",
+    "Wan2.2-TI2V-5B on a Blackhole Galaxy: ring attention by chunk sizes",
     "Flux.1 on a QuietBox and a Galaxy: seconds at 4 and 28 steps (the host's seconds alone)",
 ]
 VALIDATION = ["matmul_wh_galaxy_best.csv", "bh_p100_dlv3.csv"]
@@ -144,6 +146,13 @@ def _published() -> list[Sample]:
             found.append(_linear(
                 "MiniMax-H3", arch, _USE_CASES[op], float(us), mkn=(int(m), int(k), int(n)), grid=_pair(grid, "x"),
                 block=_pair(block, ","), sub=_pair(sub, ","), ring=8 if op == "sdpa" else 4, links=int(links),
+            ))  # fmt: skip
+    for (rows, heads, width, ring, links, cores), table in published.RING_SDPA.items():
+        for line in table.split("|"):
+            q, k, us = line.split()
+            found.append(_linear(
+                "Wan2.2-TI2V-5B", "blackhole", "sdpa", float(us), mkn=(rows, heads, width), grid=(cores, 1),
+                block=(0, int(q), int(k)), ring=ring, links=links,
             ))  # fmt: skip
     return found
 
@@ -294,7 +303,7 @@ def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
     m, k, n = s.mkn
     fabric = Fabric(get_chip(chip.arch, galaxy=True), s.ring, s.links, Topology.RING)
     if s.kind == "sdpa":  # the gather hides under it at these sizes
-        step = ops.sdpa(chip, params, 1, k, m, m, n, ops.SDPAConfig("HiFi2", s.cores, *s.block[1:]))
+        step = sdpa(chip, params, 1, k, m, m, n, SDPAConfig("HiFi2", s.cores, *s.block[1:]))
         return replace(step, ns=s.ring * (step.ns - params.launch_ns) + params.launch_ns)
     if s.kind == "collective":
         gathers = s.attributes == "all_gather"

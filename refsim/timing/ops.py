@@ -1,7 +1,7 @@
 """Price one operation on one device: the larger of what its cores compute and what its memory and NoC move.
 
     matmul   see ``matmul.py``
-    sdpa     two matmuls per (query, key) tile pair and the softmax of that tile between them; the K/V read hides
+    sdpa     see ``sdpa.py``
     tiles    elementwise, norms, layout: every core takes its tiles in turn (read, compute, write), or DRAM is the bound
 
 ``Params`` is all that is fitted; every other number is in ``chips.py``.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
+from refsim.timing.chips import BYTES, TILE, Chip
 
 UNTILIZE_CYCLES = {"wormhole_b0": 57.0, "blackhole": 82.0}
 """A tile to rows: the packer's, tt-llk issue 131."""
@@ -32,6 +32,8 @@ class Params:
         tile_ns: one tile read from DRAM, computed and written, in turn, on one core.
         dram_share: of the DRAM bandwidth that an op gets which reads and writes in turn.
         softmax_cycles: cycles per 32x32 score tile that the matrix engine waits for in SDPA.
+        chunk_cycles: in SDPA, of a chunk of keys that meets a chunk of queries, beyond its tiles: the keys are handed on
+            to the next core, running maximum, sum and output are rescaled.
         gap_ns: from one program's end to the next one's start under trace.
     """
 
@@ -44,6 +46,7 @@ class Params:
     tile_ns: float
     dram_share: float
     softmax_cycles: float
+    chunk_cycles: float
     gap_ns: float
 
 
@@ -79,57 +82,6 @@ def bounded(chip: Chip, launch: float, ideal: float, **terms: float) -> Cost:
     else:
         bound_name = bound
     return Cost(launch + terms[bound], bound_name, terms["compute"], terms["dram"], ideal)
-
-
-@dataclass(frozen=True)
-class SDPAConfig:
-    """How attention is carried out.
-
-    Attributes:
-        fidelity: of the arithmetic.
-        cores: all if not given.
-        q_chunk, k_chunk: rows of queries and of keys per chunk.
-        causal: a query sees the keys up to its own row; chunks of keys behind it are left out.
-        value_width: of a value; that of a key if not given (they differ in latent attention).
-        dtype: of keys and values.
-    """
-
-    fidelity: str = "HiFi2"
-    cores: int | None = None
-    q_chunk: int = 256
-    k_chunk: int = 512
-    causal: bool = False
-    value_width: int | None = None
-    dtype: str = "bf16"
-
-
-def sdpa(
-    chip: Chip, params: Params, batch: int, heads: int, m: int, n: int, e: int, config: SDPAConfig = SDPAConfig()
-) -> Cost:
-    """Return the cost of attention of m queries to n keys, ``heads`` of width ``e``: whole query chunks, dealt out to
-    the cores.
-
-    Cores on one head hand its keys and values on, so that they are read once per turn: without that, 128 queries per
-    core on Blackhole would be DRAM-bound far below the 68 % that is measured.
-    """
-    cores, v = config.cores or chip.num_cores, config.value_width or e
-    q_chunk, k_chunk = min(config.q_chunk, TILE * tiles(m)), min(config.k_chunk, TILE * tiles(n))
-    chunks = batch * heads * -(-m // q_chunk)
-    turns = -(-chunks // cores)
-    all_k = -(-n // k_chunk)
-    if config.causal:  # early and late chunks of queries are paired on the cores; a core has no less than the last one
-        seen = [min(-(-(i + 1) * q_chunk // k_chunk), all_k) for i in range(-(-m // q_chunk))]
-        k_chunks = max(turns * sum(seen) / len(seen), seen[-1])
-    else:
-        k_chunks = turns * all_k
-    math_cycles = (tiles(e) + tiles(v)) * CYCLES_PER_TILE[config.fidelity]
-    compute = k_chunks * tiles(q_chunk) * tiles(k_chunk) * (math_cycles + params.softmax_cycles) / chip.clock_ghz
-    keys = min(k_chunks * k_chunk, turns * n) * batch * heads * (e + v) * BYTES[config.dtype]
-    dram = (batch * heads * m * (e + v) * BYTES["bf16"] + keys) / chip.dram_gbps
-    first = min(m, n)  # queries that do not see all keys
-    pairs = first * (first + 1) / 2 + (m - first) * n if config.causal else m * n
-    ideal = 2 * batch * heads * pairs * (e + v) / chip.peak_tflops(config.fidelity) / 1000
-    return bounded(chip, params.launch_ns, ideal, compute=compute, noc=0.0, dram=dram)
 
 
 def by_tiles(

@@ -101,11 +101,22 @@ PASSES = {
 }  # fmt: skip
 
 RING_SDPA = {
-    (2336, 6, 128, 8, 2, 110): """128 512 1480.0|160 512 1068.4|192 512 1183.6|224 512 1260.9|256 512 1433.0""",
+    (2336, 6, 128, 8, 2, 110): """128 512 1480.0|160 512 1068.4|192 512 1183.6|224 512 1260.9|256 512 1433.0
+                                  |160 256 1175|160 128 1579|128 128 1954""",
 }
-"""Ring joint attention of Wan2.2-TI2V-5B on a Blackhole Galaxy (Wan2_2_TI2V_nadim_opt.md@01002d7a, 3.2), of which
-nothing is fitted: (rows a device, heads, width, ring, links, cores) -> q chunk, k chunk, microseconds. Chunks of 512
-keys, which tt_dit runs; with shorter ones, which the model takes for as fast, 1069 us become 1175 (256) and 1579 (128).
+"""Ring joint attention of Wan2.2-TI2V-5B on a Blackhole Galaxy (Wan2_2_TI2V_nadim_opt.md@01002d7a, 3.2):
+(rows a device, heads, width, ring, links, cores) -> q chunk, k chunk, microseconds.
+"""
+SDPA_GATES = {
+    ("Wan2.2", 9472, 10, 128, 128, 8, 110, "bf16"): "288 512 70.7",
+    ("Wan2.2", 8544, 10, 128, 128, 4, 100, "bf16"): "288 512 68.9",
+    ("MLA", 3200, 32, 576, 128, 8, 110, "bfp8"): "160 320 66.3",
+    ("MLA", 3200, 29, 576, 128, 4, 100, "bfp8"): "160 320 63.2",
+}
+"""Ring joint attention as tt-metal's performance gates expect it on Blackhole (tests/nightly/blackhole/sdpa/
+test_ring_joint_sdpa.py@622c6fb9), of which nothing is fitted: (model, rows a device, heads, width, width of a value,
+ring, cores, dtype of keys and values) -> q chunk, k chunk, math utilisation in percent at HiFi2. MLA is causal and
+balanced, has one head of keys, and half of its products count.
 """
 
 

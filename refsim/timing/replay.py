@@ -24,6 +24,7 @@ from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import MatmulConfig, matmul, sliced_conv2d
 from refsim.timing.ops import Cost, Params
 from refsim.timing.reading import Op
+from refsim.timing.sdpa import SDPAConfig, sdpa
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
         q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
-        return cost.sdpa(m.chip, m.params, b, h, rows, keys, e, cost.SDPAConfig("HiFi2", cores, q, k))
+        return sdpa(m.chip, m.params, b, h, rows, keys, e, SDPAConfig("HiFi2", cores, q, k))
     elements = math.prod(op.output)
     read = [p for s in op.inputs if (p := math.prod(s)) > elements // 64] if op.kind != "layout" else [elements]
     if op.name == "create_heads":

@@ -15,7 +15,7 @@ from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.registry import figures, published
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
-from refsim.timing import ops, plots, ranking, replay
+from refsim.timing import plots, ranking, replay
 from refsim.timing import plan as plans
 from refsim.timing.chips import get_chip
 from refsim.timing.critical import critical_path
@@ -25,6 +25,7 @@ from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
 from refsim.timing.program import programs
 from refsim.timing.reading import read_published
+from refsim.timing.sdpa import SDPAConfig, sdpa
 
 Progress = Callable[[str], None]
 
@@ -287,12 +288,12 @@ def hiding(arch: str, size: int, rows: int, heads: int, width: int, chunks: tupl
     )
     arrivals = (0.0, *fabric.arrivals(2 * heads * rows * width * 2))
     cores = chip.num_cores - min(chip.cores)
-    step = ops.sdpa(chip, params, 1, heads, rows, rows, width, ops.SDPAConfig("HiFi2", cores, *chunks)).ns
+    step = sdpa(chip, params, 1, heads, rows, rows, width, SDPAConfig("HiFi2", cores, *chunks)).ns
     now = 0.0
     for there in arrivals:
         now = max(now, there) + step
-    gather, sdpa = arrivals[-1], step * size
-    return tuple(t / 1e6 for t in (gather, sdpa, gather + sdpa, max(gather, sdpa), now))
+    gather, computed = arrivals[-1], step * size
+    return tuple(t / 1e6 for t in (gather, computed, gather + computed, max(gather, computed), now))
 
 
 def _sweeps(out: Path) -> None:

@@ -57,8 +57,8 @@ def test_a_large_matmul_is_bound_by_compute_and_one_row_by_what_its_readers_draw
 def test_sdpa_reaches_the_utilisation_it_was_calibrated_on(arch, cores):
     chip, params = get_chip(arch), fitted.get_params(arch)
     heads = {63: 7, 110: 10}[cores]
-    cost = ops.sdpa(
-        chip, params, 1, heads, 256 * cores // heads, 16384, 128, ops.SDPAConfig(cores=cores)
+    cost = sdpa(
+        chip, params, 1, heads, 256 * cores // heads, 16384, 128, SDPAConfig(cores=cores)
     )  # no core is idle
     busy = 4 * cores * 256 * 16384 * 128 / (cost.ns * 1000 * chip.peak_tflops("HiFi2", cores))
     assert busy == pytest.approx(calibration.SDPA_UTILISATION[arch], rel=0.03)

@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from refsim.mesh import Topology
-from refsim.timing import ops
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric
 from refsim.timing.fitted import get_params
+from refsim.timing.sdpa import SDPAConfig, sdpa
 
 ARCHES = st.sampled_from(["wormhole_b0", "blackhole"])
 COLLECTIVES = st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"])
@@ -48,12 +48,12 @@ def test_an_all_reduce_ideally_is_a_scatter_and_a_gather(topology):
     st.sampled_from([64, 128, 576]), st.integers(1, 4096),
 )  # fmt: skip
 def test_attention_grows_with_rows_keys_heads_and_width(arch, causal, heads, rows, keys, width, more):
-    chip, params, config = get_chip(arch), get_params(arch), ops.SDPAConfig(causal=causal)
+    chip, params, config = get_chip(arch), get_params(arch), SDPAConfig(causal=causal)
 
     def ns(heads: int = heads, rows: int = rows, keys: int = keys, width: int = width) -> float:
-        return ops.sdpa(chip, params, 1, heads, rows, keys, width, config).ns
+        return sdpa(chip, params, 1, heads, rows, keys, width, config).ns
 
-    whole = ops.sdpa(chip, params, 1, heads, rows, keys, width, config)
+    whole = sdpa(chip, params, 1, heads, rows, keys, width, config)
     assert whole.ns >= whole.ideal_ns
     assert ns(keys=keys + more) >= whole.ns * (1 - 1e-9)
     assert ns(rows=rows + more) >= whole.ns * (1 - 1e-9)
