@@ -193,7 +193,8 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
         drain = 0.0 if in_l1[2] else out / (chip.dram_gbps * ALONE_SHARE)
     elif not in_l1[2]:
         dram += out / chip.dram_gbps
-    compute, noc = compute + noc / blocks, noc + compute / blocks  # the first read, the last block's computation
+    first, last = max(noc, dram) / blocks, compute / blocks  # nothing is computed before it is read, nor read after it
+    compute, noc, dram = compute + first, noc + last, dram + last
     return bounded(chip, params.launch_ns + drain, ideal, compute=compute, noc=noc, dram=dram)
 
 
