@@ -2,9 +2,10 @@
 
 Calibration data: the two CLIP text encoder traces, ttnn's default matmuls of tech_reports/GEMM_FLOPS as kernel time
 (from the table's device utilisation), and the linears of ``published.py``. Taken, not fitted: Wormhole's unpacker (46
-cycles a tile, 24 a step: minimax_h3_wormhole/ff1.md) and the DRAM share of ``published.PASSES``. SDPA's two are fitted
-after the others, on published ring attention of 128-wide heads (MiniMax-H3, Wan2.2-TI2V-5B). ``host_seconds`` is what Flux.1's published seconds leave at no steps beyond its encoders and decoder here, the
-mean of two meshes; no end-to-end figure of a model that is judged here is used.
+cycles a tile, 24 a step: minimax_h3_wormhole/ff1.md) and the DRAM share of ``published.PASSES``. SDPA's two parameters
+are fitted after the others, on published ring attention of 128-wide heads (MiniMax-H3, Wan2.2-TI2V-5B).
+``host_seconds`` is what Flux.1's published seconds leave at no steps beyond its encoders and decoder here, the mean of
+two meshes; no end-to-end figure of a model that is judged here is used.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class Params:
         tile_ns: one tile read from DRAM, computed and written, in turn, on one core.
         dram_share: of the DRAM bandwidth that an op gets which reads and writes in turn.
         softmax_cycles: cycles per 32x32 score tile that the matrix engine waits for in SDPA.
-        chunk_cycles: in SDPA, of a chunk of keys that meets a chunk of queries, beyond its tiles: the keys are handed on
-            to the next core, running maximum, sum and output are rescaled.
+        chunk_cycles: in SDPA, of a chunk of keys that meets a chunk of queries, beyond its tiles: the keys are handed
+            on to the next core, running maximum, sum and output are rescaled.
         gap_ns: from one program's end to the next one's start under trace.
     """
 

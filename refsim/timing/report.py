@@ -15,8 +15,8 @@ from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.registry import figures, published
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
-from refsim.timing import plots, ranking, replay
 from refsim.timing import plan as plans
+from refsim.timing import plots, ranking, replay
 from refsim.timing.chips import get_chip
 from refsim.timing.critical import critical_path
 from refsim.timing.estimate import Estimate
