@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -14,6 +14,9 @@ from refsim.errors import UserError
 if TYPE_CHECKING:
     from refsim.timing.estimate import Estimate, Execution
     from refsim.timing.reading import Reading
+
+Weights = Literal["bf16", "bfp8", "bfp4"]
+Fidelity = Literal["LoFi", "HiFi2", "HiFi3", "HiFi4"]
 
 
 def time(
@@ -32,6 +35,8 @@ def time(
         str | None, typer.Option(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
     ] = None,
     links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
+    weights: Annotated[Weights, typer.Option(help="Dtype of the linears' weights; activations are bf16.")] = "bf16",
+    fidelity: Annotated[Fidelity, typer.Option(help="Of linears and attention on the matrix engines.")] = "HiFi2",
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
     ttnn_memory: Annotated[
         Path | None, typer.Option(help="What `refsim memory --json` printed, to stand beside the account.")
@@ -68,7 +73,9 @@ def time(
     wired = Topology.LINEAR if topology else None
     reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
     own = read_calibration(calibration) if calibration else None
-    execution = estimates.Execution(steps, fsdp, topology=wired, calibration=own)
+    execution = estimates.Execution(
+        steps, fsdp, topology=wired, calibration=own, weights=weights, fidelity=fidelity
+    )  # fmt: skip
     found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
     if not (force or found.memory.fits):
         _refuse(found, as_json)
@@ -125,7 +132,9 @@ def _critical(found: Estimate, reading: Reading, execution: Execution) -> dict[s
     from refsim.timing.program import programs
 
     arch, own = found.mesh.arch, execution.calibration
-    machine = replay.machine(found.mesh, own.of(arch) if own else get_params(arch), topology=execution.topology)
+    params = own.of(arch) if own else get_params(arch)
+    arithmetic = {"weights": execution.weights, "fidelity": execution.fidelity}
+    machine = replay.machine(found.mesh, params, topology=execution.topology, **arithmetic)
     path = critical_path(programs(reading.ops), reading.ops, machine)
     forwards = found.forwards * found.steps / 1e9
     return {
@@ -145,14 +154,17 @@ def _of_ranges(found: Estimate) -> str:
 
 def _print_time(found: Estimate, row: dict[str, Any]) -> None:
     m, t, path = row["memory_gb"], found.timeline, row["critical_path"]
+    weights = "" if row["weights"] == "bf16" else f", weights in {row['weights']}"
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
     typer.echo(
-        f"{found.model} {found.size} on {found.mesh}, {row['parallel']}: {found.seconds:.2f} s for {found.steps} steps "
-        f"({row['seconds_per_step'] * 1000:.1f} ms each), predicted; {found.range()} s with a chance of 80 %.\n"
+        f"{found.model} {found.size} on {found.mesh}, {row['parallel']}{weights}: {found.seconds:.2f} s "
+        f"for {found.steps} steps ({row['seconds_per_step'] * 1000:.1f} ms each), predicted; "
+        f"{found.range()} s with a chance of 80 %.\n"
         f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s).\n"
         f"{_of_ranges(found)}"
-        f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at HiFi2; bound by "
-        f"{found.bound}; communication exposed {row['exposed_communication']:.0%}, hidden {t.hidden_ns / t.ns:.0%}.\n"
+        f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row['fidelity']}; "
+        f"bound by {found.bound}; communication exposed {row['exposed_communication']:.0%}, "
+        f"hidden {t.hidden_ns / t.ns:.0%}.\n"
         f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "
         f"(dependencies alone {path['dependencies_alone_seconds']:.2f} s): "
         + ", ".join(f"{kind} {s / path['overlapped_seconds']:.0%}" for kind, s in path["by_kind"].items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
@@ -11,6 +11,7 @@ from refsim.models.registry import find
 from refsim.models.spec import Published
 from refsim.options import RunOptions
 from refsim.timing import ranges, replay, stages
+from refsim.timing.chips import BYTES
 from refsim.timing.fitted import Calibration, get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
@@ -28,6 +29,8 @@ class Execution:
         topology: Linear uses no wrap-around links where the mesh has some.
         calibration: another one than the stored one.
         chunks: rows of queries and of keys per chunk of attention; those of tt_dit's tables if not given.
+        weights: dtype of the linears' weights (bf16, bfp8, bfp4); activations are bf16.
+        fidelity: of the matrix engines in linears and attention (LoFi, HiFi2, HiFi3, HiFi4).
     """
 
     steps: int | None = None
@@ -36,6 +39,8 @@ class Execution:
     topology: Topology | None = None
     chunks: tuple[int, int] | None = None
     calibration: Calibration | None = None
+    weights: str = "bf16"
+    fidelity: str = "HiFi2"
 
 
 @dataclass
@@ -53,8 +58,12 @@ class Estimate:
     flops: float
     peak_tflops: float
     around: dict[str, float]
-    wired: Topology | None = None
-    calibration: str = ""
+    execution: Execution = Execution()
+
+    @property
+    def calibration(self) -> str:
+        """Return the version of a calibration that is not the stored one, or an empty text."""
+        return self.execution.calibration.version if self.execution.calibration else ""
 
     @property
     def total_seconds(self) -> float:
@@ -89,7 +98,7 @@ class Estimate:
     def topology(self) -> str:
         """Return the topology of each axis that has one, as it was run."""
         known = ((self.mesh.shape[axis], self.mesh.topology(axis)) for axis in (0, 1))
-        run = (t if t is None or size == 2 else self.wired or t for size, t in known)
+        run = (t if t is None or size == 2 else self.execution.topology or t for size, t in known)
         return " / ".join("none" if t is None else t.value for t in run)
 
     @property
@@ -117,6 +126,8 @@ class Estimate:
             "forwards_per_step": self.forwards,
             "topology": self.topology,
             "links": list(self.mesh.links),
+            "weights": self.execution.weights,
+            "fidelity": self.execution.fidelity,
             "calibration": self.calibration or ranges.calibration_version(),
             "units": {"seconds": "s", "by_kind": "s", "by_bound": "s", "memory_gb": "1e9 bytes per device"},
             "seconds": self.seconds,
@@ -181,8 +192,11 @@ def estimate(
     reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
     params = execution.calibration.of(mesh.arch) if execution.calibration else get_params(mesh.arch)
     machine = replay.machine(
-        mesh, params, fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks
+        mesh, params, fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks,
+        weights=execution.weights, fidelity=execution.fidelity,
     )  # fmt: skip
+    # The few weights that no linear has (norms, embeddings) are counted like the others.
+    reading = replace(reading, weights_bytes=round(reading.weights_bytes * BYTES[execution.weights] / BYTES["bf16"]))
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
     ops = programs(reading.ops)
     timeline = replay.replay(ops, machine)
@@ -194,7 +208,7 @@ def estimate(
         replay.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
     total = sum(replay.flops(op) for op in ops)
     steps = execution.steps or model.steps
-    peak = machine.chip.peak_tflops("HiFi2")
+    peak = machine.chip.peak_tflops(execution.fidelity)
     return Estimate(
         name,
         size,
@@ -207,6 +221,5 @@ def estimate(
         total,
         peak,
         stages.around(model, shape, machine),
-        execution.topology,
-        execution.calibration.version if execution.calibration else "",
+        execution,
     )

@@ -84,7 +84,10 @@ _CHUNKS = {  # (blackhole, head width) -> (q, k): tt_dit's chunk maps, sp2/tp2 a
 
 @dataclass(frozen=True)
 class Machine:
-    """A mesh with its chips and the fitted parameters; ``fuse`` overlaps matmuls and collectives on Rings."""
+    """A mesh with its chips and the fitted parameters; ``fuse`` overlaps matmuls and collectives on Rings.
+
+    ``weights``: dtype of linears' weights; ``fidelity``: of linears and attention.
+    """
 
     mesh: MeshSpec
     chip: Chip
@@ -92,6 +95,8 @@ class Machine:
     fuse: bool = True
     topology: Topology | None = None
     chunks: tuple[int, int] | None = None
+    weights: str = "bf16"
+    fidelity: str = "HiFi2"
 
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
@@ -122,11 +127,12 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
         return replace(c, ns=c.ns + (CONV_PROGRAMS * slices - 1) * m.params.gap_ns)
     if op.kind == "matmul":
         (x, w) = op.inputs[:2]
-        return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], MatmulConfig(grid=grid, block=BLOCK))
+        config = MatmulConfig(m.fidelity, ("bf16", m.weights, "bf16"), grid, BLOCK)
+        return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], config)
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
         q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
-        return sdpa(m.chip, m.params, b, h, rows, keys, e, SDPAConfig("HiFi2", cores, q, k))
+        return sdpa(m.chip, m.params, b, h, rows, keys, e, SDPAConfig(m.fidelity, cores, q, k))
     elements = math.prod(op.output)
     read = [p for s in op.inputs if (p := math.prod(s)) > elements // 64] if op.kind != "layout" else [elements]
     if op.name == "create_heads":

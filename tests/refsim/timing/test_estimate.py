@@ -54,6 +54,19 @@ def measured(*words: str) -> tuple[float, int]:
     return float(found[0]), int(found[1])
 
 
+def test_weights_in_block_floats_and_fidelity_change_memory_and_time(sd35):
+    small = estimate("sd35-large", "1024", "t3k", "cfg2_sp2_tp2", weights="bfp8")
+    assert small.memory.weights == pytest.approx(1088 / 2048 * sd35.memory.weights)
+    assert small.by_kind["matmul"] < sd35.by_kind["matmul"]
+    exact = estimate("sd35-large", "1024", "t3k", "cfg2_sp2_tp2", fidelity="HiFi4")
+    for kind in ("matmul", "sdpa"):
+        assert exact.by_kind[kind] > sd35.by_kind[kind]
+    assert exact.peak_tflops == sd35.peak_tflops / 2
+    assert exact.by_kind["norm"] == pytest.approx(sd35.by_kind["norm"])
+    said = [(found.row()["weights"], found.row()["fidelity"]) for found in (sd35, small, exact)]
+    assert said == [("bf16", "HiFi2"), ("bfp8", "HiFi2"), ("bf16", "HiFi4")]
+
+
 def test_flops_and_weights_are_those_counted_by_hand(sd35):
     """31.12 TFLOP of linears and attention per SD3.5-L forward at 1024; 16.1 GB of weights over tp2."""
     found = sd35
