@@ -23,6 +23,7 @@ from torch import Tensor
 from refsim.errors import UserError
 from refsim.finite import first_not_finite
 from refsim.folder import class_name_of, file_of, find_weights, read_config
+from refsim.lora import Change, merged, read_loras
 from refsim.schema import read_object
 from refsim.tensor_file import TensorFile
 
@@ -36,15 +37,18 @@ class Checkpoint:
     Args:
         variant: which of several sets of weights is meant, see :func:`refsim.folder.find_weights`.
         part: it is a part of a pipeline, whose parts need not all have the variant.
+        lora: files that change its weights, see :mod:`refsim.lora`.
 
     Raises:
         UserError: the folder or its config is missing or malformed; an index or a file of weights, on first use.
     """
 
-    def __init__(self, folder: str | Path, variant: str | None = None, *, part: bool = False) -> None:
+    def __init__(
+        self, folder: str | Path, variant: str | None = None, *, part: bool = False, lora: tuple[str, ...] = ()
+    ) -> None:
         self.folder = Path(folder)
         self.config: dict[str, Any] = read_config(self.folder)
-        self._variant, self._part = variant, part
+        self._variant, self._part, self._lora = variant, part, lora
         self._files: dict[str, TensorFile] = {}
 
     @property
@@ -65,6 +69,14 @@ class Checkpoint:
     def file(self, name: str) -> TensorFile:
         """Return the file that holds a tensor."""
         return self._files[self._where[name]]
+
+    @cached_property
+    def changes(self) -> dict[str, list[Change]]:
+        """Return what LoRA files change, by the name of the weight."""
+        if not self._lora:
+            return {}
+        shapes = {name: self.file(name).shape(name) for name in self.names}
+        return read_loras(self._lora, shapes, f"checkpoint '{self.folder}'")
 
     @cached_property
     def _where(self) -> dict[str, str]:
@@ -152,11 +164,13 @@ class Weights:
         self._taken.names.add(name)
         wanted = _wanted(shape, ranges)
         real = [(min(a, size), min(b, size)) for (a, b), size in zip(wanted, shape, strict=True)]
-        if real != wanted or dtype != _DTYPES.get(self._dtype):
+        changes = self.checkpoint.changes.get(name)
+        if real != wanted or dtype != _DTYPES.get(self._dtype) or changes:
             self._taken.copied_bytes += math.prod(b - a for a, b in wanted) * self._dtype.itemsize
         if self._meta:
             return torch.empty([b - a for a, b in wanted], dtype=self._dtype, device="meta")
-        tensor = file[name][tuple(slice(a, b) for a, b in real)].to(self._dtype)
+        tensor = file[name][tuple(slice(a, b) for a, b in real)]
+        tensor = (merged(tensor, changes, real) if changes else tensor).to(self._dtype)
         self._check_finite(name, tensor, [a for a, _ in real])
         missing = [(b - a) - (rb - ra) for (a, b), (ra, rb) in zip(wanted, real, strict=True)]
         if any(missing):

@@ -9,6 +9,7 @@ one may rely on it, and it survives a round trip through JSON, which is how it r
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from refsim.config import DiTParallelConfig, ParallelFactor, parse_parallel
@@ -71,6 +72,7 @@ class RunOptions:
         pad_heads: heads that do not split evenly are padded with zeros, or (False) refused.
         variant: which of several sets of weights a folder's are, as in diffusers: ``fp16`` reads
             ``diffusion_pytorch_model.fp16.safetensors``; None reads those without a variant.
+        lora: LoRA files that are merged into the weights, each ``FILE`` or ``FILE:SCALE`` (see ``refsim.lora``).
         vae_parallel: what tp cuts of an image's decoder, its columns (``spatial``) or its channels (``tensor``).
         backend: what computes: ``cpu`` (refsim's ranks), ``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``.
         timeout_s: the longest wait for a peer, and the longest time without any sign of life, in seconds.
@@ -99,6 +101,7 @@ class RunOptions:
     k_chunk_size: int | None = None
     pad_heads: bool = True
     variant: str | None = None
+    lora: tuple[str, ...] = ()
     vae_parallel: VAEParallel = "spatial"
     backend: Backend = "cpu"
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -132,6 +135,8 @@ class RunOptions:
                 raise UserError(f"{name} '{getattr(self, name)}' does not exist; choose one of {', '.join(allowed)}.")
         if not (self.variant is None or isinstance(self.variant, str)):
             raise UserError(f"variant is {self.variant!r}; it must be a text, such as fp16.")
+        if not (isinstance(self.lora, tuple) and all(isinstance(file, str) for file in self.lora)):
+            raise UserError(f"lora is {self.lora!r}; it must be a text FILE or FILE:SCALE, or several.")
         if self.dtype not in DTYPES:
             raise UserError(f"dtype '{self.dtype}' is not supported; choose fp32 or bf16.")
         if self.weights_dtype != "bf16" and self.backend == "cpu":
@@ -179,6 +184,9 @@ class RunOptions:
                 raise UserError(f"option '{name}' does not exist; a run takes {', '.join([*_FACTORS, *known])}.")
         if isinstance(parallel, str):
             parallel = parse_parallel(parallel, spec, **factors)
+        if isinstance(given.get("lora"), str | Path | list):
+            files = given["lora"] if isinstance(given["lora"], list) else [given["lora"]]
+            given["lora"] = tuple(str(file) for file in files)
         dtype = given.pop("dtype", None)
         if dtype is None:
             dtype = "fp32" if given.get("backend", "cpu") == "cpu" else "bf16"

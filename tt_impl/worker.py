@@ -48,7 +48,7 @@ def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
     job = Job.from_json(message["job"])
     options, arguments = job.options, dict(job.arguments)
     if "checkpoint" in arguments:
-        arguments["checkpoint"] = Checkpoint(arguments["checkpoint"], options.variant)
+        arguments["checkpoint"] = Checkpoint(arguments["checkpoint"], options.variant, lora=options.lora)
     if "inputs" in arguments:
         arguments["inputs"] = safetensors.torch.load_file(arguments["inputs"])
     with contextlib.ExitStack() as around:

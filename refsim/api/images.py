@@ -143,6 +143,8 @@ def generate_images(
     root = Path(folder)
     look_at_pipeline(root, read_index(root), asked_variant(options, given))
     options = as_options(options, given)
+    if options.lora:
+        raise UserError("a pipeline takes no LoRA; leave out --lora, or run its transformer's folder alone with it.")
     if check and launch.under_torchrun():
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."

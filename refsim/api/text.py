@@ -112,6 +112,8 @@ def generate_text(
     if request.draft is not None:
         look_at(Path(request.draft), variant, "drafter", part=True)
     options = as_options(options, given)
+    if options.lora:
+        raise UserError("decoding takes no LoRA; leave out lora.")
     _check_request(prompts, request, options, check=check)
     draft = None if request.draft is None else str(request.draft)
     weights = Weights(Checkpoint(target, variant), options.storage, meta=True)

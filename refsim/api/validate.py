@@ -89,7 +89,7 @@ def check_run(
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     check_guidance(guidance)
-    folder = Checkpoint(checkpoint, options.variant)
+    folder = Checkpoint(checkpoint, options.variant, lora=options.lora)
     spec = spec_of_checkpoint(folder)
     model_config = folder.as_config(spec.config_class)
     if options.vae_parallel not in spec.vae_forms:

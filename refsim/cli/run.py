@@ -43,6 +43,10 @@ def run(
         str, typer.Option(help="Overlap: gather, step or block.", autocompletion=RING_ORDER_OFFERED)
     ] = "step",
     variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(help="Model: safetensors FILE[:SCALE] to merge into its weights; may be repeated."),
+    ] = None,
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     math: Annotated[
         str, typer.Option(help="Blocks of attention on cpu: storage (in its dtype) or reference (one precision above).")
@@ -99,6 +103,7 @@ def run(
         math=math,
         pad_heads=pad_heads,
         variant=variant,
+        lora=lora or [],
         q_chunk_size=q_chunk_size,
         k_chunk_size=k_chunk_size,
         vae_parallel=vae_parallel,

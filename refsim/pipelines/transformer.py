@@ -33,7 +33,7 @@ def program(
     ``inputs`` is a safetensors file with the names of the diffusers ``forward`` arguments. A digest of the results on
     every rank comes along: all ranks must end with the same bits.
     """
-    folder = Checkpoint(checkpoint, device.options.variant)
+    folder = Checkpoint(checkpoint, device.options.variant, lora=device.options.lora)
     storage = device.options.storage
     device.loading("its weights")
     weights = Weights(folder, storage)

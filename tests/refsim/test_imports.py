@@ -46,6 +46,7 @@ BASE = (
     "folder",
     "given",
     "jobs",
+    "lora",
     "processes",
     "schema",
     "scratch",
