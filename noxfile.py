@@ -1,11 +1,11 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format, lint and types,
 ``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
 hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and sees that nothing grows, ``nox -s fuzz``
-tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time,
-``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock
-meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults`` mistakes put into it,
-``nox -s upstream`` runs tt-metal's own tests there, ``nox -s mutation`` and ``nox -s mutation-ttnn`` change the source
-in hundreds of small ways and see that a parity case notices."""
+tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time, ``nox -s web`` opens the page
+of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device
+backend on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults``
+mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there, ``nox -s mutation`` and ``nox -s
+mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ LINTERS = ("mypy==2.4.1", "ruff==0.17.6")
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "ttnn", "ttnn-faults"]
+nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "web", "ttnn", "ttnn-faults"]
 
 
 MEMORY = (
@@ -122,6 +122,15 @@ def reports(session: nox.Session) -> None:
     session.install("-e", ".[report]")
     session.run("refsim", "report", "perf", *(session.posargs or ["--out", "reports/perf"]))
     session.run("refsim", "bench", "draft", "--predicted-only", "--out", "reports/draft")
+
+
+@nox.session
+def web(session: nox.Session) -> None:
+    """The page of `refsim report html` in the chromium on the search path; without one it is skipped aloud, in CI (`CI`
+    is set) it fails.
+    """
+    session.install("-e", ".[web]")
+    session.run("pytest", "tests/web", *session.posargs)
 
 
 @nox.session

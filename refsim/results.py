@@ -1,4 +1,4 @@
-"""Results of commands as pandas DataFrames: one per kind of record, a row a record."""
+"""Results of commands below a folder: the records of every kind, plain or as pandas DataFrames."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ KINDS = {
     "sensitivity": ("sensitivity.json", "refsim parity sensitivity --out DIR"),
     "predictions": ("plan.json", "refsim plan --json > DIR/plan.json"),
     "memory": ("memory.json", "refsim memory --json > DIR/memory.json"),
+    "speed": ("sim.json", "refsim bench sim --json > DIR/sim.json"),
 }
 """Kind -> the file that holds its records, and the command that writes it."""
 
 _ROWS = {"predictions": "plans", "sensitivity": "rows"}
+_RUN = {"parity": ("started", "backend", "seed", "suite", "machine"), "speed": ("machine",)}
+"""Kind -> what stands beside its records and is of all of them."""
 
 
 def load_results(folder: str | Path) -> dict[str, pd.DataFrame]:
@@ -37,25 +40,35 @@ def load_results(folder: str | Path) -> dict[str, pd.DataFrame]:
         - ``parity``: a judged case a row; ``id``, ``verdict``, ``metrics.*`` and ``thresholds.*`` (no unit: relative
           errors, 1 - PCC, counts; ``max_ulp`` in units of the last place), ``noise.*`` (the oracle's own),
           ``bytes_by_collective.*`` (bytes, all ranks), ``sim_s``, ``oracle_s``, ``wall_s`` (measured seconds), and of
-          the run ``run.started``, ``run.backend``, ``run.seed``.
+          the run ``run.started``, ``run.backend``, ``run.seed``, ``run.suite``, ``run.machine.*``.
         - ``faults``: a fault or a clean case a row; ``verdict``, ``metrics.*``, ``seconds``.
         - ``sensitivity``: an op of a case a row; the smallest relative error that fails.
         - ``predictions``: a configuration a row; seconds and bytes are predicted, see ``refsim plan --json``.
         - ``memory``: a model on a mesh a row; bytes of ttnn's allocator.
+        - ``speed``: a scheme a row; measured seconds of the simulator and of one process.
 
     Raises:
         UserError: no such folder, no results in it, or a file that is not JSON.
     """
     import pandas as pd
 
+    return {kind: _with_numbers(pd.json_normalize(rows)) for kind, rows in read_records(folder).items()}
+
+
+def read_records(folder: str | Path) -> dict[str, list[dict[str, Any]]]:
+    """Read the same as plain JSON values: kind -> records as they were written, with ``source`` and ``run.NAME``.
+
+    Raises:
+        UserError: as :func:`load_results`.
+    """
     root = Path(folder)
     if not root.is_dir():
         raise UserError(f"'{folder}' is no folder; give one that a command wrote with --out.")
-    found: dict[str, pd.DataFrame] = {}
+    found = {}
     for kind, (name, _) in KINDS.items():
         rows = [row for path in sorted(root.rglob(name)) for row in _records(kind, path, root)]
         if rows:
-            found[kind] = _with_numbers(pd.json_normalize(rows))
+            found[kind] = rows
     if not found:
         files = "; ".join(f"{name} ({command})" for name, command in KINDS.values())
         raise UserError(f"'{folder}' holds no results; these are read: {files}.")
@@ -72,8 +85,7 @@ def _records(kind: str, path: Path, root: Path) -> Iterator[dict[str, Any]]:
     else:
         key = _ROWS.get(kind, "records")
         records = data[key] if isinstance(data.get(key), list) else [data]
-        names = ("started", "backend", "seed", "suite") if kind == "parity" else ()
-        run = {f"run.{name}": data[name] for name in names if name in data}
+        run = {f"run.{name}": data[name] for name in _RUN.get(kind, ()) if name in data}
     source = path.relative_to(root).as_posix()
     for record in records:
         if isinstance(record, dict):

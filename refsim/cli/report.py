@@ -1,4 +1,4 @@
-"""``refsim report``: tables and plots made from predictions, and tables of what ttnn's allocator says."""
+"""``refsim report``: tables and plots of predictions, tables of ttnn's allocator, and one page of all results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ report = typer.Typer(no_args_is_help=True)
 
 @report.callback()
 def _report() -> None:
-    """Write reports made from predictions and from ttnn's allocator."""
+    """Write reports of predictions, of ttnn's allocator and of the results of other commands."""
 
 
 @report.command()
@@ -64,3 +64,22 @@ def sdpa(
 
     check_folder(out, "--out")
     write(out, match=match, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
+def html(
+    out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("out/html"),
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with results of other commands; may be given several times.", show_default="out"),
+    ] = None,
+    only_records: Annotated[
+        bool, typer.Option("--only-records", help="Compute nothing: no predictions of published systems, no ring.")
+    ] = False,
+) -> None:
+    """Write one page that opens from a file: parity, faults, predictions, memory, speed, the timeline of a ring."""
+    from parity.page.write import write
+    from refsim.output import check_folder
+
+    check_folder(out, "--out")
+    typer.echo(write(out, results, only_records=only_records, progress=lambda text: typer.echo(text, err=True)))

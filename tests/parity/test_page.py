@@ -1,0 +1,185 @@
+"""``refsim report html``: what its page shows is what the records say, and no text of a record breaks out of it."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from parity.page import ring, rows, write
+from refsim.cli.process import run_command
+from refsim.results import KINDS
+from tests.parity import page_records
+from tests.refsim.helpers import assert_one_sentence
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return page_records.write(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return rows.read([folder])
+
+
+class Scripts(HTMLParser):
+    """The scripts of a page: (type, text) of each, as a browser finds their ends."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[list[str]] = []
+        self.urls: list[str] = []
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._inside = tag == "script"
+        self.urls += [value for name, value in attrs if name in ("src", "href")]
+        if self._inside:
+            self.found.append([dict(attrs).get("type", ""), ""])
+
+    def handle_endtag(self, tag):
+        self._inside = False
+
+    def handle_data(self, data):
+        if self._inside:
+            self.found[-1][1] += data
+
+
+def made(folders) -> dict:
+    return write.collect(folders, only_records=True, progress=print)
+
+
+def test_the_page_is_one_file_and_no_message_ends_its_script(folder):
+    text = write.page(made([folder]))
+    (kind, data), (_, program) = Scripts(text).found
+    assert kind == "application/json" and Scripts(text).urls == []
+    assert page_records.HOSTILE in [row["reason"] for row in json.loads(data)["records"]["parity"]]
+    assert "</script>" not in data and "paritySection()" in program
+
+
+def test_programs_of_the_page_make_no_html_of_text():
+    programs = "".join(path.read_text(encoding="utf-8") for path in write.FOLDER.glob("*.js"))
+    words = (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+        "fetch(",
+        "import(",
+    )
+    assert [word for word in words if word in programs] == []
+
+
+def test_a_case_has_its_metrics_with_bounds_shares_and_reasons(found):
+    passed, failed, skipped = found["parity"]
+    assert [row["verdict"] for row in found["parity"]] == ["passed", "failed", "skipped"]
+    assert (passed["mesh"], passed["run_machine"]["cpus"]) == ("t3k", 2)
+    assert passed["nearest"]["share"] == pytest.approx(0.1) and not any(m["beyond"] for m in passed["metrics"])
+    assert all(metric["reason"] for metric in passed["metrics"])
+    nan, others = failed["metrics"][0], failed["metrics"][1:]
+    assert (nan["name"], nan["value"], nan["share"], nan["beyond"]) == ("rel_rmse", "nan", None, True)
+    assert all(m["beyond"] for m in others if m["bound"]) and failed["explanation"]["place"]
+    assert skipped["source"].endswith("/results.json")
+
+
+def test_a_bound_of_another_version_says_so():
+    (known,) = (t for t in page_records.thresholds_for("attention", "fp32") if t.metric == "rel_rmse")
+    same, other = (
+        rows._metric("rel_rmse", 0.0, limit, rows._reasons("attention", "fp32")) for limit in (known.limit, 1.0)
+    )
+    assert same["reason"] == known.reason and f"(this version allows {known.limit:.3g})" in other["reason"]
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "share", "beyond"),
+    [
+        (0, 0, 0.0, False),
+        (2, 0, None, True),
+        (None, 1.0, None, False),
+        (0.5, 2.0, 0.25, False),
+        ("inf", 1.0, None, True),
+    ],
+)
+def test_how_much_of_its_bound_a_metric_takes(value, bound, share, beyond):
+    metric = rows._metric("m", value, bound, {})
+    assert (metric["share"], metric["beyond"]) == (share, beyond)
+
+
+def test_faults_memory_predictions_and_speed_are_those_of_the_files(found):
+    assert [(row["id"], row["verdict"]) for row in found["faults"][1:]] == [
+        ("two-heads", "caught"),
+        ("late", "survived"),
+    ]
+    t5, vae = found["memory"]
+    assert (t5["stage"], t5["mesh"], t5["peak"], t5["fits"]) == ("t5", "t3k", 2**30, True), "the fullest group counts"
+    assert vae["missing"] == "no counterpart" and "peak" not in vae
+    assert found["predictions"][0]["total_seconds_range"] == {"low": 9.0, "high": 14.0}
+    assert found["speed"][0]["run_machine"] == {"cores": 2}
+
+
+def test_without_records_the_page_has_the_commands_and_no_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["report", "html", "--only-records", "--out", "page"]) == 0
+    data = json.loads(Scripts((tmp_path / "page/index.html").read_text(encoding="utf-8")).found[0][1])
+    assert not any(data["records"].values()) and (data["figures"], data["rings"]) == (None, None)
+    assert all(data["commands"][kind] == KINDS[kind][1] for kind in data["records"])
+
+
+def test_a_folder_without_results_is_refused(tmp_path, capsys):
+    words = ["report", "html", "--only-records", "--out", str(tmp_path / "page"), "--results", str(tmp_path)]
+    assert run_command(words) == 2
+    message = capsys.readouterr().err.strip()
+    assert "holds no results" in message and not Path(tmp_path, "page").exists()
+    assert_one_sentence(message.removeprefix("error: ").partition(";")[0] + ".")
+
+
+def test_published_figures_stand_beside_predictions_with_their_range(folder, monkeypatch):
+    one = write.ranking.Run("m", "1024", "n300", "tp2", "wormhole_b0", 12.0, 10.0, 9.0, 11.0, "somebody")
+    monkeypatch.setattr(write.ranking, "runs", lambda progress: [one])
+    monkeypatch.setattr(write.ring, "runs", lambda: [])
+    (figure,) = write.collect([folder], only_records=False, progress=print)["figures"]
+    assert (figure["measured"], figure["low"], figure["high"], figure["inside"]) == (12.0, 9.0, 11.0, False)
+
+
+@pytest.fixture(scope="module")
+def rings():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring, "SHAPE", (1, 2, 128, 32))
+        yield ring.runs()
+
+
+def test_every_rank_attends_to_four_steps_in_turns_of_the_two_buffers(rings):
+    right, _ = rings
+    assert right["ranks"] == [0, 1, 2, 3] and right["hazards"] == [] and right["fault"] is None
+    for rank in right["ranks"]:
+        attended = [bar for bar in right["bars"] if bar["rank"] == rank and bar["lane"] == "attend"]
+        assert [(bar["step"], bar["slot"]) for bar in attended] == [(0, "A"), (1, "B"), (2, "A"), (3, "B")]
+        received = [bar for bar in right["bars"] if bar["rank"] == rank and bar["lane"] == "receive V"]
+        assert [(bar["step"], bar["slot"], bar["peer"]) for bar in received] == [
+            (step, slot, (rank - 1) % 4) for step, slot in ((1, "B"), (2, "A"), (3, "B"))
+        ]
+    assert min(bar["start"] for bar in right["bars"]) == 0
+    assert all(bar["end"] >= bar["start"] and not bar["hazards"] for bar in right["bars"])
+
+
+def test_the_known_fault_marks_the_uses_that_its_hazards_name(rings):
+    _, wrong = rings
+    assert wrong["fault"]["id"] == ring.KNOWN_FAULT and wrong["hazards"]
+    assert {bar["slot"] for bar in wrong["bars"]} == {"A"}
+    for number, hazard in enumerate(wrong["hazards"]):
+        marked = [bar for bar in wrong["bars"] if number in bar["hazards"]]
+        assert marked and all(f"of rank {bar['rank']}" in hazard["sentence"] for bar in marked)
+
+
+def test_a_hazard_of_v_marks_the_attention_that_reads_it():
+    event = {"rank": 1, "step": 2, "op": "sdpa", "buffer": "ring.k[0]"}
+    hazard = {"buffer": "buffer ring.v[0] of rank 1", "rank": 1, "steps": [3, 2]}
+    assert ring._is_of(event, hazard)
+    others = ({"rank": 2}, {"step": 1}, {"buffer": "ring.k[1]"}, {"op": "send"})
+    assert not any(ring._is_of(event | other, hazard) for other in others)
