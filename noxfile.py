@@ -4,8 +4,8 @@ hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and sees 
 tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time, ``nox -s web`` opens the page
 of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device
 backend on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults``
-mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there, ``nox -s mutation`` and ``nox -s
-mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices."""
+mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there, ``nox -s mutation`` and
+``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices."""
 
 import shutil
 from pathlib import Path
