@@ -47,6 +47,7 @@ def test_it_is_the_installed_copy_that_runs(site):
         (["--version"], "refsim 0."),
         (["parity", "list", "-k", "attention and n300"], "attention-n300"),
         (["faults", "list", "--backend", "cpu", "-k", "one-row"], "one-row"),
+        (["report", "html", "--only-records", "--out", "page"], "page/index.html"),
         (["time", "flux1-schnell", "--mesh", "n300", "--parallel", "tp2"], "flux1-schnell"),
     ],
     ids=lambda x: x[0] if isinstance(x, list) else None,

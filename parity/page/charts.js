@@ -83,7 +83,7 @@ function timeline(ring) {
   const x = (ms) => left + (ms / until) * (width - left - 10);
   const y = (rank, name) => top + ring.ranks.indexOf(rank) * (lanes.length * lane + gap) + lanes.indexOf(name) * lane;
   const height = top + ring.ranks.length * (lanes.length * lane + gap) + 16;
-  const told = el("p", { class: "told facts", "aria-live": "polite" }, "Point at a bar, or tap it.");
+  const hint = el("p", { class: "hint facts", "aria-live": "polite" }, "Point at a bar, or tap it.");
   const tick = 10 ** Math.floor(Math.log10(until)) * (until / 10 ** Math.floor(Math.log10(until)) < 3 ? 0.5 : 1);
   const marks = [];
   for (let ms = 0; ms <= until; ms += tick) {
@@ -97,7 +97,7 @@ function timeline(ring) {
   ]);
   const bars = ring.bars.map((bar) => {
     const [from, to, at, text] = [x(bar.start), x(bar.end), y(bar.rank, bar.lane), barText(bar, ring)];
-    const say = () => { told.textContent = text; };
+    const say = () => { hint.textContent = text; };
     const long = Math.max(to - from, 2.5);
     return svg("g", { class: `bar-of${bar.hazards.length ? " hazard" : ""}`, tabindex: -1, onpointerenter: say, onclick: say, onfocus: say },
       svg("title", {}, text),
@@ -110,5 +110,5 @@ function timeline(ring) {
       el("span", {}, el("i", { class: "slot-" }), "no buffer of the pair"), el("span", {}, el("i", { class: "hazard" }), "use that is part of a hazard"),
       el("span", {}, "number in a bar: ring step")),
     el("div", { class: "scroll" }, svg("svg", { class: "timeline", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "timeline of the ring" }, marks, names, bars)),
-    told);
+    hint);
 }

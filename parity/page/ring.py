@@ -88,12 +88,14 @@ def _lane(event: Data) -> str:
 
 
 def _is_of(event: Data, hazard: Data) -> bool:
-    """Whether an event is one of a hazard's uses: its rank's, at one of its steps, of its buffer.
+    """Whether an event is one of the uses that a hazard's sentence names, which calls a receive its peer's send.
 
     A compute step is recorded with K's buffer alone and reads V's of the same slot as well.
     """
     named = _BUFFER.match(hazard["buffer"])
-    if named is None or event["rank"] != hazard["rank"] or event["step"] not in hazard["steps"]:
+    moves = event["op"] in ("send", "recv")
+    who, what = (event["peer"], "send") if event["op"] == "recv" else (event["rank"], event["op"])
+    use = f"rank {who}'s {what} of step {event['step']} of {event['collective']}"
+    if named is None or event["rank"] != hazard["rank"] or use not in hazard["sentence"]:
         return False
-    wanted = named[1]
-    return event["buffer"] in ((wanted,) if event["op"] in ("send", "recv") else (wanted, wanted.replace(".v", ".k")))
+    return event["buffer"] in ((named[1],) if moves else (named[1], named[1].replace(".v", ".k")))

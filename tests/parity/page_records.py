@@ -71,8 +71,9 @@ def write(folder: Path) -> Path:
         "total": 2**31,
         "l1": {"peak": 1024, "total": 4096},
     }
+    less = {**group, "peak": 2**29 + 2**27}
     stages = [
-        {"stage": "t5", "ran": "mock", "groups": [{**group, "peak": 2**29 + 2**27}, group], "fits": True},
+        {"stage": "t5", "ran": "mock", "groups": [less, group, less], "fits": True},
         {"stage": "vae", "missing": "no counterpart"},
     ]
     ranges = {"low": 9.0, "high": 14.0}

@@ -177,9 +177,15 @@ def test_the_known_fault_marks_the_uses_that_its_hazards_name(rings):
         assert marked and all(f"of rank {bar['rank']}" in hazard["sentence"] for bar in marked)
 
 
-def test_a_hazard_of_v_marks_the_attention_that_reads_it():
-    event = {"rank": 1, "step": 2, "op": "sdpa", "buffer": "ring.k[0]"}
-    hazard = {"buffer": "buffer ring.v[0] of rank 1", "rank": 1, "steps": [3, 2]}
-    assert ring._is_of(event, hazard)
+def test_a_hazard_marks_the_uses_that_its_sentence_names_and_no_other():
+    """The write is a receive of rank 1's; the attention is recorded with K's buffer and reads V's of the slot too."""
+    sentence = "rank 0's send of step 3 of ring_attention writes buffer ring.v[0] of rank 1 and rank 1's sdpa of step 2"
+    hazard = {"buffer": "buffer ring.v[0] of rank 1", "rank": 1, "sentence": f"{sentence} of ring_attention reads it."}
+    common = {"rank": 1, "collective": "ring_attention", "peer": None}
+    attends = {**common, "step": 2, "op": "sdpa", "buffer": "ring.k[0]"}
+    receives = {**common, "step": 3, "op": "recv", "buffer": "ring.v[0]", "peer": 0}
+    assert ring._is_of(attends, hazard) and ring._is_of(receives, hazard)
     others = ({"rank": 2}, {"step": 1}, {"buffer": "ring.k[1]"}, {"op": "send"})
-    assert not any(ring._is_of(event | other, hazard) for other in others)
+    assert not any(ring._is_of(attends | other, hazard) for other in others)
+    others = ({"rank": 2}, {"step": 2}, {"buffer": "ring.k[0]"}, {"op": "send"}, {"peer": 3})
+    assert not any(ring._is_of(receives | other, hazard) for other in others)

@@ -134,10 +134,10 @@ def test_every_section_says_what_its_numbers_are(page):
 
 def test_a_bar_of_the_timeline_says_buffer_step_and_bytes(page):
     right, wrong = (page.locator("svg.timeline").nth(i) for i in (0, 1))
-    told = page.locator(".told").first
+    hint = page.locator(".hint").first
     bar = right.locator("g.bar-of", has=page.locator("title", has_text="receives V from rank 0")).first
     bar.hover(force=True)
-    text = told.inner_text()
+    text = hint.inner_text()
     assert text.startswith("rank 1, step 1: receives V") and "bytes, into ring.v[1] (buffer B)" in text
     assert bar.locator("title").text_content() == text
     assert right.locator("g.hazard").count() == 0 and wrong.locator("g.hazard").count() > 0
@@ -170,7 +170,7 @@ def test_a_narrow_window_scrolls_tables_and_not_the_page(browser, url):
     page.locator("#parity button.open", has_text="bh_qb_1x4").tap()
     assert page.locator("#parity tr.detail").is_visible()
     page.locator("svg.timeline g.bar-of").first.tap(force=True)
-    assert page.locator(".told").first.inner_text().startswith("rank ")
+    assert page.locator(".hint").first.inner_text().startswith("rank ")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     context.close()
 
