@@ -109,6 +109,11 @@ def class_name_of(config: dict[str, Any]) -> str:
     return str(config.get("_class_name", first))
 
 
+def is_file(path: Path) -> bool:
+    """Whether a checkpoint is one file and no folder."""
+    return _is(Path.is_file, path)
+
+
 def _is(kind: Callable[[Path], bool], path: Path) -> bool:
     """Return ``kind(path)``, or False for a name that no file can have."""
     try:

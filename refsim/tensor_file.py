@@ -91,4 +91,4 @@ class TensorFile:
 
     def all(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
-        return {name: self[name] for name in self._tensors}
+        return {name: self[name] for name in self.names}

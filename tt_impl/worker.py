@@ -24,8 +24,8 @@ from typing import Any
 import safetensors.torch
 
 from refsim import processes
-from refsim.checkpoint import Checkpoint
 from refsim.jobs import Job, failure, named
+from refsim.models.registry import open_checkpoint
 from refsim.options import RunOptions
 from tt_impl import progress
 from tt_impl.backends import get_backend, stand_in
@@ -48,7 +48,7 @@ def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
     job = Job.from_json(message["job"])
     options, arguments = job.options, dict(job.arguments)
     if "checkpoint" in arguments:
-        arguments["checkpoint"] = Checkpoint(arguments["checkpoint"], options.variant, lora=options.lora)
+        arguments["checkpoint"] = open_checkpoint(arguments["checkpoint"], options.variant, options.lora)
     if "inputs" in arguments:
         arguments["inputs"] = safetensors.torch.load_file(arguments["inputs"])
     with contextlib.ExitStack() as around:

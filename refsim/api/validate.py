@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint, Weights
+from refsim.checkpoint import Weights
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.finite import first_not_finite
 from refsim.given import refuse_unreadable
 from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
-from refsim.models.registry import load_model, models, spec_of_checkpoint
+from refsim.models.registry import load_model, models, open_checkpoint, spec_of_checkpoint
 from refsim.options import RunOptions
 from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
@@ -89,7 +89,7 @@ def check_run(
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     check_guidance(guidance)
-    folder = Checkpoint(checkpoint, options.variant, lora=options.lora)
+    folder = open_checkpoint(checkpoint, options.variant, options.lora)
     spec = spec_of_checkpoint(folder)
     model_config = folder.as_config(spec.config_class)
     if options.vae_parallel not in spec.vae_forms:

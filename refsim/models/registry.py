@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
-from refsim.folder import class_name_of, find_weights, read_config
+from refsim.folder import class_name_of, find_weights, is_file, read_config
 from refsim.given import refuse_unreadable
-from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published
+from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, resolve
 from refsim.schema import read_object
 
 if TYPE_CHECKING:
@@ -149,6 +149,32 @@ def _spec_in(folder: Path, class_name: str, kinds: tuple[Kind, ...]) -> ModelSpe
     return spec
 
 
+def open_checkpoint(path: str | Path, variant: str | None = None, lora: tuple[str, ...] = ()) -> Checkpoint:
+    """Return the checkpoint in a folder, or in a single file of a layout that a model's spec can read.
+
+    Args:
+        variant, lora: see :class:`refsim.checkpoint.Checkpoint`.
+
+    Raises:
+        UserError: there is none.
+    """
+    from refsim.checkpoint import Checkpoint
+
+    if not is_file(Path(path)):
+        return Checkpoint(path, variant, lora=lora)
+    from refsim.single_file import SingleFile, open_file
+
+    if variant is not None:
+        raise UserError(f"checkpoint '{path}' is a single file, which has no variants; leave out --variant.")
+    file = open_file(Path(path))
+    readers = [spec for spec in models().all if spec.single_file is not None]
+    for spec in readers:
+        if (layout := resolve(spec.single_file or "")(file)) is not None:
+            return SingleFile(Path(path), file, layout, lora)
+    known = ", ".join(name for spec in readers for name in spec.class_names)
+    raise UserError(f"checkpoint '{path}' is a file of no known layout ({known}); give a folder saved by diffusers.")
+
+
 def look_at(folder: Path, variant: str | None, *kinds: Kind, part: bool = False) -> None:
     """Raise ``UserError`` for a folder that no option could make run: missing, of another class, without safetensors.
 
@@ -158,6 +184,9 @@ def look_at(folder: Path, variant: str | None, *kinds: Kind, part: bool = False)
         variant, part: see :class:`refsim.checkpoint.Checkpoint`.
         kinds: see :func:`spec_of_checkpoint`.
     """
+    if is_file(folder):
+        _spec_in(folder, open_checkpoint(folder, variant).class_name, kinds)
+        return
     _spec_in(folder, class_name_of(read_config(folder)), kinds)
     find_weights(folder, variant, or_plain=part)
 

@@ -198,6 +198,8 @@ class ModelSpec:
         model: its class, ``Model(weights, device, config)`` with ``input_shapes(config)`` and ``check_inputs``.
         config: the class of its configuration, ``from_dict(config)``.
         ttnn: its counterpart in TTNN, ``Model(weights, context, config)``, if there is one.
+        single_file: what reads checkpoints in one file with names of their own, a function of the file that returns its
+            :class:`refsim.single_file.Layout`, or None for another model's.
         block: of a transformer, what makes one of its blocks for cases that judge a block by itself:
             ``bind_block(weights, device, config, index, inputs)`` gives a function of both streams and the time step,
             for as many tokens as the case's ``inputs`` have.
@@ -225,6 +227,7 @@ class ModelSpec:
     model: str
     config: str
     ttnn: str | None = None
+    single_file: str | None = None
     block: str | None = None
     ttnn_block: str | None = None
     pipeline: str | None = None
@@ -251,6 +254,7 @@ class ModelSpec:
             self.model,
             self.config,
             self.ttnn,
+            self.single_file,
             self.block,
             self.ttnn_block,
             self.pipeline,

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint, Weights
+from refsim.checkpoint import Weights
 from refsim.models.inputs import SAMPLE, Dims, by_name, is_exact, is_per_sample
-from refsim.models.registry import find_model, load_model
+from refsim.models.registry import find_model, load_model, open_checkpoint
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
@@ -33,7 +33,7 @@ def program(
     ``inputs`` is a safetensors file with the names of the diffusers ``forward`` arguments. A digest of the results on
     every rank comes along: all ranks must end with the same bits.
     """
-    folder = Checkpoint(checkpoint, device.options.variant, lora=device.options.lora)
+    folder = open_checkpoint(checkpoint, device.options.variant, device.options.lora)
     storage = device.options.storage
     device.loading("its weights")
     weights = Weights(folder, storage)

@@ -51,6 +51,7 @@ BASE = (
     "schema",
     "scratch",
     "search_path",
+    "single_file",
     "tensor_file",
     "torchrun",
 )

@@ -72,6 +72,7 @@ SPEC = ModelSpec(
     kind="transformer",
     model="refsim.models.sd35.transformer:SD35Transformer",
     config="refsim.models.sd35.config:SD35Config",
+    single_file="refsim.models.sd35.single_file:read",
     ttnn="tt_impl.models.sd35.transformer:SD35Transformer",
     block="refsim.models.sd35.block:bind_block",
     ttnn_block="tt_impl.models.sd35.block:bind_block",
