@@ -31,7 +31,8 @@ def run(
     """Run one forward of a diffusers checkpoint folder on a mesh.
 
     Args:
-        checkpoint: folder with config.json and safetensors; its ``_class_name`` picks the model.
+        checkpoint: folder with config.json and safetensors, whose ``_class_name`` picks the model; or one file that a
+            model's spec can read (``single_file``).
         inputs: safetensors file, or dict, with the names of the diffusers ``forward`` arguments. With cfg
             parallelism the batch is split over the groups, negative first.
         options: where and how it runs.

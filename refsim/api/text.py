@@ -112,8 +112,6 @@ def generate_text(
     if request.draft is not None:
         look_at(Path(request.draft), variant, "drafter", part=True)
     options = as_options(options, given)
-    if options.lora:
-        raise UserError("decoding takes no LoRA; leave out lora.")
     _check_request(prompts, request, options, check=check)
     draft = None if request.draft is None else str(request.draft)
     weights = Weights(Checkpoint(target, variant), options.storage, meta=True)
@@ -183,6 +181,8 @@ def _packed(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
 
 def _check_request(prompts: Sequence[Sequence[int]], request: TextRequest, options: RunOptions, *, check: bool) -> None:
     devices = options.mesh.num_devices
+    if options.lora:
+        raise UserError("decoding takes no LoRA; leave out lora.")
     if options.parallel.tp != devices:
         raise UserError(f"decoding is tensor-parallel; --parallel tp{devices} would work, not {options.parallel}.")
     if request.cache not in CACHES:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    checkpoint_dir: Annotated[Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline.")],
+    checkpoint_dir: Annotated[
+        Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
+    ],
     mesh: Annotated[str, typer.Option(help=f"{MESH} Or a file such as my_mesh.json.", autocompletion=MESHES_OFFERED)],
     out: Annotated[Path, typer.Option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
     inputs: Annotated[

@@ -162,3 +162,10 @@ def test_what_is_no_file_and_no_scale(folder, tmp_path):
         RunOptions.of(mesh="n150", lora=3)
     options = RunOptions.of(mesh="n150", lora=["a", "b:2"])
     assert RunOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
+
+
+def test_what_takes_no_lora():
+    from refsim.api.text import TextRequest, _check_request
+
+    with pytest.raises(UserError, match="decoding takes no LoRA"):
+        _check_request([[1]], TextRequest(), RunOptions.of(mesh="n300", parallel="tp2", lora="x"), check=False)
