@@ -417,9 +417,10 @@ def _write_block(model: Any, index: int, g: torch.Generator, folder: Path) -> No
     save_file(state, folder / "diffusion_pytorch_model.safetensors")
 
 
-def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> Any:
+def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, variant: str | None = None) -> Any:
     """The diffusers model of a folder in ``dtype``; ``rounded``: with weights that bf16 can hold.
 
+    ``variant`` picks the files of weights as diffusers does: ``fp16`` those with ``.fp16`` in their names.
     What diffusers keeps in fp32 when it loads a model in bf16 is neither rounded nor stored lower here.
     """
     import torch
@@ -430,7 +431,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
         import transformers
 
         model_class = getattr(transformers, config["architectures"][0])
-        return model_class.from_pretrained(folder, dtype=dtype, local_files_only=True, trust_remote_code=False).eval()
+        given = {"dtype": dtype, "variant": variant, "local_files_only": True, "trust_remote_code": False}
+        return model_class.from_pretrained(folder, **given).eval()
     model_class = diffusers_class(config["_class_name"])
     with torch.device("meta"):
         model = model_class.from_config(model_class.load_config(folder))
@@ -438,7 +440,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False) -> A
     kept = set(model_class._keep_in_fp32_modules or ())
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        state |= load_file(path)
+        if f".{variant}" in path.stem if variant else "." not in path.stem:
+            state |= load_file(path)
     for name, x in state.items():
         exact = not kept.isdisjoint(name.split("."))
         lower = torch.float32 if exact and dtype == torch.bfloat16 else dtype

@@ -20,11 +20,15 @@ from refsim.runtime.launch import Result
 
 
 class CpuRunner:
-    """Runs cases on forked CPU ranks; holds checkpoints and oracle answers over the cases of one suite."""
+    """Runs cases on forked CPU ranks; holds checkpoints and oracle answers over the cases of one suite.
 
-    def __init__(self) -> None:
+    Args:
+        kinds: made already, by name; the others are made when a case is of them.
+    """
+
+    def __init__(self, kinds: dict[str, CpuKind] | None = None) -> None:
         self._store = CheckpointStore()
-        self._kinds: dict[str, CpuKind] = {}
+        self._kinds: dict[str, CpuKind] = kinds or {}
         self._threads = torch.get_num_threads()
         self._last: tuple[Case, int, Any] | None = None
 

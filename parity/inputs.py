@@ -97,11 +97,12 @@ def rounded(tensors: dict[str, Tensor], dtype: str, exact: tuple[str, ...] = ())
     """The same fp32 tensors holding only values that ``dtype`` (``fp32`` or ``bf16``) can hold.
 
     ``timestep`` (one dim) stays as it is: pipelines hand it over in fp32, it is a place in time and no activation. So
-    do those named in ``exact``.
+    do whole numbers and those named in ``exact``.
     """
     if dtype == "fp32":
         return tensors
-    return {name: x.bfloat16().float() if x.ndim > 1 and name not in exact else x for name, x in tensors.items()}
+    activations = {name for name, x in tensors.items() if x.ndim > 1 and x.is_floating_point()} - {*exact}
+    return {name: x.bfloat16().float() if name in activations else x for name, x in tensors.items()}
 
 
 def _draw(family: str, size: tuple[int, ...], g: torch.Generator) -> Tensor:

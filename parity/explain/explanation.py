@@ -79,5 +79,6 @@ def text(explanation: dict[str, Any], *, maps: bool = True) -> str:
         lines.append("looks like: " + "; ".join(map(str, likely)))
     if maps:
         lines += [places.shaded(one) for one in explanation["maps"]]
-    lines.append(f"again: {explanation['again']}")
+    if explanation["again"]:
+        lines.append(f"again: {explanation['again']}")
     return "\n".join(lines)

@@ -123,7 +123,13 @@ class CpuKind(Kind):
 
 
 class ModelKind(CpuKind):
-    """A kind whose answer is one tensor ``sample`` of one forward of a checkpoint, each oracle's computed once."""
+    """A kind whose answer is one tensor ``sample`` of one forward of a checkpoint, each oracle's computed once.
+
+    Attributes:
+        variant: of the folder's weights, see :func:`refsim.folder.find_weights`.
+    """
+
+    variant: str | None = None
 
     def __init__(self, store: CheckpointStore) -> None:
         super().__init__(store)
@@ -158,7 +164,9 @@ class ModelKind(CpuKind):
         key = self.key(case, seed, arithmetic)
         if key not in self._samples:
             oracle, tensors = self.oracle(case), self.inputs(case, seed)
-            model = load_oracle(self.store.folder(case.model, seed), arithmetic, rounded=case.dtype == "bf16")
+            model = load_oracle(
+                self.store.folder(case.model, seed), arithmetic, rounded=case.dtype == "bf16", variant=self.variant
+            )
             given: dict[str, Any] = {
                 name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x
                 for name, x in tensors.items()

@@ -21,7 +21,13 @@ from refsim.mesh import get_mesh
 
 
 class Pipeline(CpuKind):
-    """A tiny pipeline of ``parity.pipelines``, each run once by diffusers."""
+    """A tiny pipeline of ``parity.pipelines``, each run once by diffusers.
+
+    Attributes:
+        variant: of the folder's weights, see :func:`refsim.folder.find_weights`.
+    """
+
+    variant: str | None = None
 
     thresholds: ClassVar = {
         "fp32": (
@@ -70,11 +76,11 @@ class Pipeline(CpuKind):
 
     def measure(self, case: Case, seed: int, result: Generated) -> Metrics:
         """The worst step's error, the decoder's input's, the worst pixel, and whether there was a picture to judge."""
-        ref = self._reference(case, seed)
+        ref, steps = self._reference(case, seed), self.step_errors(case, seed, result)
         ranks = get_mesh(case.mesh).num_devices
         assert result.decoder_input is not None
         return {
-            "rel_rmse": m.worst([m.rel_rmse(a, b) for a, b in zip(result.steps, ref.steps, strict=True)]),
+            "rel_rmse": m.worst(steps),
             "one_minus_pcc": m.worst([m.one_minus_pcc(a, b) for a, b in zip(result.steps, ref.steps, strict=True)]),
             "decoder_input_rel_rmse": m.rel_rmse(result.decoder_input, ref.decoder_input),
             "decoder_input_one_minus_pcc": m.one_minus_pcc(result.decoder_input, ref.decoder_input),
@@ -84,6 +90,11 @@ class Pipeline(CpuKind):
             "distinct_replicas": 1 if result.replicas_equal else math.nan if ranks > 1 else 1,
             "non_finite": m.non_finite(result.steps),
         }
+
+    def step_errors(self, case: Case, seed: int, result: Generated) -> list[float]:
+        """The relative RMSE of the latents after every step."""
+        steps = self._reference(case, seed).steps
+        return [m.rel_rmse(a, b) for a, b in zip(result.steps, steps, strict=True)]
 
     def answers(self, result: Generated) -> dict[str, Tensor]:
         return {"pixels": result.pixels, "steps": result.steps}
@@ -96,7 +107,9 @@ class Pipeline(CpuKind):
         key = case.model, case.dtype, seed
         if key not in self._references:
             folder = self.store.folder(case.model, seed)
-            self._references[key] = diffusers_run(case.model, folder, rounded=case.dtype == "bf16")
+            self._references[key] = diffusers_run(
+                case.model, folder, rounded=case.dtype == "bf16", variant=self.variant
+            )
         return self._references[key]
 
 
@@ -115,12 +128,12 @@ class DiffusersRun:
     decoder_input: Tensor
 
 
-def diffusers_run(name: str, folder: Path, *, rounded: bool = False) -> DiffusersRun:
+def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: str | None = None) -> DiffusersRun:
     """Run a pipeline in diffusers; ``rounded``: with weights that bf16 can hold."""
     import diffusers
 
     spec, steps, given = PIPELINES[name], [], []
-    loaded = {"torch_dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True}
+    loaded = {"torch_dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
     pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **loaded)
     pipe.to(torch.float32)
     pipe.set_progress_bar_config(disable=True)
@@ -137,20 +150,23 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False) -> Diffuser
         return {}
 
     asked = spec.request
-    extra = {"guidance_scale_2": asked.guidance_2, "num_frames": asked.frames}
+    extra = {
+        "guidance_scale_2": asked.guidance_2,
+        "num_frames": asked.frames,
+        "max_sequence_length": asked.max_text,
+        "negative_prompt": asked.negative_prompt or None,
+    }
     result = pipe(
         asked.prompt,
-        negative_prompt=asked.negative_prompt,
         height=asked.height,
         width=asked.width,
         num_inference_steps=asked.steps,
         guidance_scale=asked.guidance,
         generator=torch.Generator().manual_seed(asked.seed),
-        max_sequence_length=asked.max_text,
         callback_on_step_end=keep,
         output_type="np",
         **{name: value for name, value in extra.items() if value is not None},
     )
-    images = result.images if asked.frames is None else result.frames[0]
+    images = result.frames[0] if hasattr(result, "frames") else result.images
     frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
     return DiffusersRun(frames, torch.stack(steps), *given)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,28 +18,21 @@ from refsim.options import RunOptions
 from refsim.output import check_folder
 from refsim.pipelines.request import PipelineRequest
 
-
-@dataclass(frozen=True)
-class Output:
-    """Where pictures go, and whether the summary is JSON."""
-
-    folder: Path
-    as_json: bool
+if TYPE_CHECKING:
+    from refsim.cli.run import Wanted
 
 
-def run_pipeline(
-    folder: Path, request: PipelineRequest, options: RunOptions, out: Output, *, interactive: bool, check: bool
-) -> int:
+def run_pipeline(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed."""
-    check_folder(out.folder, "--out", folder)
+    check_folder(wanted.out, "--out", folder)
     check_writer(folder)
-    if not interactive:
-        return _once(folder, request, options, out, check=check)
+    if not wanted.interactive:
+        return _once(folder, request, options, wanted)
     code, number = 0, 0
     while (prompt := _ask()) is not None:
         if prompt:
             asked = replace(request, prompt=prompt)
-            code |= _once(folder, asked, options, replace(out, folder=out.folder / f"{number:03d}"), check=check)
+            code |= _once(folder, asked, options, replace(wanted, out=wanted.out / f"{number:03d}"))
             number += 1
     return code
 
@@ -52,16 +45,22 @@ def _ask() -> str | None:
     return None if not line or line.strip() == "q" else line.strip()
 
 
-def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Output, *, check: bool) -> int:
+def _once(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     where = "" if options.backend == "cpu" else f"{options.backend} "
     title = f"{folder.name} on {where}{options.mesh}, {options.parallel}, {options.parallel.attention}"
-    with StepProgress(title, quiet=out.as_json) as progress:
+    with StepProgress(title, quiet=wanted.as_json) as progress:
         backend = None if options.backend == "cpu" else _run_ttnn
-        found = generate_images(folder, request, options=options, check=check, progress=progress, backend=backend)
+        found = generate_images(
+            folder, request, options=options, check=wanted.check, progress=progress, backend=backend
+        )
     if found is None:
         return 0
-    files = write_pictures(found, out.folder)
-    judged = found.check
+    files = write_pictures(found, wanted.out)
+    judged, by_library = found.check, None
+    if wanted.against is not None:
+        from parity.own import judge_pipeline
+
+        by_library = judge_pipeline(folder, request, wanted.against, options, found)
     summary = {
         "prompt": request.prompt,
         "mesh": options.mesh.name,
@@ -84,12 +83,15 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, out: Outp
             "max_pixel_difference": judged.max_pixel_difference,
             "passed": judged.passed,
         },
+        "check_against": by_library and by_library.to_json(),
     }
-    typer.echo(output.document(summary) if out.as_json else _text(summary, found))
+    typer.echo(output.document(summary) if wanted.as_json else _text(summary, found))
+    if by_library is not None and not wanted.as_json:
+        typer.echo(by_library.text())
     for hazard in found.hazards:
         sys.stderr.write(f"refsim: {hazard}\n")
-    wrong = found.hazards or not found.replicas_equal or (judged is not None and not judged.passed)
-    return int(bool(wrong))
+    checked = all(one.passed for one in (judged, by_library) if one is not None)
+    return int(bool(found.hazards or not found.replicas_equal or not checked))
 
 
 def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran:

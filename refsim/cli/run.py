@@ -15,6 +15,7 @@ from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORD
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
+    from parity.cases import Layout
     from refsim.options import RunOptions
 
 
@@ -77,6 +78,10 @@ def run(
     max_text: Annotated[int | None, typer.Option(help="Pipeline: tokens the prompt is padded or cut to.")] = None,
     seed: Annotated[int, typer.Option(help="Pipeline: of the noise it starts from.")] = 0,
     check: Annotated[bool, typer.Option("--check", help="Pipeline: compare every step with one process.")] = False,
+    check_against: Annotated[
+        str | None,
+        typer.Option(help="diffusers: judge the answer by the library's own class, which runs it once more."),
+    ] = None,
     interactive: Annotated[bool, typer.Option("--interactive", help="Pipeline: ask for prompts until q.")] = False,
     prompt_tokens: Annotated[str | None, typer.Option(hidden=True)] = None,
     schedule: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -113,6 +118,13 @@ def run(
         timeout_s=timeout,
         trace=trace is not None,
     )
+    against = None
+    if check_against is not None:
+        from parity.own import library_layout
+
+        against = library_layout(
+            check_against, options, mesh, parallel, attention=attention, ring=ring, ulysses=ulysses
+        )
     if whole:
         if inputs is not None or trace is not None:
             raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
@@ -123,7 +135,8 @@ def run(
         request = PipelineRequest(
             prompt or "", negative_prompt, steps, guidance_2=guidance_2, seed=seed, **scale, **sizes
         )
-        _run_pipeline(checkpoint_dir, request, out, options, interactive=interactive, check=check, as_json=as_json)
+        wanted = Wanted(out, interactive, check, against, as_json)
+        _run_pipeline(checkpoint_dir, request, options, wanted)
         return
     if prompt is not None or interactive:
         raise UserError(
@@ -133,7 +146,18 @@ def run(
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
     _check_files(checkpoint_dir, inputs, out, trace)
     forward = _run_model if options.backend == "cpu" else _run_ttnn
-    forward(_Forward(checkpoint_dir, inputs, out, guidance, trace), options, as_json=as_json)
+    forward(_Forward(checkpoint_dir, inputs, out, guidance, trace, against), options, as_json=as_json)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What is wanted of a pipeline's run: a folder of pictures, prompts one by one, which checks, a summary in JSON."""
+
+    out: Path
+    interactive: bool
+    check: bool
+    against: Layout | None
+    as_json: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +169,7 @@ class _Forward:
     out: Path
     guidance: float | None
     trace: Path | None
+    against: Layout | None
 
 
 def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None) -> None:
@@ -157,9 +182,7 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None) 
             raise UserError(f"--trace and --out are both '{trace}'; give each a file of its own.")
 
 
-def _run_pipeline(
-    folder: Path, request: Any, out: Path, options: RunOptions, *, interactive: bool, check: bool, as_json: bool
-) -> None:
+def _run_pipeline(folder: Path, request: Any, options: RunOptions, wanted: Wanted) -> None:
     from refsim.runtime import launch
 
     if options.backend == "cpu":
@@ -168,9 +191,9 @@ def _run_pipeline(
         from tt_impl.api import check_options
 
         check_options(options)
-    from refsim.cli.pipeline import Output, run_pipeline
+    from refsim.cli.pipeline import run_pipeline
 
-    code = run_pipeline(folder, request, options, Output(out, as_json=as_json), interactive=interactive, check=check)
+    code = run_pipeline(folder, request, options, wanted)
     if code:
         raise typer.Exit(code)
 
@@ -207,7 +230,14 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
     with Spinner(_title(asked, options), quiet=as_json):
         from refsim import api
 
-        result = api.run(asked.checkpoint, inputs=asked.inputs, options=options, guidance=asked.guidance, out=asked.out)
+        judged = None
+        arguments = {"inputs": asked.inputs, "options": options, "guidance": asked.guidance, "out": asked.out}
+        if asked.against is None:
+            result = api.run(asked.checkpoint, **arguments)
+        else:
+            from parity.own import judge_model
+
+            result, judged = judge_model(asked.checkpoint, asked.against, **arguments)
     if result is None:
         return
     if asked.trace is not None:
@@ -220,6 +250,7 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         "hazards": [str(hazard) for hazard in result.hazards],
         "bytes_by_collective": result.bytes_by_collective,
         "wall_s": round(result.wall_s, 3),
+        "check_against": judged and judged.to_json(),
     }
     if as_json:
         typer.echo(output.document(summary))
@@ -231,9 +262,11 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         typer.echo(f"{shapes} -> {asked.out}  ({ranks})")
         if asked.trace is not None:
             typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
+        if judged is not None:
+            typer.echo(judged.text())
     for hazard in summary["hazards"]:
         sys.stderr.write(f"refsim: {hazard}\n")
-    if summary["hazards"] or not summary["replicas_equal"]:
+    if summary["hazards"] or not summary["replicas_equal"] or (judged is not None and not judged.passed):
         raise typer.Exit(1)
 
 
