@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refsim.cli.choices import MESH, MESHES_OFFERED
+from refsim.cli.choices import FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 def plan(
     model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
     mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
-    size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    height: Annotated[int | None, typer.Option(help=HEIGHT, min=1)] = None,
+    width: Annotated[int | None, typer.Option(help=WIDTH, min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help=FRAMES, min=1)] = None,
     today: Annotated[bool, typer.Option("--today", help="Only what tt_dit can be asked to run today.")] = False,
     attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
     topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
@@ -48,7 +51,7 @@ def plan(
     on = get_mesh(mesh)
     only = Only(None if attention == "all" else attention, topology, links, today)
     own = read_calibration(calibration) if calibration else None
-    found = make(model, on, size=size, only=only, calibration=own, progress=progress)
+    found = make(model, on, size=size_of(size, height, width, frames), only=only, calibration=own, progress=progress)
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]

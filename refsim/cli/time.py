@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED
+from refsim.cli.choices import ATTENTION_OFFERED, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ def time(
     ring: Annotated[int | None, typer.Option(help="Ring factor of usp.")] = None,
     ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps.", min=1, max=1000)] = None,
-    size: Annotated[str | None, typer.Option(help="1024, 480p, 720p ...")] = None,
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    height: Annotated[int | None, typer.Option(help=HEIGHT, min=1)] = None,
+    width: Annotated[int | None, typer.Option(help=WIDTH, min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help=FRAMES, min=1)] = None,
     fsdp: Annotated[
         bool | None, typer.Option(help="Weights cut over sp too.", show_default="where they do not fit")
     ] = None,
@@ -64,7 +67,7 @@ def time(
     on = get_mesh(mesh)
     config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
     name, published = find(model)
-    size, shape = estimates.latent(published, size)
+    size, shape = estimates.latent(published, size_of(size, height, width, frames))
     allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
     if allocated:
         check_ttnn(allocated, published.config, on, config)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology
-from refsim.models.registry import find
+from refsim.models.registry import find, get_published
 from refsim.models.spec import Published
 from refsim.options import RunOptions
 from refsim.timing import ranges, replay, stages
@@ -16,6 +17,9 @@ from refsim.timing.fitted import Calibration, get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
 from refsim.timing.reading import Reading, read_published
+
+_PIXELS = re.compile(r"(?:(\d{1,5})x)?(\d{1,5})x(\d{1,5})")
+_PATCH = 2  # rows and columns of a latent that make a token, in every transformer here
 
 
 @dataclass(frozen=True)
@@ -164,10 +168,38 @@ def describe(p: DiTParallelConfig) -> str:
 
 
 def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
+    """Return what a size is called and the latent it comes to; None is the last published one.
+
+    Args:
+        size: a name such as ``480p``, or pixels such as ``1024x768`` (height first) or, with frames, ``81x480x832``.
+    """
     size = size or list(model.sizes)[-1]
+    if pixels := _PIXELS.fullmatch(size):
+        return size, _of_pixels(model, *(None if n is None else int(n) for n in pixels.groups()))
     if size not in model.sizes:
         raise UserError(f"size '{size}' is not known for this model; choose one of {', '.join(model.sizes)}.")
     return size, model.sizes[size]
+
+
+def _of_pixels(model: Published, frames: int | None, height: int | None, width: int | None) -> tuple[int, ...]:
+    """Return the latent of a picture or of a video, whose frames are the published ones where none are given."""
+    spec, decoder = get_published(model.decoder)
+    temporal, spatial = spec.config_class.from_dict(decoder.config).ratios
+    step = spatial * _PATCH
+    if not (height and width) or height % step or width % step:
+        raise UserError(f"--height and --width are multiples of {step} for {model.name}, not {height} and {width}.")
+    picture, last = (height // spatial, width // spatial), list(model.sizes.values())[-1]
+    if len(last) == 2:
+        if frames is not None:
+            raise UserError(f"{model.name} makes pictures; leave out --frames.")
+        return picture
+    if frames is None:
+        return last[0], *picture
+    if frames < 1 or (frames - 1) % temporal:
+        near = max(frames // temporal, 1) * temporal + 1
+        raise UserError(f"--frames is one more than a multiple of {temporal} for {model.name}, such as {near}.")
+    whole = (frames - 1) // temporal + 1
+    return whole + -whole % (model.config.get("patch_size_t") or 1), *picture
 
 
 def estimate(

@@ -39,6 +39,11 @@ class VAEConfig:
         return result
 
     @property
+    def ratios(self) -> tuple[int, int]:
+        """Return the frames and the pixels per latent frame and row."""
+        return 1, self.scale
+
+    @property
     def scale(self) -> int:
         """Return the pixels per latent row."""
         return 2 ** (len(self.block_out_channels) - 1)

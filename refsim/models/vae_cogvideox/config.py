@@ -23,6 +23,11 @@ class CogVideoXVAEConfig:
     scaling_factor: Positive = 1.15258426
 
     @property
+    def ratios(self) -> tuple[int, int]:
+        """Return the frames and the pixels per latent frame and row."""
+        return self.temporal_compression_ratio, self.scale
+
+    @property
     def scale(self) -> int:
         """Return the pixels per latent row."""
         return 2 ** (len(self.block_out_channels) - 1)

@@ -29,6 +29,11 @@ class WanVAEConfig:
     scale_factor_temporal: Size = 4
     scale_factor_spatial: Size = 8
 
+    @property
+    def ratios(self) -> tuple[int, int]:
+        """Return the frames and the pixels per latent frame and row."""
+        return self.scale_factor_temporal, self.scale_factor_spatial
+
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> WanVAEConfig:
         """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""

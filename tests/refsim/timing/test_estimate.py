@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
+from refsim.cli import process
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import Topology, get_mesh
@@ -155,6 +156,33 @@ def test_command_line(tmp_path, sd35):
         CliRunner().invoke(app, [*words, "--size", "4k"], catch_exceptions=False)
     with pytest.raises(UserError, match="sd35-large"):
         registry.find("sd35-lage")
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "shape"),
+    [
+        ("sd35-large", "1024x768", (128, 96)),
+        ("wan22-t2v-a14b", "81x480x832", published()["wan22-t2v-a14b"].sizes["480p"]),
+        ("wan22-t2v-a14b", "480x832", published()["wan22-t2v-a14b"].sizes["480p"]),
+    ],
+)
+def test_a_size_in_pixels(model, size, shape):
+    assert estimates.latent(published()[model], size) == (size, shape)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sd35-large", "--height", "1000", "--width", "1024"], "--height and --width are multiples of 16"),
+        (["sd35-large", "--height", "1024", "--width", "1024", "--frames", "9"], "leave out --frames"),
+        (["sd35-large", "--height", "1024"], "--height and --width"),
+        (["wan22-t2v-a14b", "--height", "480", "--width", "832", "--frames", "80"], "one more than a multiple of 4"),
+    ],
+)
+@pytest.mark.parametrize("command", ["time", "plan"])
+def test_pixels_that_do_not_fit(capsys, command, words, says):
+    assert process.run_command([command, *words, "--mesh", "n150"]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_plots_are_the_same_bytes_twice(tmp_path):
