@@ -104,6 +104,8 @@ def library_layout(
         raise UserError("--check-against judges refsim's own ranks; leave out --backend, or --check-against.")
     if under_torchrun():
         raise UserError("--check-against runs in one process, which torchrun's ranks cannot; leave one of them out.")
+    if options.lora:
+        raise UserError("--check-against judges the folder's own weights; leave out --lora, or --check-against.")
     for library in ("diffusers", "transformers"):
         if importlib.util.find_spec(library) is None:
             raise UserError(

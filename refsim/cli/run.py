@@ -15,7 +15,6 @@ from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORD
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
-    from parity.cases import Layout
     from refsim.options import RunOptions
 
 
@@ -88,15 +87,10 @@ def run(
 ) -> None:
     """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
     from refsim.cli.renamed import renamed
-    from refsim.models.registry import look_at, look_at_pipeline
     from refsim.options import RunOptions
-    from refsim.pipelines.request import PipelineRequest, is_pipeline, read_index
+    from refsim.pipelines.request import PipelineRequest
 
-    whole = is_pipeline(checkpoint_dir)
-    if whole:
-        look_at_pipeline(checkpoint_dir, read_index(checkpoint_dir), variant)
-    else:
-        look_at(checkpoint_dir, variant)
+    whole = _look_at(checkpoint_dir, variant)
     options = RunOptions.of(
         mesh=mesh,
         parallel=parallel,
@@ -118,13 +112,8 @@ def run(
         timeout_s=timeout,
         trace=trace is not None,
     )
-    against = None
-    if check_against is not None:
-        from parity.own import library_layout
-
-        against = library_layout(
-            check_against, options, mesh, parallel, attention=attention, ring=ring, ulysses=ulysses
-        )
+    factors = {"attention": attention, "ring": ring, "ulysses": ulysses}
+    against = None if check_against is None else _library_layout(check_against, options, mesh, parallel, **factors)
     if whole:
         if inputs is not None or trace is not None:
             raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
@@ -156,7 +145,7 @@ class Wanted:
     out: Path
     interactive: bool
     check: bool
-    against: Layout | None
+    against: Any  # parity.cases.Layout, or None
     as_json: bool
 
 
@@ -169,7 +158,27 @@ class _Forward:
     out: Path
     guidance: float | None
     trace: Path | None
-    against: Layout | None
+    against: Any  # parity.cases.Layout, or None
+
+
+def _look_at(folder: Path, variant: str | None) -> bool:
+    """Whether a folder is a pipeline; ``UserError`` if it is nothing that could run."""
+    from refsim.models.registry import look_at, look_at_pipeline
+    from refsim.pipelines.request import is_pipeline, read_index
+
+    whole = is_pipeline(folder)
+    if whole:
+        look_at_pipeline(folder, read_index(folder), variant)
+    else:
+        look_at(folder, variant)
+    return whole
+
+
+def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str, **factors: Any) -> Any:
+    """Return what a run is to be judged as by a library; ``UserError`` if that cannot be done here."""
+    from parity.own import library_layout
+
+    return library_layout(name, options, mesh, parallel, **factors)
 
 
 def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None) -> None:

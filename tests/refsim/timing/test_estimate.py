@@ -162,12 +162,12 @@ def test_command_line(tmp_path, sd35):
     ("model", "size", "shape"),
     [
         ("sd35-large", "1024x768", (128, 96)),
-        ("wan22-t2v-a14b", "81x480x832", published()["wan22-t2v-a14b"].sizes["480p"]),
-        ("wan22-t2v-a14b", "480x832", published()["wan22-t2v-a14b"].sizes["480p"]),
+        ("wan22-t2v-a14b", "81x480x832", registry.published()["wan22-t2v-a14b"].sizes["480p"]),
+        ("wan22-t2v-a14b", "480x832", registry.published()["wan22-t2v-a14b"].sizes["480p"]),
     ],
 )
 def test_a_size_in_pixels(model, size, shape):
-    assert estimates.latent(published()[model], size) == (size, shape)
+    assert estimates.latent(registry.published()[model], size) == (size, shape)
 
 
 @pytest.mark.parametrize(
