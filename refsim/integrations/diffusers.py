@@ -13,6 +13,7 @@ In the manner of xDiT's ``parallelize_transformer``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from refsim.ccl import all_gather
-from refsim.config import parse_parallel
+from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import InvariantError, UserError
 from refsim.mesh import MeshSpec, get_mesh
 from refsim.models.registry import by_class_name, models
@@ -103,15 +104,32 @@ def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, t
         raise UserError(
             f"torchrun started {size} ranks but mesh {spec} has {spec.num_devices} devices; they must agree."
         )
-    kinds = [kind for kind in ("ring", "ulysses") if kind in parallel]
-    attention = "usp" if len(kinds) == 2 else (kinds or ["ring"])[0]
-    config = parse_parallel(parallel or f"ring{size}", spec, attention=attention)
+    try:
+        config = _parsed(parallel or f"ring{size}", spec)
+    except UserError as e:
+        raise UserError(f"{str(e).partition(';')[0]}; refsim.parallelize takes {', '.join(_works(spec))} here.") from e
     if config.sp != size:
         raise UserError(f"'{parallel}' is {config}; refsim.parallelize is sequence parallel, such as ring{size}.")
     host = torchrun.join()
     transport = GlooTransport(timeout_s)
     options = RunOptions(spec, config, ring_order=ring_order, timeout_s=timeout_s, detect_hazards=False)
     return Device(options, transport.rank, transport, board=host.board if host else None)
+
+
+def _parsed(parallel: str, mesh: MeshSpec) -> DiTParallelConfig:
+    kinds = [kind for kind in ("ring", "ulysses") if kind in parallel]
+    return parse_parallel(parallel, mesh, attention="usp" if len(kinds) == 2 else (kinds or ["ring"])[0])
+
+
+def _works(mesh: MeshSpec) -> list[str]:
+    """Return the factors that are accepted on a mesh."""
+    size, found = mesh.num_devices, []
+    both = [f"ulysses{u}_ring{size // u}" for u in range(2, size) if size % u == 0]
+    for text in (f"ring{size}", f"ulysses{size}", *both):
+        with contextlib.suppress(UserError):
+            _parsed(text, mesh)
+            found.append(text)
+    return found
 
 
 class _Sharded:

@@ -78,7 +78,12 @@ def test_without_torchrun(monkeypatch):
 
 @pytest.mark.parametrize(
     ("parallel", "mesh", "word"),
-    [("ring3", None, "uses 3 devices"), ("tp4", None, "sequence parallel"), ("ring4", "t3k", "8 devices")],
+    [
+        ("ring3", None, "uses 3 devices .*; refsim.parallelize takes ring4, ulysses4, ulysses2_ring2 here.$"),
+        ("ulysses3_ring2", None, "; refsim.parallelize takes ring4, ulysses4, ulysses2_ring2 here.$"),
+        ("tp4", None, "sequence parallel"),
+        ("ring4", "t3k", "8 devices"),
+    ],
 )
 def test_factors_that_do_not_fit(monkeypatch, parallel, mesh, word):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
