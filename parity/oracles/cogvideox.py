@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from parity.cases import BlockShape, ModelShape
+from parity.inputs import model_inputs
 from parity.oracles.base import Oracle
 
 
@@ -17,7 +18,11 @@ class CogVideoXOracle(Oracle):
     class_names = ("CogVideoXTransformer3DModel",)
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
-        tensors = super().inputs(config, shape, family, seed)
+        tensors = model_inputs(
+            shape, config["text_embed_dim"], None, family, seed, channels=config.get("in_channels", 16)
+        )
+        if config.get("ofs_embed_dim") is not None:
+            tensors["ofs"] = torch.tensor([2.0])  # as the pipeline hands it over
         tensors["hidden_states"] = tensors["hidden_states"].transpose(1, 2).contiguous()  # (B, T, C, H, W)
         return tensors
 

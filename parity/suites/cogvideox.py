@@ -26,11 +26,14 @@ _TINY = {
     "max_text_seq_length": 45,
 }
 _DEEP = {"patch_size_t": 2, "patch_bias": False, "sample_frames": 17}
+_IMAGE = {"in_channels": 32, "ofs_embed_dim": 40}
+"""Of 1.5's image-to-video: the image beside the noise."""
 
 _MODELS = {
     "cogvideox_2b_tiny64": RandomModel(_TABLE | _TINY, class_name=_CLASS),
     "cogvideox_5b_tiny64": RandomModel(_ROTARY | _TINY, class_name=_CLASS),
     "cogvideox_15_tiny64": RandomModel(_ROTARY | _TINY | _DEEP, class_name=_CLASS),
+    "cogvideox_15_i2v_tiny64": RandomModel(_ROTARY | _TINY | _DEEP | _IMAGE, class_name=_CLASS),
     "cogvideox_5b_tiny64_block": RandomModel(_ROTARY | _TINY | {"num_layers": 1}, class_name=_CLASS, block=0),
     # The published width: 48 heads of 64.
     "cogvideox_5b_block": RandomModel(_ROTARY | {"num_layers": 1}, class_name=_CLASS, block=0),
@@ -61,6 +64,10 @@ def _reference(found: Registry) -> None:
         guided = {"guidance": 6.0, "other_layout": Layout("t3k", "sp2_tp4"), **size}
         add_transformer(found, model, Layout("t3k", "cfg2_sp2_tp2"), **guided)
         add_transformer(found, model, Layout("t3k", "sp2_tp4"), dtype="bf16", **size)
+
+    image = _DEEP_SIZE | {"latent": (4, 8, 12)}
+    for layout, dtype, suite in ((Layout("bh-qb", "sp2_tp2"), "fp32", "smoke"), (USP24, "bf16", "full")):
+        add_transformer(found, "cogvideox_15_i2v_tiny64", layout, dtype=dtype, suite=suite, **image)
 
 
 _SIZE = {"latent": (5, 10, 14), "text": 45, "batch": 1}
@@ -96,6 +103,7 @@ def _ttnn(found: Registry) -> None:
         add_transformer(found, "cogvideox_2b_tiny64", layout, **_SIZE, **full)
     for layout in (USP24, Layout("t3k", "sp2_tp4")):
         add_transformer(found, "cogvideox_15_tiny64", layout, **_DEEP_SIZE, **full)
+    add_transformer(found, "cogvideox_15_i2v_tiny64", Layout("bh-qb", "sp2_tp2"), **_DEEP_SIZE, **full)
     guided = full | {"guidance": 6.0} | _SIZE | {"batch": 2}
     for where in (("n300", "cfg2"), ("t3k", "cfg2_sp2_tp2")):
         add_transformer(found, "cogvideox_5b_tiny64", Layout(*where), **guided)

@@ -15,14 +15,13 @@ _FIXED = {
     "flip_sin_to_cos": True,
     "freq_shift": 0,
     "use_learned_positional_embeddings": False,
-    "ofs_embed_dim": None,
 }
 
 
 @dataclass(frozen=True)
 class CogVideoXConfig:
     """Keys and defaults of diffusers' config.json (2b: 30 layers of 30 heads, sincos; 5b: 42 of 48, rotary; 1.5: as
-    5b, patches of ``patch_size_t`` = 2 frames)."""
+    5b, patches of ``patch_size_t`` = 2 frames, and ``ofs_embed_dim`` where it makes a video of an image)."""
 
     num_attention_heads: Size = 30
     attention_head_dim: Size = 64
@@ -38,6 +37,7 @@ class CogVideoXConfig:
     max_text_seq_length: Size = 226
     patch_size: Size = 2
     patch_size_t: Size | None = None
+    ofs_embed_dim: Size | None = None
     norm_eps: Positive = 1e-5
     spatial_interpolation_scale: Positive = 1.875
     temporal_interpolation_scale: Positive = 1.0
@@ -56,6 +56,11 @@ class CogVideoXConfig:
             raise UserError("config.json has patch_size_t without use_rotary_positional_embeddings, which 1.5 has.")
         if not result.patch_size_t and not check(Flag, config.get("patch_bias", True), "patch_bias"):
             raise UserError("config.json has patch_bias = false without patch_size_t; only 1.5 has it so.")
+        if result.ofs_embed_dim not in (None, result.time_embed_dim):
+            raise UserError(
+                f"config.json has ofs_embed_dim = {result.ofs_embed_dim}; it is added to the time step and must be "
+                f"null or time_embed_dim {result.time_embed_dim}."
+            )
         if result.attention_head_dim % 16:
             raise UserError(
                 f"config.json has attention_head_dim = {result.attention_head_dim}; a multiple of 16 is needed to give "

@@ -127,12 +127,13 @@ def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tu
 
 
 class TimeEmbedding:
-    """The time step through two linears, replicated on every device."""
+    """The time step through two linears, replicated on every device; or ``ofs``, which 1.5 adds to it."""
 
-    def __init__(self, weights: Weights, config: CogVideoXConfig) -> None:
-        self._features, wide = config.features, config.time_embed_dim
-        self._first = Linear(weights, "time_embedding.linear_1", in_features=self._features, out_features=wide)
-        self._second = Linear(weights, "time_embedding.linear_2", in_features=wide, out_features=wide)
+    def __init__(self, weights: Weights, config: CogVideoXConfig, ofs: bool = False) -> None:
+        wide = config.time_embed_dim
+        name, self._features = ("ofs_embedding", wide) if ofs else ("time_embedding", config.features)
+        self._first = Linear(weights, f"{name}.linear_1", in_features=self._features, out_features=wide)
+        self._second = Linear(weights, f"{name}.linear_2", in_features=wide, out_features=wide)
 
     def __call__(self, timestep_B: Tensor, dtype: torch.dtype) -> Tensor:
         """Map (B,) in 0..1000 to (B, time_embed_dim)."""

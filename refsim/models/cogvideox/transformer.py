@@ -5,6 +5,8 @@
 
 Positions are a table added to the tokens (2b) or a rotation of queries and keys (5b); see ``embeddings.py``.
 
+An image to be made a video of is among the latent's channels (1.5 takes ``ofs`` beside the time step).
+
 Counterpart: diffusers' ``CogVideoXTransformer3DModel``, its ``image_rotary_emb`` as diffusers' pipeline makes it.
 Source of both forms of the prompt: xDiT's USP tutorial for CogVideoX.
 """
@@ -51,6 +53,7 @@ class CogVideoXTransformer:
             gathered_input=False,
         )
         self._time = TimeEmbedding(weights, config)
+        self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, config, ofs=True)
         self._blocks = [CogVideoXBlock(weights, device, config, i) for i in range(config.num_layers)]
         self._norms = [
             [weights.take(f"{name}.{n}", (d,)) for n in ("weight", "bias")] for name in ("norm_final", "norm_out.norm")
@@ -63,24 +66,32 @@ class CogVideoXTransformer:
     @staticmethod
     def input_shapes(config: CogVideoXConfig) -> dict[str, Dims]:
         """Return the names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
-        return {
+        shapes: dict[str, Dims] = {
             "hidden_states": (BATCH, "frames", config.in_channels, "height", "width"),
             "encoder_hidden_states": (BATCH, "prompt tokens", config.text_embed_dim),
             "timestep": (BATCH,),
         }
+        return shapes if config.ofs_embed_dim is None else {**shapes, "ofs": (1,)}
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Raise ``UserError`` if the latent does not fit the patches."""
         self._patches.grid(shapes["hidden_states"][1:])
 
-    def __call__(self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> Tensor:
-        """Map (B, F, C, H, W), (B, L, text), (B,) on every device to (B, F, C, H, W), replicated over sp and tp."""
+    def __call__(
+        self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor, ofs: Tensor | None = None
+    ) -> Tensor:
+        """Map (B, F, C, H, W), (B, L, text), (B,), (1,) on every device to (B, F, C, H, W), replicated over sp
+        and tp.
+        """
         sp = self._device.groups["sp"]
         grid = self._patches.grid(hidden_states.shape[1:])
         tokens = TokenShards.of(math.prod(grid), sp.size)
         text_tokens = TokenShards.of(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
         rotary = rotary_tables(self._config, grid, tokens, sp.index)
-        silu_time = F.silu(self._time(timestep, hidden_states.dtype))
+        time = self._time(timestep, hidden_states.dtype)
+        if self._ofs is not None and ofs is not None:
+            time = time + self._ofs(ofs, hidden_states.dtype)
+        silu_time = F.silu(time)
         video = self._patches(hidden_states, tokens, sp.index)
         text = MeshTensor(encoder_hidden_states)
         if text_tokens is not None:

@@ -106,7 +106,7 @@ def test_patches_two_frames_deep(tmp_path, prompt):
     [
         ({"patch_size_t": 2}, "without use_rotary"),
         ({"patch_bias": False}, "only 1.5"),
-        ({"ofs_embed_dim": 512}, "ofs_embed_dim"),
+        ({"ofs_embed_dim": 511}, "ofs_embed_dim = 511; .* must be null or time_embed_dim 512"),
         ({"patch_size_t": 0}, "whole number above 0"),
         ({"attention_head_dim": 24}, "multiple of 16"),
     ],

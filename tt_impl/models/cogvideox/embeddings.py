@@ -115,12 +115,13 @@ def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tu
 
 
 class TimeEmbedding:
-    """The time step through two linears, replicated on every device; the sinusoid is made on the host."""
+    """The time step, or ``ofs``, through two linears, replicated on every device; the sinusoid is made on the host."""
 
-    def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig) -> None:
-        self._ctx, self._features, wide = ctx, config.features, config.time_embed_dim
+    def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig, ofs: bool = False) -> None:
+        self._ctx, wide = ctx, config.time_embed_dim
+        name, self._features = ("ofs_embedding", wide) if ofs else ("time_embedding", config.features)
         self._first, self._second = (
-            Linear(weights, ctx, f"time_embedding.linear_{i}", in_features=size, out_features=wide)
+            Linear(weights, ctx, f"{name}.linear_{i}", in_features=size, out_features=wide)
             for i, size in ((1, self._features), (2, wide))
         )
 

@@ -36,6 +36,7 @@ class CogVideoXTransformer:
             gathered_input=False,
         )
         self._time = TimeEmbedding(weights, ctx, config)
+        self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, ctx, config, ofs=True)
         self._blocks = [CogVideoXBlock(weights, ctx, config, i) for i in range(config.num_layers)]
         self._norm_final, self._norm_out = (
             LayerNorm(ctx, features=d, eps=config.norm_eps, affine=(weights, name))
@@ -47,13 +48,21 @@ class CogVideoXTransformer:
         weights.finish(CLASS_NAME)
 
     def __call__(
-        self, *, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, timestep: torch.Tensor
+        self,
+        *,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        timestep: torch.Tensor,
+        ofs: torch.Tensor | None = None,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C * deep * p * p), cut over sp, on the device."""
         ctx, grid = self._ctx, self._patches.grid(tuple(hidden_states.shape[1:]))
         tokens = {"logical_n": math.prod(grid), "logical_l": split_length(ctx, encoder_hidden_states.shape[1])}
         rotary = rotary_tables(ctx, self._config, grid)
-        time = ttnn.silu(self._time(timestep))
+        time = self._time(timestep)
+        if self._ofs is not None and ofs is not None:
+            time = ttnn.add(time, self._ofs(ofs))
+        time = ttnn.silu(time)
         video = self._patches(hidden_states)
         text = self._text(put_prompt(ctx, encoder_hidden_states))
         for block in self._blocks:
