@@ -7,19 +7,17 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from refsim import output
 from refsim.api.images import Generated, Progress, Ran, check_writer, generate_images, write_pictures
 from refsim.cli.progress import StepProgress
+from refsim.cli.wanted import Wanted
 from refsim.options import RunOptions
 from refsim.output import check_folder
 from refsim.pipelines.request import PipelineRequest
-
-if TYPE_CHECKING:
-    from refsim.cli.run import Wanted
 
 
 def run_pipeline(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:

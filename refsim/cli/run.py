@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, VARIANT
+from refsim.cli.wanted import Wanted
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -136,17 +137,6 @@ def run(
     _check_files(checkpoint_dir, inputs, out, trace)
     forward = _run_model if options.backend == "cpu" else _run_ttnn
     forward(_Forward(checkpoint_dir, inputs, out, guidance, trace, against), options, as_json=as_json)
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What is wanted of a pipeline's run: a folder of pictures, prompts one by one, which checks, a summary in JSON."""
-
-    out: Path
-    interactive: bool
-    check: bool
-    against: Any  # parity.cases.Layout, or None
-    as_json: bool
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,6 +113,7 @@ def test_inputs_that_need_gradients_are_taken_and_left_alone():
 def test_an_output_is_checked_before_the_run(tmp_path, backend, out, says):
     """Never a file of the checkpoint, the input, or a link to one of them; nothing is started first."""
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"_class_name": "SD3Transformer2DModel"}')
     (tmp_path / "x.safetensors").write_bytes(b"input")
     (tmp_path / "link.safetensors").symlink_to(tmp_path / "x.safetensors")
     (tmp_path / "precious").write_bytes(b"mine")
