@@ -114,6 +114,7 @@ def test_an_output_is_checked_before_the_run(tmp_path, backend, out, says):
     """Never a file of the checkpoint, the input, or a link to one of them; nothing is started first."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"_class_name": "SD3Transformer2DModel"}')
+    (tmp_path / "model" / "diffusion_pytorch_model.safetensors").touch()
     (tmp_path / "x.safetensors").write_bytes(b"input")
     (tmp_path / "link.safetensors").symlink_to(tmp_path / "x.safetensors")
     (tmp_path / "precious").write_bytes(b"mine")
