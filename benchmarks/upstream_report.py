@@ -26,6 +26,7 @@ from benchmarks.upstream_table import (
 )
 
 SUITES = {"unit": "`tests/ttnn/unit_tests`", "tt-dit": "tt_dit, one or two layers at published widths, random weights"}
+SEEDED = "Bugs seeded into tt_dit"
 WEIGHTS = (
     "tt_dit's tests load models from Hugging Face. Here `from_pretrained` gives seeded random weights at the published "
     "widths with one or two layers, and tokenizers give seeded ids; nothing that a test asserts is changed. Left out "
@@ -37,7 +38,10 @@ WEIGHTS = (
 
 
 def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
-    """Read the runs below ``out`` and write the two files; of a suite that has no run they say so.
+    """Read the runs below ``out`` and write the two files.
+
+    A suite that has no run there stays as the files have it, with the commit that ran it; one of which they have
+    nothing is said not to have run.
 
     Args:
         facts: ``commit`` of the tree, version of ``ttnn``, ``seed`` of the samples, ``refsim``'s version and commit.
@@ -45,11 +49,14 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     runs = {name: run for name in SUITES if (run := read(out / name)).cases}
     bugs = read_bugs(out / "bugs" / "bugs.jsonl")
     reports.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(_page(runs, bugs, facts))
-    (reports / "upstream.md").write_text(text + "\n", encoding="utf-8")
-    not_run = [name for name in (*SUITES, "bugs") if name not in runs and not (name == "bugs" and bugs)]
-    data = {**facts, "suites": {name: _data(run) for name, run in runs.items()}, "bugs": _caught(bugs)}
-    data["not_run"] = not_run
+    page, numbers = reports / "upstream.md", reports / "upstream.json"
+    former = page.read_text(encoding="utf-8") if page.exists() else ""
+    kept = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+    page.write_text("\n".join(_page(runs, bugs, facts, former)) + "\n", encoding="utf-8")
+    suites = kept.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
+    data = {**facts, "suites": suites, "bugs": _caught(bugs) if bugs else kept.get("bugs", _caught([]))}
+    data["not_run"] = [name for name in SUITES if name not in suites]
+    data["not_run"] += [] if data["bugs"]["seeded"] else ["bugs"]
     (reports / "upstream.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for name, run in runs.items():
         print(name, json.dumps(rates(run.cases)))
@@ -57,25 +64,31 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
         print(f"bugs: {_caught(bugs)}")
 
 
-def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str, str]) -> list[str]:
+def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str, str], former: str) -> list[str]:
     lines = [
         "# Upstream's own tests on the mock",
         "",
         f"Unmodified tests of tt-metal at {facts['commit']} on ttnn {facts['ttnn']} from the wheel, seed "
-        f"`{facts['seed']}`, with no hardware (`python -m benchmarks.upstream`); counted and explained by "
-        f"{facts['refsim']} on {facts['machine']}. Percentages are of the cases counted; what leaves the count is "
-        "listed with its reason.",
+        f"`{facts['seed']}`, with no hardware (`python -m benchmarks.upstream`); last written by "
+        f"{facts['refsim']} on {facts['machine']}; every part says what ran it. Percentages are of the cases counted; "
+        "what leaves the count is listed with its reason.",
     ]
     for name, title in SUITES.items():
-        lines += ["", f"## {title}", "", *([WEIGHTS, ""] if name == "tt-dit" else [])]
+        lines += ["", f"## {title}", ""]
         if name in runs:
-            lines += [_by(runs[name].by), "", *_suite(runs[name])]
+            lines += [*([WEIGHTS, ""] if name == "tt-dit" else []), _by(runs[name].by), "", *_suite(runs[name])]
         else:
-            lines += [_not_run(name)]
-    lines += ["", "## Bugs seeded into tt_dit", ""]
+            lines += [_former(former, title) or _not_run(name)]
+    lines += ["", f"## {SEEDED}", ""]
     if not bugs:
-        return [*lines, _not_run("bugs")]
+        return [*lines, _former(former, SEEDED) or _not_run("bugs")]
     return [*lines, _by({row.get("by") or UNKNOWN for row in bugs}), "", *_bugs(bugs)]
+
+
+def _former(page: str, title: str) -> str:
+    """What a former page says under a title, if it is of a run, which it then names."""
+    text = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0].strip()
+    return text if "\nRun by " in f"\n{text}" else ""
 
 
 def _not_run(step: str) -> str:

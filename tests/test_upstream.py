@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -379,7 +380,7 @@ def test_the_report_counts_and_explains(tmp_path):
     assert "| 1 | file not collected | No module named 'b' |" in text
     assert "Not drawn from: 7 more than eight devices." in text
     assert "1 of 2 caught; 1 of the 1 tests that run them pass without a bug" in text
-    assert "counted and explained by refsim 0.1 at abc with uncommitted changes on 2 cores. Percentages" in text
+    assert "last written by refsim 0.1 at abc with uncommitted changes on 2 cores; every part says" in text
     assert (
         "Run by refsim at a commit that was not noted." in text
         and "Run by refsim 1 at a, refsim at" in text
@@ -389,6 +390,12 @@ def test_the_report_counts_and_explains(tmp_path):
     assert data["not_run"] == ["tt-dit"] and data["refsim"] == FACTS["refsim"]
     assert data["commit"] == "c0ffee" and data["suites"]["unit"]["pass_percent"] == 50.0
     assert data["bugs"]["caught"] == 1
+    shutil.rmtree(bugs)
+    (runs / "unit-a.jsonl").write_text(json.dumps(LINE))
+    upstream_report.write(tmp_path / "out", tmp_path, FACTS)
+    kept, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
+    assert "1 cases started" in kept and "2 cases started" not in kept  # run again
+    assert kept.count("1 of 2 caught") == 1 and data["bugs"]["caught"] == 1 and data["not_run"] == ["tt-dit"]  # kept
 
 
 @pytest.mark.parametrize(
