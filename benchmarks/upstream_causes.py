@@ -74,6 +74,8 @@ _TABLE: tuple[tuple[str, str, str, Cause], ...] = (
     (r"test_vae_wan2_1.py::test_wan_(en|de)coder3d\[.*True", "^error$",
      r"^'NoneType' object has no attribute 'dtype'$",
      Cause("theirs", "its outputs agree; then the test reads a place of the cache that the model never fills")),
+    ("test_vae_sd35.py::test_sd35_vae_vae_decoder", "^assertion$", r"^VAE run time \S+ is greater than expected",
+     Cause("theirs", "its picture agrees; then it asserts the seconds that a device takes, and there is none here")),
     (r"test_vae_wan2_1.py::test_wan_upblock\[.*upblock_1\]", "^error$",
      r"^incompatible shapes: \S+\(\[1, 192, 2, 360, 640\]\) != \S+\(\[1, 192, 3, 360, 640\]\)$",
      Cause("theirs", "two frames with an empty cache: the tree's module doubles the second, its reference none")),

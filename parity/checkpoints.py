@@ -431,8 +431,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
         import transformers
 
         model_class = getattr(transformers, config["architectures"][0])
-        given = {"dtype": dtype, "variant": variant, "local_files_only": True, "trust_remote_code": False}
-        return model_class.from_pretrained(folder, **given).eval()
+        given = {"dtype": dtype, "variant": variant, "local_files_only": True}
+        return model_class.from_pretrained(folder, trust_remote_code=False, **given).eval()
     model_class = diffusers_class(config["_class_name"])
     with torch.device("meta"):
         model = model_class.from_config(model_class.load_config(folder))

@@ -103,7 +103,8 @@ def _inputs(spec: ModelSpec, config: Any, model: Any) -> dict[str, torch.Tensor]
     sizes = {"batch": 2, "frames": 2, "height": 8, "width": 8, "prompt tokens": 13, "tokens": 13, "image tokens": 16}
     found = {}
     for name, dims in spec.model_class.input_shapes(config).items():
-        shape = [sizes.get(dim, LARGEST) if isinstance(dim, str) else dim for dim in dims]
+        named = [dim for dim in dims if not str(dim).startswith("[")]  # those in brackets may be left out
+        shape = [sizes.get(dim, LARGEST) if isinstance(dim, str) else dim for dim in named]
         found[name] = torch.zeros(shape, dtype=torch.int64 if name in ("input_ids", "attention_mask") else torch.float)
     model.check_inputs({name: tuple(x.shape) for name, x in found.items()})
     return found

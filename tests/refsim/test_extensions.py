@@ -187,8 +187,8 @@ def test_meshes_are_listed_and_what_is_wrong_is_noted(toy, broken):
     assert "'squatter'" in notes[1] and "'t3k'" in notes[1]
 
 
-def test_a_contested_name_is_refused_where_it_is_used(broken, files):
-    done = refsim(*run_words(files, "t3k"), sites=(broken,))
+def test_a_contested_name_is_refused_where_it_is_used(broken, toy, files):
+    done = refsim(*run_words(files, "t3k"), sites=(broken, toy))
     assert done.returncode == 2
     assert "package 'squatter' and refsim both register 't3k'" in done.stderr
     assert_one_sentence(done.stderr.strip())

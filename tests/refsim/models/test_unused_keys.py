@@ -25,7 +25,7 @@ class Folder:
     folder = Path("somewhere")
 
     def __init__(self, shapes):
-        self.shapes = shapes
+        self.shapes, self.changes = shapes, {}
 
     @property
     def names(self):
