@@ -173,7 +173,7 @@ def wan_prompt_of_the_other_sample() -> None:
 
     from tt_impl.models.wan22.attention import CrossAttention
 
-    def attend(original: Callable, self: Any, spatial: Any, prompt: Any) -> Any:
+    def attend(original: Callable, self: Any, spatial: Any, prompt: Any, *image: Any) -> Any:
         return original(self, spatial, ttnn.concat([prompt[1:2], prompt[0:1]], dim=0))
 
     around(CrossAttention, "__call__", attend)
@@ -188,8 +188,8 @@ def wan_prompt_of_the_other_sample() -> None:
 def wan_prompt_cut_to_whole_tiles() -> None:
     from tt_impl.models.wan22.attention import CrossAttention
 
-    def attend(original: Callable, self: Any, spatial: Any, prompt: Any) -> Any:
-        return original(self, spatial, prompt[:, :, : prompt.shape[2] // 32 * 32])
+    def attend(original: Callable, self: Any, spatial: Any, prompt: Any, *image: Any) -> Any:
+        return original(self, spatial, prompt[:, :, : prompt.shape[2] // 32 * 32], *image)
 
     around(CrossAttention, "__call__", attend)
 
@@ -231,11 +231,11 @@ def wan_cross_attention_not_reduced() -> None:
     from tt_impl.layers import linear
     from tt_impl.models.wan22.attention import CrossAttention
 
-    def attend(original: Callable, self: Any, spatial: Any, prompt: Any) -> Any:
+    def attend(original: Callable, self: Any, spatial: Any, prompt: Any, *image: Any) -> Any:
         reduce = linear.reduce_scatter_features
         linear.reduce_scatter_features = lambda ctx, x: ttnn.mesh_partition(x, dim=3, cluster_axis=ctx.tp_axis)
         try:
-            return original(self, spatial, prompt)
+            return original(self, spatial, prompt, *image)
         finally:
             linear.reduce_scatter_features = reduce
 
