@@ -40,8 +40,8 @@ WEIGHTS = (
 def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     """Read the runs below ``out`` and write the two files.
 
-    A suite that has no run there stays as the files have it, with the commit that ran it; one of which they have
-    nothing is said not to have run.
+    A suite that has no run there stays as the files have it, with the commit that ran it, if they are of the same tree,
+    ttnn and seed; one of which they have nothing is said not to have run.
 
     Args:
         facts: ``commit`` of the tree, version of ``ttnn``, ``seed`` of the samples, ``refsim``'s version and commit.
@@ -50,8 +50,9 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     bugs = read_bugs(out / "bugs" / "bugs.jsonl")
     reports.mkdir(parents=True, exist_ok=True)
     page, numbers = reports / "upstream.md", reports / "upstream.json"
-    former = page.read_text(encoding="utf-8") if page.exists() else ""
-    kept = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+    kept = json.loads(numbers.read_text(encoding="utf-8")) if page.exists() and numbers.exists() else {}
+    kept = kept if all(kept.get(name) == facts[name] for name in ("commit", "ttnn", "seed")) else {}
+    former = page.read_text(encoding="utf-8") if kept else ""
     page.write_text("\n".join(_page(runs, bugs, facts, former)) + "\n", encoding="utf-8")
     suites = kept.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
     data = {**facts, "suites": suites, "bugs": _caught(bugs) if bugs else kept.get("bugs", _caught([]))}
@@ -123,6 +124,8 @@ def _suite(run: Run) -> list[str]:
     if run.not_drawn:
         drawn = ", ".join(f"{n} {why}" for why, n in sorted(run.not_drawn.items()))
         lines += ["", f"Not drawn from: {drawn}."]
+    if run.not_alone:
+        lines += ["", f"**Killed or out of time beside others, and not run by themselves yet:** {run.not_alone} cases."]
     if run.alone:
         lines += ["", f"Killed or out of time beside others, run once more by themselves: {run.alone} cases."]
     if run.cut:

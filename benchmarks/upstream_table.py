@@ -69,6 +69,7 @@ class Run:
         silent: names of jobs that ended without a single case, with the exit status of pytest.
         missing: names of jobs that are yet to be run.
         alone: how many cases were run once more by themselves, and count as they ended there.
+        not_alone: how many were killed or out of time, and were not.
         by: what ran the jobs: versions and commits of this project.
         not_drawn: cases that were left out before the sample was drawn, by reason.
     """
@@ -79,6 +80,7 @@ class Run:
     silent: dict[str, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     alone: int = 0
+    not_alone: int = 0
     by: set[str] = field(default_factory=set)
     not_drawn: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -100,6 +102,7 @@ def read(folder: Path) -> Run:
                 case = classified(line)
                 run.cases.append(replace(case, kind=MEMORY) if alone and killed(line) else case)
                 run.alone += alone
+                run.not_alone += not alone and not case.verdict and (line["category"] == "timeout" or killed(line))
     for path in sorted(folder.glob("*.left")):
         run.not_drawn.update(json.loads(path.read_text(encoding="utf-8")))
     for path in sorted(folder.glob("*.done")):

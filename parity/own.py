@@ -59,7 +59,10 @@ class Judged:
         return self.record.verdict == "passed"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values: every bounded metric with its bound, and why it failed if it did."""
+        """JSON values: every bounded metric with its bound, those that were not measured, and why it failed if it did.
+
+        What every layer gives is not measured in a large folder, and no metric of parts where there are none.
+        """
         metrics, bounds = self.record.metrics, self.record.thresholds
         known = {name: metrics[name] for name in bounds if metrics.get(name) is not None}
         found = {
@@ -67,16 +70,19 @@ class Judged:
             "passed": self.passed,
             "reason": self.record.reason,
             "metrics": {name: {"value": value, "bound": bounds[name]} for name, value in known.items()},
+            "not_measured": sorted(bounds.keys() - known.keys()),
             "explanation": self.record.extra.get("explanation"),
         }
         return plain(found | ({"step_rel_rmse": list(self.steps)} if self.steps else {}))
 
     def text(self) -> str:
         """The same in lines."""
-        bounded = self.to_json()["metrics"].items()
+        found = self.to_json()
+        bounded, missing = found["metrics"].items(), found["not_measured"]
         lines = [f"check against {self.against}, {self.record.dtype}: {self.record.verdict}"]
         lines += [f"step {i:3d}  rel_rmse {error:.3e}" for i, error in enumerate(self.steps)]
         lines += [f"  {name:26} {float(m['value']):9.2e}  at most {m['bound']:.2e}" for name, m in bounded]
+        lines += [f"not measured: {', '.join(missing)}"] if missing else []
         lines += [self.record.reason] if self.record.reason else []
         if why := self.record.extra.get("explanation"):
             lines += filter(None, [explanation.text(why)])
@@ -130,8 +136,9 @@ def judge_model(
             needs_gb = WIDE_GB + 4 * size / 2**30
         result = api.run(folder, inputs=inputs, options=looked_at, guidance=guidance, out=out)
         assert result is not None  # only torchrun's ranks have none
-        if looked_at.observe:
-            result = Answer(**vars(result), observed=observe.read(around, len(result.values)))
+        if kind == "transformer":
+            layers = observe.read(around, len(result.values)) if looked_at.observe else None
+            result = Answer(**vars(result), observed=layers)
     name = str(folder)
     register(name, RandomModel(checkpoint.config, class_name=checkpoint.class_name))
     case = Case(folder.name, kind, name, layout, _shape(tensors), options.dtype, guidance=guidance, needs_gb=needs_gb)
@@ -160,15 +167,14 @@ def judge_pipeline(
 class _OwnFolder:
     """Comes before a kind among a class's bases: inputs and answer are those of one run, made already."""
 
-    def __init__(self, store: CheckpointStore, answer: Any, tensors: dict[str, Tensor], variant: str | None) -> None:
-        super().__init__(store)  # type: ignore[call-arg]
-        self._answer, self._tensors, self.variant = answer, tensors, variant
+    answer: Any
+    tensors: dict[str, Tensor]
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        return rounded(self._tensors, case.dtype, ModelKind.oracle(case).exact)
+        return rounded(self.tensors, case.dtype, ModelKind.oracle(case).exact)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Any:
-        return self._answer
+        return self.answer
 
     def noise(self, case: Case, seed: int) -> dict[str, float]:
         return {}  # one more run of the library
@@ -178,7 +184,8 @@ def _judge(
     case: Case, folder: Path, answer: Any, tensors: dict[str, Tensor], variant: str | None
 ) -> tuple[Record, Any]:
     store = CheckpointStore(_known={(case.model, 0): folder})
-    kind = type("Own", (_OwnFolder, load(case.kind)), {})(store, answer, tensors, variant)
+    given = {"answer": answer, "tensors": tensors, "variant": variant}
+    kind = type("Own", (_OwnFolder, load(case.kind)), given)(store)
     with CpuRunner({case.kind: kind}) as runner:
         record = gate.run_case(runner, case, "cpu", 0)
     if why := record.extra.get("explanation"):

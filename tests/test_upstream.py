@@ -395,6 +395,10 @@ def test_the_report_counts_and_explains(tmp_path):
     upstream_report.write(tmp_path / "out", tmp_path, FACTS)
     kept, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
     assert "1 cases started" in kept and "2 cases started" not in kept  # run again
+    (tmp_path / "out" / "unit").rename(tmp_path / "out" / "tt-dit")
+    upstream_report.write(tmp_path / "out", tmp_path / "other", FACTS)
+    upstream_report.write(tmp_path / "none", tmp_path / "other", FACTS | {"seed": "1"})
+    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 3  # another seed's
     assert kept.count("1 of 2 caught") == 1 and data["bugs"]["caught"] == 1 and data["not_run"] == ["tt-dit"]  # kept
 
 
@@ -411,9 +415,10 @@ def test_a_case_that_was_ended_counts_as_it_ends_alone(tmp_path, category, messa
     job = upstream_jobs.Job("unit-a", ("test_a.py",), ("--ttnn-mock=auto", "--ttnn-mock-sample=3"))
     again = upstream_jobs._again(job, tmp_path)
     assert (again.name, again.files, again.options) == ("unit-a-again", (LINE["id"],), ("--ttnn-mock=auto",))
+    assert upstream_table.read(tmp_path).not_alone == 1
     (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE) + "\n")
     run = upstream_table.read(tmp_path)
-    assert ([case.kind for case in run.cases], run.alone) == (["own"], 1)
+    assert ([case.kind for case in run.cases], run.alone, run.not_alone) == (["own"], 1, 0)
     (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE | killed) + "\n")
     (case,) = upstream_table.read(tmp_path).cases
     assert case.kind == ("memory" if category == "crash" else "failed")

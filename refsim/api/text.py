@@ -180,8 +180,6 @@ def _packed(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
 
 
 def _check_request(prompts: Sequence[Sequence[int]], request: TextRequest, options: RunOptions, *, check: bool) -> None:
-    if options.lora:
-        raise UserError("decoding takes no LoRA; leave out lora.")
     devices = options.mesh.num_devices
     if options.lora:
         raise UserError("decoding takes no LoRA; leave out lora.")

@@ -34,6 +34,14 @@ def test_a_checkpoint_of_ones_own_passes(words, capsys):
     assert found["passed"] and found["against"] == "SD3Transformer2DModel of diffusers"
     assert {"rel_rmse", "layer_rel_rmse", "guided_rel_rmse", "distinct_replicas"} <= found["metrics"].keys()
     assert all(0 <= metric["value"] <= metric["bound"] for metric in found["metrics"].values())
+    assert "layer_rel_rmse" not in found["not_measured"]
+
+
+def test_what_is_not_measured_in_a_large_folder_is_said(words, capsys, monkeypatch):
+    monkeypatch.setattr(own, "_SMALL_BYTES", 0)
+    assert process.run_command(words) == 0
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("not measured: "))
+    assert "layer_rel_rmse" in said
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -149,7 +149,7 @@ def attention(name: str, text: str = "", size: int = 1, width: int = 128, heads:
 
 def test_causal_attention_leaves_about_half_out() -> None:
     whole, causal = attention("SDPAOperation"), attention("SDPAOperation", "'is_causal': 'true'")
-    assert 0.5 * whole < causal < 0.65 * whole
+    assert 0.5 * whole < causal < 0.6 * whole
     ring, first_shards = (attention("RingJointSDPA", text, 4) for text in ("", "'is_causal': 'true'"))
     balanced = attention("RingJointSDPA", "'is_causal': 'true'; 'is_balanced': 'true'", 4)
     assert first_shards == pytest.approx((1 + 2 + 3 + 4) / 16 * ring, rel=0.05)  # its own shard takes a whole step
