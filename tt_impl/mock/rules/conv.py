@@ -16,7 +16,7 @@ from torch import Tensor
 from tt_impl.mock.rules.conv_weights import as_rows, held, plain, prepared_bias, prepared_weights, weight_of
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.pool import image_of, sides_of
-from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.rules.registry import SUMS_BFLOAT16, Call, across
 from tt_impl.mock.values import Shards
 
 
@@ -214,7 +214,7 @@ def conv3d(
         y = _conv3d(x, weight[:output_channels], bias, tuple(stride), tuple(dilation))
         return y.permute(0, 2, 3, 4, 1)
 
-    return call.each(convolved, input_tensor, weight_tensor, bias_tensor)
+    return call.each(convolved, input_tensor, weight_tensor, bias_tensor, rounds_once=SUMS_BFLOAT16)
 
 
 def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilation: tuple) -> Tensor:

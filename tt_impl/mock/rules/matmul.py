@@ -1,20 +1,23 @@
 """Matrix products with bias and activation, of dense, sparse and grouped operands.
 
-A product is taken in float32 and rounded once, to the dtype of the output.
+A product is taken in float32 and rounded once, to the dtype of the output. On processors that multiply bfloat16 and
+add in float32, products of bfloat16 to bfloat16 are left to them, at two to three times the speed.
 
 Legend: M rows, K inner, N columns, E experts.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
-from tt_impl.mock.rules.registry import TILE, Call, across, per_device
+from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, per_device
 from tt_impl.mock.values import Shards
 
 
@@ -22,14 +25,32 @@ def product(
     a: Tensor, b: Tensor, bias: Tensor | None = None, *, transpose_a: bool = False, transpose_b: bool = False,
     activation: Any = None, program_activation: Any = None,
 ) -> Tensor:  # fmt: skip
-    """``a @ b + bias``, then the activation of the program config, then that of the argument."""
+    """``a @ b + bias``, then the activation of the program config, then that of the argument.
+
+    The result is bfloat16 where the operands are and nothing follows the product, else float32.
+    """
     a = a.transpose(-1, -2) if transpose_a else a
     b = b.transpose(-1, -2) if transpose_b else b
+    if a.dtype == torch.bfloat16:
+        whole = _of_one_matrix(a, b, bias) if activation is None and program_activation is None else None
+        if whole is not None:
+            return whole
+        a, b, bias = a.float(), b.float(), None if bias is None else bias.float()
     whole = torch.matmul(a, b)
     whole = whole if bias is None else whole + bias
     if a.numel() == 0 or b.numel() == 0:
         return whole  # nothing is computed then, so nothing is activated
     return activate(activate(whole, program_activation), activation)
+
+
+def _of_one_matrix(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
+    """``a @ b + bias`` of one matrix ``b`` and a row, added in float32 and rounded once; None for other operands."""
+    rows = bias is None or bias.numel() == bias.shape[-1]
+    if not rows or min(a.dim(), b.dim()) < 2 or b.numel() != math.prod(b.shape[-2:]):
+        return None
+    whole = F.linear(a, b.reshape(b.shape[-2:]).mT, None if bias is None else bias.reshape(-1))
+    dims = max(operand.dim() for operand in (a, b, bias) if operand is not None)
+    return whole.reshape((1,) * (dims - whole.dim()) + tuple(whole.shape))
 
 
 @across("matmul", "linear")
@@ -62,7 +83,7 @@ def matmul(
         whole = product(a, b, bias, activation=activation, program_activation=program_activation, **transposed)
         return _with_ones(whole, shape)
 
-    return call.each(multiplied, input_tensor_a, input_tensor_b, bias)
+    return call.each(multiplied, input_tensor_a, input_tensor_b, bias, rounds_once=SUMS_BFLOAT16)
 
 
 def _check_bias(call: Call, bias: Shards, weight: Shards, program_activation: Any) -> None:

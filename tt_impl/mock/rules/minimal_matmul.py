@@ -13,14 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered, reduced, scattered
-from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.matmul import product
-from tt_impl.mock.rules.registry import TILE, Call, across, columns, per_device
+from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, columns, per_device
 from tt_impl.mock.values import Shards, round_to
-
-
-def _bias(whole: Tensor, bias: Tensor | None) -> Tensor:
-    return whole if bias is None else whole + bias.reshape(-1)
 
 
 def _joined(parts: Tensor | Sequence[Tensor]) -> Tensor:
@@ -37,7 +32,7 @@ def _swiglu(x: Tensor) -> Tensor:
     return (F.silu(gate) * up).flatten(-2)
 
 
-@per_device("experimental.minimal_matmul")
+@per_device("experimental.minimal_matmul", rounds_once=SUMS_BFLOAT16)
 def minimal_matmul(
     input_tensor: Tensor | Sequence[Tensor],
     weight_tensor: Tensor,
@@ -46,12 +41,14 @@ def minimal_matmul(
     fused_activation: Any = None,
     fuse_swiglu: bool = False,
 ) -> Tensor:
+    bias = None if bias_tensor is None else bias_tensor.reshape(-1)
     a = _joined(input_tensor)
-    product = _bias(torch.matmul(a, weight_tensor), bias_tensor)
-    return _swiglu(product) if fuse_swiglu else activate(product, fused_activation)
+    if fuse_swiglu:
+        return _swiglu(product(a.float(), weight_tensor.float(), None if bias is None else bias.float()))
+    return product(a, weight_tensor, bias, activation=fused_activation)
 
 
-@per_device("experimental.minimal_matmul_split")
+@per_device("experimental.minimal_matmul_split", rounds_once=SUMS_BFLOAT16)
 def minimal_matmul_split(
     input_tensor: Tensor | Sequence[Tensor],
     weight_tensor: Tensor,

@@ -12,7 +12,7 @@ the operation: a rule never ignores something that could change the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,12 +126,12 @@ class Call:
         """``function`` of every device's part of ``inputs``, computed once for devices whose parts are one object.
 
         An input is a ``Shards`` or a list with one value per device; anything else is the same on all devices.
-        A function that ``rounds_once``, as torch does in one addition or product of bfloat16, gets bfloat16 tensors
-        as they are stored where the result is bfloat16 too: the same values without a detour over float32.
+        A function that ``rounds_once``, as torch does in one addition or product of bfloat16, gets tensors as they
+        are stored where all are stored as bfloat16 and the result is: the same values without a detour over float32.
         """
         spread = [value for value in inputs if isinstance(value, Shards | list)]
         keys = zip(*map(identities, spread), strict=True) if spread else [()] * len(ranks_of(self.outputs[0]))
-        narrow = rounds_once and all(v.dtype == ttnn.bfloat16 for v in (*spread, self.outputs[0]))
+        narrow = rounds_once and self.in_bfloat16(spread)
         known: dict[tuple, Any] = {}
         results = []
         for device, key in enumerate(keys):
@@ -140,6 +140,11 @@ class Call:
             results.append(known[key])
         self.evaluations += len(known)
         return results
+
+    def in_bfloat16(self, inputs: Sequence[Any]) -> bool:
+        """Whether ``inputs`` are stored as bfloat16 (block floats are, too) and the first output is bfloat16."""
+        stored = (tensor for value in inputs for tensor in (value.stored if isinstance(value, Shards) else value))
+        return self.outputs[0].dtype == ttnn.bfloat16 and all(tensor.dtype == torch.bfloat16 for tensor in stored)
 
     def argument(self, name: str, position: int) -> Any:
         """What the caller passed, by keyword or by position; tensors as ttnn's own; None if nothing."""
@@ -158,14 +163,17 @@ class Call:
 
 Rule = Callable[[Call, tuple, dict[str, Any]], list[list[torch.Tensor]]]
 RULES: dict[str, Rule] = {}
+SUMS_BFLOAT16 = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+"""Whether this processor multiplies bfloat16 and adds the products in float32."""
 PURE: set[str] = set()
 """Operations whose rules only compute their outputs, so that they may wait until somebody reads them."""
 
 
-def per_device(*names: str, as_stored: bool = False) -> Callable:
+def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False) -> Callable:
     """Register a function of torch tensors for operations ``ttnn.<name>``.
 
     With ``as_stored`` floating point comes as bfloat16 where it is kept as such: for functions that only move values.
+    One that ``rounds_once`` is given bfloat16 as in ``Call.each``.
     """
 
     def register(function: Callable) -> Callable:
@@ -175,11 +183,12 @@ def per_device(*names: str, as_stored: bool = False) -> Callable:
                 keys = list(zip(*map(identities, shards), strict=True))
             else:
                 keys = [()] * len(ranks_of(call.outputs[0]))
+            kept = as_stored or (rounds_once and call.in_bfloat16(shards))
             known: dict[tuple, list[torch.Tensor]] = {}
             for device, key in enumerate(keys):
                 if key not in known:
                     call.evaluations += 1
-                    result = function(*_pick(args, device, as_stored), **_pick(kwargs, device, as_stored))
+                    result = function(*_pick(args, device, kept), **_pick(kwargs, device, kept))
                     known[key] = list(result) if isinstance(result, list | tuple) else [result]
             return list(columns([known[key] for key in keys]))
 
