@@ -32,6 +32,8 @@ AGAIN = "-again"
 """Ends the names of jobs that run cases once more by themselves; their verdicts count."""
 MORE_TIME = 3
 """So many times its seconds has a case that is run by itself, as one has on a machine that is busy with others."""
+START_S = 60.0
+"""What a process takes to begin, and to end after a case that was killed."""
 JOBS = "jobs.json"
 _BROKEN = re.compile(
     r"^ImportError while loading conftest '(.+)/conftest\.py'\.$.*?^E +([^\n]+)$", re.MULTILINE | re.DOTALL
@@ -167,20 +169,30 @@ def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: flo
         for number, text in enumerate(pool.map(lambda job: _run_one(tree, job, out, timeout_s), todo), 1):
             print(f"[{number}/{len(todo)}] {text}", flush=True)
     for job in jobs:
-        if (again := _again(job, out)) and not (out / f"{again.name}.done").exists():
+        if again := _again(job, out, timeout_s):
             print(f"alone: {_run_one(tree, again, out, MORE_TIME * timeout_s)}", flush=True)
 
 
-def _again(job: Job, out: Path) -> Job | None:
-    """Cases that were killed, which a machine does that is out of memory, or out of time: to be run by themselves."""
-    lines = out / f"{job.name}.jsonl"
-    verdicts = map(json.loads, lines.read_text(encoding="utf-8").splitlines() if lines.exists() else [])
-    ended = [v["id"] for v in verdicts if v["category"] == "timeout" or killed(v)]
+def _again(job: Job, out: Path, timeout_s: float) -> Job | None:
+    """Cases that were killed, which a machine does that is out of memory, or out of time: to be run by themselves.
+
+    Those that a run was broken off before have a job of their own, with the next number.
+    """
+    before = [out / f"{job.name}{AGAIN}.jsonl", *sorted(out.glob(f"{job.name}-[0-9]*{AGAIN}.jsonl"))]
+    ran = {verdict["id"] for path in before for verdict in _verdicts(path)}
+    ended = [v["id"] for v in _verdicts(out / f"{job.name}.jsonl") if v["category"] == "timeout" or killed(v)]
+    ended = [case for case in ended if case not in ran]
     if not ended:
         return None
+    name = f"{job.name}-{len(before) + 1}{AGAIN}" if before[0].exists() else f"{job.name}{AGAIN}"
+    limit_s = max(job.limit_s, len(ended) * (MORE_TIME * timeout_s + START_S))
     options = tuple(o for o in job.options if not o.startswith(("--ttnn-mock-sample", "--ttnn-mock-cases")))
     whole = {**job.environment, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}  # nothing runs beside it
-    return replace(job, name=f"{job.name}{AGAIN}", files=tuple(ended), options=options, environment=whole)
+    return replace(job, name=name, files=tuple(ended), options=options, environment=whole, limit_s=limit_s)
+
+
+def _verdicts(lines: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] if lines.exists() else []
 
 
 def killed(verdict: dict[str, Any]) -> bool:

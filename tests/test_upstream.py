@@ -413,7 +413,7 @@ def test_a_case_that_was_ended_counts_as_it_ends_alone(tmp_path, category, messa
     killed = {"outcome": "failed", "category": category, "message": message}
     (tmp_path / "unit-a.jsonl").write_text(json.dumps(LINE | killed) + "\n")
     job = upstream_jobs.Job("unit-a", ("test_a.py",), ("--ttnn-mock=auto", "--ttnn-mock-sample=3"))
-    again = upstream_jobs._again(job, tmp_path)
+    again = upstream_jobs._again(job, tmp_path, 240)
     assert (again.name, again.files, again.options) == ("unit-a-again", (LINE["id"],), ("--ttnn-mock=auto",))
     assert upstream_table.read(tmp_path).not_alone == 1
     (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE) + "\n")
@@ -422,6 +422,12 @@ def test_a_case_that_was_ended_counts_as_it_ends_alone(tmp_path, category, messa
     (tmp_path / "unit-a-again.jsonl").write_text(json.dumps(LINE | killed) + "\n")
     (case,) = upstream_table.read(tmp_path).cases
     assert case.kind == ("memory" if category == "crash" else "failed")
+    assert upstream_jobs._again(job, tmp_path, 240) is None
+    other = {**LINE, **killed, "id": f"{LINE['id']}[other]"}
+    (tmp_path / "unit-a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in (LINE | killed, other)))
+    rest = upstream_jobs._again(job, tmp_path, 240)  # the first run of them by themselves was broken off
+    assert (rest.name, rest.files) == ("unit-a-2-again", (other["id"],))
+    assert rest.limit_s >= 3 * 240
 
 
 @pytest.mark.parametrize(
