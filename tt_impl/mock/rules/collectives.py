@@ -17,9 +17,12 @@ from tt_impl.mock.rules.registry import Call, across
 from tt_impl.mock.values import Shards
 
 
-def gathered(x: Shards, dim: int, cluster_axis: int | None) -> list[Tensor]:
-    """Concatenation along ``dim`` over the axis, the same tensor on all devices of a group."""
-    return _by_group(x, cluster_axis, lambda parts: torch.cat(parts, dim))
+def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool = False) -> list[Tensor]:
+    """Concatenation along ``dim`` over the axis, the same tensor on all devices of a group.
+
+    ``as_stored``: bfloat16 stays bfloat16, for operations that do nothing else with it.
+    """
+    return _by_group(x, cluster_axis, lambda parts: torch.cat(parts, dim), as_stored=as_stored)
 
 
 def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
@@ -27,14 +30,16 @@ def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
     return _by_group(x, cluster_axis, lambda parts: torch.stack(parts).sum(0))
 
 
-def _by_group(x: Shards, cluster_axis: int | None, join: Callable[[list[Tensor]], Tensor]) -> list[Tensor]:
+def _by_group(
+    x: Shards, cluster_axis: int | None, join: Callable[[list[Tensor]], Tensor], *, as_stored: bool = False
+) -> list[Tensor]:
     """``join`` of every group's parts: one tensor for the group, and for other groups that hold the same parts."""
     result: list[Any] = [None] * len(x)
     known: dict[tuple, Tensor] = {}
     for group in x.groups(cluster_axis):
         key = tuple(x.key(i) for i in group)
         if key not in known:
-            known[key] = join([x[i] for i in group])
+            known[key] = join([x.as_stored(i) if as_stored else x[i] for i in group])
         for i in group:
             result[i] = known[key]
     return result
@@ -54,7 +59,7 @@ def scattered(x: Sequence[Tensor], groups: list[list[int]], dim: int) -> list[Te
 
 @across("all_gather")
 def all_gather(call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int | None = None) -> list[Tensor]:
-    return gathered(input_tensor, dim, cluster_axis)
+    return gathered(input_tensor, dim, cluster_axis, as_stored=True)
 
 
 @across("experimental.all_gather_async")
@@ -67,7 +72,7 @@ def all_gather_async(
         dim = numbers.pop(0)
     if numbers:
         cluster_axis = numbers.pop(0)
-    return gathered(input_tensor, dim, cluster_axis)
+    return gathered(input_tensor, dim, cluster_axis, as_stored=True)
 
 
 @across("reduce_scatter")
@@ -117,7 +122,7 @@ def ring_attention_all_gather_async(
     call: Call, input_tensor: Sequence[Shards], _buffers: Any = None, dim: int = 0, *, cluster_axis: int
 ) -> tuple[list[Tensor], ...]:
     """Several tensors gathered in one go: K and V of ring attention."""
-    return tuple(gathered(x, dim, cluster_axis) for x in input_tensor)
+    return tuple(gathered(x, dim, cluster_axis, as_stored=True) for x in input_tensor)
 
 
 @across("experimental.neighbor_pad_async")
@@ -139,7 +144,8 @@ def neighbor_pad_async(
     from ``logical_h`` on, counted over the axis, come out as zeros, but neighbours get them as they are. Frames of
     zeros before the first are ``t_front_pad`` rows of the dim before the first.
     """
-    result = list(input_tensor)
+    stored = {input_tensor.key(i): input_tensor.as_stored(i) for i in range(len(input_tensor))}
+    result = [stored[input_tensor.key(i)] for i in range(len(input_tensor))]
     for number, (d, left, right, axis) in enumerate(zip(dim, padding_left, padding_right, cluster_axis, strict=True)):
         known: dict[tuple, list[Tensor]] = {}
         before = result
@@ -154,7 +160,7 @@ def neighbor_pad_async(
             for place, i in enumerate(group):
                 result[i] = known[key][place]
     if t_front_pad:
-        after = [0, 0] * (input_tensor[0].dim() - dim[0])
+        after = [0, 0] * (len(input_tensor.shape) - dim[0])
         result = call.each(lambda x: F.pad(x, (*after, t_front_pad, 0)), result)
     return result
 

@@ -113,13 +113,13 @@ def _grown(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
 def tilize_with_val_padding(call: Call, input_tensor: Any, output_tensor_shape: Any, pad_value: float) -> list[Tensor]:
     """The shape that the output shows; what it holds beyond the tensor is ``pad_value``."""
     shape = tuple(call.outputs[0].shape)
-    return call.each(lambda x: _grown(x, shape, pad_value), input_tensor)
+    return call.each(lambda x: _grown(x, shape, pad_value), input_tensor, rounds_once=True)
 
 
 @across("tilize_with_zero_padding")
 def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
     shape = tuple(call.outputs[0].shape)
-    return call.each(lambda x: _grown(x, shape, 0.0), input_tensor)
+    return call.each(lambda x: _grown(x, shape, 0.0), input_tensor, rounds_once=True)
 
 
 @across("untilize_with_unpadding")
@@ -130,7 +130,11 @@ def untilize_with_unpadding(call: Call, input_tensor: Shards, output_tensor_end:
     if padding is None and any(end > size for end, size in zip(ends, input_tensor.shape, strict=True)):
         raise call.unsupported("padding of tiles that no operation has set")
     shape = tuple(max(sizes) for sizes in zip(ends, input_tensor.shape, strict=True))
-    return call.each(lambda x: cut(_grown(x, shape, padding or 0.0), [0] * x.dim(), ends), input_tensor)
+
+    def shown(x: Tensor) -> Tensor:
+        return cut(_grown(x, shape, padding or 0.0), [0] * x.dim(), ends)
+
+    return call.each(shown, input_tensor, rounds_once=True)
 
 
 @per_device("split", as_stored=True)
@@ -176,7 +180,7 @@ def interleaved_to_sharded_partial(
 ) -> list[Tensor]:
     """Slice number ``slice_index`` of ``num_slices`` equal ones of the rows, all leading dims taken as rows."""
     shape = tuple(call.outputs[0].shape)
-    return call.each(lambda x: _rows(x, num_slices)[slice_index].reshape(shape), input_tensor)
+    return call.each(lambda x: _rows(x, num_slices)[slice_index].reshape(shape), input_tensor, rounds_once=True)
 
 
 @per_device("sharded_to_interleaved_partial", as_stored=True)
@@ -202,7 +206,7 @@ def convert_to_hwc(call: Call, input: Any) -> list[Tensor]:
         rows = x.transpose(2, 3).reshape(1, 1, -1, x.shape[2])
         return F.pad(rows.float(), (0, channels - x.shape[2]), value=float("nan"))
 
-    return call.each(one, input)
+    return call.each(one, input, rounds_once=True)
 
 
 @per_device("experimental.convert_to_chw", as_stored=True)
@@ -234,4 +238,4 @@ def fold(
 
     if math.prod(shape) != math.prod(input.shape):
         raise call.unsupported(f"an output of shape {shape}")
-    return call.each(one, input)
+    return call.each(one, input, rounds_once=True)

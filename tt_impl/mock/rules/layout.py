@@ -38,7 +38,7 @@ def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
     source, (out,) = call.argument("tensor", 0), call.outputs
     if source.layout == ttnn.ROW_MAJOR_LAYOUT and out.layout == ttnn.TILE_LAYOUT:
         call.padding = call.kwargs.get("pad_value") or 0.0
-    return call.each(lambda x: x, tensor)
+    return call.each(lambda x: x, tensor, rounds_once=True)
 
 
 @across("typecast", pure=True)
@@ -121,7 +121,7 @@ def transpose(input_tensor: Tensor, dim1: int, dim2: int, *_pad_value: float) ->
 def fill_implicit_tile_padding(call: Call, input_tensor: Shards, fill_value: float) -> list[Tensor]:
     """The values stay; what fills the tiles beyond the shape is known from now on."""
     call.padding = fill_value
-    return call.each(lambda x: x, input_tensor)
+    return call.each(lambda x: x, input_tensor, rounds_once=True)
 
 
 @per_device("upsample")
