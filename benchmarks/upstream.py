@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks import upstream_jobs, upstream_report, upstream_seed
+from parity.machine import git
 from refsim.runtime.memory import total_bytes
 
 COMMIT = "622c6fb9"
@@ -39,7 +40,7 @@ WITHOUT = f"skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at {C
 
 def commit(checkout: Path) -> str:
     """The checkout's commit as git tells it, or by its files, or that it is unknown."""
-    if found := upstream_jobs.git(checkout, "rev-parse", "--short=8", "HEAD"):
+    if found := git(checkout, "rev-parse", "--short=8", "HEAD"):
         return found
     from benchmarks.tt_dit import commit as by_files
 

@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import refsim
+from parity.machine import git
 
 ROOT = Path(__file__).parents[1]
 UNIT, DIT = "tests/ttnn/unit_tests", "models/tt_dit/tests"
@@ -139,15 +140,6 @@ def environment(tree: Path, job: Job) -> dict[str, str]:
     path = os.pathsep.join([str(tree), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
     return {**os.environ, "OMP_NUM_THREADS": "1", **own, **job.environment}
-
-
-def git(folder: Path, *words: str) -> str | None:
-    """What git says of a folder; None where it says nothing: no checkout, or no git."""
-    try:
-        asked = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return asked.stdout.strip() if asked.returncode == 0 else None
 
 
 def own_version() -> str:

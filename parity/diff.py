@@ -44,6 +44,10 @@ class Row:
     noise: bool
     worse: bool
 
+    def __str__(self) -> str:
+        before, after = _values(self)
+        return f"{self.what}{' loosened' * self.what.startswith('limit of ')} {before} -> {after}"
+
 
 @dataclass
 class Diff:
@@ -164,6 +168,10 @@ def markdown(found: Diff, *, most: int = 50) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    before, after = (x if x in VERDICTS else "-" if x is None else f"{x:.3g}" for x in (row.before, row.after))
+    before, after = _values(row)
     noise = "noise" if row.noise else "worse" if row.worse else "better"
     return [f"`{row.case}`", row.what, before, after, "-" if row.factor is None else f"{row.factor:.2f}", noise]
+
+
+def _values(row: Row) -> tuple[str, ...]:
+    return tuple(x if x in VERDICTS else "-" if x is None else f"{x:.3g}" for x in (row.before, row.after))

@@ -16,7 +16,7 @@ from parity import report
 from parity.cases import Case
 from parity.explain import explanation
 from parity.kinds import entry, thresholds_for
-from parity.machine import machine, missing_memory, versions
+from parity.machine import commit, machine, missing_memory, versions
 from parity.records import Record, SuiteRun
 from parity.selection import compile_expression
 from parity.suites import registry, suite_cases
@@ -108,7 +108,7 @@ def run_cases(
     """Run and judge the given cases by the given runner, as :func:`run_suite` does."""
     folder = _make_folder(out_dir)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    run = SuiteRun(asked.suite, asked.expr, asked.backend, asked.seed, versions(), machine(), started)
+    run = SuiteRun(asked.suite, asked.expr, asked.backend, asked.seed, versions(), machine(), started, **commit())
     begun = time.monotonic()
     jobs = [(case, asked.seed + offset + case.seed) for offset in range(asked.seeds) for case in cases]
     last_use = {(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs, 1)}

@@ -1,14 +1,18 @@
-"""The machine that parity runs on: is there enough memory, what is installed, what kind of machine it is."""
+"""What parity runs on: is there enough memory, what is installed, at which commit, on what kind of machine."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from parity.cases import Case
+if TYPE_CHECKING:
+    from parity.cases import Case
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("refsim", "torch", "ttnn", "diffusers", "transformers", "safetensors")
 
 
@@ -34,6 +38,28 @@ def versions() -> dict[str, str]:
             return "-"
 
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def git(folder: Path, *words: str) -> str | None:
+    """What git says of a folder; None where it says nothing: no checkout, or no git."""
+    try:
+        asked = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return asked.stdout.strip() if asked.returncode == 0 else None
+
+
+def commit() -> dict[str, str]:
+    """``commit`` of the checkout that this code is loaded from, and when it was ``committed``; empty if installed.
+
+    As in ``git describe``, ``-dirty`` follows a commit from which the packages differ.
+    """
+    asked = git(ROOT, "log", "-1", "--format=%H %cI") if (ROOT / ".git").exists() else None
+    if not asked:
+        return {"commit": "", "committed": ""}
+    name, _, date = asked.partition(" ")
+    changed = git(ROOT, "--no-optional-locks", "status", "--porcelain", "--", "refsim", "tt_impl", "parity")
+    return {"commit": name + "-dirty" * bool(changed), "committed": date}
 
 
 def machine() -> dict[str, Any]:

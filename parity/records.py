@@ -79,7 +79,7 @@ class Record:
 
 @dataclass
 class SuiteRun:
-    """The records of one run and what they were made with."""
+    """The records of one run and what they were made with; ``commit`` and ``committed``: see :mod:`parity.machine`."""
 
     suite: str
     expr: str | None
@@ -90,6 +90,8 @@ class SuiteRun:
     started: str
     wall_s: float = 0.0
     records: list[Record] = field(default_factory=list)
+    commit: str = ""
+    committed: str = ""
 
     @property
     def counts(self) -> dict[str, int]:

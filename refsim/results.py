@@ -23,7 +23,10 @@ KINDS = {
 """Kind -> the file that holds its records, and the command that writes it."""
 
 _ROWS = {"predictions": "plans", "sensitivity": "rows"}
-_RUN = {"parity": ("started", "backend", "seed", "suite", "machine"), "speed": ("machine",)}
+_RUN = {
+    "parity": ("started", "backend", "seed", "suite", "machine", "versions", "commit", "committed"),
+    "speed": ("machine",),
+}
 """Kind -> what stands beside its records and is of all of them."""
 
 
@@ -40,7 +43,8 @@ def load_results(folder: str | Path) -> dict[str, pd.DataFrame]:
         - ``parity``: a judged case a row; ``id``, ``verdict``, ``metrics.*`` and ``thresholds.*`` (no unit: relative
           errors, 1 - PCC, counts; ``max_ulp`` in units of the last place), ``noise.*`` (the oracle's own),
           ``bytes_by_collective.*`` (bytes, all ranks), ``sim_s``, ``oracle_s``, ``wall_s`` (measured seconds), and of
-          the run ``run.started``, ``run.backend``, ``run.seed``, ``run.suite``, ``run.machine.*``.
+          the run ``run.started``, ``run.backend``, ``run.seed``, ``run.suite``, ``run.machine.*``, ``run.versions.*``,
+          ``run.commit`` and ``run.committed`` (when).
         - ``faults``: a fault or a clean case a row; ``verdict``, ``metrics.*``, ``seconds``.
         - ``sensitivity``: an op of a case a row; the smallest relative error that fails.
         - ``predictions``: a configuration a row; seconds and bytes are predicted, see ``refsim plan --json``.

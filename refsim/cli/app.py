@@ -72,7 +72,9 @@ def mount() -> None:
     parity_app.command()(coverage)
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
     from parity.faults.cli import app as faults_app
+    from parity.history_cli import app as history_app
     from parity.schedules_cli import app as schedules_app
 
     app.add_typer(faults_app, name="faults", help="Put known mistakes in and see that the gate catches them.")
     app.add_typer(schedules_app, name="schedules", help="Same bits under every schedule; which buffer policy is safe.")
+    app.add_typer(history_app, name="history", help="Results by commit: what became worse, and when.")
