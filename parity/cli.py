@@ -26,9 +26,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 @app.command("list")
 def list_cases(suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", as_json: AsJson = False) -> None:
     """The ids of the cases, in the order they run."""
-    from parity.gate import select
+    from refsim.cli.progress import PATIENCE_S, Spinner
 
-    cases = select(suite, expr, backend)
+    with Spinner(f"collecting the cases of suite {suite}", after_s=PATIENCE_S):
+        from parity.gate import select
+
+        cases = select(suite, expr, backend)
     if as_json:
         typer.echo(json.dumps([case.describe() for case in cases], indent=2))
         return

@@ -148,7 +148,7 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
         ended = e if isinstance(e, RankFailure) else None
         record = replace(
             record,
-            reason=str(e) if isinstance(e, RefsimError) else f"{type(e).__name__}: {e}",
+            reason=e.with_flags if isinstance(e, RefsimError) else f"{type(e).__name__}: {e}",
             error=(ended.traceback if ended else "") or traceback.format_exc(),
             last_events=ended.last_events if ended else {},
         )

@@ -60,7 +60,7 @@ class Checkpoint:
         try:
             return kind.from_dict(self.config)
         except UserError as e:
-            raise UserError(f"checkpoint '{self.folder}': {e}") from e
+            raise UserError(f"checkpoint '{self.folder}': {e.with_flags}") from e
 
     @property
     def names(self) -> set[str]:

@@ -123,7 +123,7 @@ def parse_parallel(
         UserError: one sentence that names what does not fit and what would.
     """
     if attention not in ATTENTIONS:
-        raise UserError(f"attention '{attention}' does not exist; choose one of {', '.join(ATTENTIONS)}.")
+        raise UserError(f"--attention '{attention}' does not exist; choose one of {', '.join(ATTENTIONS)}.")
     factors: dict[str, int] = {}
     axes: dict[str, int] = {}
     for token in text.split("_"):

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import re
+
+_OPTION = re.compile(
+    r"(?P<kept>`[^`]*`|(?<!\w)'[^']*')"  # a command, or what a user gave
+    r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)(?: (?P<value>\d[\d.]*\b|[A-Z][A-Z_]+\b))?"
+)
+
 
 class RefsimError(Exception):
-    """Base of every error this package raises on purpose; ``exit_code`` is what the command line returns."""
+    """Base of every error this package raises on purpose; ``exit_code`` is what the command line returns.
+
+    A message is written with the command line's flags (``--guidance-2``). ``str`` names them as Python's keywords
+    (``guidance_2``), because whoever calls from Python has no flags.
+    """
 
     exit_code = 1
+
+    @property
+    def with_flags(self) -> str:
+        """The message as the command line says it."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return _OPTION.sub(_keyword, self.with_flags)
+
+
+def _keyword(found: re.Match[str]) -> str:
+    if found["kept"]:
+        return found["kept"]
+    return found["name"].replace("-", "_") + (f"={found['value']}" if found["value"] else "")
 
 
 class UserError(RefsimError):

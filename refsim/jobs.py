@@ -65,7 +65,7 @@ def failure(error: BaseException) -> dict[str, Any]:
     and ``error`` for anything else.
     """
     kind = "comm" if isinstance(error, CommError) else "user" if isinstance(error, UserError) else "error"
-    message = str(error) if isinstance(error, RefsimError) else f"{type(error).__name__}: {error}"
+    message = error.with_flags if isinstance(error, RefsimError) else f"{type(error).__name__}: {error}"
     return {
         "ok": False,
         "kind": kind,

@@ -132,13 +132,14 @@ class RunOptions:
             ("vae_parallel", VAE_PARALLEL),
         ):
             if getattr(self, name) not in allowed:
-                raise UserError(f"{name} '{getattr(self, name)}' does not exist; choose one of {', '.join(allowed)}.")
+                flag, known = f"--{name.replace('_', '-')}", ", ".join(allowed)
+                raise UserError(f"{flag} '{getattr(self, name)}' does not exist; choose one of {known}.")
         if not (self.variant is None or isinstance(self.variant, str)):
             raise UserError(f"variant is {self.variant!r}; it must be a text, such as fp16.")
         if not (isinstance(self.lora, tuple) and all(isinstance(file, str) for file in self.lora)):
             raise UserError(f"lora is {self.lora!r}; it must be a text FILE or FILE:SCALE, or several.")
         if self.dtype not in DTYPES:
-            raise UserError(f"dtype '{self.dtype}' is not supported; choose fp32 or bf16.")
+            raise UserError(f"--dtype '{self.dtype}' is not supported; choose fp32 or bf16.")
         if self.weights_dtype != "bf16" and self.backend == "cpu":
             raise UserError(
                 f"weights in {self.weights_dtype} are for ttnn; choose a ttnn backend or leave out --weights-dtype."

@@ -169,7 +169,7 @@ def generate_images(
             check_tensors(result.tensors, f"it was computed on {options.backend}")
         found = _generated(result, pipeline.fps)
         if check:
-            other, against = _to_check_against(options, backend)
+            other, against = to_check_against(options, backend)
             alone = run_on_ranks(arguments, other, progress)
             found = replace(found, check=_compare(found, _generated(alone, pipeline.fps), options.dtype, against))
     return found
@@ -191,7 +191,7 @@ def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progr
     )
 
 
-def _to_check_against(options: RunOptions, backend: Backend | None) -> tuple[RunOptions, str]:
+def to_check_against(options: RunOptions, backend: Backend | None) -> tuple[RunOptions, str]:
     """Return the options of the run that a run is checked against, and what it is in words."""
     plain = options.but(backend="cpu", delay=None, fault="")
     if backend is not None:

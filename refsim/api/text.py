@@ -182,11 +182,11 @@ def _packed(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
 def _check_request(prompts: Sequence[Sequence[int]], request: TextRequest, options: RunOptions, *, check: bool) -> None:
     devices = options.mesh.num_devices
     if options.lora:
-        raise UserError("decoding takes no LoRA; leave out lora.")
+        raise UserError("decoding takes no LoRA; leave out --lora.")
     if options.parallel.tp != devices:
         raise UserError(f"decoding is tensor-parallel; --parallel tp{devices} would work, not {options.parallel}.")
     if request.cache not in CACHES:
-        raise UserError(f"cache '{request.cache}' does not exist; choose one of {', '.join(CACHES)}.")
+        raise UserError(f"--cache '{request.cache}' does not exist; choose one of {', '.join(CACHES)}.")
     if not is_whole(request.max_new_tokens) or request.max_new_tokens < 1:
         raise UserError(f"--max-new-tokens is 1 or more, not {short(request.max_new_tokens)}.")
     if not prompts or not all(isinstance(prompt, Sequence) and len(prompt) for prompt in prompts):

@@ -73,7 +73,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
 def check_guidance(guidance: float | None) -> None:
     """Raise ``UserError`` unless the scale is a number that fp32 holds."""
     if not is_a(Real | None, guidance):
-        raise UserError(f"guidance is {guidance!r}; it must be a finite number.")
+        raise UserError(f"--guidance is {guidance!r}; it must be a finite number.")
 
 
 def _short(dtype: torch.dtype) -> str:

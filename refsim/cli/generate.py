@@ -46,7 +46,8 @@ def generate(
     tokenizer = Tokenizer(target_dir)
     ids = tokenizer.ids(prompt, chat=chat)
     request = TextRequest(draft, cache, max_new_tokens, tokenizer.stop)
-    with StepProgress(f"{target_dir.name} on {options.mesh}, {parallel}", quiet=as_json) as progress:
+    title, then = f"{target_dir.name} on {options.mesh}, {parallel}", "check with the target alone" if check else ""
+    with StepProgress(title, then=then, quiet=as_json) as progress:
         found = generate_text(target_dir, [ids], request, options=options, check=check, progress=progress)
     if found is None:
         return

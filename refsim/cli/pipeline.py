@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from refsim import output
-from refsim.api.images import Generated, Progress, Ran, check_writer, generate_images, write_pictures
+from refsim.api.images import Generated, Progress, Ran, check_writer, generate_images, to_check_against, write_pictures
 from refsim.cli.progress import StepProgress
 from refsim.cli.wanted import Wanted
 from refsim.options import RunOptions
@@ -46,8 +46,9 @@ def _ask() -> str | None:
 def _once(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     where = "" if options.backend == "cpu" else f"{options.backend} "
     title = f"{folder.name} on {where}{options.mesh}, {options.parallel}, {options.parallel.attention}"
-    with StepProgress(title, quiet=wanted.as_json) as progress:
-        backend = None if options.backend == "cpu" else _run_ttnn
+    backend = None if options.backend == "cpu" else _run_ttnn
+    then = f"check against {to_check_against(options, backend)[1]}" if wanted.check else ""
+    with StepProgress(title, then=then, quiet=wanted.as_json) as progress:
         found = generate_images(
             folder, request, options=options, check=wanted.check, progress=progress, backend=backend
         )

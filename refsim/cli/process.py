@@ -95,7 +95,7 @@ def _run(argv: list[str] | None) -> int:
     except RefsimError as e:
         if "REFSIM_DEBUG" in os.environ:
             traceback.print_exc()
-        return _report(str(e), e.exit_code)
+        return _report(e.with_flags, e.exit_code)
 
 
 def rank_failed(error: RankFailure) -> int:
@@ -104,7 +104,7 @@ def rank_failed(error: RankFailure) -> int:
         return error.exit_code
     if "REFSIM_DEBUG" in os.environ and error.traceback:
         sys.stderr.write(error.traceback)
-    return _report(str(error), error.exit_code, error.events_table(), at_once=True)
+    return _report(error.with_flags, error.exit_code, error.events_table(), at_once=True)
 
 
 def _leave(code: int) -> NoReturn:

@@ -50,43 +50,47 @@ def time(
 ) -> None:
     """Predict seconds and memory of the denoising loop on a mesh, and what bounds them."""
     from refsim import output
-    from refsim.config import parse_parallel
-    from refsim.mesh import Topology, get_mesh
-    from refsim.models.registry import find
-    from refsim.options import RunOptions
-    from refsim.output import check_target
-    from refsim.timing import estimate as estimates
-    from refsim.timing.fitted import read_calibration
-    from refsim.timing.memory import check_ttnn, read_ttnn
-    from refsim.timing.reading import read_published
+    from refsim.cli.progress import PATIENCE_S, Spinner
 
     if trace is not None:
-        check_target(trace, "--trace")
+        output.check_target(trace, "--trace")
     if topology not in (None, "Linear"):
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
-    on = get_mesh(mesh)
-    config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
-    name, published = find(model)
-    size, shape = estimates.latent(published, size_of(size, height, width, frames))
-    allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
-    if allocated:
-        check_ttnn(allocated, published.config, on, config)
-    if links is not None:
-        on = replace(on, links=tuple(min(n, links) for n in on.links))
-    wired = Topology.LINEAR if topology else None
-    reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
-    own = read_calibration(calibration) if calibration else None
-    execution = estimates.Execution(
-        steps, fsdp, topology=wired, calibration=own, weights=weights, fidelity=fidelity
-    )  # fmt: skip
-    found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
-    if not (force or found.memory.fits):
+    with Spinner(f"reading {model}", after_s=PATIENCE_S):
+        from refsim.config import parse_parallel
+        from refsim.mesh import Topology, get_mesh
+        from refsim.models.registry import find
+        from refsim.options import RunOptions
+        from refsim.timing import estimate as estimates
+        from refsim.timing.fitted import read_calibration
+        from refsim.timing.memory import check_ttnn, read_ttnn
+        from refsim.timing.reading import read_published
+
+        on = get_mesh(mesh)
+        config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
+        name, published = find(model)
+        size, shape = estimates.latent(published, size_of(size, height, width, frames))
+        allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
+        if allocated:
+            check_ttnn(allocated, published.config, on, config)
+        if links is not None:
+            on = replace(on, links=tuple(min(n, links) for n in on.links))
+        wired = Topology.LINEAR if topology else None
+        reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
+        own = read_calibration(calibration) if calibration else None
+        execution = estimates.Execution(
+            steps, fsdp, topology=wired, calibration=own, weights=weights, fidelity=fidelity
+        )  # fmt: skip
+        found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
+        fits = force or found.memory.fits
+        path = _critical(found, reading, execution) if fits else {}
+    if not fits:
         _refuse(found, as_json)
     if trace is not None:
         from refsim.timing.perfetto import write
 
         write(found, trace)
-    row = found.row() | {"critical_path": _critical(found, reading, execution), "unclassified": reading.unclassified}
+    row = found.row() | {"critical_path": path, "unclassified": reading.unclassified}
     _warn_of_undeclared(reading)
     if allocated:
         row["memory_gb"]["ttnn"] = {

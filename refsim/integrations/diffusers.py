@@ -64,7 +64,7 @@ def parallelize(
     """
     if not under_torchrun():
         raise UserError(
-            "refsim.parallelize runs on torchrun's ranks; start the script with torchrun --nproc-per-node N."
+            "refsim.parallelize runs on torchrun's ranks; start the script with `torchrun --nproc-per-node N`."
         )
     parts = [pipe_or_transformer]
     if hasattr(pipe_or_transformer, "transformer"):

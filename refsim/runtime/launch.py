@@ -169,7 +169,7 @@ def _as_torchrun_rank(job: Job, mesh: MeshSpec) -> tuple[dict[str, Any], dict[st
     if world_size != mesh.num_devices:
         raise UserError(
             f"torchrun started {world_size} ranks but mesh {mesh} has {mesh.num_devices} devices; "
-            f"use --nproc-per-node {mesh.num_devices} (or that many over all hosts)."
+            f"use `--nproc-per-node {mesh.num_devices}` (or that many over all hosts)."
         )
     if not torch.distributed.is_initialized():
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -148,7 +148,7 @@ class Host:
         if found.died and self.claim():
             error = diagnose(found, [None] * self.world_size)
             assert isinstance(error, RankFailure)
-            sys.stderr.write(f"refsim: {error}\n{error.events_table()}")
+            sys.stderr.write(f"refsim: {error.with_flags}\n{error.events_table()}")
             sys.stderr.flush()
             _end(error.exit_code)
 

@@ -177,7 +177,8 @@ def plan(
             execution = Execution(calibration=calibration)
             found.append(_candidate(name, mesh, parallel, size, reading, chosen, execution))
         except (RefsimError, AssertionError) as error:
-            found.append(Candidate(text, parallel.attention, None, str(error)))
+            why = error.with_flags if isinstance(error, RefsimError) else str(error)
+            found.append(Candidate(text, parallel.attention, None, why))
             continue
         config, fsdp = model.config, found[-1].estimate.memory.fsdp
         found[-1].tt_dit_refusal = tt_dit.refusal(spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp)

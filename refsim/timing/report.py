@@ -107,7 +107,7 @@ def _try(
             execution=estimates.Execution(topology=topology, fsdp=fsdp),
         )
     except RefsimError as error:
-        return str(error)
+        return error.with_flags
     machine = replay.machine(mesh, get_params(mesh.arch), topology=topology)
     path = critical_path(programs(reading.ops), reading.ops, machine)
     return found, path.ns / 1e9 * found.forwards * found.steps

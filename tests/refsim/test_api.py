@@ -44,7 +44,7 @@ def no_rank_starts(monkeypatch):
     [
         (GOOD, {"mesh": "t9k"}, "n150, n300"),
         (GOOD, {"scheme": "flash"}, "ring, ulysses, usp"),
-        (GOOD, {"scheme": "usp", "mesh": "t3k-1x8", "ring": 3}, "--ring 2 --ulysses 4"),
+        (GOOD, {"scheme": "usp", "mesh": "t3k-1x8", "ring": 3}, "ring=2 ulysses=4"),
         (GOOD, {"ring": 3}, "sp2"),
         (GOOD, {"logical_n": 0}, "between 1 and the 64 rows"),
         (GOOD, {"logical_n": 65}, "between 1 and the 64 rows"),
@@ -136,7 +136,7 @@ def test_what_is_no_ordinary_file_is_never_replaced(tmp_path, name):
     (tmp_path / "link").symlink_to(tmp_path / "precious")
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
-    with pytest.raises(UserError, match=r"--out '.*' is (a link|not an ordinary file)"):
+    with pytest.raises(UserError, match=r"out '.*' is (a link|not an ordinary file)"):
         output.write(tmp_path / name, b"overwritten")
     assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
     assert (tmp_path / "precious").read_bytes() == b"mine"

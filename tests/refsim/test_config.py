@@ -20,7 +20,7 @@ def refusal(text, mesh, **options) -> str:
     with pytest.raises(UserError) as caught:
         parse(text, mesh, **options)
     assert caught.value.exit_code == 2
-    return str(caught.value)
+    return caught.value.with_flags
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_what_a_refusal_suggests_works(text, mesh, attention, ring, ulysses):
     try:
         parse_parallel(text, mesh, attention=attention, ring=ring, ulysses=ulysses)
     except UserError as error:
-        assert_advice_works(str(error), text, mesh)
+        assert_advice_works(error.with_flags, text, mesh)
 
 
 def assert_advice_works(message: str, text: str, mesh) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import refsim
 from refsim import output
 from refsim.checkpoint import Checkpoint
 from refsim.cli import process
@@ -160,3 +161,24 @@ def test_an_output_is_not_blamed_for_too_many_open_files(tmp_path, monkeypatch, 
     monkeypatch.setattr(process, "_run", lambda argv: output.write(tmp_path / "out", b""))
     assert process.run_command([]) == 2
     assert capsys.readouterr().err == "refsim: too many files are open at a time; allow more with `ulimit -n 1024`.\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "python"),
+    [
+        ("one transformer; leave out --guidance-2.", "one transformer; leave out guidance_2."),
+        ("torchrun's ranks; use --ring 2 --ulysses 4.", "torchrun's ranks; use ring=2 ulysses=4."),
+        ("give --draft DRAFT_DIR, or leave it out.", "give draft=DRAFT_DIR, or leave it out."),
+        ("--prompt '--x' is none; see `refsim plan --json`.", "prompt '--x' is none; see `refsim plan --json`."),
+    ],
+)
+def test_python_names_keywords_where_the_command_line_names_flags(written, python):
+    assert (str(UserError(written)), UserError(written).with_flags) == (python, written)
+
+
+def test_the_same_mistake_from_python_and_on_the_command_line(capsys):
+    with pytest.raises(UserError, match=r"^ring=8 contradicts ring4 in parallel 'ring4'"):
+        refsim.parse_parallel("ring4", refsim.get_mesh("t3k-1x8"), ring=8)
+    words = ["time", "sd35-large", "--mesh", "t3k-1x8", "--parallel", "ring4", "--ring", "8"]
+    assert process.run_command(words) == 2
+    assert capsys.readouterr().err.startswith("refsim: --ring 8 contradicts ring4 in --parallel 'ring4'")

@@ -23,7 +23,7 @@ OPTIONS = RunOptions.of(mesh="n300", parallel="tp2", backend="ttnn-mock", dtype=
         ({"parallel": "tp2"}, "a run needs a mesh"),
         ({"mesh": "n300", "parallel": "tp2", "dtype": "fp32"}, "stores bf16, not fp32"),
         ({"mesh": "n300", "parallel": "tp2", "backend": "cpu"}, "is not a ttnn one"),
-        ({"mesh": "n300", "parallel": "sp2", "ring_order": "gather"}, "has --ring-order step only"),
+        ({"mesh": "n300", "parallel": "sp2", "ring_order": "gather"}, "has ring_order step only"),
         ({"options": OPTIONS}, "checkpoint '.*nowhere' does not exist"),
     ],
 )

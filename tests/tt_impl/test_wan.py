@@ -117,5 +117,5 @@ def test_a_prediction_from_what_is_on_the_devices(experts, inputs, tmp_path):
 
 
 def test_a_split_prompt_is_refused(experts, inputs, tmp_path):
-    with pytest.raises(UserError, match="attends to the whole prompt on every device; leave out --prompt-layout"):
+    with pytest.raises(UserError, match="attends to the whole prompt on every device; leave out prompt_layout"):
         _run("built", experts, inputs, tmp_path, prompt_layout="split")

@@ -133,9 +133,9 @@ def test_a_variant_is_read_by_its_name(tmp_path, shards):
     with torch.no_grad():
         expected = model.float()(**inputs, return_dict=False)[0]
     assert relative_rmse(run(tmp_path, inputs, variant="fp16").tensors["sample"], expected) <= 5e-6
-    with says("no weights for no --variant, but for --variant fp16"):
+    with says("no weights for no variant, but for variant fp16"):
         run(tmp_path, inputs)
-    with says("no weights for --variant ema, but for --variant fp16"):
+    with says("no weights for variant ema, but for variant fp16"):
         run(tmp_path, inputs, variant="ema")
 
 

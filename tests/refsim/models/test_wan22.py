@@ -108,5 +108,5 @@ def test_inputs_that_do_not_fit(tiny):
         refsim.run(folder, inputs=make_inputs(latent=(3, 7, 12)), mesh="n300", parallel="sp2")
     with pytest.raises(UserError, match="71 time steps a sample but the latent has 72 tokens"):
         refsim.run(folder, inputs=inputs | {"timestep": torch.ones(2, 71)}, mesh="n300", parallel="sp2")
-    with pytest.raises(UserError, match="--prompt-layout split"):
+    with pytest.raises(UserError, match="prompt_layout split"):
         refsim.run(folder, inputs=inputs, mesh="n300", parallel="sp2", prompt_layout="split")

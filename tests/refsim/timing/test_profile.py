@@ -44,7 +44,7 @@ def write(path: Path, *rows: dict[str, str]) -> Path:
 def test_files_of_all_years_say_the_same(tmp_path: Path) -> None:
     old = write(tmp_path / "old.csv", row("Unary", 7000, old=True))
     new = write(tmp_path / "new.csv", row("UnaryDeviceOperation", 7000))
-    with pytest.raises(UserError, match="names no chip; say --arch"):
+    with pytest.raises(UserError, match="names no chip; say arch"):
         profile.read(old)
     a, b = profile.read(old, "wormhole_b0").iloc[0], profile.read(new).iloc[0]
     assert a["inputs"] == b["inputs"] == (X,) and a["outputs"] == b["outputs"] and a["arch"] == b["arch"]

@@ -86,7 +86,7 @@ def ring_inside_tp(t: Env) -> None:
 
 def a_prompt_on_one_device_of_the_ring(t: Env) -> None:
     """ttnn would take it for a replicated one, and attend to its padding."""
-    advice = "use --prompt-layout replicated"
+    advice = "use prompt_layout replicated"
     raises(UserError, lambda: _attend(t, RING, "split", text=29), "a prompt of 29 tokens in shards of 32 ", advice)
     raises(UserError, lambda: _attend(t, USP, "split", text=128), "a prompt of 128 tokens in shards of 128 ", advice)
 
@@ -96,7 +96,7 @@ def heads_that_may_not_be_padded(t: Env) -> None:
 
     ctx = _context(t, ULYSSES, pad_heads=False)
     assert AttentionSizes(512, 8, 64).padded(ctx) == 512
-    says = "tp 2 x ulysses 4 cannot split 3 heads evenly; allow padding to 8 with --pad-heads."
+    says = "tp 2 x ulysses 4 cannot split 3 heads evenly; allow padding to 8 with pad_heads."
     raises(UserError, lambda: AttentionSizes(192, 3, 64).padded(ctx), says)
 
 
