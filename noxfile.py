@@ -1,11 +1,12 @@
 """Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format, lint and types,
-``nox -s faults`` puts known mistakes in and sees that the gate catches them, ``nox -s chaos`` disturbs runs in two
-hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and sees that nothing grows, ``nox -s fuzz``
-tries thousands of wrong inputs, ``nox -s reports`` makes the tables of predicted time, ``nox -s web`` opens the page
-of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on their simulator, ``nox -s ttnn`` is the device
-backend on ttnn's mock meshes (needs python3.12; an interpreter that is missing is an error), ``nox -s ttnn-faults``
-mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there, ``nox -s mutation`` and
-``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices."""
+``nox -s docs`` makes a site of the documents, ``nox -s faults`` puts known mistakes in and sees that the gate catches
+them, ``nox -s chaos`` disturbs runs in two hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and
+sees that nothing grows, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of
+predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on
+their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock meshes (needs python3.12; an interpreter that is
+missing is an error), ``nox -s ttnn-faults`` mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there,
+``nox -s mutation`` and ``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case
+notices."""
 
 import shutil
 from pathlib import Path
@@ -14,6 +15,8 @@ import nox
 
 LINTERS = ("mypy==2.4.1", "ruff==0.17.6")
 """Pinned, so that a new rule of a new version is a change of its own; ``.pre-commit-config.yaml`` has the same."""
+SITE = ("mkdocs==1.6.1", "mkdocs-material==9.8.1", "mkdocstrings-python==2.0.11", "ruff==0.17.6", "typer==0.29.2")
+"""What the site of the documents is made with; ruff sets signatures, typer reads the commands."""
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
@@ -154,6 +157,13 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documents as a site in out/site: it opens from the file and loads nothing; a broken link is an error."""
+    session.install(*SITE)
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"PYTHONPATH": "."})
 
 
 @nox.session(python="3.12")

@@ -83,3 +83,12 @@ def test_shapes_of_the_walk_are_those_of_the_model():
     assert {number: [s for s in shapes if str(tuple(s)) not in said[number]] for number, shapes in wanted.items()} == {
         number: [] for number in wanted
     }
+
+
+def test_faults_that_are_named_exist():
+    from parity.faults import ref, ttnn
+
+    known = {**ref.ref_faults(), **ttnn.ttnn_faults()}
+    named = [name for path in DOCUMENTS for name in re.findall(r"fault `([\w-]+)`", path.read_text(encoding="utf-8"))]
+    assert len(named) > 20
+    assert [name for name in named if name not in known] == []

@@ -1,0 +1,188 @@
+"""The commands of the documents: those of ``sh`` blocks are run, in order, in an empty folder; all are read.
+
+Read means: the command, its options and nox's session exist. A block whose fence says ``not_run="why"`` is only read,
+as is a command within a sentence. ``# exit code 2`` behind a command says how it ends. Pages in ``OWN`` have a test of
+their own. Names in capitals are folders that a page takes for granted. Commands are run in this process, scripts in
+one of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from safetensors.torch import save_file
+
+from refsim.cli import process
+from refsim.cli.app import app, mount
+from tests.docs.test_add_a_model import ROOT, blocks
+from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+from tests.test_documents import DOCUMENTS
+
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in DOCUMENTS if path.name != "CHANGELOG.md"}
+OWN = {"docs/add_a_model.md", "docs/add_a_scheme.md", "docs/ttnn_tests.md"}
+LONG = {
+    "docs/check_a_checkpoint.md",
+    "docs/debug_a_case.md",
+    "docs/judge.md",
+    "docs/plan_a_deployment.md",
+    "docs/run.md",
+}
+"""Run where ``REFSIM_LONG_DOCUMENTS`` is set: they take longer than the suite has time for."""
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_WHY, _CODE = re.compile(r'not_run="(.+?)"'), re.compile(r"# .*exit code (\d+)$")
+_SESSION = re.compile(r"^@nox\.session(?:\(.*?\))?\ndef (\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a document: how it ends, and why it is not run (empty if it is)."""
+
+    page: str
+    text: str
+    code: int = 0
+    why: str = ""
+
+
+def commands(page: str, text: str) -> list[Command]:
+    """The commands of a page's ``sh`` blocks in order."""
+    found = []
+    for block in blocks(text):
+        if block.kind.split(" ")[0] == "sh":
+            why = _WHY.search(block.kind)
+            for line in block.body.replace("\\\n", "").splitlines():
+                code = _CODE.search(line)
+                if line and not line.startswith("#"):
+                    reason = why[1] if why else "CI runs it" if "venv" in line else ""
+                    found.append(Command(page, line, int(code[1]) if code else 0, reason))
+    return found
+
+
+def in_sentences(page: str, text: str) -> list[Command]:
+    """Commands within a sentence, such as `refsim meshes`."""
+    quoted = re.findall(r"`((?:refsim|nox -s) [^`]+)`", _FENCE.sub("", text))
+    return [Command(page, " ".join(words.split()), why="in a sentence") for words in quoted]
+
+
+def problems(line: str) -> list[str]:
+    """What does not exist of the commands of a line."""
+    words = shlex.split(line, comments=True)
+    if "refsim" in words:
+        return _unknown(words[words.index("refsim") + 1 :])
+    if "-s" in words:
+        sessions = {name.replace("_", "-") for name in _SESSION.findall((ROOT / "noxfile.py").read_text())}
+        named = itertools.takewhile(lambda word: not word.startswith("-"), words[words.index("-s") + 1 :])
+        return [name for name in named if name not in sessions]
+    return []
+
+
+@cache
+def _tree() -> Any:
+    mount()
+    return typer.main.get_command(app)
+
+
+def _unknown(words: list[str]) -> list[str]:
+    command = _tree()
+    while words and hasattr(command, "commands"):
+        if not words[0].startswith("-"):
+            if words[0] not in command.commands:
+                return words[:1]
+            command = command.commands[words[0]]
+        words = words[1:]
+    known = {"--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))}
+    return [word for word in words if re.match(r"--?[a-z]", word) and word not in known]
+
+
+ALL = {page: commands(page, path.read_text(encoding="utf-8")) for page, path in PAGES.items()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_exist(page):
+    text = PAGES[page].read_text(encoding="utf-8")
+    found = {c.text: problems(c.text) for c in [*ALL[page], *in_sentences(page, text)]}
+    assert {line: unknown for line, unknown in found.items() if unknown} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [
+        ("refsim run X --mesh t3k --colour red  # --none", ["--colour"]),
+        ("python -m refsim.torchrun --nproc-per-node 8 -m refsim run X --mesh t3k -j", ["-j"]),
+        ("refsim paritty run", ["paritty"]),
+        ("refsim --debug parity runs", ["runs"]),
+        (".venv/bin/nox -s parity paritty", ["paritty"]),
+        ("refsim parity run -k 'a and not b' --seed 1", []),
+        ("nox -s ttnn-faults", []),
+    ],
+)
+def test_what_does_not_exist_is_found(line, unknown):
+    assert problems(line) == unknown
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """What pages take for granted: a checkpoint and its inputs."""
+    folder = tmp_path_factory.mktemp("given")
+    save(make_model(), folder / "CHECKPOINT_DIR")
+    save_file(make_inputs(), folder / "in.safetensors")
+    return folder
+
+
+def follow(page: str, text: str) -> None:
+    """Write the files of a page, run its commands and its nameless blocks of Python in the current folder."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    for block in blocks(text):
+        if block.file is not None:
+            Path(block.file).write_text(block.body)
+        elif block.kind == "python":
+            Path("block.py").write_text(block.body)
+            runpy.run_path("block.py")
+    for command in commands(page, text):
+        if command.why:
+            continue
+        name, *words = shlex.split(command.text, comments=True)
+        if name == "refsim":
+            code, shown = process.run_command(words), ""
+        else:
+            assert name == "python", f"{command.text}: say not_run, or run it here"
+            done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+            code, shown = done.returncode, done.stdout + done.stderr
+        assert code == command.code, f"{command.text}\n{shown}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in OWN and any(not c.why for c in ALL[page])])
+def test_commands_run(page, given, tmp_path, monkeypatch):
+    if page in LONG and "REFSIM_LONG_DOCUMENTS" not in os.environ:
+        pytest.skip(f"{sum(not c.why for c in ALL[page])} commands of {page} run where REFSIM_LONG_DOCUMENTS is set")
+    monkeypatch.chdir(tmp_path)
+    for path in given.iterdir():
+        Path(path.name).symlink_to(path)
+    follow(page, PAGES[page].read_text(encoding="utf-8"))
+    if page == "README.md":
+        assert Path("t3k.svg").read_bytes() == (ROOT / "docs/t3k.svg").read_bytes()  # its picture is of this run
+
+
+def test_a_command_that_ends_otherwise_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError, match="--mesh moon"):
+        follow("page", "```sh\nrefsim explain --mesh moon\n```\n")
+    follow("page", "```sh\nrefsim explain --mesh moon  # exit code 2\n```\n")
+
+
+def test_what_is_not_run_is_counted():
+    every = [command for found in ALL.values() for command in found if command.page not in OWN]
+    left = Counter(command.why for command in every if command.why)
+    pytest.skip(f"{sum(left.values())} of {len(every)} commands of blocks are read and not run: {dict(left)}")
