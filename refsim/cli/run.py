@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, VARIANT
+from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, TRACE, VARIANT
 from refsim.cli.wanted import Wanted
 from refsim.errors import UserError
 
@@ -66,7 +66,7 @@ def run(
     ] = "spatial",
     backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
-    trace: Annotated[Path | None, typer.Option(help="Write the event trace of all ranks here (JSON lines).")] = None,
+    trace: Annotated[Path | None, typer.Option(help=TRACE)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Pipeline: what to show.")] = None,
     negative_prompt: Annotated[str, typer.Option(help="Pipeline: what not to show.")] = "",
@@ -134,7 +134,7 @@ def run(
         )
     if inputs is None:
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
-    _check_files(checkpoint_dir, inputs, out, trace)
+    _check_files(checkpoint_dir, inputs, out, trace, backend=options.backend)
     forward = _run_model if options.backend == "cpu" else _run_ttnn
     forward(_Forward(checkpoint_dir, inputs, out, guidance, trace, against), options, as_json=as_json)
 
@@ -171,7 +171,7 @@ def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str, **
     return library_layout(name, options, mesh, parallel, **factors)
 
 
-def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None) -> None:
+def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, *, backend: str) -> None:
     from refsim.output import check_target
 
     check_target(out, "--out", inputs, checkpoint)
@@ -179,6 +179,16 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None) 
         check_target(trace, "--trace", inputs, checkpoint)
         if trace.resolve() == out.resolve():
             raise UserError(f"--trace and --out are both '{trace}'; give each a file of its own.")
+        if backend != "cpu" and not _is_lines(trace):
+            raise UserError(
+                "a forward in TTNN keeps no times, its trace is a list of operations; name --trace FILE.jsonl, or take "
+                "`refsim ttnn run --report` of a script."
+            )
+
+
+def _is_lines(trace: Path) -> bool:
+    """Whether a trace is to be one JSON object a line, by its name."""
+    return trace.suffix == ".jsonl"
 
 
 def _run_pipeline(folder: Path, request: Any, options: RunOptions, wanted: Wanted) -> None:
@@ -240,9 +250,13 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
     if result is None:
         return
     if asked.trace is not None:
+        from refsim.runtime import perfetto
         from refsim.runtime.trace import write_jsonl
 
-        write_jsonl(result.trace, asked.trace)
+        if _is_lines(asked.trace):
+            write_jsonl(result.trace, asked.trace)
+        else:
+            perfetto.write(result.trace, asked.trace, _title(asked, options))
     summary = _summary(asked, options, result.tensors) | {
         "ranks": options.mesh.num_devices,
         "replicas_equal": len(set(result.value["digests"])) == 1,

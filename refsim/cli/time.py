@@ -53,6 +53,8 @@ def time(
     from refsim.cli.progress import PATIENCE_S, Spinner
 
     if trace is not None:
+        if trace.suffix == ".jsonl":
+            raise UserError(f"a prediction is no log of events, so --trace '{trace}' has no lines; name it FILE.json.")
         output.check_target(trace, "--trace")
     if topology not in (None, "Linear"):
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
@@ -89,7 +91,7 @@ def time(
     if trace is not None:
         from refsim.timing.perfetto import write
 
-        write(found, trace)
+        write(found, reading, trace)
     row = found.row() | {"critical_path": path, "unclassified": reading.unclassified}
     _warn_of_undeclared(reading)
     if allocated:

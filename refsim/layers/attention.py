@@ -16,7 +16,7 @@ from refsim.layers.norm import RMSNorm
 from refsim.parallel.ring import QKV, require
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
 _EPS = 1e-6
@@ -67,7 +67,7 @@ class JointAttention:
         prompt_out: bool,
         qk_norm: bool,
     ) -> None:
-        self._device = device
+        self._device, self._name = device, prefix
         at = (weights, device, prefix, sizes)
         norms = (("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")) if qk_norm else (None, None)
         self._spatial = _Projection(*at, names=("to_q", "to_k", "to_v"), norms=norms[0])
@@ -79,6 +79,7 @@ class JointAttention:
         if prompt_out:
             self._prompt_out = RowParallelHeads(weights, device, f"{prefix}.to_add_out", sizes)
 
+    @in_module
     def __call__(
         self,
         spatial: MeshTensor,

@@ -25,7 +25,7 @@ from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
 from refsim.parallel.halo import ImageShards, exchange_halo
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 
 
 @dataclass
@@ -61,11 +61,12 @@ class Conv2d:
         gathers: bool = False,
         cuts: bool = False,
     ) -> None:
-        self._device, self._kernel, self._gathers = device, kernel, gathers
+        self._device, self._name, self._kernel, self._gathers = device, name, kernel, gathers
         mine = shard_range(out_channels, device.groups["tp"]) if cuts else None
         self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel, kernel), mine)
         self.bias = weights.take(f"{name}.bias", (out_channels,), mine)
 
+    @in_module
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
         if self._gathers:
             x = all_gather(self._device, x.contiguous(), self._device.groups["tp"], dim=1)
@@ -99,6 +100,7 @@ class CausalConv3d:
         self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
         self.bias = weights.take(f"{name}.bias", (out_channels,))
 
+    @in_module
     def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
         if self._space > 1:
             x = exchange_halo(self._device, x, shards, by=self._space // 2)

@@ -14,7 +14,7 @@ from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
 
@@ -101,6 +101,7 @@ class PatchEmbed:
         x = latent_BCHW.unflatten(2, (rows, p)).unflatten(4, (columns, p))
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
+    @in_module
     def __call__(self, latent_BCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
         """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
         patches = cut_tokens(self._device, MeshTensor(self.patchify(latent_BCHW)), tokens, dim=1)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from refsim.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, RowParallelLinear
 from refsim.parallel.padding import padded_features
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
 
@@ -28,6 +28,7 @@ class ParallelFeedForward:
             in_padded=padded_features(hidden, device.groups["tp"].size),
         )
 
+    @in_module
     def __call__(self, x: MeshTensor) -> MeshTensor:
         out = self._forward(x)
         self._device.observe(self._name, out)

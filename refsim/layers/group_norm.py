@@ -14,7 +14,7 @@ from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
 from refsim.parallel.halo import ImageShards
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 
 _EPS = 1e-6
 
@@ -30,10 +30,11 @@ class GroupNorm:
         self, weights: Weights, device: Device, name: str, *, channels: int, groups: int, cut: bool = False
     ) -> None:
         tp = device.groups["tp"]
-        self._device, self._groups = device, groups // tp.size if cut else groups
+        self._device, self._name, self._groups = device, name, groups // tp.size if cut else groups
         mine = shard_range(channels, tp) if cut else None
         self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,), mine) for n in ("weight", "bias"))
 
+    @in_module
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
         with self._device.compute("group_norm", x, channels_dim=1):
             return self._normalize(x, shards)

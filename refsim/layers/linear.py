@@ -17,7 +17,7 @@ from refsim.parallel.tensor import (
     shard_range,
     split_heads,
 )
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor
 
@@ -64,6 +64,7 @@ class ColParallelLinear:
             self.weight = weights.take(f"{name}.weight", (out_features, *unflatten), rows).flatten(1)
         self.bias = weights.take(f"{name}.bias", (out_features,), rows) if bias else None
 
+    @in_module
     def __call__(self, x: MeshTensor) -> MeshTensor:
         out = column_linear(self._device, x, self.weight, self.bias)
         self._device.observe(self._name, out)
@@ -97,6 +98,7 @@ class RowParallelLinear:
         self.weight = weights.take(f"{name}.weight", shape, (0, padded), shard_range(in_padded, tp))
         self.bias = weights.take(f"{name}.bias", (out_features,), shard_range(padded, tp)) if bias else None
 
+    @in_module
     def __call__(self, x: MeshTensor) -> MeshTensor:
         self._device.observe(f"{self._name}.in", x)
         return self.project(x)
@@ -137,12 +139,14 @@ class ColParallelQKV:
         self, weights: Weights, device: Device, names: tuple[str, ...], sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
         self._device, self._names, self._head_dim = device, names, sizes.head_dim
+        self._name = "+".join([names[0], *(name.rpartition(".")[2] for name in names[1:])])
         tp = device.groups["tp"]
         rows = shard_range(sizes.padded(tp), tp)
         lanes = (0, padded_features(sizes.features, tp.size))
         self.weights = [weights.take(f"{n}.weight", (sizes.inner, sizes.features), rows, lanes) for n in names]
         self.biases = [weights.take(f"{n}.bias", (sizes.inner,), rows) if bias else None for n in names]
 
+    @in_module
     def __call__(self, x: MeshTensor) -> tuple[MeshTensor, ...]:
         qkv = fused_column_linear(self._device, x, self.weights, self.biases)
         parts = [qkv.with_local(t) for t in qkv.local.chunk(len(self.weights), -1)]
@@ -166,6 +170,7 @@ class RowParallelHeads:
             weights, device, name, in_features=sizes.inner, out_features=sizes.features, in_padded=padded, bias=bias
         )
 
+    @in_module
     def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
         self._device.observe(f"{self._name}.in", x_BHNE)
         return self._linear.project(concat_heads(x_BHNE))

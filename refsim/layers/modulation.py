@@ -8,7 +8,7 @@ from torch import Tensor
 from refsim.checkpoint import Weights
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
 
@@ -43,6 +43,7 @@ class Modulation:
         self._weights = [weights.take(f"{name}.weight", shape, r) for r in rows]
         self._biases = [weights.take(f"{name}.bias", shape[:1], r) for r in rows]
 
+    @in_module
     def __call__(self, time_BD: Tensor | MeshTensor) -> list[MeshTensor]:
         """Map ``time_BD`` with silu applied, tp=Replicate, to (B, 1, local D) per chunk, tp=Shard(-1).
 

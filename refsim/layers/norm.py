@@ -13,7 +13,7 @@ from refsim.ccl import all_gather
 from refsim.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, Shard, shards
 
 
@@ -30,6 +30,7 @@ class RMSNorm:
         self._device.observe(self._name, normed)
         return normed
 
+    @in_module
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("rms_norm", x):
             y = x.float()
@@ -56,6 +57,7 @@ class DistributedRMSNorm:
         lanes = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
         self.weight_H1E = weights.take(f"{name}.weight", (self._features,), lanes).view(-1, 1, head_dim)
 
+    @in_module
     def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
         normed = self._normalize(x_BHNE)
         self._device.observe(self._name, normed)
@@ -121,6 +123,7 @@ class DistributedLayerNorm:
         start, _ = shard_range(size * tp.size, tp)
         self._real = max(0, min(features - start, size))
 
+    @in_module
     def __call__(self, x: MeshTensor) -> MeshTensor:
         with self._device.compute("layer_norm", x.local):
             normed = self._normalize(x)

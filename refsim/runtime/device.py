@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import re
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -24,6 +26,20 @@ from refsim.runtime.status import StatusBoard
 from refsim.runtime.tensor import MeshTensor
 from refsim.runtime.trace import Trace
 from refsim.runtime.transport import Transfer, Transport
+
+_BLOCK = re.compile(r"^\w*blocks\.\d+\.")
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def in_module(call: _Call) -> _Call:
+    """Run a layer's method as the module that the layer's ``_name`` says, see :meth:`Device.module`."""
+
+    @functools.wraps(call)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._device.module(self._name):
+            return call(self, *args, **kwargs)
+
+    return cast(_Call, run)
 
 
 class Device:
@@ -61,6 +77,7 @@ class Device:
         self._noted = 0
         self._under_way: dict[_Posted, None] = {}
         self.current_stage = Activity(Kind.RUNNING)
+        self._module = ""
         self.not_finite: NotFinite | None = None
         self._ops = 0
         self.observations = Observations() if options.observe else None
@@ -114,7 +131,7 @@ class Device:
             self._look_at(op, tensors[0])
         activity = Activity(Kind.COMPUTING, op, self._path(), step)
         self.report(activity)
-        event = self.trace.begin(activity, *tensors, buffer=buffer)
+        event = self.trace.begin(activity, *tensors, buffer=buffer, where=self.where)
         uses = self._begin_uses(op, tensors, step, writes=False)
         try:
             yield
@@ -209,6 +226,25 @@ class Device:
         """Say that a part of the model runs from now on: ``device.stage(block=3)``."""
         self.activity(Kind.RUNNING, expert, block=block, step=step)
 
+    @contextmanager
+    def module(self, name: str) -> Iterator[None]:
+        """Open a block whose ops belong to the module diffusers calls ``name``; of several the innermost counts."""
+        outer, self._module = self._module, name or self._module
+        try:
+            yield
+        finally:
+            self._module = outer
+
+    @property
+    def current_module(self) -> str:
+        """Return the module that runs, inside a block by its name there: ``attn.to_q``."""
+        return _BLOCK.sub("", self._module) if self.current_stage.block >= 0 else self._module
+
+    @property
+    def where(self) -> str:
+        """Return the part of the model that runs and the module in it: ``block 17 / attn.to_q``."""
+        return " / ".join(part for part in (self.current_stage.place, self.current_module) if part)
+
     def progress(self, done: int, total: int) -> None:
         """Say how many of the job's steps are done; read by the launcher while it waits."""
         if self._board is not None:
@@ -235,7 +271,10 @@ class _Posted:
             self._use = device.uses.begin(
                 tensor, buffer, writes=op == "recv", op=op, step=step, path=path, peer=peer, channel=channel
             )
-        self._event = device.trace.begin(self._activity, tensor, buffer=buffer.id if buffer else "-", group=group)
+        id = buffer.id if buffer else "-"
+        self._event = device.trace.begin(
+            self._activity, tensor, buffer=id, group=group, where=device.where, channel=channel
+        )
         device.report(self._activity)
         transport = device._transport
         if transport is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from torch import Tensor
 from refsim import output
 from refsim.runtime.activity import Activity
 from refsim.runtime.group import Group
+from refsim.runtime.memory import private_bytes
 
 
 @dataclass
@@ -30,6 +32,9 @@ class Event:
         buffer: id of the device buffer touched, ``-`` if it is not a named one.
         group, axis, topology, peer: where a transfer goes; ``peer`` is a global rank.
         start, end: seconds of the machine's monotonic clock; a transfer runs from post to completed wait.
+        where: part of the model and module in it, ``block 17 / attn.to_q``.
+        channel: of a transfer: the nth receive of a channel between two ranks takes what its nth send gave.
+        memory: bytes that the rank's process has allocated by ``start``, None where the system does not say.
     """
 
     rank: int
@@ -47,6 +52,9 @@ class Event:
     dim: int | None = None
     topology: str | None = None
     peer: int | None = None
+    where: str = ""
+    channel: int | None = None
+    memory: int | None = None
 
 
 @dataclass
@@ -59,7 +67,13 @@ class Trace:
     sent: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
 
     def begin(
-        self, activity: Activity, *tensors: Tensor, buffer: str = "-", group: Group | None = None
+        self,
+        activity: Activity,
+        *tensors: Tensor,
+        buffer: str = "-",
+        group: Group | None = None,
+        where: str = "",
+        channel: int = 0,
     ) -> Event | None:
         """Open the event of an activity on ``tensors``; a transfer names its ``group``. None if no events are kept."""
         moved = 0
@@ -79,9 +93,12 @@ class Trace:
             buffer=buffer,
             start=time.monotonic(),
             collective=activity.collective,
+            where=where,
+            memory=private_bytes(os.getpid()),
         )
         if group is not None:
             event.group, event.axis, event.peer = group.name, group.axis, activity.peer
+            event.channel = channel
             event.topology = group.topology.value if group.topology else None
         self.events.append(event)
         return event

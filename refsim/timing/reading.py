@@ -100,7 +100,8 @@ def read(
             for result in by_name(model(**arguments)).values():
                 gather_batch(device, result)
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())
-    ops = [replace(op, reads=tuple(sorted(found))) for op, found in zip(device.ops, device.flow.reads, strict=True)]
+    noted = zip(device.ops, device.flow.reads, device.live, strict=True)
+    ops = [replace(op, reads=tuple(sorted(found)), live=live) for op, found, live in noted]
     return Reading(ops, weights.bytes_of.total(), buffers, recorder.peak_bytes, _bytes_of_block(weights))
 
 

@@ -12,7 +12,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -49,6 +49,9 @@ class Op:
         ring, step: the ring attention an op belongs to (its sdpa steps overlap its transfer), -1 elsewhere.
         declared: False for a reduction that no layer claims: part of a norm or a softmax that does not say so.
         id, reads: number of this op in the reading, and of those whose outputs it takes.
+        module: it belongs to, by its name in the block: ``attn.to_q``.
+        group: of a collective: the name of its group, as in :func:`refsim.runtime.group.parallel_groups`.
+        live: bytes of activations in memory at most between this op and the next.
     """
 
     kind: str
@@ -68,6 +71,9 @@ class Op:
     reads: tuple[int, ...] = ()
     block: int = -1
     declared: bool = True
+    module: str = field(default="", compare=False)
+    group: str = ""
+    live: int = field(default=0, compare=False)
 
 
 class Flow:
@@ -132,6 +138,8 @@ class ReadingDevice(Device):
         ops: noted so far, without ``reads``, which ``flow`` has.
         regions: of those open, the number of the first op that may own what happens inside.
         moving: numbers of the collectives that are open.
+        held: bytes of activations that are in memory now.
+        live: the most of them while an op was the last one noted, by number.
     """
 
     def __init__(self, options: RunOptions, rank: int = 0) -> None:
@@ -141,18 +149,22 @@ class ReadingDevice(Device):
         self.flow = Flow()
         self.regions: list[int] = []
         self.moving: list[int] = []
+        self.held = 0
+        self.live: list[int] = []
         self._ring, self._rings, self._norms = -1, 0, 0
 
     def restart(self) -> None:
         """Forget what building the model did."""
         self.ops.clear()
+        self.live.clear()
         self.flow = Flow()
 
     def note(self, kind: str, name: str, inputs: list[Shape], output: Shape, dtype: str, **more: Any) -> int:
         number, at = len(self.ops), self.current_stage
-        more |= {"ring": self._ring, "id": number, "block": at.block}
+        more |= {"ring": self._ring, "id": number, "block": at.block, "module": self.current_module}
         self.ops.append(Op(kind, name, tuple(inputs), output, dtype, at.place, **more))
         self.flow.reads.append(set())
+        self.live.append(self.held)
         return number
 
     @property
@@ -185,6 +197,7 @@ class ReadingDevice(Device):
                 (),
                 short(moved[0].dtype),
                 axis=group.axis,
+                group=group.name,
                 size=group.size,
                 topology=group.topology,
                 stride=self._stride(group),
@@ -284,7 +297,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self._device = device
         self._holders: Counter[int] = Counter()
-        self._live = self.peak_bytes = 0
+        self.peak_bytes = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -295,15 +308,17 @@ class Recorder(TorchDispatchMode):
         key, size = _key(tensor), tensor.untyped_storage().nbytes()
         self._holders[key] += 1
         if self._holders[key] == 1:
-            self._live += size
-            self.peak_bytes = max(self.peak_bytes, self._live)
+            self._device.held += size
+            self.peak_bytes = max(self.peak_bytes, self._device.held)
+            if live := self._device.live:
+                live[-1] = max(live[-1], self._device.held)
         weakref.finalize(tensor, self._drop, key, size)
 
     def _drop(self, key: int, size: int) -> None:
         self._holders[key] -= 1
         if not self._holders[key]:
             del self._holders[key]
-            self._live -= size
+            self._device.held -= size
             self._device.flow.forget(key)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

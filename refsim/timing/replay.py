@@ -29,7 +29,7 @@ from refsim.timing.sdpa import SDPAConfig, sdpa
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of a lane, in ns from the start of the forward."""
+    """One stretch of a lane, in ns from the start of the forward; ``op``: what runs, or what a gap is before."""
 
     lane: str
     kind: str
@@ -39,6 +39,7 @@ class Span:
     end: float
     bound: str
     flops: float = 0.0
+    op: Op | None = None
 
 
 @dataclass
@@ -101,11 +102,14 @@ class Machine:
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
         links = self.mesh.links[axis] or max(self.mesh.links) or 1
-        topology = self.topology or op.topology or Topology.LINEAR
-        if op.size == 2:
-            topology = Topology.LINEAR
+        topology = topology_of(op, self.topology)
         # Members that are not neighbours: as many groups lie between each other and share the hops.
         return Fabric(self.chip, op.size, links / op.stride, topology)
+
+
+def topology_of(op: Op, chosen: Topology | None) -> Topology:
+    """Return the topology a collective runs on: of two devices a Line, else ``chosen`` or what the axis has."""
+    return Topology.LINEAR if op.size == 2 else chosen or op.topology or Topology.LINEAR
 
 
 def machine(mesh: MeshSpec, params: Params, **options) -> Machine:
@@ -162,7 +166,7 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
     while i < len(programs):
         op = programs[i]
         now += m.params.gap_ns
-        line.spans.append(Span("compute", "host", "gap", op.stage, now - m.params.gap_ns, now, "host"))
+        line.spans.append(Span("compute", "host", "gap", op.stage, now - m.params.gap_ns, now, "host", op=op))
         following = programs[i + 1] if i + 1 < len(programs) else None
         if op.kind == "collective" and op.name == "ring_attention":
             steps = []
@@ -184,7 +188,7 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
             took = m.fabric(op).collective_ns(op.name, op.bytes)
             line.ideal_fabric_ns += m.fabric(op).ideal_ns(op.name, op.bytes)
             line.exposed_ns += took
-            line.spans.append(Span("fabric", "collective", op.name, op.stage, now, now + took, "fabric"))
+            line.spans.append(Span("fabric", "collective", op.name, op.stage, now, now + took, "fabric", op=op))
             now += took
         else:
             now = _compute(line, m, op, now)
@@ -196,7 +200,7 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
 def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None = None) -> float:
     c = op_cost(m, op, cores=cores)
     line.ideal_compute_ns += c.ideal_ns
-    line.spans.append(Span("compute", op.kind, op.name, op.stage, start, start + c.ns, c.bound, flops(op)))
+    line.spans.append(Span("compute", op.kind, op.name, op.stage, start, start + c.ns, c.bound, flops(op), op))
     return start + c.ns
 
 
@@ -230,8 +234,9 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
     line.exposed_ns += whole - c.ns
     line.hidden_ns += took - (whole - c.ns)
     first, second = (start, start + whole - c.ns) if gather_first else (start + whole - took, start)
-    line.spans.append(Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric"))
-    line.spans.append(Span("compute", "matmul", linear.name, op.stage, second, second + c.ns, c.bound, flops(linear)))
+    line.spans.append(Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric", op=op))
+    done, n_flops = second + c.ns, flops(linear)
+    line.spans.append(Span("compute", "matmul", linear.name, op.stage, second, done, c.bound, n_flops, linear))
     return start + whole
 
 
@@ -241,7 +246,7 @@ def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> 
     arrivals = (0.0, *fabric.arrivals(op.bytes))
     line.ideal_fabric_ns += fabric.ideal_ns("all_gather", op.bytes)
     cores = m.chip.num_cores - min(m.chip.cores) if op.size > 1 else m.chip.num_cores
-    line.spans.append(Span("fabric", "collective", op.name, op.stage, start, start + arrivals[-1], "fabric"))
+    line.spans.append(Span("fabric", "collective", op.name, op.stage, start, start + arrivals[-1], "fabric", op=op))
     now = begun = start
     busy = 0.0
     for step in steps:
@@ -251,7 +256,7 @@ def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> 
         done = _compute(line, m, step, now, cores)
         if begun != now:  # one program: launched once
             line.spans[-1] = Span(
-                "compute", "sdpa", step.name, step.stage, now, done - m.params.launch_ns, "compute", flops(step)
+                "compute", "sdpa", step.name, step.stage, now, done - m.params.launch_ns, "compute", flops(step), step
             )
             done -= m.params.launch_ns
         busy += done - now
@@ -267,10 +272,11 @@ def gather_weights(
     topology = (m.topology or topology) if size > 2 else Topology.LINEAR
     fabric = Fabric(m.chip, size, m.mesh.links[axis] or 1, topology)
     each = fabric.collective_ns("all_gather", nbytes / size / blocks)
+    brought = round(nbytes / size / blocks)
+    op = Op("collective", "gather_weights", (), (), m.weights, "", axis, size, topology, brought, group="sp")
     for i in range(blocks):
-        line.spans.append(
-            Span("fabric", "collective", "gather_weights", f"block {i}", line.ns, line.ns + each, "fabric")
-        )
+        end = line.ns + each
+        line.spans.append(Span("fabric", "collective", op.name, f"block {i}", line.ns, end, "fabric", op=op))
         line.ns += each
         line.exposed_ns += each
         line.ideal_fabric_ns += fabric.ideal_ns("all_gather", nbytes / size / blocks)

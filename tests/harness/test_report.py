@@ -93,7 +93,7 @@ def test_trace(measured: dict[str, Any]) -> None:
         assert len(spans) == 6 and all(b[0] >= a[1] for a, b in pairwise(spans))
     unpriced = [e for e in events if e["ph"] == "i" and e.get("cat") == "unpriced"]
     assert {e["args"]["no price"] for e in unpriced} == {"no formula"} and len(unpriced) == 8
-    levels = [e["args"]["allocated"] for e in events if e["ph"] == "C" and e["name"].endswith("DRAM")]
+    levels = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"].endswith("DRAM")]
     assert max(levels) == mesh_peak(measured) and levels != sorted(levels)
 
 

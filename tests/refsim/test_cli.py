@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from refsim import cli
 from refsim.cli import process
+from refsim.runtime import perfetto
+from tests.refsim import trace_form
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
 
@@ -73,12 +77,34 @@ def test_run_writes_sample_guided_and_trace(files):
     assert all(wanted <= e.keys() for e in events)
     assert {e["rank"] for e in events} == set(range(8))
     assert sum(e["bytes"] for e in events if e["op"] == "send") == sum(summary["bytes_by_collective"].values())
+    _check_measured(trace_form.read(perfetto.trace_events(events, "tiny").text()))
+
+
+def _check_measured(document):
+    """Ops are named by their modules, an arrow leads from every send to its receive, times are said to be measured."""
+    events = document["traceEvents"]
+    assert "measured" in document["otherData"]["title"]
+    assert all("measured" in e["args"]["name"] for e in events if e["name"] == "process_name")
+    spans = [e for e in events if e["ph"] == "X"]
+    names = {e["name"] for e in spans}
+    assert names >= {
+        "block 1 / attn.to_q+to_k+to_v: linear", "block 2 / ff.net.2: reduce_scatter", "block 0 / attn2: sdpa",
+        "block 1 / attn: ring_attention", "proj_out: all_gather", "context_embedder: linear",
+    }  # fmt: skip
+    assert not [name for name in names if "linear" in name and "." not in name and "embedder" not in name]
+    qkv = next(e for e in spans if e["name"] == "block 1 / attn.to_q+to_k+to_v: linear")["args"]
+    assert len(qkv["shapes"]) == 4 and qkv["bytes"] == 4 * sum(map(math.prod, qkv["shapes"]))
+    ops = Counter(e["args"]["op"] for e in spans)
+    arrows = trace_form.arrows(document)
+    assert len(arrows) == ops["send"] == ops["recv"] > 0 and all(a["pid"] != b["pid"] for a, b in arrows)
+    assert {e["pid"] for e in events if e["ph"] == "C"} == set(range(8))
 
 
 def test_torchrun_gives_the_same_bits(files):
     launcher = ("torch.distributed.run", "--nproc-per-node", "2", "-m")
     words = ["--mesh", "n300", "--parallel", "tp2"]
-    assert refsim(*run_words(files, *words)).returncode == 0
+    assert refsim(*run_words(files, *words, "--trace", files / "trace.json")).returncode == 0
+    assert "measured" in trace_form.read((files / "trace.json").read_text())["otherData"]["title"]
     mine = load_file(files / "out.safetensors")["sample"]
     done = refsim(*run_words(files, *words), launcher=launcher)
     assert done.returncode == 0, done.stderr

@@ -54,6 +54,7 @@ BASE = (
     "single_file",
     "tensor_file",
     "torchrun",
+    "trace_events",
 )
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(

@@ -101,6 +101,22 @@ def test_trace_and_out_are_two_files(tmp_path, capsys):
     assert "--trace and --out are both" in said and "input" not in said
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "FOLDER", "--inputs", "x", "--out", "y", "--backend", "ttnn-mock", "--trace", "z.json"], "FILE.jsonl"),
+        (["time", "sd35-large", "--trace", "z.jsonl"], "name it FILE.json."),
+    ],
+    ids=["ttnn", "time"],
+)
+def test_a_trace_in_a_form_that_is_not_there(tmp_path, monkeypatch, capsys, words, says):
+    monkeypatch.chdir(tmp_path)
+    folder = save_names(tmp_path / "model", "SD3Transformer2DModel", "diffusion_pytorch_model.safetensors")
+    assert process.run_command([str(folder) if w == "FOLDER" else w for w in words] + ["--mesh", "n150"]) == 2
+    said = capsys.readouterr().err
+    assert says in said and len(said.splitlines()) == 1
+
+
 def save_names(folder: Path, class_name: str, *files: str) -> Path:
     """Save a folder in which only the class and the names of the other files mean something."""
     folder.mkdir()

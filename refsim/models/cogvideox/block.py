@@ -28,7 +28,7 @@ from refsim.parallel.ring import QKV
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.usp import joint_attention
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
 _HEAD_EPS = 1e-6
@@ -42,6 +42,7 @@ class _HeadNorm:
         self._device, self._name, self._shape = device, name, (features,)
         self._weight, self._bias = (weights.take(f"{name}.{n}", self._shape) for n in ("weight", "bias"))
 
+    @in_module
     def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
         normed = x_BHNE.map("layer_norm", self._normalize)
         self._device.observe(self._name, normed)
@@ -56,7 +57,7 @@ class _Attention:
     """``attn1``; inputs tp=Replicate (gathered), results tp=Shard(-1), tokens over sp as they came in."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: CogVideoXConfig) -> None:
-        self._device = device
+        self._device, self._name = device, prefix
         e = config.attention_head_dim
         sizes = AttentionSizes(config.features, config.num_attention_heads, e)
         names = tuple(f"{prefix}.to_{n}" for n in "qkv")
@@ -64,6 +65,7 @@ class _Attention:
         self._norm_q, self._norm_k = (_HeadNorm(weights, device, f"{prefix}.norm_{n}", features=e) for n in "qk")
         self._out = RowParallelHeads(weights, device, f"{prefix}.to_out.0", sizes)
 
+    @in_module
     def __call__(
         self,
         video: MeshTensor,

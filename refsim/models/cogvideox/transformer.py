@@ -88,10 +88,11 @@ class CogVideoXTransformer:
         tokens = TokenShards.of(math.prod(grid), sp.size)
         text_tokens = TokenShards.of(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
         rotary = rotary_tables(self._config, grid, tokens, sp.index)
-        time = self._time(timestep, hidden_states.dtype)
-        if self._ofs is not None and ofs is not None:
-            time = time + self._ofs(ofs, hidden_states.dtype)
-        silu_time = F.silu(time)
+        with self._device.module("time_embedding"):
+            time = self._time(timestep, hidden_states.dtype)
+            if self._ofs is not None and ofs is not None:
+                time = time + self._ofs(ofs, hidden_states.dtype)
+            silu_time = F.silu(time)
         video = self._patches(hidden_states, tokens, sp.index)
         text = MeshTensor(encoder_hidden_states)
         if text_tokens is not None:
@@ -102,14 +103,17 @@ class CogVideoXTransformer:
             before = video, text
             video, text = block(video, text, silu_time, rotary=rotary, tokens=tokens, text_tokens=text_tokens)
             self._device.observe_added(f"transformer_blocks.{index}", before, (video, text))
-        gathered = gather_features(self._device, video)
-        shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
-        x = gathered.local[..., : self._config.features]
-        final, out = ((weight, bias) for weight, bias in self._norms)
-        x = self._norm(x, *final)
-        x = self._norm(x, *out) * (1 + scale) + shift
-        out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), tokens, dim=1).local
-        return self._patches.unpatchify(out_BNP, grid)
+        self._device.stage()
+        with self._device.module("norm_out"):
+            gathered = gather_features(self._device, video)
+            shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
+            x = gathered.local[..., : self._config.features]
+            final, out = ((weight, bias) for weight, bias in self._norms)
+            x = self._norm(x, *final)
+            x = self._norm(x, *out) * (1 + scale) + shift
+        with self._device.module("proj_out"):
+            out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), tokens, dim=1).local
+            return self._patches.unpatchify(out_BNP, grid)
 
     def _norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Normalise whole rows."""

@@ -28,7 +28,7 @@ from refsim.parallel.padding import padded_features
 from refsim.parallel.ring import QKV
 from refsim.parallel.tensor import concat_heads, row_linear, shard_range
 from refsim.parallel.usp import joint_attention
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, shards
 
 _EPS = 1e-6
@@ -57,11 +57,12 @@ class RotaryQKV:
         names: tuple[str, str, str] = ("to_q", "to_k", "to_v"),
         norms: tuple[str, str] = ("norm_q", "norm_k"),
     ) -> None:
-        self._device = device
+        self._device, self._name = device, prefix
         self._qkv = ColParallelQKV(weights, device, tuple(f"{prefix}.{n}" for n in names), attention_sizes(config))
         norm = {"features": config.attention_head_dim, "eps": _EPS}
         self._norm_q, self._norm_k = (RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in norms)
 
+    @in_module
     def __call__(self, x: MeshTensor, rotary: Rotary) -> QKV:
         """(B, rows, D) tp=Replicate -> each (B, local heads, rows, E), tp=Shard(1)."""
         q, k, v = self._qkv(x)
@@ -82,7 +83,7 @@ class DoubleAttention:
     """``transformer_blocks.{index}.attn``: each stream has its own weights, in and out."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: FluxConfig) -> None:
-        self._device, sizes = device, attention_sizes(config)
+        self._device, self._name, sizes = device, prefix, attention_sizes(config)
         self._spatial = RotaryQKV(weights, device, prefix, config)
         added = {"names": ("add_q_proj", "add_k_proj", "add_v_proj"), "norms": ("norm_added_q", "norm_added_k")}
         self._prompt = RotaryQKV(weights, device, prefix, config, **added)
@@ -90,6 +91,7 @@ class DoubleAttention:
             RowParallelHeads(weights, device, f"{prefix}.{name}", sizes) for name in ("to_out.0", "to_add_out")
         )
 
+    @in_module
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor, sequences: Sequences) -> tuple[MeshTensor, MeshTensor]:
         """Inputs tp=Replicate (gathered); results tp=Shard(-1); tokens over sp as they came in."""
         qkv = self._spatial(spatial, sequences.rotary)
@@ -121,6 +123,7 @@ class AttentionAndMLPOut:
         self.weight = torch.cat([heads, lanes], 1)
         self.bias = weights.take(f"{name}.bias", (d,), shard_range(padded, tp))
 
+    @in_module
     def __call__(self, attention: MeshTensor, mlp: MeshTensor) -> MeshTensor:
         """(B, local heads, rows, E) and (B, rows, local F), cut over tp -> (B, rows, local D), tp=Shard(-1)."""
         mlp.require("proj_out", **shards(self._device.groups, tp=2))

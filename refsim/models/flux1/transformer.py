@@ -80,7 +80,8 @@ class FluxTransformer:
         """(B, N, C), (B, L, joint), (B, pooled), (B,) in 0..1, (N, 3), (L, 3) and, for dev, (B,) on every device ->
         velocity (B, N, C), replicated over sp and tp."""
         sequences = Sequences.of(self._device, self._config, img_ids, txt_ids)
-        silu_time = F.silu(self._conditioning(timestep, pooled_projections, guidance))
+        with self._device.module("time_text_embed"):
+            silu_time = F.silu(self._conditioning(timestep, pooled_projections, guidance))
         spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
         prompt = MeshTensor(encoder_hidden_states)
         if sequences.prompt_tokens is not None:
@@ -91,7 +92,11 @@ class FluxTransformer:
             before = spatial, prompt
             spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
             self._device.observe_added(block_name(self._config, index), before, (spatial, prompt))
-        scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
-        gathered = gather_features(self._device, spatial)
-        out_BNC = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))
-        return gather_tokens(self._device, out_BNC, sequences.tokens, dim=1).local.contiguous()
+        self._device.stage()
+        with self._device.module("norm_out"):
+            scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
+            gathered = gather_features(self._device, spatial)
+            normed = gathered.map("norm_out", lambda x: self._norm_out(x) * (1 + scale) + shift)
+        with self._device.module("proj_out"):
+            out_BNC = normed.map("proj_out", self._proj_out)
+            return gather_tokens(self._device, out_BNC, sequences.tokens, dim=1).local.contiguous()

@@ -85,8 +85,8 @@ class SD35Transformer:
         tokens = TokenShards.of(rows * columns, sp.size)
         prompt_tokens = TokenShards.of(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
 
-        time = self._time_text(timestep, pooled_projections)
-        silu_time = F.silu(time)
+        with self._device.module("time_text_embed"):
+            silu_time = F.silu(self._time_text(timestep, pooled_projections))
         spatial = self._patch_embed(hidden_states, tokens, sp.index)
         prompt = MeshTensor(encoder_hidden_states)
         if prompt_tokens is not None:
@@ -99,10 +99,14 @@ class SD35Transformer:
             spatial, prompt = block(spatial, prompt, silu_time, tokens=tokens, prompt_tokens=prompt_tokens)
             self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
 
-        scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
-        gathered = gather_features(self._device, spatial)
-        out_BNP = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))
-        return self.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, rows, columns)
+        self._device.stage()
+        with self._device.module("norm_out"):
+            scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
+            gathered = gather_features(self._device, spatial)
+            normed = gathered.map("norm_out", lambda x: self._norm_out(x) * (1 + scale) + shift)
+        with self._device.module("proj_out"):
+            out_BNP = normed.map("proj_out", self._proj_out)
+            return self.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, rows, columns)
 
     def unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
         """Map (B, N, p * p * C) with the channel innermost to (B, C, H, W)."""

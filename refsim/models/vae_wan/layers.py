@@ -14,7 +14,7 @@ from refsim.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.parallel.halo import ImageShards, exchange_halo, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 
 _SHORTEST = 1e-12
 
@@ -23,10 +23,11 @@ class ChannelNorm:
     """``x / |x| * sqrt(C) * gamma`` over the channels (dim 1), the length in fp32."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, dims: int) -> None:
-        self._device = device
+        self._device, self._name = device, name
         self.gamma = weights.take(f"{name}.gamma", (channels, *(1,) * dims)).view(-1, 1, 1, 1)
         self._scale = channels**0.5
 
+    @in_module
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("rms_norm", x, channels_dim=1):
             return F.normalize(x.float(), dim=1, eps=_SHORTEST).to(x.dtype) * self._scale * self.gamma
@@ -56,13 +57,14 @@ class FrameAttention:
     """Every pixel of a frame over all pixels of the same frame, one head."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int) -> None:
-        self._device, self._channels = device, channels
+        self._device, self._name, self._channels = device, name, channels
         self._norm = ChannelNorm(weights, device, f"{name}.norm", channels=channels, dims=2)
         self._qkv = [weights.take(f"{name}.to_qkv.weight", (3 * channels, channels, 1, 1)).flatten(1)]
         self._qkv.append(weights.take(f"{name}.to_qkv.bias", (3 * channels,)))
         self._proj = [weights.take(f"{name}.proj.weight", (channels, channels, 1, 1)).flatten(1)]
         self._proj.append(weights.take(f"{name}.proj.bias", (channels,)))
 
+    @in_module
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
         frames, (height, width) = x.shape[2], x.shape[3:]
         qkv = F.linear(self._norm(x).movedim(1, -1), *self._qkv)  # (B, T, H, W, 3 C)
@@ -83,7 +85,7 @@ class Upsample:
     """
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, temporal: bool) -> None:
-        self._device = device
+        self._device, self._name = device, name
         self._time_conv = None
         if temporal:
             self._time_conv = CausalConv3d(
@@ -97,6 +99,7 @@ class Upsample:
         self.weight = weights.take(f"{name}.resample.1.weight", (channels // 2, channels, 3, 3)).unsqueeze(2)
         self.bias = weights.take(f"{name}.resample.1.bias", (channels // 2,))
 
+    @in_module
     def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> tuple[Tensor, ImageShards]:
         if self._time_conv is not None and not stream.first:
             pairs = self._time_conv(x, shards, stream).unflatten(1, (2, -1))  # (B, 2, C, T, H, W)

@@ -21,7 +21,7 @@ from refsim.models.wan22.config import WanConfig
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
 
@@ -29,7 +29,7 @@ class _Attention:
     """What both have: norms of queries and keys over all heads, and the row-parallel output."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: WanConfig) -> None:
-        self._device = device
+        self._device, self._name = device, prefix
         heads, head_dim = config.num_attention_heads, config.attention_head_dim
         self._sizes = AttentionSizes(config.features, heads, head_dim)
         self._norm_q, self._norm_k = (
@@ -47,6 +47,7 @@ class SelfAttention(_Attention):
         names = tuple(f"{prefix}.{n}" for n in ("to_q", "to_k", "to_v"))
         self._qkv = ColParallelQKV(weights, device, names, self._sizes)
 
+    @in_module
     def __call__(self, spatial: MeshTensor, rotary: tuple[Tensor, Tensor], tokens: TokenShards) -> MeshTensor:
         """Map (B, local N, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
         q, k, v = self._qkv(spatial)
@@ -74,6 +75,7 @@ class CrossAttention(_Attention):
             )
             weights.leave(f"{prefix}.norm_added_q.")  # published checkpoints hold it, and nothing uses it
 
+    @in_module
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor, image: MeshTensor | None = None) -> MeshTensor:
         """Map (B, local N, D), (B, L, D) and (B, M, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
         (q,), (k, v) = self._q(spatial), self._kv(prompt)

@@ -17,7 +17,7 @@ from refsim.models.wan22.config import WanConfig
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import gather_features
-from refsim.runtime.device import Device
+from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
 Grid = tuple[int, int, int]
@@ -140,7 +140,8 @@ class ImageEmbedder:
     EPS = 1e-5
 
     def __init__(self, weights: Weights, device: Device, config: WanConfig, image_dim: int) -> None:
-        self._device, d, name = device, config.features, "condition_embedder.image_embedder"
+        self._device, d = device, config.features
+        self._name = name = "condition_embedder.image_embedder"
         exact = weights.to(torch.float32)
         self._weight, self._bias = (exact.take(f"{name}.norm1.{n}", (image_dim,)) for n in ("weight", "bias"))
         self._in = ColParallelLinear(
@@ -161,6 +162,7 @@ class ImageEmbedder:
         )
         self._norm2 = DistributedLayerNorm(device, features=d, eps=self.EPS, affine=(exact, f"{name}.norm2"))
 
+    @in_module
     def __call__(self, image_BMI: Tensor) -> MeshTensor:
         """Map (B, M, image_dim) on every device to (B, M, D), tp=Replicate with padded lanes, for all blocks."""
         dtype = image_BMI.dtype

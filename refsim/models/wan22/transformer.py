@@ -97,10 +97,11 @@ class WanTransformer:
         tokens = TokenShards.of(math.prod(grid), sp.size)
         rotary = rotary_tables(self._config, grid, tokens, sp.index)
         steps = MeshTensor(timestep)
-        temb, time = self._condition.time(
-            steps if timestep.ndim == 1 else cut_tokens(self._device, steps, tokens, dim=1), dtype
-        )
-        prompt, image = self._condition.text(encoder_hidden_states), None
+        with self._device.module("condition_embedder"):
+            temb, time = self._condition.time(
+                steps if timestep.ndim == 1 else cut_tokens(self._device, steps, tokens, dim=1), dtype
+            )
+            prompt, image = self._condition.text(encoder_hidden_states), None
         if self._image is not None and encoder_hidden_states_image is not None:
             image = self._image(encoder_hidden_states_image)
         spatial = self._patches(hidden_states, tokens, sp.index)
@@ -109,8 +110,10 @@ class WanTransformer:
             before = spatial
             spatial = block(spatial, prompt, time, rotary=rotary, tokens=tokens, image=image)
             self._device.observe_added(f"blocks.{index}", (before,), (spatial,))
-        out_BNP = self._project_out(spatial, temb)
-        return self._patches.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, grid)
+        self._device.stage()
+        with self._device.module("proj_out"):
+            out_BNP = self._project_out(spatial, temb)
+            return self._patches.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, grid)
 
     def _project_out(self, spatial: MeshTensor, temb: MeshTensor) -> MeshTensor:
         """Map (B, local N, local D) to (B, local N, pt * ph * pw * C), modulated by the time step before its silu,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from refsim.mesh import Topology
+from refsim.runtime import perfetto
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.group import Group
 from refsim.runtime.trace import Trace, write_jsonl
@@ -62,3 +63,15 @@ def test_a_transfer_cannot_arrive_before_it_is_sent():
     for recv in (e for e in trace if e["op"] == "recv"):
         assert recv["start"] <= recv["end"]
         assert sends[recv["peer"], recv["rank"]]["start"] <= recv["end"]
+
+
+def test_a_receive_belongs_to_the_send_of_its_channel():
+    """Sends of two channels that are posted in the other order than their receives."""
+
+    def event(rank, op, peer, channel, step):
+        return {"rank": rank, "op": op, "peer": peer, "channel": channel, "step": step}
+
+    sends = [event(0, "send", 1, channel, step) for channel, step in ((1, 7), (0, 8), (1, 9))]
+    recvs = [event(1, "recv", 0, channel, step) for channel, step in ((0, 8), (1, 7), (1, 9))]
+    found = list(perfetto.transfers([*sends, *recvs, event(1, "sdpa", None, None, 0)]))
+    assert [(a["step"], b["step"]) for a, b in found] == [(8, 8), (7, 7), (9, 9)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,11 +17,13 @@ from refsim.errors import UserError
 from refsim.mesh import Topology, get_mesh
 from refsim.models import registry
 from refsim.options import RunOptions
+from refsim.runtime.group import parallel_groups
 from refsim.timing import calibration, published, replay
 from refsim.timing import estimate as estimates
 from refsim.timing.fitted import get_host_seconds, get_params
 from refsim.timing.program import programs
 from refsim.timing.reading import read_published
+from tests.refsim import trace_form
 
 
 def estimate(model, size, mesh, parallel, **options):
@@ -149,13 +152,40 @@ def test_command_line(tmp_path, sd35):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["seconds"] == pytest.approx(sd35.seconds)
-    events = json.loads(trace.read_text())["traceEvents"]
-    assert {e["pid"] for e in events} == set(range(8))
-    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"compute", "fabric"}
+    _check_predicted(trace_form.read(trace.read_text()), sd35)
     with pytest.raises(UserError, match="1024"):
         CliRunner().invoke(app, [*words, "--size", "4k"], catch_exceptions=False)
     with pytest.raises(UserError, match="sd35-large"):
         registry.find("sd35-lage")
+
+
+def _check_predicted(document, found):
+    """Named by module, alike on all devices, arrows between neighbours of a group, memory as it was counted."""
+    events = document["traceEvents"]
+    assert "predicted" in document["otherData"]["title"]
+    assert all("predicted" in e["args"]["name"] for e in events if e["name"] == "process_name")
+    spans = [e for e in events if e["ph"] == "X" and e["pid"] == 5]
+    names = {e["name"] for e in spans}
+    assert names >= {
+        "block 17 / attn.to_q+to_k+to_v: linear", "block 17 / attn: ring_attention", "block 37 / ff.net.2: linear",
+        "block 0 / norm2: layer_norm", "proj_out: linear", "norm_out: all_gather",
+    }  # fmt: skip
+    assert not [name for name in names if name.endswith("linear") and "/" in name and "." not in name]
+    assert sum(e["dur"] for e in spans if e["cat"] == "matmul") * 1e3 == pytest.approx(
+        found.timeline.by_kind()["matmul"], rel=1e-3
+    )
+    ring = next(e for e in spans if e["name"] == "block 17 / attn: ring_attention")["args"]
+    assert ring["bytes"] == 2 * sum(math.prod(shape) for shape in ring["shapes"]) and ring["dtype"] == "bf16"
+    for device in range(8):
+        assert len(trace_form.lane(document, device)) == len(trace_form.lane(document, 0))
+    assert [e for e in trace_form.lane(document, 3) if e["ph"] == "X"] == [
+        e for e in trace_form.lane(document, 0) if e["ph"] == "X"
+    ]
+    pairs = {(a["pid"], b["pid"]) for a, b in trace_form.arrows(document)}
+    groups = [parallel_groups(found.mesh, found.parallel, rank) for rank in range(8)]
+    assert pairs == {(r, o) for r in range(8) for n in ("tp", "sp", "cfg") for o in groups[r][n].ranks if o != r}
+    levels = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["pid"] == 5]
+    assert max(levels) == found.memory.total and min(levels) > found.memory.weights
 
 
 @pytest.mark.parametrize(

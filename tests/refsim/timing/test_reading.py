@@ -45,6 +45,7 @@ def test_repeated_blocks_are_the_blocks(name):
     short = read_published(model, size, RunOptions(T3K, on, dtype="bf16"))
     whole = read(model.config, spec_of(model).input_shapes(model, size, 2), RunOptions(T3K, on, dtype="bf16"))
     assert short.ops == whole.ops
+    assert [(op.module, op.live) for op in short.ops] == [(op.module, op.live) for op in whole.ops]
     assert short.weights_bytes == whole.weights_bytes
     assert short.buffer_bytes == whole.buffer_bytes
 
