@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from refsim.errors import UserError
+from refsim.models.registry import find, published, spec_of
 from refsim.options import RunOptions
 from tt_impl.installed import ttnn_package
 from tt_impl.launch import Outcome, execute
@@ -13,6 +15,14 @@ from tt_impl.launch import Outcome, execute
 MIB = 1024 * 1024
 PROGRAM = "tt_impl.pipelines.ops:program"
 _HEAD = f"  {'count':>5}  {'operation':46} {'fuses':26} {'read':>8} {'written':>8} {'links':>8} {'cores':>5} {'L1':>6}"
+
+
+def check_program(model: str) -> None:
+    """Raise ``UserError`` for a model without a program in TTNN, naming those that have one."""
+    name, described = find(model)
+    if spec_of(described).ttnn is None:
+        able = ", ".join(p for p, m in published().items() if spec_of(m).ttnn is not None)
+        raise UserError(f"{name} has no program in TTNN; choose one of {able}.")
 
 
 def count(
@@ -36,6 +46,7 @@ def count(
         RankFailure: ttnn refused.
     """
     ttnn_package()
+    check_program(model)
     return run(PROGRAM, options, {"model": model, "size": size, "batch": batch}, values=False)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
+from refsim.cli import time_ttnn
 from refsim.cli.choices import ATTENTION_OFFERED, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
 from refsim.errors import UserError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Weights = Literal["bf16", "bfp8", "bfp4"]
 Fidelity = Literal["LoFi", "HiFi2", "HiFi3", "HiFi4"]
+Source = Literal["reference", "ttnn-mock"]
 
 
 def time(
@@ -45,6 +47,9 @@ def time(
         Path | None, typer.Option(help="What `refsim memory --json` printed, to stand beside the account.")
     ] = None,
     calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
+    source: Annotated[
+        Source, typer.Option("--from", help="ttnn-mock: also price the model's own program in TTNN, as ttnn builds it.")
+    ] = "reference",
     force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -56,6 +61,9 @@ def time(
         if trace.suffix == ".jsonl":
             raise UserError(f"a prediction is no log of events, so --trace '{trace}' has no lines; name it FILE.json.")
         output.check_target(trace, "--trace")
+    if source == "ttnn-mock":
+        given = {"--topology": topology, "--links": links, "--calibration": calibration, "--fsdp": fsdp}
+        time_ttnn.check(model, given | {"--weights": weights != "bf16", "--fidelity": fidelity != "HiFi2"})
     if topology not in (None, "Linear"):
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
     with Spinner(f"reading {model}", after_s=PATIENCE_S):
@@ -99,6 +107,8 @@ def time(
             "ran": allocated.ran, "weights": allocated.weights / 1e9, "buffers": allocated.buffers / 1e9,
             "transient": allocated.transient / 1e9, "capacity": allocated.capacity / 1e9,
         }  # fmt: skip
+    if source == "ttnn-mock":
+        row["ttnn"] = time_ttnn.compare(found, model, shape)
     if as_json:
         typer.echo(output.document(row))
     else:
@@ -192,3 +202,5 @@ def _print_time(found: Estimate, row: dict[str, Any]) -> None:
         typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
         for name, seconds in sorted(row[key].items(), key=lambda item: -item[1]):
             typer.echo(f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}")
+    if "ttnn" in row:
+        typer.echo(time_ttnn.text(row["ttnn"]))

@@ -23,7 +23,7 @@ from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import MatmulConfig, matmul, sliced_conv2d
 from refsim.timing.ops import Cost, Params
-from refsim.timing.reading import Op
+from refsim.timing.reading import Op, Shape
 from refsim.timing.sdpa import SDPAConfig, sdpa
 
 
@@ -42,11 +42,26 @@ class Span:
     op: Op | None = None
 
 
+@dataclass(frozen=True)
+class Ran:
+    """A program as a whole: ``kind`` is what it computes, ``ns`` has what it waits for inside; run ``count`` times."""
+
+    kind: str
+    name: str
+    inputs: tuple[Shape, ...]
+    ns: float
+    count: int = 1
+
+
 @dataclass
 class Timeline:
-    """A forward on one device. ``ns`` its length; ``ideal_ns`` the roofline with all communication hidden."""
+    """A forward on one device. ``ns`` its length; ``ideal_ns`` the roofline with all communication hidden.
+
+    ``programs`` and the gaps between them make up ``ns``.
+    """
 
     spans: list[Span] = field(default_factory=list)
+    programs: list[Ran] = field(default_factory=list)
     ns: float = 0.0
     ideal_compute_ns: float = 0.0
     ideal_fabric_ns: float = 0.0
@@ -164,8 +179,9 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
     """Lay programs out one after the other, but for what runs beside the fabric."""
     line, now, i = Timeline(), 0.0, 0
     while i < len(programs):
-        op = programs[i]
+        op, first = programs[i], i
         now += m.params.gap_ns
+        begun = now
         line.spans.append(Span("compute", "host", "gap", op.stage, now - m.params.gap_ns, now, "host", op=op))
         following = programs[i + 1] if i + 1 < len(programs) else None
         if op.kind == "collective" and op.name == "ring_attention":
@@ -193,8 +209,15 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
         else:
             now = _compute(line, m, op, now)
         i += 1
+        line.programs.append(_ran(programs[first:i], now - begun))
     line.ns = now
     return line
+
+
+def _ran(ops: list[Op], ns: float) -> Ran:
+    """Return the one program that ``ops`` are: a fused one is what it computes."""
+    does = next((op for op in ops if op.kind != "collective"), ops[0])
+    return Ran(does.kind, " + ".join(dict.fromkeys(op.name for op in ops)), does.inputs, ns)
 
 
 def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None = None) -> float:
@@ -277,6 +300,7 @@ def gather_weights(
     for i in range(blocks):
         end = line.ns + each
         line.spans.append(Span("fabric", "collective", op.name, f"block {i}", line.ns, end, "fabric", op=op))
+        line.programs.append(Ran("collective", op.name, (), each))
         line.ns += each
         line.exposed_ns += each
         line.ideal_fabric_ns += fabric.ideal_ns("all_gather", nbytes / size / blocks)

@@ -9,8 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from parity import checkpoints
+from refsim.cli import time_ttnn
+from refsim.config import parse_parallel
 from refsim.errors import UserError
+from refsim.mesh import get_mesh
 from refsim.options import RunOptions
+from refsim.timing.estimate import estimate
 from tt_impl import ops
 from tt_impl.launch import Outcome, Worker
 
@@ -78,6 +82,33 @@ def test_text(outcome: Outcome) -> None:
     text = ops.text(outcome)
     assert "mock t3k (2x4)" in text and "ring_joint_scaled_dot_product_attention" in text
     assert all(f"{block['kind']}" in text for block in outcome.report["blocks"])
+
+
+def test_the_program_is_priced_beside_the_reference(folder: Path, outcome: Outcome, worker: Worker) -> None:
+    """``refsim time --from ttnn-mock``: each operation of each block is there once, beside the reference's classes."""
+    mesh = get_mesh("t3k")
+    reference = estimate(str(folder), mesh, parse_parallel("sp2_tp4", mesh), size="1024")
+    reports = []
+
+    def run(*args: object, **more: object) -> Outcome:
+        reports.append(worker.execute(*args, **more))
+        return reports[-1]
+
+    found = time_ttnn.compare(reference, str(folder), (128, 128), run)
+    parts = [*outcome.report["blocks"], outcome.report["around"]]
+    assert {part["kind"]: part["count"] for part in parts}["last"] == 1
+    launched = sum(row["count"] for key in ("priced", "unpriced") for row in reports[0].report[key])
+    first = sum(part["count"] * part["totals"]["operations"] for part in parts)
+    assert 0.9 * first < launched <= first, "what is made once and kept is not run again"
+    rings = [ran for ran in reports[0].report["priced"] if ran["name"].startswith("RingJoint")]
+    assert sum(ran["count"] for ran in rings) == checkpoints.MODELS["sd35_tiny64"].config["num_layers"]
+    assert found["unpriced"] == []
+    assert found["reference_seconds"] == pytest.approx(reference.seconds)
+    assert found["seconds"] == pytest.approx(sum(row["ttnn_s"] for row in found["classes"]))
+    assert [row["class"] for row in found["classes"]] == [
+        *("matmul", "sdpa", "norm", "elementwise", "layout", "collective", "host")
+    ]
+    assert "mock t3k (2x4)" in time_ttnn.text(found)
 
 
 def test_what_cannot_be_counted(folder: Path, worker: Worker) -> None:

@@ -15,8 +15,8 @@ import ttnn
 
 from refsim.checkpoint import ShapeWeights
 from refsim.errors import UserError
-from refsim.models.registry import find, published, spec_of
-from refsim.models.spec import resolve
+from refsim.models.registry import find, spec_of
+from refsim.models.spec import Published, resolve
 from refsim.options import RunOptions
 from tt_impl.intercept import Invocation, intercepted
 from tt_impl.optable import OpTable
@@ -28,14 +28,24 @@ AROUND = "around"
 
 
 class StagedOps:
-    """A handler for :func:`tt_impl.intercept.intercepted` with an :class:`OpTable` for every stage of a program."""
+    """A handler for :func:`tt_impl.intercept.intercepted` with one of its own for every stage of a program.
 
-    def __init__(self) -> None:
-        self.tables: dict[str, OpTable] = {}
+    Args:
+        make: gives such a handler.
+
+    Attributes:
+        of: these handlers, by stage.
+    """
+
+    def __init__(self, make: Callable[[], Any] = OpTable) -> None:
+        self.of: dict[str, Any] = {}
         self.stage = AROUND
+        self._make = make
 
     def __call__(self, call: Invocation) -> Any:
-        return self.tables.setdefault(self.stage, OpTable())(call)
+        if self.stage not in self.of:
+            self.of[self.stage] = self._make()
+        return self.of[self.stage](call)
 
     def staged(self, block: Callable[..., Any], stage: str) -> Callable[..., Any]:
         """``block``, whose operations are noted under ``stage``."""
@@ -62,27 +72,50 @@ def program(
         batch: prompts that a cfg group computes at a time.
     """
     name, described = find(model)
-    spec = spec_of(described)
-    if spec.ttnn is None:
-        able = ", ".join(p for p, m in published().items() if spec_of(m).ttnn is not None)
-        raise UserError(f"{name} has no program in TTNN; choose one of {able}.")
     size = size or list(described.sizes)[-1]
     if size not in described.sizes:
         raise UserError(f"size '{size}' is not known for {name}; choose one of {', '.join(described.sizes)}.")
+    ops = StagedOps()
+    kinds, shape = forward(device, options, described, described.sizes[size], batch, ops)
+    report = {"model": name, "size": size, "batch": batch, "shape": shape}
+    report["blocks"] = [entry(kind, count, ops.of[kind].rows) for kind, count in kinds.items()]
+    report["around"] = entry(AROUND, 1, ops.of[AROUND].rows)
+    return report, {}
+
+
+def forward(
+    device: ttnn.MeshDevice,
+    options: RunOptions,
+    described: Published,
+    size: tuple[int, ...],
+    batch: int,
+    ops: StagedOps,
+    *,
+    again: bool = False,
+) -> tuple[dict[str, int], list[int]]:
+    """Run a transformer with one block of every kind once, on the first cfg group, under ``ops``.
+
+    Args:
+        size: of its latent.
+        again: the run that is noted is the second one: what is made once and kept is no part of it.
+
+    Returns:
+        how many blocks of each kind the whole model has, and the shape of the group's mesh.
+    """
+    spec = spec_of(described)
     kinds = spec.block_counts(described.config)
     config = spec.with_block_counts(described.config, dict.fromkeys(kinds, 1))
     ctx = Context(submeshes(device, options)[0], options)
     transformer = resolve(spec.ttnn)(ShapeWeights(torch.bfloat16), ctx, spec.config_class.from_dict(config))
-    ops = StagedOps()
+    shapes = spec.input_shapes(described.but(config=config), size, batch)
+    inputs = {key: torch.zeros(shape) for key, shape in shapes.items()}
+    if again:
+        transformer(**inputs)
     blocks = transformer._blocks
     transformer._blocks = [ops.staged(block, kind) for kind, block in zip(kinds, blocks, strict=True)]
-    shapes = spec.input_shapes(described.but(config=config), described.sizes[size], batch)
     with intercepted(ops):
-        transformer(**{key: torch.zeros(shape) for key, shape in shapes.items()})
-    report = {"model": name, "size": size, "batch": batch, "shape": list(ctx.shape)}
-    report["blocks"] = [entry(kind, count, ops.tables[kind].rows) for kind, count in kinds.items()]
-    report["around"] = entry(AROUND, 1, ops.tables[AROUND].rows)
-    return report, {}
+        transformer(**inputs)
+    return kinds, list(ctx.shape)
 
 
 def entry(kind: str, count: int, rows: list[dict[str, Any]]) -> dict[str, Any]:

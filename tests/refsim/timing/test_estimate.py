@@ -84,6 +84,9 @@ def test_time_adds_up_and_stays_above_the_roofline(sd35):
     t = sd35.timeline
     assert sum(t.by_kind().values()) == pytest.approx(t.ns, rel=1e-6)
     assert sum(t.by_bound().values()) == pytest.approx(t.ns, rel=1e-6)
+    gaps = t.by_kind()["host"]
+    assert sum(ran.count * ran.ns for ran in t.programs) + gaps == pytest.approx(t.ns, rel=1e-6)
+    assert gaps == pytest.approx(len(t.programs) * get_params("wormhole_b0").gap_ns)
     assert t.ns > t.ideal_ns
     spans = [s for s in t.spans if s.lane == "compute"]
     assert all(a.end <= b.start + 1e-3 for a, b in pairwise(spans)), "one device, one program"
