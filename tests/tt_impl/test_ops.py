@@ -101,7 +101,8 @@ def test_the_program_is_priced_beside_the_reference(folder: Path, outcome: Outco
     first = sum(part["count"] * part["totals"]["operations"] for part in parts)
     assert 0.9 * first < launched <= first, "what is made once and kept is not run again"
     rings = [ran for ran in reports[0].report["priced"] if ran["name"].startswith("RingJoint")]
-    assert sum(ran["count"] for ran in rings) == checkpoints.MODELS["sd35_tiny64"].config["num_layers"]
+    config = checkpoints.MODELS["sd35_tiny64"].config
+    assert sum(ran["count"] for ran in rings) == config["num_layers"] + len(config["dual_attention_layers"])
     assert found["unpriced"] == []
     assert found["reference_seconds"] == pytest.approx(reference.seconds)
     assert found["seconds"] == pytest.approx(sum(row["ttnn_s"] for row in found["classes"]))

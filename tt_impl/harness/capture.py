@@ -92,8 +92,10 @@ def changes(graph: list[Node]) -> list[Change]:
 
 
 def programs(graph: list[Node]) -> list[Program]:
-    """The device operations, in order."""
-    found, open_ = [], []
+    """The device operations, in order; of one that gives a list ttnn names no result, but what was made within."""
+    found: list[list[Any]] = []
+    open_: list[list[Any] | None] = []
+    within: dict[int, tuple[Operand, ...]] = {}
     for node in graph:
         if node["node_type"] == "function_start":
             device = "program_factory_type" in node["params"]
@@ -101,8 +103,12 @@ def programs(graph: list[Node]) -> list[Program]:
             open_.append(made if device else None)
             if device:
                 found.append(made)
-        elif node["node_type"] == "function_end" and (made := open_.pop()) is not None:
-            made.append(_operands(graph, node["connections"]))
+        elif node["node_type"] == "function_end":
+            made, results = open_.pop(), _operands(graph, node["connections"])
+            if made is not None:
+                made.append(results or within.pop(id(made), ()))
+            elif open_ and (outer := open_[-1]) is not None:
+                within[id(outer)] = within.get(id(outer), ()) + results
     return [Program(*made) for made in found if len(made) == 4]
 
 
