@@ -40,7 +40,7 @@ def side_by_side(reference: Iterable[Ran], ttnn: Iterable[Ran], gap_ns: float, t
     for side in sides:
         counts = sum(count for ops in side.values() for count, _ in ops.values())
         side[_HOST] = {"gap": (counts, counts * gap_ns)}
-    return [_row(kind, *(side[kind] for side in sides), times / 1e9) for kind in (*CLASSES, _HOST)]
+    return [_row(kind, sides[0][kind], sides[1][kind], times / 1e9) for kind in (*CLASSES, _HOST)]
 
 
 def _grouped(programs: Iterable[Ran]) -> dict[str, Group]:
