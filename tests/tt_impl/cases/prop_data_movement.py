@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.tt_impl.env import Env, collect, raises
@@ -161,7 +162,12 @@ def tiles_and_rows(t: Env) -> None:
     wanted = torch.full((1, 2, 64, 64), 3.0)
     wanted[:, :, :40, :50] = x
     t.check(grown, x if small else wanted)
-    t.check(ttnn.tilize_with_zero_padding(rows), x)
+    zeros = ttnn.tilize_with_zero_padding(rows)
+    t.check(zeros, x)
+    for tiles, value in ((grown, 3.0), (zeros, 0.0)):
+        whole = F.pad(x, (0, 14, 0, 24), value=value)
+        (one, *_) = ttnn.get_device_tensors(tiles)
+        assert one.to_torch_with_padded_shape().float().equal(whole), "what fills the tiles up"
     y = t.rand(1, 2, 64, 64)
     t.check(ttnn.untilize_with_unpadding(t.put(y), ttnn.Shape([0, 1, 39, 49])), y[:, :, :40, :50])
     t.check(ttnn.reshape_on_device(t.put(y), 1, 1, 128, 64), y.reshape(1, 1, 128, 64))

@@ -113,12 +113,14 @@ def _grown(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
 def tilize_with_val_padding(call: Call, input_tensor: Any, output_tensor_shape: Any, pad_value: float) -> list[Tensor]:
     """The shape that the output shows; what it holds beyond the tensor is ``pad_value``."""
     shape = tuple(call.outputs[0].shape)
+    call.padding = pad_value
     return call.each(lambda x: _grown(x, shape, pad_value), input_tensor, rounds_once=True)
 
 
 @across("tilize_with_zero_padding")
 def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
     shape = tuple(call.outputs[0].shape)
+    call.padding = 0.0
     return call.each(lambda x: _grown(x, shape, 0.0), input_tensor, rounds_once=True)
 
 
