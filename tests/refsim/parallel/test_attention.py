@@ -81,7 +81,7 @@ def test_uneven_heads_are_padded(scheme, heads, prompt):
         ("t3k_1x8-ulysses8", 6, "ulysses 8 cannot split 6 heads", "padded to 8"),
         ("t3k-sp4tp2-ulysses", 4, "ulysses 4 cannot split 2 heads", "(1, 2)"),
         ("t3k-usp_ring2@0_ulysses4@1", 38, "ulysses 4 cannot split 38 heads", "(1, 2, 19, 38)"),
-        ("t3k-sp2tp4-ring", 38, "tp4 cannot split 38 heads", "--pad-heads"),
+        ("t3k-sp2tp4-ring", 38, "tp4 cannot split 38 heads", "pad_heads"),
     ],
 )
 def test_uneven_heads_are_refused_without_padding(scheme, heads, what, works):

@@ -129,6 +129,6 @@ def test_requests_and_folders_that_do_not_fit(tmp_path):
         generate_images(tmp_path, REQUEST, mesh="n300", parallel="sp2")
     folder = tmp_path / "ddim"
     make_pipeline(False).save_pretrained(folder)
-    for changes, word in (({"height": 40}, "16x16"), ({"frames": 6}, "such as 5"), ({"guidance_2": 2.0}, "guidance-2")):
+    for changes, word in (({"height": 40}, "16x16"), ({"frames": 6}, "such as 5"), ({"guidance_2": 2.0}, "guidance_2")):
         with pytest.raises(UserError, match=word):
             generate_images(folder, replace(REQUEST, **changes), mesh="n300", parallel="sp2")

@@ -155,7 +155,7 @@ def test_a_cache_out_of_step_is_an_error(pair, monkeypatch):
         ({"parallel": "sp2"}, "tp2 would work"),
         ({"cache": "all"}, "context, noise, none"),
         ({"max_new_tokens": 0}, "1 or more"),
-        ({"check": True, "draft": None}, "--draft"),
+        ({"check": True, "draft": None}, "draft="),
     ],
 )
 def test_requests_that_do_not_fit(pair, changed, said):

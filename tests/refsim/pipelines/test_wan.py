@@ -109,7 +109,7 @@ def test_one_expert_flow_match_and_no_guidance(tmp_path):
         ({"height": 72}, "16x16"),
         ({"frames": 10}, "such as 9"),
         ({"guidance": 1.0}, "cfg2 needs guidance"),
-        ({"steps": 0}, "--steps"),
+        ({"steps": 0}, "steps is 1"),
     ],
     ids=str,
 )
