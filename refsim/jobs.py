@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import traceback
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.errors import CommError, RefsimError, UserError
 from refsim.options import RunOptions
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -25,18 +33,22 @@ class Job:
         program: ``module:function``.
         options: how it is run, and where.
         arguments: JSON values by name, the program's own.
+        folder: what relative paths among them start from, for ranks that were forked in another folder; empty if it was
+            deleted.
     """
 
     program: str
     options: RunOptions
     arguments: dict[str, Any]
+    folder: str = field(default_factory=_current_folder)
 
     def to_json(self) -> dict[str, Any]:
-        return {"program": self.program, "options": self.options.to_json(), "arguments": self.arguments}
+        own = {"program": self.program, "arguments": self.arguments, "folder": self.folder}
+        return own | {"options": self.options.to_json()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Job:
-        return cls(value["program"], RunOptions.from_json(value["options"]), value["arguments"])
+        return cls(value["program"], RunOptions.from_json(value["options"]), value["arguments"], value["folder"])
 
 
 def named(reference: str) -> Any:

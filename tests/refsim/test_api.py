@@ -1,9 +1,11 @@
 """Mistakes in a call of the Python interface are one sentence, found before any rank is started."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import refsim
 import tt_impl.api
@@ -11,6 +13,7 @@ from refsim import output
 from refsim.errors import UserError
 from refsim.runtime.pool import Pool
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, relative_rmse, serial_attention
+from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
 
 GOOD = attention_inputs(heads=4, n=64, prompt=3)
 
@@ -140,6 +143,16 @@ def test_what_is_no_ordinary_file_is_never_replaced(tmp_path, name):
         output.write(tmp_path / name, b"overwritten")
     assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
     assert (tmp_path / "precious").read_bytes() == b"mine"
+
+
+def test_paths_start_from_the_current_folder(tmp_path, monkeypatch):
+    for name in ("one", "two"):  # ranks that were forked in the first folder run the second job
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        save(make_model(), Path(f"model_{name}"))
+        save_file(make_inputs(), f"{name}.safetensors")
+        result = refsim.run(f"model_{name}", inputs=f"{name}.safetensors", mesh="n300", parallel="sp2")
+        assert torch.isfinite(result.tensors["sample"]).all()
 
 
 def test_public_names_are_loaded_on_use():
