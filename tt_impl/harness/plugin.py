@@ -70,7 +70,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
                 output.check_folder(Path(options.ttnn_report), "--ttnn-report")
             machine.prepare(options.ttnn_mock)
         except UserError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(error.with_flags) from error
 
 
 def _forget(verdicts: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim import output
-from refsim.errors import UserError
+from refsim.errors import RefsimError, UserError
 from tt_impl.harness import cost, memory, report_csv, report_text, report_trace, visualizer
 from tt_impl.harness.finding import Finding
 from tt_impl.harness.findings import find
@@ -64,7 +64,8 @@ def try_to_write(folder: str | Path, name: str, session: Session, findings: Sequ
     try:
         return {"report": write(folder, name, session, findings).name}
     except Exception as error:
-        return {"unreported": f"{type(error).__name__}: {error}"}
+        said = error.with_flags if isinstance(error, RefsimError) else error
+        return {"unreported": f"{type(error).__name__}: {said}"}
 
 
 def file_name(name: str) -> str:

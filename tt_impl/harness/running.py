@@ -276,7 +276,7 @@ class _InChild:
         try:
             reports = self.runner._watch(item, nextitem)
         except RefsimError as error:
-            pytest.exit(str(error))
+            pytest.exit(error.with_flags)
         for report in reports:  # asked for its status, pytest fails a test that has failed subtests
             item.config.hook.pytest_report_teststatus(report=report, config=item.config)
         self.reports[:0] = reports[:1]
