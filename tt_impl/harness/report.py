@@ -64,8 +64,8 @@ def try_to_write(folder: str | Path, name: str, session: Session, findings: Sequ
     try:
         return {"report": write(folder, name, session, findings).name}
     except Exception as error:
-        said = error.with_flags if isinstance(error, RefsimError) else error
-        return {"unreported": f"{type(error).__name__}: {said}"}
+        message = error.with_flags if isinstance(error, RefsimError) else str(error)
+        return {"unreported": f"{type(error).__name__}: {message}"}
 
 
 def file_name(name: str) -> str:
