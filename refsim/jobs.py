@@ -10,7 +10,7 @@ import importlib
 import json
 import os
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,11 @@ class Job:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Job:
         return cls(value["program"], RunOptions.from_json(value["options"]), value["arguments"], value["folder"])
+
+    def enter_folder(self) -> None:
+        """Have this process look up relative paths where the caller does."""
+        with suppress(OSError):  # a folder that is gone has none of the files either
+            os.chdir(self.folder)
 
 
 def named(reference: str) -> Any:

@@ -46,6 +46,7 @@ def run_job(folder: Path) -> None:
 
 def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
     job = Job.from_json(message["job"])
+    job.enter_folder()
     options, arguments = job.options, dict(job.arguments)
     if "checkpoint" in arguments:
         arguments["checkpoint"] = open_checkpoint(arguments["checkpoint"], options.variant, options.lora)

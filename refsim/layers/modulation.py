@@ -1,4 +1,5 @@
-"""AdaLN-Zero: shift, scale and gate chunks from the time embedding, each cut over tp like the residual stream."""
+"""AdaLN-Zero: shift, scale and gate chunks from the time embedding, each cut over tp like the residual stream; and the
+last layers, which take a shift and a scale of whole rows."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
+from refsim.layers.linear import Linear
+from refsim.layers.norm import LayerNorm
 from refsim.parallel.padding import padded_features
-from refsim.parallel.tensor import shard_range
+from refsim.parallel.sequence import TokenShards, gather_tokens
+from refsim.parallel.tensor import gather_features, shard_range
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -68,3 +72,26 @@ class Modulation:
 def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
     """Return ``x * (1 + scale) + shift``."""
     return x * scale.map("1 + scale", lambda s: 1 + s) + shift
+
+
+class ModulatedOutput:
+    """The last layers (``norm_out``, ``proj_out``): a norm scaled and shifted by the time embedding, then a linear.
+
+    Features are gathered over tp before, tokens over sp after.
+    """
+
+    def __init__(self, weights: Weights, device: Device, *, features: int, out_features: int, eps: float) -> None:
+        self._device, self._norm = device, LayerNorm(device, features=features, eps=eps)
+        self._mod = Linear(weights, "norm_out.linear", in_features=features, out_features=2 * features)
+        self._proj = Linear(weights, "proj_out", in_features=features, out_features=out_features)
+
+    def __call__(self, x_BNL: MeshTensor, silu_time_BD: Tensor, tokens: TokenShards) -> Tensor:
+        """Map (B, local N, local D), sp=Shard(1) and tp=Shard(2), to (B, N, out features) on every device."""
+        self._device.stage()
+        with self._device.module("norm_out"):
+            scale, shift = self._mod(silu_time_BD).unsqueeze(1).chunk(2, -1)
+            gathered = gather_features(self._device, x_BNL)
+            normed = gathered.map("norm_out", lambda x: self._norm(x) * (1 + scale) + shift)
+        with self._device.module("proj_out"):
+            out_BNC = normed.map("proj_out", self._proj)
+            return gather_tokens(self._device, out_BNC, tokens, dim=1).local

@@ -91,10 +91,10 @@ class Trace:
             dtype=str(tensors[0].dtype).removeprefix("torch."),
             bytes=moved,
             buffer=buffer,
-            start=time.monotonic(),
+            memory=private_bytes(os.getpid()),
+            start=time.monotonic(),  # after all that the trace itself takes time for
             collective=activity.collective,
             where=where,
-            memory=private_bytes(os.getpid()),
         )
         if group is not None:
             event.group, event.axis, event.peer = group.name, group.axis, activity.peer

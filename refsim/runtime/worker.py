@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import socket
 import sys
 from collections import Counter
@@ -32,8 +31,7 @@ from refsim.runtime.transport import GlooTransport, Transport
 
 def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run a job on this rank; rank 0 returns the answer, with trace and byte counts of all ranks added."""
-    with contextlib.suppress(OSError):  # a folder that is gone has none of the files either
-        os.chdir(job.folder)
+    job.enter_folder()
     with injected(job.options.fault):
         return _run_job(job, board)
 

@@ -12,15 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.checkpoint import Weights
-from refsim.layers.linear import ColParallelLinear, Linear
-from refsim.layers.norm import LayerNorm
+from refsim.layers.linear import ColParallelLinear
+from refsim.layers.modulation import ModulatedOutput
 from refsim.models.flux1.block import block_name, build_block
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.embeddings import Conditioning, Sequences
 from refsim.models.flux1.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
-from refsim.parallel.sequence import cut_tokens, gather_tokens
-from refsim.parallel.tensor import gather_features
+from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -43,10 +42,8 @@ class FluxTransformer:
         )
         count = config.num_layers + config.num_single_layers
         self._blocks = [build_block(weights, device, config, i) for i in range(count)]
-        self._norm_out = LayerNorm(device, features=d, eps=_EPS)
-        self._mod_out = Linear(weights, "norm_out.linear", in_features=d, out_features=2 * d)
-        out_features = config.patch_size**2 * config.out_channels
-        self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=out_features)
+        channels = config.patch_size**2 * config.out_channels
+        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -92,11 +89,4 @@ class FluxTransformer:
             before = spatial, prompt
             spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
             self._device.observe_added(block_name(self._config, index), before, (spatial, prompt))
-        self._device.stage()
-        with self._device.module("norm_out"):
-            scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
-            gathered = gather_features(self._device, spatial)
-            normed = gathered.map("norm_out", lambda x: self._norm_out(x) * (1 + scale) + shift)
-        with self._device.module("proj_out"):
-            out_BNC = normed.map("proj_out", self._proj_out)
-            return gather_tokens(self._device, out_BNC, sequences.tokens, dim=1).local.contiguous()
+        return self._out(spatial, silu_time, sequences.tokens).contiguous()

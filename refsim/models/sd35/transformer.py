@@ -13,14 +13,13 @@ from torch import Tensor
 
 from refsim.checkpoint import Weights
 from refsim.layers.embeddings import PatchEmbed, TimeTextEmbedding
-from refsim.layers.linear import ColParallelLinear, Linear
-from refsim.layers.norm import LayerNorm
+from refsim.layers.linear import ColParallelLinear
+from refsim.layers.modulation import ModulatedOutput
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.sd35.block import SD35Block
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
-from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
-from refsim.parallel.tensor import gather_features
+from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -55,9 +54,8 @@ class SD35Transformer:
             gathered_input=False,
         )
         self._blocks = [SD35Block(weights, device, config, i) for i in range(config.num_layers)]
-        self._norm_out = LayerNorm(device, features=d, eps=_EPS)
-        self._mod_out = Linear(weights, "norm_out.linear", in_features=d, out_features=2 * d)
-        self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=p * p * config.out_channels)
+        channels = p * p * config.out_channels
+        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -99,14 +97,7 @@ class SD35Transformer:
             spatial, prompt = block(spatial, prompt, silu_time, tokens=tokens, prompt_tokens=prompt_tokens)
             self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
 
-        self._device.stage()
-        with self._device.module("norm_out"):
-            scale, shift = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
-            gathered = gather_features(self._device, spatial)
-            normed = gathered.map("norm_out", lambda x: self._norm_out(x) * (1 + scale) + shift)
-        with self._device.module("proj_out"):
-            out_BNP = normed.map("proj_out", self._proj_out)
-            return self.unpatchify(gather_tokens(self._device, out_BNP, tokens, dim=1).local, rows, columns)
+        return self.unpatchify(self._out(spatial, silu_time, tokens), rows, columns)
 
     def unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
         """Map (B, N, p * p * C) with the channel innermost to (B, C, H, W)."""
