@@ -25,6 +25,26 @@ def transposed(t: Env) -> None:
     t.check(t.ttnn.matmul(t.put(x.mT.contiguous()), t.put(w), transpose_a=True, transpose_b=True), x @ w.mT)
 
 
+def bfloat16_and_float32(t: Env) -> None:
+    """A product that the processor takes in bfloat16 is that of float32, rounded; what cannot be left to it is not."""
+    from tt_impl.mock.rules.matmul import product
+
+    x, w, b = (v.bfloat16() for v in (t.rand(2, 64, 256), t.rand(1, 256, 96, scale=0.1), t.rand(1, 1, 96)))
+    exact = x.double() @ w.double() + b.double()
+    narrow, wide = product(x, w, b), product(x.float(), w.float(), b.float())
+    assert (narrow.dtype, wide.dtype, narrow.shape) == (torch.bfloat16, torch.float32, wide.shape)
+    for found in (narrow, wide.bfloat16()):
+        assert ((found.double() - exact).abs() <= exact.abs() * 2**-8 * 1.01 + 1e-5).all()
+    for how in ({"activation": "relu"}, {"program_activation": "gelu"}):
+        assert product(x, w, b, **how).equal(product(x.float(), w.float(), b.float(), **how))
+    batched = w.expand(2, 256, 96)
+    assert product(x, batched, b).equal(product(x.float(), batched.float(), b.float()))
+    rows, weight = t.rand(64, 256), t.rand(256, 96, scale=0.1)
+    out = t.ttnn.linear(t.put(rows), t.put(weight), dtype=t.ttnn.float32)
+    whole = rows.double() @ weight.double()
+    assert ((t.shadow.values(out)[0].double() - whole).abs() <= whole.abs() * 1e-5 + 1e-6).all(), "rounded to bfloat16"
+
+
 def matmul(t: Env) -> None:
     """Batched, one batch entry per device of axis 0."""
     a, b = t.rand(4, 3, 64, 128), t.rand(4, 3, 128, 32, scale=0.1)
