@@ -156,13 +156,13 @@ def full_size(
     from benchmarks.full_size import Step, markdown, measure, parse_size, write
     from refsim import output, scratch
     from refsim.errors import UserError
+    from refsim.models.registry import find, refuse_timing_only
     from refsim.options import RunOptions
     from refsim.runtime.launch import under_torchrun
-    from refsim.timing.estimate import find
 
     if under_torchrun():
         raise UserError("this benchmark starts its own ranks; run it without torchrun.")
-    find(model)
+    refuse_timing_only(find(model)[0])
     options = RunOptions.of(mesh=mesh, parallel=parallel, attention=attention, dtype="bf16", timeout_s=timeout)
     step = Step(model, parse_size(size, model), batch, layers, seed, check)
     with ExitStack() as stack:

@@ -81,6 +81,8 @@ def _as_json(
 
 
 def _print_runs(runs: list[Candidate], top: int) -> None:
+    if runs and runs[0].estimate.timing_only:
+        typer.echo(f"{runs[0].estimate.title}: read from its public configuration, there is no numeric model.")
     typer.echo(
         f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'range (80 %)':>17} {'GB':>5} "
         f"{'bound by':8} would help"

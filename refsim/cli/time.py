@@ -171,16 +171,19 @@ def _of_ranges(found: Estimate) -> str:
     return f"Ranges of {', '.join(fitted)} are partly from operations that parameters were fitted on.\n"
 
 
+_NO_STAGES = "Denoising alone: its encoders and its decoder are not predicted.\n"
+
+
 def _print_time(found: Estimate, row: dict[str, Any]) -> None:
     m, t, path = row["memory_gb"], found.timeline, row["critical_path"]
     weights = "" if row["weights"] == "bf16" else f", weights in {row['weights']}"
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
     typer.echo(
-        f"{found.model} {found.size} on {found.mesh}, {row['parallel']}{weights}: {found.seconds:.2f} s "
+        f"{found.title} {found.size} on {found.mesh}, {row['parallel']}{weights}: {found.seconds:.2f} s "
         f"for {found.steps} steps ({row['seconds_per_step'] * 1000:.1f} ms each), predicted; "
         f"{found.range()} s with a chance of 80 %.\n"
-        f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s).\n"
-        f"{_of_ranges(found)}"
+        + (f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s).\n" if stages else _NO_STAGES)
+        + f"{_of_ranges(found)}"
         f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row['fidelity']}; "
         f"bound by {found.bound}; communication exposed {row['exposed_communication']:.0%}, "
         f"hidden {t.hidden_ns / t.ns:.0%}.\n"

@@ -12,6 +12,7 @@ from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
 from refsim.folder import class_name_of, find_weights, is_file, read_config
 from refsim.given import refuse_unreadable
+from refsim.models import timing_only
 from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, resolve
 from refsim.schema import read_object
 
@@ -35,8 +36,9 @@ FOLDERS = (
 
 
 def own() -> tuple[ModelSpec, ...]:
-    """Return the specs of the project's own folders."""
-    return tuple(importlib.import_module(f"refsim.models.{folder}.spec").SPEC for folder in FOLDERS)
+    """Return the specs of the project's own folders, and of the models that only predictions know."""
+    folders = (importlib.import_module(f"refsim.models.{folder}.spec").SPEC for folder in FOLDERS)
+    return (*folders, *timing_only.SPECS)
 
 
 def models() -> Catalog[ModelSpec]:
@@ -144,9 +146,19 @@ def _spec_in(folder: Path, class_name: str, kinds: tuple[Kind, ...]) -> ModelSpe
     wanted = kinds or tuple(kind for kind in KINDS if kind != "drafter")
     spec = by_class_name(class_name)
     if spec is None or spec.kind not in wanted:
-        known = ", ".join(name for spec in models().all if spec.kind in wanted for name in spec.class_names)
+        able = (spec for spec in models().all if spec.kind in wanted and not spec.timing_only)
+        known = ", ".join(name for spec in able for name in spec.class_names)
         raise UserError(f"checkpoint '{folder}' is a {class_name}; supported: {known}{models().notes}.")
     return spec
+
+
+def refuse_timing_only(name: str) -> None:
+    """Raise ``UserError`` for the class or the published name of a model that there is no numeric model of."""
+    spec = models().find(name)
+    if spec is not None and spec.timing_only:
+        raise UserError(
+            f"{name} has no numeric model here: only `refsim time` and `refsim plan` know it (timing only)."
+        )
 
 
 def open_checkpoint(path: str | Path, variant: str | None = None, lora: tuple[str, ...] = ()) -> Checkpoint:
@@ -187,7 +199,11 @@ def look_at(folder: Path, variant: str | None, *kinds: Kind, part: bool = False)
     if is_file(folder):
         _spec_in(folder, open_checkpoint(folder, variant).class_name, kinds)
         return
-    _spec_in(folder, class_name_of(read_config(folder)), kinds)
+    if not folder.exists():
+        refuse_timing_only(str(folder))
+    class_name = class_name_of(read_config(folder))
+    refuse_timing_only(class_name)
+    _spec_in(folder, class_name, kinds)
     find_weights(folder, variant, or_plain=part)
 
 
@@ -212,5 +228,6 @@ def look_at_pipeline(root: Path, index: dict[str, Any], variant: str | None) -> 
 
 def load_model(checkpoint: Checkpoint, weights: Weights, device: Device) -> Any:
     """Return the model of a checkpoint folder with this device's weights; strict about every key."""
+    refuse_timing_only(checkpoint.class_name)
     model, config = find_model(checkpoint)
     return model(weights, device, config)

@@ -215,6 +215,7 @@ class ModelSpec:
         diffusers: for :func:`refsim.parallelize`.
         tt_dit: what tt_dit runs of it, for ``refsim plan --today``; None if tt_dit has no such model.
         encoder_keys: of a text encoder, for predictions.
+        timing_only: ``model`` can be read for time, but not run.
         block_counts: of a configuration, the kinds of blocks in the order they run and how many of each there are,
             without zeros; predictions read two of each kind.
         with_block_counts: the configuration with other numbers of blocks, for the same.
@@ -241,6 +242,7 @@ class ModelSpec:
     diffusers: DiffusersParts | None = None
     tt_dit: TtDit | None = None
     encoder_keys: EncoderKeys | None = None
+    timing_only: bool = False
     block_counts: Callable[[Config], dict[str, int]] = blocks_alike
     with_block_counts: Callable[[Config, dict[str, int]], Config] = with_num_layers
     more_dims: Callable[[Config, tuple[int, ...]], dict[str, int]] = no_more_dims

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology
-from refsim.models.registry import find, get_published
+from refsim.models.registry import find, get_published, spec_of
 from refsim.models.spec import Published
 from refsim.options import RunOptions
 from refsim.timing import ranges, replay, stages
@@ -63,6 +63,16 @@ class Estimate:
     peak_tflops: float
     around: dict[str, float]
     execution: Execution = Execution()
+
+    @property
+    def timing_only(self) -> bool:
+        """Return whether the model can only be predicted: there is no numeric model of it."""
+        return spec_of(find(self.model)[1]).timing_only
+
+    @property
+    def title(self) -> str:
+        """Return what tables call the model."""
+        return f"{self.model} (timing only)" if self.timing_only else self.model
 
     @property
     def calibration(self) -> str:
@@ -123,6 +133,7 @@ class Estimate:
         t = self.timeline
         return {
             "model": self.model,
+            "timing_only": self.timing_only,
             "size": self.size,
             "mesh": self.mesh.name,
             "parallel": describe(self.parallel),
@@ -183,6 +194,11 @@ def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
 
 def _of_pixels(model: Published, frames: int | None, height: int | None, width: int | None) -> tuple[int, ...]:
     """Return the latent of a picture or of a video, whose frames are the published ones where none are given."""
+    if not model.decoder:
+        raise UserError(
+            f"{model.name} has no autoencoder here that says how many pixels a latent has; "
+            f"choose --size {' or '.join(model.sizes)}."
+        )
     spec, decoder = get_published(model.decoder)
     temporal, spatial = spec.config_class.from_dict(decoder.config).ratios
     step = spatial * _PATCH

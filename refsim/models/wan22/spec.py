@@ -27,6 +27,13 @@ _A14B = {
     "eps": 1e-6,
     "rope_max_seq_len": 1024,
 }
+_TI2V_5B = _A14B | {
+    "num_layers": 30,
+    "num_attention_heads": 24,
+    "ffn_dim": 14336,
+    "in_channels": 48,
+    "out_channels": 48,
+}
 
 SPEC = ModelSpec(
     name="wan22",
@@ -73,6 +80,13 @@ SPEC = ModelSpec(
                 ),
             ),
             reported=("480p", "720p"),
+        ),
+        Published(
+            "wan22-ti2v-5b",
+            _TI2V_5B,
+            sizes={"720p": (31, 44, 80)},  # 121 frames of 704 x 1280; its autoencoder is not among refsim's
+            text=512,
+            steps=50,
         ),
     ),
     diffusers=DiffusersParts("blocks", ("attn1",), prompt_first=None, rotary=("rotary_emb", 1)),
