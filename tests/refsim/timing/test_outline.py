@@ -12,7 +12,6 @@ from refsim.cli import process
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
-from refsim.models import timing_only
 from refsim.models.registry import find, load_model, published, spec_of
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
@@ -22,7 +21,6 @@ from refsim.timing.fitted import get_params
 from refsim.timing.outline import Outline, OutlinedTransformer
 from refsim.timing.program import programs
 
-SAME = {"attention_head_dim": 128, "num_attention_heads": 24}
 FLUX1 = Outline(2, 24, 128, 64, 64, 4096, 12288, 3072, 12288, (256, 3072, 3072), single=2)
 SD35 = Outline(3, 38, 64, 64, 64, 4096, 9728, 2432, 9728, (256, 2432, 2432), last_chunks=2, rotary=False)
 
@@ -35,9 +33,10 @@ def parameters(name: str, **config: int) -> int:
     return asked.parameters
 
 
-@pytest.mark.parametrize("name", [p.name for spec in timing_only.SPECS for p in spec.published] + ["wan22-ti2v-5b"])
+@pytest.mark.parametrize("name", ["qwen-image", "flux2-dev", "mochi-1", "ltx-video-2b", "wan22-ti2v-5b"])
 def test_as_many_parameters_as_the_published_model(name):
-    assert parameters(name) == pytest.approx(published()[name].parameters, rel=0.015)
+    """As diffusers counts them; Mochi's pooled prompt is left out."""
+    assert parameters(name) == pytest.approx(published()[name].parameters, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,8 @@ def test_an_outline_takes_as_long_as_the_code_it_resembles(monkeypatch, name, ou
     batch, machine = options.parallel.cfg, replay.machine(on, get_params(on.arch))
 
     def kinds(config, shapes) -> dict[str, float]:
-        return replay.replay(programs(readings.read(config, shapes, options).ops), machine).by_kind()
+        ops = [op for op in readings.read(config, shapes, options).ops if op.block >= 0]
+        return replay.replay(programs(ops), machine).by_kind()
 
     code = kinds(model.config | few, spec_of(model).input_shapes(model, (128, 128), batch))
     monkeypatch.setattr(readings, "find_model", lambda architecture: (OutlinedTransformer, outline))
@@ -100,7 +100,7 @@ def test_timing_only_is_said_and_nothing_runs(capsys, tmp_path):
     assert "qwen-image has no program in TTNN; choose one of sd35-medium" in capsys.readouterr().err
     (tmp_path / "config.json").write_text(json.dumps(published()["qwen-image"].config))
     for given in ("qwen-image", str(tmp_path)):
-        assert process.run_command(["run", given, *words[1:], "--inputs", "in.safetensors"]) == 2
+        assert process.run_command(["run", given, *words[1:], "--inputs", "i.safetensors", "--out", "o"]) == 2
         assert "has no numeric model here: only `refsim time` and `refsim plan` know it" in capsys.readouterr().err
     with pytest.raises(UserError, match="no numeric model"):
         load_model(readings.Architecture(published()["motif-6b"].config), None, None)
