@@ -30,7 +30,7 @@ ALONE = {
     "refsim/parallel/kv_ring.py": "the ring's transfers and buffers are inside one op of ttnn",
     "refsim/models/registry.py": "the list of models is shared",
     "refsim/models/spec.py": "what a model says of itself is shared",
-    "refsim/models/timing_only.py": "models that only predictions know",
+    "refsim/models/outline.py": "models that only predictions know",
     "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
     "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
     "refsim/pipelines/host.py": "the scheduler's step runs on the devices (tt_impl/pipelines/scheduler.py)",

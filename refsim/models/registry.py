@@ -12,7 +12,6 @@ from refsim.errors import UserError
 from refsim.extensions import Catalog, catalog
 from refsim.folder import class_name_of, find_weights, is_file, read_config
 from refsim.given import refuse_unreadable
-from refsim.models import timing_only
 from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, resolve
 from refsim.schema import read_object
 
@@ -32,13 +31,17 @@ FOLDERS = (
     "t5",
     "qwen3_moe",
     "dflash",
+    "qwenimage",
+    "flux2",
+    "mochi",
+    "motif",
+    "ltx",
 )
 
 
 def own() -> tuple[ModelSpec, ...]:
-    """Return the specs of the project's own folders, and of the models that only predictions know."""
-    folders = (importlib.import_module(f"refsim.models.{folder}.spec").SPEC for folder in FOLDERS)
-    return (*folders, *timing_only.SPECS)
+    """Return the specs of the project's own folders."""
+    return tuple(importlib.import_module(f"refsim.models.{folder}.spec").SPEC for folder in FOLDERS)
 
 
 def models() -> Catalog[ModelSpec]:

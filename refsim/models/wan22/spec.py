@@ -84,6 +84,7 @@ SPEC = ModelSpec(
         Published(
             "wan22-ti2v-5b",
             _TI2V_5B,
+            parameters=4_999_787_712,
             sizes={"720p": (31, 44, 80)},  # 121 frames of 704 x 1280; its autoencoder is not among refsim's
             text=512,
             steps=50,

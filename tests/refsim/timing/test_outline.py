@@ -12,13 +12,13 @@ from refsim.cli import process
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
+from refsim.models.outline import Outline, OutlinedTransformer
 from refsim.models.registry import find, load_model, published, spec_of
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.timing import reading as readings
 from refsim.timing import replay
 from refsim.timing.fitted import get_params
-from refsim.timing.outline import Outline, OutlinedTransformer
 from refsim.timing.program import programs
 
 FLUX1 = Outline(2, 24, 128, 64, 64, 4096, 12288, 3072, 12288, (256, 3072, 3072), single=2)
@@ -95,7 +95,7 @@ def test_timing_only_is_said_and_nothing_runs(capsys, tmp_path):
     assert process.run_command(["time", *words, "--force"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("qwen-image (timing only) 1024 on") and "Denoising alone" in said
-    assert process.run_command(["plan", *words[:3]]) == 0
+    assert process.run_command(["plan", *words[:3], "--attention", "ring"]) == 0
     assert process.run_command(["time", *words, "--force", "--from", "ttnn-mock"]) == 2
     assert "qwen-image has no program in TTNN; choose one of sd35-medium" in capsys.readouterr().err
     (tmp_path / "config.json").write_text(json.dumps(published()["qwen-image"].config))

@@ -9,13 +9,14 @@ have names of their own, and nothing judges them. What they are held to: paramet
 time that reading the code of SD3.5 and Flux.1 gives (their sizes are an outline, too).
 
 All norms are layer norms here; an RMS norm costs the same on the device. Left out: what is done once for a picture, or
-to a single row (Mochi's pooled prompt).
+to a single row (such as a pooled prompt).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,8 +44,11 @@ from refsim.parallel.tensor import concat_heads, fused_column_linear, gather_fea
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
+from refsim.schema import Layers, Size
 
 _EPS = 1e-6
+TIME = 256
+"""Features of the sinusoids of a time step."""
 Rotary = tuple[Tensor, Tensor] | None
 
 
@@ -308,3 +312,20 @@ class OutlinedTransformer:
         if not self._o.rotary:
             return None
         return torch.empty(rows, self._o.head_dim // 2), torch.empty(rows, self._o.head_dim // 2)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What the config.json of outlined models have in common."""
+
+    num_layers: Layers
+    num_attention_heads: Size
+    attention_head_dim: Size
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        return {"layers": self.num_layers, "heads": self.num_attention_heads, "head_dim": self.attention_head_dim}
+
+    @property
+    def features(self) -> int:
+        return self.num_attention_heads * self.attention_head_dim

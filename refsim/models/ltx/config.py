@@ -1,0 +1,27 @@
+"""Keys of the config.json of these transformers, and the configuration of Wan's code that they come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from refsim.models.outline import Keys
+from refsim.models.wan22.config import WanConfig
+from refsim.schema import Size, read
+
+
+@dataclass(frozen=True)
+class LtxVideoConfig(Keys):
+    """Keys of diffusers' ``LTXVideoTransformer3DModel``, of a latent that is not cut into patches."""
+
+    in_channels: Size = 128
+    out_channels: Size = 128
+    caption_channels: Size = 4096
+
+    @classmethod
+    def from_dict(cls, config: dict[str, Any]) -> WanConfig:
+        k = read(cls, config)
+        return WanConfig(
+            (1, 1, 1), k.num_attention_heads, k.attention_head_dim, k.in_channels, k.out_channels, k.caption_channels,
+            ffn_dim=4 * k.features, num_layers=k.num_layers, cross_attn_norm=False,
+        )  # fmt: skip

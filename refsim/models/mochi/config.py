@@ -1,0 +1,29 @@
+"""Keys of the config.json of these transformers, and the outline that they come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from refsim.models.outline import TIME, Keys, Outline
+from refsim.schema import Size, read
+
+
+@dataclass(frozen=True)
+class MochiConfig(Keys):
+    """Keys of diffusers' ``MochiTransformer3DModel``; tokens are its latent's patches."""
+
+    pooled_projection_dim: Size = 1536
+    in_channels: Size = 12
+    text_embed_dim: Size = 4096
+    patch_size: Size = 2
+
+    @classmethod
+    def from_dict(cls, config: dict[str, Any]) -> Outline:
+        k = read(cls, config)
+        d, prompt, patch = k.features, k.pooled_projection_dim, k.patch_size**2 * k.in_channels
+        return Outline(
+            **k.sizes, token_features=patch, out_features=patch, text_features=k.text_embed_dim, hidden=8 * d // 3,
+            prompt_features=prompt, prompt_hidden=8 * prompt // 3, time=(TIME, d, d), gated=True, chunks=4,
+            last_chunks=1, norms_out=True,
+        )  # fmt: skip

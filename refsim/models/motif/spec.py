@@ -1,0 +1,39 @@
+"""What Motif-6B is, to predictions: tt_dit's transformer_motif.py and pipeline_motif.py."""
+
+from __future__ import annotations
+
+from refsim.models.spec import Config, ModelSpec, Published, TtDit
+
+CLASS_NAME = "MotifTransformer"
+_CONFIG = {
+    "_class_name": CLASS_NAME,
+    "num_layers": 30,
+    "num_attention_heads": 30,
+    "attention_head_dim": 64,
+    "modulation_dim": 4096,
+    "time_embed_dim": 4096,
+    "patch_size": 2,
+    "register_token_num": 4,
+}
+
+_TEXT = 77 + 256 + 1  # of CLIP, of T5, and the time step
+
+
+def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
+    """Count the tokens of a latent (height, width): its patches, and the model's own before them."""
+    patch = config["patch_size"]
+    return {"image tokens": (size[0] // patch) * (size[1] // patch) + config["register_token_num"]}
+
+
+SPEC = ModelSpec(
+    name="motif",
+    class_names=(CLASS_NAME,),
+    kind="transformer",
+    model="refsim.models.outline:OutlinedTransformer",
+    config="refsim.models.motif.config:MotifConfig",
+    published=(Published("motif-6b", _CONFIG, sizes={"1024": (128, 128)}, text=_TEXT, steps=28),),
+    timing_only=True,
+    latent="image",
+    tt_dit=TtDit(cfg=True, fsdp=False, pads_heads=True),
+    more_dims=more_dims,
+)
