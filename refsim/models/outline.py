@@ -14,7 +14,7 @@ to a single row (such as a pooled prompt).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -57,8 +57,8 @@ class Outline:
     """Sizes of a transformer with a stream of image tokens and one of the prompt's.
 
     Attributes:
-        layers, single: double blocks, and single ones after them, which have one set of weights for both streams.
-        features, prompt_features: of the streams; the first are those of all ``heads`` of ``head_dim``.
+        num_layers, num_single_layers: double blocks, then single ones, whose weights both streams share.
+        features, prompt_features: of the streams; the first are those of all heads.
         token_features, out_features, text_features: of what comes in and goes out.
         hidden, prompt_hidden: of the feed-forwards; ``gated``: two linears in, one of which gates the other.
         time: widths of the time step's embedding, its two linears' outputs last.
@@ -69,9 +69,9 @@ class Outline:
         norms_out: what attention and feed-forward give is normed once more.
     """
 
-    layers: int
-    heads: int
-    head_dim: int
+    num_layers: int
+    num_attention_heads: int
+    attention_head_dim: int
     token_features: int
     out_features: int
     text_features: int
@@ -79,7 +79,7 @@ class Outline:
     prompt_features: int
     prompt_hidden: int
     time: tuple[int, int, int]
-    single: int = 0
+    num_single_layers: int = 0
     gated: bool = False
     chunks: int = 6
     last_chunks: int = 0
@@ -89,7 +89,7 @@ class Outline:
 
     @property
     def features(self) -> int:
-        return self.heads * self.head_dim
+        return self.num_attention_heads * self.attention_head_dim
 
 
 class _Stream:
@@ -98,7 +98,7 @@ class _Stream:
     def __init__(self, weights: Weights, device: Device, name: str, o: Outline, *, prompt: bool, drops: bool) -> None:
         self._device, self._o, self.drops = device, o, drops
         features, hidden = (o.prompt_features, o.prompt_hidden) if prompt else (o.features, o.hidden)
-        sizes = AttentionSizes(features, o.heads, o.head_dim)
+        sizes = AttentionSizes(features, o.num_attention_heads, o.attention_head_dim)
         self._norm = DistributedLayerNorm(device, features=features, eps=_EPS)
         self._mod = None
         if not o.shared:
@@ -133,7 +133,7 @@ class _Stream:
 class _Double:
     def __init__(self, weights: Weights, device: Device, o: Outline, index: int) -> None:
         self._device = device
-        drops = o.last_chunks > 0 and index == o.layers - 1
+        drops = o.last_chunks > 0 and index == o.num_layers - 1
         name = f"blocks.{index}"
         self._spatial = _Stream(weights, device, f"{name}.spatial", o, prompt=False, drops=False)
         self._prompt = _Stream(weights, device, f"{name}.prompt", o, prompt=True, drops=drops)
@@ -156,12 +156,12 @@ class _Single:
 
     def __init__(self, weights: Weights, device: Device, o: Outline, index: int) -> None:
         self._device, tp, name = device, device.groups["tp"], f"single_blocks.{index}"
-        sizes = AttentionSizes(o.features, o.heads, o.head_dim)
+        sizes = AttentionSizes(o.features, o.num_attention_heads, o.attention_head_dim)
         self._norm = DistributedLayerNorm(device, features=o.features, eps=_EPS)
         self._mod = None if o.shared else _modulation(weights, device, name, o, o.features, 3)
         outs = [(o.features, sizes.padded(tp))] * 3 + [(o.hidden, padded_features(o.hidden, tp.size))] * (1 + o.gated)
         self._in = _Fused(weights, device, f"{name}.in", o.features, outs)
-        self._turn, self._head_dim = _Turn(weights, device, name, o), o.head_dim
+        self._turn, self._head_dim = _Turn(weights, device, name, o), o.attention_head_dim
         wide, padded = (sum(sizes) for sizes in zip(outs[0], outs[-1], strict=True))
         down = {"in_features": wide, "out_features": o.features, "in_padded": padded}
         self._down = RowParallelLinear(weights, device, f"{name}.down", **down)
@@ -216,7 +216,9 @@ class _Turn:
 
     def __init__(self, weights: Weights, device: Device, name: str, o: Outline) -> None:
         self._device = device
-        self._norms = [RMSNorm(weights, device, f"{name}.norm_{n}", features=o.head_dim, eps=_EPS) for n in "qk"]
+        self._norms = [
+            RMSNorm(weights, device, f"{name}.norm_{n}", features=o.attention_head_dim, eps=_EPS) for n in "qk"
+        ]
 
     def __call__(self, q: MeshTensor, k: MeshTensor, v: MeshTensor, rotary: Rotary) -> QKV:
         q, k = (norm.of_heads(x) for norm, x in zip(self._norms, (q, k), strict=True))
@@ -271,10 +273,10 @@ class OutlinedTransformer:
                 ("context_embedder", o.text_features, o.prompt_features),
             )
         ]
-        chunks = (6, 6, 3)[: 2 + (o.single > 0)] if o.shared else ()
+        chunks = (6, 6, 3)[: 2 + (o.num_single_layers > 0)] if o.shared else ()
         self._shared = [_modulation(weights, device, f"shared.{i}", o, o.features, n) for i, n in enumerate(chunks)]
-        self._blocks = [_Double(weights, device, o, i) for i in range(o.layers)]
-        self._blocks += [_Single(weights, device, o, i) for i in range(o.single)]
+        self._blocks = [_Double(weights, device, o, i) for i in range(o.num_layers)]
+        self._blocks += [_Single(weights, device, o, i) for i in range(o.num_single_layers)]
         self._norm_out = LayerNorm(device, features=o.features, eps=_EPS)
         self._mod_out = Linear(weights, "mod_out", in_features=o.time[-1], out_features=2 * o.features)
         self._proj_out = Linear(weights, "proj_out", in_features=o.features, out_features=o.out_features)
@@ -311,7 +313,7 @@ class OutlinedTransformer:
     def _table(self, rows: int) -> Rotary:
         if not self._o.rotary:
             return None
-        return torch.empty(rows, self._o.head_dim // 2), torch.empty(rows, self._o.head_dim // 2)
+        return torch.empty(rows, self._o.attention_head_dim // 2), torch.empty(rows, self._o.attention_head_dim // 2)
 
 
 @dataclass(frozen=True)
@@ -324,7 +326,7 @@ class Keys:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        return {"layers": self.num_layers, "heads": self.num_attention_heads, "head_dim": self.attention_head_dim}
+        return {f.name: getattr(self, f.name) for f in fields(Keys)}
 
     @property
     def features(self) -> int:

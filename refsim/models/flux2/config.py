@@ -24,7 +24,7 @@ class Flux2Config(Keys):
         d = k.features
         hidden = int(k.mlp_ratio * d)
         return Outline(
-            **k.sizes, single=k.num_single_layers, token_features=k.in_channels, out_features=k.in_channels,
+            **k.sizes, num_single_layers=k.num_single_layers, token_features=k.in_channels, out_features=k.in_channels,
             text_features=k.joint_attention_dim, hidden=hidden, prompt_features=d, prompt_hidden=hidden,
             time=(TIME, d, d), gated=True, shared=True,
         )  # fmt: skip

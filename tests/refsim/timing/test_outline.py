@@ -21,7 +21,7 @@ from refsim.timing import replay
 from refsim.timing.fitted import get_params
 from refsim.timing.program import programs
 
-FLUX1 = Outline(2, 24, 128, 64, 64, 4096, 12288, 3072, 12288, (256, 3072, 3072), single=2)
+FLUX1 = Outline(2, 24, 128, 64, 64, 4096, 12288, 3072, 12288, (256, 3072, 3072), num_single_layers=2)
 SD35 = Outline(3, 38, 64, 64, 64, 4096, 9728, 2432, 9728, (256, 2432, 2432), last_chunks=2, rotary=False)
 
 
