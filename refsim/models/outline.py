@@ -116,9 +116,8 @@ class _Stream:
         """Return q, k, v of a stream (B, rows, local D), heads cut over tp."""
         shift, scale = (chunks[0], chunks[-1]) if self.drops else _parts(chunks, 0)[:2]
         q, k, v = self._qkv(_gathered(self._device, self._norm(x), shift, scale))
-        if self.drops:
-            q = q.with_local(q.local[:, :, :0])
-        return self._turn(q, k, v, rotary)
+        q, k, v = self._turn(q, k, v, rotary)
+        return (q.with_local(q.local[:, :, :0]) if self.drops else q), k, v
 
     def after(self, x: MeshTensor, heads_BHNE: MeshTensor, chunks: list[MeshTensor]) -> MeshTensor:
         """Return the stream with what attention and feed-forward add to it."""
@@ -171,7 +170,8 @@ class _Single:
         attending, hidden = [], []
         for x, rotary in ((spatial, around.rotary), (prompt, around.prompt_rotary)):
             parts = self._in(_gathered(self._device, self._norm(x), shift, scale))
-            attending.append(self._turn(*(split_heads(part, self._head_dim) for part in parts[:3]), rotary))
+            q, k, v = (split_heads(part, self._head_dim) for part in parts[:3])
+            attending.append(self._turn(q, k, v, rotary))
             hidden.append(_activated(parts[3:]))
         out, prompt_out, _ = joint_attention(self._device, *attending, tokens=around.tokens)
         heads = concat_heads(out), concat_heads(prompt_out)
@@ -299,9 +299,9 @@ class OutlinedTransformer:
             time = F.silu(linear(time))
         spatial = self._embedders[0](cut_tokens(self._device, MeshTensor(hidden_states), tokens, dim=1))
         prompt = self._embedders[1](MeshTensor(encoder_hidden_states))
-        rotary = [self._table(x.shape[1]) for x in (spatial, prompt)]
+        rotary, prompt_rotary = (self._table(x.shape[1]) for x in (spatial, prompt))
         shared = [modulation(time) for modulation in self._shared] or [[], []]
-        around = _Around(tokens, *rotary, time, shared)
+        around = _Around(tokens, rotary, prompt_rotary, time, shared)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             spatial, prompt = block(spatial, prompt, around)
