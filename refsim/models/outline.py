@@ -305,6 +305,7 @@ class OutlinedTransformer:
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             spatial, prompt = block(spatial, prompt, around)
+        self._device.stage()
         gathered = gather_features(self._device, spatial)
         scale, shift = self._mod_out(time).unsqueeze(1).chunk(2, -1)
         out_BNC = gathered.map("proj_out", lambda x: self._proj_out(self._norm_out(x) * (1 + scale) + shift))
