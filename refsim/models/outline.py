@@ -138,11 +138,11 @@ class _Double:
         self._prompt = _Stream(weights, device, f"{name}.prompt", o, prompt=True, drops=drops)
 
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor, around: _Around) -> tuple[MeshTensor, MeshTensor]:
-        chunks, prompt_chunks = (
-            stream.modulation(around.time_BD, shared)
-            for stream, shared in zip((self._spatial, self._prompt), around.shared, strict=False)
-        )
+        shared, prompt_shared = around.shared[:2]
+        chunks = self._spatial.modulation(around.time_BD, shared)
         qkv = self._spatial.qkv(spatial, chunks, around.rotary)
+        # Only after the first stream's: two modulations in a row would be read as one linear.
+        prompt_chunks = self._prompt.modulation(around.time_BD, prompt_shared)
         prompt_qkv = self._prompt.qkv(prompt, prompt_chunks, around.prompt_rotary)
         out, prompt_out, _ = joint_attention(self._device, qkv, prompt_qkv, tokens=around.tokens)
         if not self._prompt.drops:
