@@ -47,7 +47,7 @@ DEVICE_METHODS = (
     "reset_sub_device_stall_group",
     "set_sub_device_stall_group",
 )
-FILES = ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
+FILES = tuple(f"{action}_{what}" for action in ("dump", "load") for what in ("tensor_flatbuffer", "overlapped_tensors"))
 FUNCTIONS = (
     "aggregate_tensor",
     "begin_trace_capture",

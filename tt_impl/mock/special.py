@@ -136,6 +136,32 @@ def _load(shadow: Golden, call: Invocation) -> Any:
     return result
 
 
+def _dump_overlapped(shadow: Golden, call: Invocation) -> Any:
+    """Views of one tensor that holds several: the file gets its golden values, once."""
+    given = call.named("file_name", "views")
+    fused = {view.fused_tensor.buffer_unique_id(): view.fused_tensor for view in given["views"].values()}
+    if not all(map(on_device, fused.values())):
+        return call.proceed()
+    golden = {buffer: _golden(shadow, tensor, call.name) for buffer, tensor in fused.items()}
+    views = {
+        name: type(view)(golden[view.fused_tensor.buffer_unique_id()], *(getattr(view, field) for field in _OF_A_VIEW))
+        for name, view in given["views"].items()
+    }
+    return call.original(given["file_name"], views)
+
+
+_OF_A_VIEW = ("tensor_shape", "shard_shape", "core_range_set", "dtype", "tile_shape", "byte_offset", "total_size")
+
+
+def _load_overlapped(shadow: Golden, call: Invocation) -> Any:
+    views = call.proceed()
+    host = call.original(call.named("file_name")["file_name"])
+    for name, view in views.items():
+        if on_device(view.fused_tensor):
+            _write(shadow.store, host[name].fused_tensor, view.fused_tensor, call.name)
+    return views
+
+
 def _joined(shadow: Golden, call: Invocation) -> Any:
     """Tensors of single devices as one of the mesh; the result shares their buffer or is a copy of them."""
     parts = tensors_in((call.args, call.kwargs))
@@ -255,6 +281,8 @@ SPECIAL: dict[str, Special] = {
     "ttnn.dump_tensor_flatbuffer": _dump,
     "ttnn.load_tensor": _load,
     "ttnn.load_tensor_flatbuffer": _load,
+    "ttnn.dump_overlapped_tensors": _dump_overlapped,
+    "ttnn.load_overlapped_tensors": _load_overlapped,
     "ttnn.aggregate_tensor": _to_host,
     "ttnn.combine_device_tensors": _joined,
     "ttnn.distribute_tensor": _from_torch,

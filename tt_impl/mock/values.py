@@ -208,8 +208,8 @@ class Store:
 
     def _forget_former(self, tensor: ttnn.Tensor, buffer: int) -> None:
         """The buffer that had this address before is gone."""
-        if 0 in tuple(tensor.shape):
-            return  # two empty tensors may have one address
+        if 0 in tuple(tensor.shape) or tensor.buffer_address() == 0:
+            return  # empty tensors share an address, as do all that are made while a graph is captured without dispatch
         place = (tensor.device().id(), tensor.memory_config().buffer_type, tensor.buffer_address())
         other = self.at_address.get(place)
         if other is not None:

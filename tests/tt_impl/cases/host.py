@@ -91,6 +91,37 @@ def files(t: Env) -> None:
             t.check(cached, t.shards(x, (2, 3)))
 
 
+def files_of_overlapped_tensors(t: Env) -> None:
+    """Views of one buffer: the file holds its values, and a load puts them on the devices."""
+    ttnn, packed = t.ttnn, torch.arange(2 * 512, dtype=torch.int32).reshape(1, 1024)
+    cores = ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(1, 0))])
+    fused = ttnn.from_torch(packed, dtype=ttnn.uint32, device=t.device, layout=ttnn.ROW_MAJOR_LAYOUT)
+    views = {
+        name: ttnn.OverlappedTensor(fused, [32, 32], [32, 16], cores, ttnn.bfloat16, [32, 32], offset, 1024)
+        for name, offset in {"first": 0, "second": 1024}.items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "views.overlappedtensorbin")
+        ttnn._ttnn.tensor.dump_overlapped_tensors(file, views)
+        on_host = ttnn._ttnn.tensor.load_overlapped_tensors(file)["second"]
+        assert on_host.byte_offset == 1024
+        assert ttnn.to_torch(ttnn.get_device_tensors(on_host.fused_tensor)[0]).int().equal(packed)
+        on_devices = ttnn._ttnn.tensor.load_overlapped_tensors(file, device=t.device)
+        t.check(on_devices["first"].fused_tensor, packed)
+
+
+def values_while_a_graph_is_captured_without_dispatch(t: Env) -> None:
+    """All buffers have the address 0 then, and still hold values of their own."""
+    ttnn, x, y = t.ttnn, t.rand(32, 64), t.rand(32, 64)
+    ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+    try:
+        first, second = t.put(x), t.put(y)
+        assert first.buffer_address() == second.buffer_address() == 0
+        t.check(ttnn.add(first, second), x + y)
+    finally:
+        ttnn.graph.end_graph_capture()
+
+
 def copies_to_the_host(t: Env) -> None:
     ttnn, x = t.ttnn, t.rand(1, 1, 64, 128)
     a = t.put(x, (2, 3))

@@ -130,6 +130,17 @@ def fast_division_by_zero_is_refused(t: Env) -> None:
     assert _first(t, ttnn.div(a, b, fast_and_approximate_mode=True), 2) == [0.25, 0.5]
     raises(RefusedOption, lambda: ttnn.div(b, a, fast_and_approximate_mode=True), "ttnn.div", "by zero")
     assert _first(t, ttnn.div(b, a), 3) == [4.0, 2.0, float("inf")]
+    rounded = ttnn.div(b, a, fast_and_approximate_mode=True, rounding_mode="floor")  # of bfloat16: divided exactly
+    assert _first(t, rounded, 3) == [4.0, 2.0, float("inf")]
+
+
+def shifts_by_more_bits_than_there_are(t: Env) -> None:
+    """As ttnn documents them: 0 for INT32, by 31 bits for UINT32."""
+    ttnn = t.ttnn
+    shifted = ttnn.bitwise_right_shift(_put(t, "int32", -5, 5, -5), _put(t, "int32", 40, 40, 31))
+    assert _first(t, shifted, 3) == [0, 0, -1]
+    shifted = ttnn.bitwise_right_shift(_put(t, "uint32", 2**32 - 5, 5), _put(t, "uint32", 40, 40))
+    assert _first(t, shifted, 2) == [1, 0]
 
 
 def what_does_not_fit_is_refused(t: Env) -> None:

@@ -46,10 +46,10 @@ def shift_left(a: Tensor, b: Tensor) -> Tensor:
 
 
 def shift_right(a: Tensor, b: Tensor) -> Tensor:
-    """Arithmetic: the sign stays; counts above 31 are 31."""
+    """Arithmetic for INT32, whose counts above 31 give 0; logical for UINT32, whose counts above 31 are 31."""
     if bool((b < 0).any()):
         raise TypeError("a right shift by less than 0 bits is not known")
-    return a >> b.clamp(max=31)
+    return torch.where((a < 0) & (b > 31), 0, a >> b.clamp(max=31))
 
 
 def shift_right_logical(a: Tensor, b: Tensor) -> Tensor:
@@ -145,7 +145,8 @@ def _apply(
     if any(activations) and isinstance(b, int | float) and call.name.removeprefix("ttnn.") in DROPS_ACTIVATIONS:
         raise call.unsupported("activations beside a number, which ttnn would not apply")
 
-    assumes_nonzero = call.name in DIVISIONS and call.kwargs.get("fast_and_approximate_mode")
+    rounded = options.get("rounding_mode") and call.outputs[0].dtype == ttnn.bfloat16  # then ttnn divides exactly
+    assumes_nonzero = call.name in DIVISIONS and call.kwargs.get("fast_and_approximate_mode") and not rounded
 
     def one(x: Tensor, y: Tensor) -> Tensor:
         after, before_a, before_b = activations
