@@ -17,30 +17,45 @@ from refsim.runtime.group import parallel_groups
 Event = dict[str, Any]
 
 
+FINDINGS = {
+    "trace_without_overlap": "it computes while nothing of the next step is under way",
+    "trace_cfg_in_turn": "it computes after it has heard of another guidance branch",
+    "trace_wrong_axis": "a transfer leaves the mesh axis of its group",
+    "trace_wrong_topology": "a transfer of another topology than the mesh axis has",
+}
+
+
 def check(trace: list[Event], layout: Layout) -> dict[str, int]:
     """Counts of what is wrong in the trace of a run of ``layout``; all 0 where nothing is."""
+    return {name: len(events) for name, events in offending(trace, layout).items()}
+
+
+def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
+    """The events that are wrong in the trace of a run of ``layout``, by the keys of :data:`FINDINGS`."""
     mesh = get_mesh(layout.mesh)
     config = layout.config()
     groups = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
-    wrong_axis = wrong_topology = 0
+    wrong_axis, wrong_topology = [], []
     for event in trace:
         if event["op"] in ("send", "recv"):
             group = groups[event["rank"]][event["group"]]
             topology = group.topology.value if group.topology else None
-            wrong_axis += _axis(event["axis"]) != _axis(group.axis) or event["peer"] not in group.ranks
-            wrong_topology += event["topology"] != topology
+            if _axis(event["axis"]) != _axis(group.axis) or event["peer"] not in group.ranks:
+                wrong_axis.append(event)
+            if event["topology"] != topology:
+                wrong_topology.append(event)
     overlapped = layout.ring_order != "gather" and config.ring > 1
     return {
-        "trace_without_overlap": without_overlap(trace) if overlapped else 0,
+        "trace_without_overlap": without_overlap(trace) if overlapped else [],
         "trace_cfg_in_turn": cfg_in_turn(trace),
         "trace_wrong_axis": wrong_axis,
         "trace_wrong_topology": wrong_topology,
     }
 
 
-def without_overlap(trace: list[Event]) -> int:
-    """Ring steps, over all ranks, that compute while nothing of the next step is under way."""
-    found = 0
+def without_overlap(trace: list[Event]) -> list[Event]:
+    """The first event of every ring step, over all ranks, that computes while nothing of the next is under way."""
+    found = []
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in trace:
         if event["collective"].split("/")[-1] == "ring_attention" or "ring_attention/" in event["collective"] + "/":
@@ -49,23 +64,25 @@ def without_overlap(trace: list[Event]) -> int:
         moves = [e for e in events if e["op"] in ("send", "recv")]
         last = max((e["step"] for e in events if e["op"] == "sdpa"), default=0)
         steps = {e["step"] for e in events if e["op"] == "sdpa" and e["step"] < last}
-        for step in steps:
+        for step in sorted(steps):
             computing = [e for e in events if e["op"] == "sdpa" and e["step"] == step]
-            found += not any(m["start"] < c["end"] and c["start"] < m["end"] for c in computing for m in moves)
+            if not any(m["start"] < c["end"] and c["start"] < m["end"] for c in computing for m in moves):
+                found.append(computing[0])
     return found
 
 
-def cfg_in_turn(trace: list[Event]) -> int:
-    """Count the compute steps that come after a message from another cfg branch: in one forward none needs the other's.
+def cfg_in_turn(trace: list[Event]) -> list[Event]:
+    """The compute steps that come after a message from another cfg branch: in one forward none needs the other's.
 
     The order is that of each rank's own events, not the clock's, so that a busy machine raises no alarm.
     """
-    found = 0
+    found = []
     heard: set[int] = set()
     for event in sorted(trace, key=lambda e: e["start"]):
         if event["op"] == "recv" and event["group"] == "cfg":
             heard.add(event["rank"])
-        found += event["op"] not in ("send", "recv") and event["rank"] in heard
+        if event["op"] not in ("send", "recv") and event["rank"] in heard:
+            found.append(event)
     return found
 
 

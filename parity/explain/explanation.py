@@ -10,6 +10,7 @@ from parity.cases import Case
 from parity.explain import causes, places
 from parity.explain.places import Evidence, Place
 from parity.records import Record
+from parity.traces import FINDINGS, offending
 from refsim.mesh import get_mesh
 
 _RANK, _STEP = re.compile(r"\brank (\d+)"), re.compile(r"\bstep (\d+)")
@@ -32,7 +33,8 @@ def of_case(runner: Any, case: Case, base_seed: int, record: Record) -> dict[str
     messages = [*record.hazards, *([record.reason] if record.error else [])]
     features = causes.signature(evidence, record.metrics, record.thresholds, messages) | causes.of_case(case)
     found = causes.nearest(case.kind, features) if not problem else []
-    place = evidence.place or place_of_message(messages, case)
+    seen = getattr(runner, "trace", [])
+    place = evidence.place or place_of_message(messages, case) or place_of_trace(seen, case)
     maps = [evidence.error_map] if evidence.error_map else []
     mesh = get_mesh(case.mesh)
     if any(evidence.by_rank) and not any(m["title"].startswith("error by device") for m in maps):
@@ -65,6 +67,18 @@ def place_of_message(messages: list[str], case: Case) -> Place | None:
             name = what[1] if what else "what the error names"
             return Place(name, number, () if number is None else (number,), coord, step=int(step[1]) if step else None)
     return None
+
+
+def place_of_trace(trace: list[dict[str, Any]], case: Case) -> Place | None:
+    """The first event that is wrong in a trace, of a run whose answer may be right; None where nothing is."""
+    wrong = [(event, name) for name, events in offending(trace, case.layout).items() for event in events]
+    if not wrong:
+        return None
+    event, name = min(wrong, key=lambda found: found[0]["start"])
+    ranks = sorted({e["rank"] for e, other in wrong if other == name})
+    rank, step = event["rank"], event["step"]
+    coord, where = get_mesh(case.mesh).coord(rank), event["collective"] or event["op"]
+    return Place(where, rank, tuple(ranks), coord, step=step, note=FINDINGS[name], what="event")
 
 
 def text(explanation: dict[str, Any], *, maps: bool = True) -> str:

@@ -35,6 +35,7 @@ class Place:
         after: the last tensor before it that is right.
         collective: the collective whose result is wrong while what went into it is right; empty if unknown.
         note: anything else, a clause.
+        what: what ``tensor`` names: a tensor, or the collective of an event of the trace.
     """
 
     tensor: str
@@ -48,13 +49,14 @@ class Place:
     after: str = ""
     collective: str = ""
     note: str = ""
+    what: str = "tensor"
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, with the sentence as ``text``."""
         return {**asdict(self), "text": str(self)}
 
     def __str__(self) -> str:
-        parts = [f"first wrong tensor: {self.tensor}"]
+        parts = [f"first wrong {self.what}: {self.tensor}"]
         if self.rank is not None:
             others = f"; wrong on {_ranks(self.ranks)}" if len(self.ranks) > 1 else ""
             parts.append(f"rank {self.rank} at mesh {self.coord}{others}")

@@ -17,10 +17,11 @@ from refsim.options import BACKENDS
 
 
 class Traced:
-    """A runner of CPU cases that also keeps the trace and looks at it."""
+    """A runner of CPU cases that also keeps the ``trace`` of the last run and looks at it."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
+        self.trace: list[dict[str, Any]] = []
 
     def __enter__(self) -> Traced:
         self._runner.__enter__()
@@ -31,7 +32,9 @@ class Traced:
 
     def run(self, case: Case, seed: int) -> Any:
         """As the runner's, with what only the trace shows among the metrics."""
+        self.trace = []
         measured = self._runner.run(case, seed, trace=True)
+        self.trace = measured.trace
         measured.metrics |= check(measured.trace, case.layout)
         return measured
 

@@ -17,7 +17,7 @@ import torch
 from parity.cases import Case
 from parity.cpu_runner import CpuRunner
 from parity.explain import causes
-from parity.explain.explanation import place_of_message
+from parity.explain.explanation import place_of_message, place_of_trace
 from parity.explain.places import Evidence, Features, Place
 from parity.explain.settings import JUDGED_SEED, SEEDS, of_fault, settings
 from parity.explain.truth import right_place
@@ -69,7 +69,8 @@ def observe(runner: CpuRunner, fault: Fault, case: Case, seed: int) -> Run:
         error, failed, evidence = str(e), True, Evidence()
         messages = [error]
     features = causes.signature(evidence, metrics, limits, messages) | causes.of_case(case)
-    place = evidence.place or place_of_message(messages, case)
+    trace = getattr(result, "trace", [])
+    place = evidence.place or place_of_message(messages, case) or place_of_trace(trace, case)
     return Run(fault.id, case, seed, failed, features, place, result, error or "; ".join(messages[:1]))
 
 
@@ -173,7 +174,7 @@ def judge_draw(count: int, seed: int, progress: Progress) -> tuple[list[Judged],
 def _judged(runner: CpuRunner, run: Run) -> Judged:
     clean = None
     if run.result is not None:
-        runner.run(run.case, run.seed, trace=False)
+        runner.run(run.case, run.seed, trace=True)
         clean = runner.last(run.case, run.seed)
     nearest = causes.nearest(run.case.kind, run.features)
     right = right_place(run.place, run.case, run.result, clean, run.message)

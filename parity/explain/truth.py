@@ -24,6 +24,8 @@ def right_place(place: Place | None, case: Case, faulty: Any, clean: Any, messag
         return place.rank is not None and f"rank {place.rank}" in message
     if message and f"rank {place.rank}" in message:
         return True  # a hazard says itself where it is
+    if place.what == "event":
+        return _schedule(faulty.trace, place) != _schedule(clean.trace, place)
     if case.kind == "attention":
         return _attention(place, case, faulty.tensors, clean.tensors)
     if case.kind == "transformer":
@@ -31,6 +33,13 @@ def right_place(place: Place | None, case: Case, faulty: Any, clean: Any, messag
     if case.kind == "vae_decoder":
         return _picture(place, faulty.tensors["sample"], clean.tensors["sample"])
     return _text(place, faulty, clean)
+
+
+def _schedule(trace: list[dict[str, Any]], place: Place) -> list[tuple[str, ...]]:
+    """What the named rank does in the named collective, in its order, without times."""
+    keys = ("op", "group", "axis", "topology", "step", "peer")
+    events = [e for e in trace if e["rank"] == place.rank and place.tensor in (e["collective"], e["op"])]
+    return [tuple(str(e[key]) for key in keys) for e in sorted(events, key=lambda e: e["start"])]
 
 
 def _differs(a: Tensor, b: Tensor) -> bool:

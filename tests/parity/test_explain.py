@@ -210,6 +210,25 @@ def test_what_a_message_names_is_the_place():
     assert explanation.place_of_message(["out of memory"], RING) is None
 
 
+def test_an_event_that_is_wrong_in_a_right_answer_is_a_place():
+    trace = [
+        {"rank": rank, "op": "recv", "group": "ring", "axis": 1, "topology": topology, "step": 2,
+         "peer": (rank + 3) % 4, "collective": "ring_attention", "start": 4.0 - rank}
+        for rank, topology in enumerate(("Ring", "Ring", "Linear", "Ring"))
+    ]  # fmt: skip
+    clean = [event | {"topology": "Ring"} for event in trace]
+    place = explanation.place_of_trace(trace, RING)
+    assert str(place).startswith("first wrong event: ring_attention, rank 2 at mesh (0, 2), ring step 2, a transfer of")
+    assert explanation.place_of_trace(clean, RING) is None
+
+    class Run:
+        def __init__(self, trace):
+            self.trace = trace
+
+    assert right_place(place, RING, Run(trace), Run(clean), "")
+    assert not right_place(place, RING, Run(clean), Run(clean), "")
+
+
 def test_one_case_runs_again_by_its_id():
     case_id = "attention-n300-sp2-ring-fp32-normal"
     known = find_case(CliRunner().invoke(app, ["list", "-k", "attention and n300"]).stdout.split()[0], "cpu").id
