@@ -44,9 +44,14 @@ class Row:
     noise: bool
     worse: bool
 
+    @property
+    def loosened(self) -> bool:
+        """Whether it is a limit that allows more than before."""
+        return self.worse and self.what.startswith("limit of ")
+
     def __str__(self) -> str:
         before, after = _values(self)
-        return f"{self.what}{' loosened' * self.what.startswith('limit of ')} {before} -> {after}"
+        return f"{self.what}{' loosened' * self.loosened} {before} -> {after}"
 
 
 @dataclass

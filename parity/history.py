@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from parity.diff import Diff, diff
+from parity.diff import Diff, Row, diff
 from parity.records import plain
 from parity.selection import compile_expression
 from parity.tables import SKIPPED
@@ -183,19 +183,30 @@ def rows(entries: Sequence[Entry], metric: str = PCC) -> list[dict[str, Any]]:
     if known and name not in known:
         raise UserError(f"no record has the metric '{metric}'; choose {PCC} or one of {', '.join(sorted(known))}.")
     found = []
-    for _, group in groupby(entries, lambda e: e.series):
-        before: Entry | None = None
-        for entry in group:
-            worse = _compared(before, entry).worse if before and _judged(entry) else []
+    for part in each(entries):
+        for entry, worse in zip(part, became_worse(part), strict=True):
             value, limit = (_number(entry.record.get(where, {}).get(name)) for where in ("metrics", "thresholds"))
             if metric == PCC:
                 value, limit = (None if x is None else 1 - x for x in (value, limit))
             own = (*entry.series, entry.commit, entry.date, entry.version)
-            numbers = {"value": value, "limit": limit, **_numbers(entry.kind, entry.record)}
+            numbers = {"value": value, "limit": limit, **numbers_of(entry)}
             row = dict(zip(COLUMNS, own, strict=False)) | numbers | {"worse_by": "; ".join(map(str, worse))}
             found.append(dict.fromkeys(COLUMNS) | row)
-            before = entry if _judged(entry) else before
     return found
+
+
+def each(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """What :func:`read` gives, one thing at a time, oldest commit first."""
+    for _, group in groupby(entries, lambda e: e.series):
+        yield list(group)
+
+
+def became_worse(entries: Sequence[Entry]) -> Iterator[list[Row]]:
+    """For every entry of one thing what is worse, beyond noise, than in the one before that was judged."""
+    before: Entry | None = None
+    for entry in entries:
+        yield _compared(before, entry).worse if before and _judged(entry) else []
+        before = entry if _judged(entry) else before
 
 
 def bisect(entries: Sequence[Entry]) -> list[Turn]:
@@ -207,7 +218,7 @@ def bisect(entries: Sequence[Entry]) -> list[Turn]:
         UserError: there is one commit only, in which nothing failed.
     """
     judged = [entry for entry in entries if _judged(entry)]
-    found = [turn for _, group in groupby(judged, lambda e: e.series) if (turn := _turn(list(group)))]
+    found = [turn for part in each(judged) if (turn := _turn(part))]
     if not found and len({entry.commit for entry in judged}) < 2:
         raise UserError("the history has less than two commits of these cases; add the results of another.")
     return found
@@ -237,8 +248,12 @@ def _compared(before: Entry, after: Entry) -> Diff:
     return diff({"records": [before.record]}, {"records": [after.record]})
 
 
+def numbers_of(entry: Entry) -> dict[str, Any]:
+    """``verdict``, ``measured_s``, ``predicted_s``, ``memory_gb`` of a record of any kind, where it has them."""
+    return _numbers(entry.kind, entry.record)
+
+
 def _numbers(kind: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Verdict, seconds and memory of a record of any kind, where it has them."""
     found: dict[str, Any] = {"verdict": record.get("verdict")}
     if kind == "parity":
         peak = record.get("resources", {}).get("peak_dram", {}).get("bytes")

@@ -112,3 +112,63 @@ function timeline(ring) {
     el("div", { class: "scroll" }, svg("svg", { class: "timeline", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "timeline of the ring" }, marks, names, bars)),
     hint);
 }
+
+/**
+ * Lines over commits, a dot per point; their limit as a dashed step, with a flag where it was loosened.
+ *
+ * lines: [{name, kind, values, limits?}], at: place of each point among the commits, changes: [{point, text, loosened}]
+ */
+function trend(lines, at, commits, changes, { log = false, small = false } = {}) {
+  const [width, height, left, top, below] = small ? [150, 30, 3, 8, 3] : [900, 190, 62, 16, 34];
+  const all = lines.flatMap((line) => [...line.values, ...(line.limits || [])]).filter((value) => typeof value === "number");
+  const positive = all.filter((value) => value > 0);
+  const least = positive.length ? Math.min(...positive) : 1;
+  const scaled = (value) => (log ? Math.log10(Math.max(value, least)) : value); // what is 0 or less lies at the lowest
+  const [low, high] = log ? [scaled(least), scaled(Math.max(...positive, least))] : [Math.min(0, ...all), Math.max(...all, 1e-9)];
+  const x = (point) => left + ((at[point] + 0.5) / commits.length) * (width - left - 4);
+  const y = (value) => top + (1 - (scaled(value) - low) / Math.max(high - low, 1e-9)) * (height - top - below);
+  const steps = (values) => values.map((value, i) => (typeof value !== "number" ? "" :
+    typeof values[i - 1] === "number" ? `H${x(i)} V${y(value)}` : `M${x(i)},${y(value)}`)).join(" ");
+  const joined = (values) => values.map((value, i) => (typeof value !== "number" ? "" :
+    `${typeof values[i - 1] === "number" ? "L" : "M"}${x(i)},${y(value)}`)).join(" ");
+  const text = (point, line) => {
+    const limit = line.limits && line.limits[point];
+    const said = changes.filter((change) => change.point === point).map((change) => `. ${change.text}`).join("");
+    return `${commitName(commits[at[point]])}: ${line.name} ${short(line.values[point])}${limit ? `, at most ${short(limit)}` : ""}${said}`;
+  };
+  const marks = [];
+  if (!small) {
+    for (const value of high > low ? [0, 0.5, 1].map((share) => low + share * (high - low)) : [low]) {
+      const height = y(log ? 10 ** value : value);
+      marks.push(svg("line", { class: "grid", x1: left, x2: width - 4, y1: height, y2: height }),
+        svg("text", { class: "soft", x: left - 6, y: height + 4, "text-anchor": "end" }, short(log ? 10 ** value : value)));
+    }
+    const every = Math.ceil(at.length / 9);
+    at.forEach((place, i) => i % every || marks.push(svg("text", { class: "soft", x: x(i), y: height - 16, "text-anchor": "middle" }, commitName(commits[place]).split(",")[0]),
+      svg("text", { class: "soft", x: x(i), y: height - 3, "text-anchor": "middle" }, commits[place].date.slice(0, 10))));
+  }
+  for (const line of lines) {
+    if (line.limits) marks.push(svg("path", { class: "bound", d: steps(line.limits) }));
+    marks.push(svg("path", { class: `line ${line.kind}`, d: joined(line.values) }));
+    line.values.forEach((value, i) => {
+      if (value === null || value === undefined) return;
+      const worse = changes.some((change) => change.point === i && !change.loosened);
+      marks.push(typeof value === "number"
+        ? svg("circle", { class: worse ? "worse" : line.kind, cx: x(i), cy: y(value), r: worse ? 4 : small ? 1.5 : 3 }, svg("title", {}, text(i, line)))
+        : svg("text", { class: "nan", x: x(i) - 2, y: top + 4 }, "!", svg("title", {}, text(i, line))));
+    });
+    changes.forEach(({ point, loosened, text }) => {
+      const limit = line.limits && line.limits[point];
+      if (loosened && typeof limit === "number") {
+        marks.push(svg("path", { class: "loosened", d: `M${x(point)},${y(limit) + 1} l-5,-8 h10 z` }, svg("title", {}, text)));
+      }
+    });
+  }
+  const label = `${lines.map((line) => line.name).join(" and ")} over ${at.length} commits`;
+  return svg("svg", { class: "trend", width, height, role: "img", "aria-label": label }, marks);
+}
+
+/** A commit in words: twelve digits of a hash, and its date. */
+function commitName(commit) {
+  return `${commit.commit.replace(/^([0-9a-f]{12})[0-9a-f]{28}/, "$1")}, ${commit.date.slice(0, 10)}`;
+}

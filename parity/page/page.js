@@ -286,6 +286,79 @@ function speedSection() {
     }));
 }
 
+// ---- trends
+
+/** What one looks at first: a limit that was loosened, what became worse, what is bounded. */
+function telling(chart) {
+  if (chart.changes.length) return chart.changes.some((change) => change.loosened) ? 3 : 2;
+  return (chart.lines[0].limits || []).some((limit) => limit !== null) ? 1 : 0;
+}
+
+/** The lines of a series in groups that share a chart: a metric with its limit, seconds, memory. */
+function trendCharts(row) {
+  const metrics = Object.entries(row.metrics).map(([metric, { metrics: values, thresholds: limits }]) => ({
+    title: metric === "one_minus_pcc" ? "1 - PCC" : metric, log: true,
+    changes: row.worse.filter((change) => change.metric === metric),
+    lines: [{ name: metric === "one_minus_pcc" ? "1 - PCC" : metric, kind: "measured", values, limits }],
+  }));
+  metrics.sort((a, b) => telling(b) - telling(a));
+  const line = (name, key, kind) => (row[key] ? [{ name, kind, values: row[key] }] : []);
+  const held = row.kind === "predictions" ? "predicted" : "measured";
+  return [...metrics,
+    { title: "seconds", changes: [], lines: [...line("measured s", "measured_s", "measured"), ...line("predicted s", "predicted_s", "predicted")] },
+    { title: "memory", changes: [], lines: line("GB a device", "memory_gb", held) },
+  ].filter((chart) => chart.lines.length);
+}
+
+function trendDetail(row) {
+  const commits = data.trends.commits;
+  const changes = row.worse.map((change) => el("li", { class: change.loosened ? "loosened" : "failed" },
+    change.loosened ? "LIMIT LOOSENED " : "", `${commitName(commits[row.at[change.point]])}: ${change.text}`));
+  return el("div", {},
+    changes.length ? [el("h3", {}, "What became worse, and when"), el("ul", { class: "changes" }, changes)] : el("p", { class: "passed" }, "Nothing became worse beyond noise."),
+    trendCharts(row).map((chart) => el("figure", {},
+      el("figcaption", {}, chart.title, " ", [...new Set(chart.lines.map((line) => line.kind))].map(label), chart.lines[0].limits ? " dashed: its limit" : ""),
+      el("div", { class: "scroll" }, trend(chart.lines, row.at, commits, chart.changes, { log: chart.log })))));
+}
+
+function trendsSection() {
+  if (!data.trends) {
+    section("trends", "Trends", [], missing("refsim history add out/parity", "refsim report html --db history.sqlite"));
+    return;
+  }
+  const { commits, series } = data.trends;
+  const state = (row) => (row.worse.some((change) => change.loosened) ? "limit loosened" : row.worse.length ? "became worse" : "steady");
+  const by = (word) => series.filter((row) => state(row) === word).length;
+  const last = (row) => (row.worse.length ? Math.max(...row.worse.map((change) => row.at[change.point])) : null);
+  const errors = (row) => trendCharts(row).filter((one) => one.log);
+  const chart = (charts) => (row) => {
+    const found = charts(row)[0];
+    return found ? trend(found.lines, row.at, commits, found.changes, { log: found.log, small: true }) : "-";
+  };
+  const kinds = [...new Set(series.flatMap((row) => trendCharts(row).flatMap((one) => one.lines.map((line) => line.kind))))];
+  card("trends", String(by("became worse") + by("limit loosened")), `of ${series.length} series became worse in ${commits.length} commits, ${by("limit loosened")} by a loosened limit`,
+    kinds, by("became worse") + by("limit loosened") ? "failed" : "passed");
+  section("trends", "Trends", kinds,
+    note(`${commits.length} commits, ${commitName(commits[0])} to ${commitName(commits[commits.length - 1])}. Worse is what refsim parity diff calls worse: beyond the oracle's own rounding, or a limit that allows more than before. A click on a case shows its charts.`),
+    el("div", { class: "legend" }, el("span", {}, el("i", { class: "worse" }), "became worse, beyond noise"), el("span", {}, el("i", { class: "loosened" }), "limit loosened"), el("span", {}, "dashed: limit")),
+    table({
+      rows: series, noun: "series", sort: { column: 4, down: true },
+      columns: [
+        { label: "case", value: (row) => row.case, show: (row) => [row.case, el("span", { class: "facts" }, ` ${row.setting}`)] },
+        { label: "kind", value: (row) => row.kind, wide: true },
+        { label: "error and limit", value: (row) => errors(row).map((one) => one.title)[0], wide: true,
+          show: (row) => [el("span", { class: "facts" }, errors(row).map((one) => one.title)[0]), chart(errors)(row)] },
+        { label: "seconds", value: (row) => (row.predicted_s || row.measured_s || []).at(-1), wide: true,
+          show: chart((row) => trendCharts(row).filter((one) => one.title === "seconds")) },
+        { label: "became worse", value: last, show: (row) => (last(row) === null ? "-" : commitName(commits[last(row)]).split(",")[0]) },
+        { label: "what", value: state, show: (row) => el("span", { class: state(row).replace(" ", "-") }, state(row)) },
+      ],
+      filters: [{ label: "what", value: state }, { label: "kind", value: (row) => row.kind }],
+      search: (row) => [row.case, row.setting, row.kind, ...row.worse.map((change) => change.text)].join(" "),
+      detail: trendDetail,
+    }));
+}
+
 // ---- ring
 
 function ringSection() {
@@ -330,4 +403,5 @@ faultsSection();
 predictionsSection();
 memorySection();
 speedSection();
+trendsSection();
 ringSection();

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 import refsim
-from parity.page import ring, rows
+from parity.page import ring, rows, trends
 from parity.records import plain
 from refsim import output
 from refsim.results import KINDS
@@ -25,30 +25,36 @@ NAME = "index.html"
 Progress = Callable[[str], None]
 
 
-def write(out: Path, folders: Sequence[Path] | None, *, only_records: bool, progress: Progress) -> Path:
+def write(
+    out: Path, folders: Sequence[Path] | None, *, history: Path | None = None, only_records: bool, progress: Progress
+) -> Path:
     """Write the page into ``out`` and return its file.
 
     Args:
         folders: searched for records of every kind; None: ``RESULTS``, which need not hold any.
+        history: a file of ``refsim history``, whose trends are shown.
         only_records: compute nothing now, neither predictions of published systems nor a ring.
 
     Raises:
-        UserError: as :func:`parity.page.rows.read`.
+        UserError: as :func:`parity.page.rows.read` and :func:`parity.page.trends.read`.
     """
     if folders is None:
         folders = [RESULTS] if any(any(RESULTS.rglob(name)) for name, _ in KINDS.values()) else []
-    data = collect(folders, only_records=only_records, progress=progress)
+    data = collect(folders, history=history, only_records=only_records, progress=progress)
     out.mkdir(parents=True, exist_ok=True)
     output.write(out / NAME, page(data).encode())
     return out / NAME
 
 
-def collect(folders: Sequence[Path], *, only_records: bool, progress: Progress) -> dict[str, Any]:
-    """What the page shows: ``made``, ``commands`` by kind of record, ``records``, ``figures`` and ``rings``."""
+def collect(
+    folders: Sequence[Path], *, history: Path | None = None, only_records: bool, progress: Progress
+) -> dict[str, Any]:
+    """What the page shows: ``made``, ``commands`` by kind, ``records``, ``trends``, ``figures`` and ``rings``."""
     found: dict[str, Any] = {
         "made": {"version": refsim.__version__, "when": datetime.now(timezone.utc).isoformat(timespec="seconds")},
         "commands": {kind: command for kind, (_, command) in KINDS.items()},
         "records": rows.read(folders),
+        "trends": None if history is None else trends.read(history),
         "figures": None,
         "rings": None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -73,13 +74,17 @@ def html(
         list[Path] | None,
         typer.Option(help="Folder with results of other commands; may be given several times.", show_default="out"),
     ] = None,
+    db: Annotated[
+        Path | None, typer.Option("--db", help="A file of `refsim history`, whose trends are shown, too.")
+    ] = None,
     only_records: Annotated[
         bool, typer.Option("--only-records", help="Compute nothing: no predictions of published systems, no ring.")
     ] = False,
 ) -> None:
-    """Write one page that opens from a file: parity, faults, predictions, memory, speed, the timeline of a ring."""
+    """Write one page that opens from a file: parity, faults, predictions, memory, speed, trends, a ring's timeline."""
     from parity.page.write import write
     from refsim.output import check_folder
 
     check_folder(out, "--out")
-    typer.echo(write(out, results, only_records=only_records, progress=lambda text: typer.echo(text, err=True)))
+    tell = partial(typer.echo, err=True)
+    typer.echo(write(out, results, history=db, only_records=only_records, progress=tell))

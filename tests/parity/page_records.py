@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from parity import history
 from parity.cases import Case
 from parity.faults import ref_tools
 from parity.faults import report as fault_report
@@ -100,3 +101,23 @@ def write(folder: Path) -> Path:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder
+
+
+def write_history(folder: Path) -> Path:
+    """Write a history of four commits: the limit of a case is loosened at the third, at the fourth it fails; a second
+    case stays as it is, and predictions of the third and the fourth commit are there.
+    """
+    path, steady = folder / "h.sqlite", record(ref_tools.LINE)
+    limit = steady.thresholds["rel_rmse"]
+    plan = {"model": "m", "size": "1024", "mesh": "n300", "parallel": "tp2", "bound": "dram", "total_seconds": 9.0}
+    plan |= {"memory_gb": {"weights": 8.0, "activations": 1.0, "buffers": 0.5, "capacity": 12.0}}
+    for number, (share, factor) in enumerate([(0.1, 1), (0.1, 1), (0.1, 4), (6.0, 4)]):
+        errors, limits = {"rel_rmse": share * limit}, {"rel_rmse": factor * limit}
+        judged = record(ref_tools.RING, "failed" if share > factor else "passed", metrics=errors)
+        run = replace(parity_run(), records=[replace(judged, thresholds=judged.thresholds | limits), steady])
+        run.commit, run.committed = f"{number:x}" * 40, f"2026-01-{number + 10}T00:00:00Z"
+        (folder / "results.json").write_text(results_json(run), encoding="utf-8")
+        if number == 2:
+            (folder / "plan.json").write_text(json.dumps({"plans": [plan]}), encoding="utf-8")
+        history.add(folder, path)
+    return path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.page import ring, rows, write
+from parity.page import ring, rows, trends, write
 from refsim.cli.process import run_command
 from refsim.results import KINDS
 from tests.parity import page_records
@@ -189,3 +189,22 @@ def test_a_hazard_marks_the_uses_that_its_sentence_names_and_no_other():
     assert not any(ring._is_of(attends | other, hazard) for other in others)
     others = ({"rank": 2}, {"step": 2}, {"buffer": "ring.k[0]"}, {"op": "send"}, {"peer": 3})
     assert not any(ring._is_of(receives | other, hazard) for other in others)
+
+
+def test_a_history_is_a_series_per_case_with_a_point_per_commit(tmp_path, capsys):
+    found = trends.read(page_records.write_history(tmp_path))
+    assert [(len(commit["commit"]), commit["date"][:10]) for commit in found["commits"]][3] == (40, "2026-01-13")
+    turned, steady, plan = found["series"]
+    assert (turned["at"], turned["verdicts"]) == ([0, 1, 2, 3], ["passed"] * 3 + ["failed"])
+    drawn = turned["metrics"]["rel_rmse"]
+    assert drawn["metrics"][3] == pytest.approx(60 * drawn["metrics"][0])
+    assert drawn["thresholds"][2:] == [4 * limit for limit in drawn["thresholds"][:2]]
+    said = [(change["point"], change["metric"], change["loosened"]) for change in turned["worse"]]
+    assert sorted(said) == [(2, "rel_rmse", True), (3, "rel_rmse", False), (3, "verdict", False)]
+    assert (steady["worse"], plan["at"], plan["predicted_s"], plan["memory_gb"]) == ([], [2, 3], [9.0, 9.0], [9.5, 9.5])
+    words = ["report", "html", "--only-records", "--out", str(tmp_path / "page"), "--db"]
+    assert run_command([*words, str(tmp_path / "h.sqlite")]) == 0
+    data = json.loads(Scripts((tmp_path / "page/index.html").read_text(encoding="utf-8")).found[0][1])
+    assert [row["case"] for row in data["trends"]["series"]] == [row["case"] for row in found["series"]]
+    capsys.readouterr()
+    assert run_command([*words, str(tmp_path / "none")]) == 2 and "does not exist" in capsys.readouterr().err

@@ -35,7 +35,8 @@ def browser():
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     folder = page_records.write(tmp_path_factory.mktemp("results"))
-    data = write.collect([folder], only_records=True, progress=print)
+    history = page_records.write_history(tmp_path_factory.mktemp("history"))
+    data = write.collect([folder], history=history, only_records=True, progress=print)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "SHAPE", (1, 2, 128, 32))
         data |= {"figures": [FIGURE], "rings": ring.runs()}
@@ -120,12 +121,14 @@ def test_faults_say_what_caught_them(page):
 
 def test_every_section_says_what_its_numbers_are(page):
     labels = {
-        id: page.locator(f"#{id} h2 .label").all_inner_texts() for id in ("parity", "predictions", "memory", "ring")
+        id: page.locator(f"#{id} h2 .label").all_inner_texts()
+        for id in ("parity", "predictions", "memory", "trends", "ring")
     }
     assert labels == {
         "parity": ["measured"],
         "predictions": ["predicted", "published"],
         "memory": ["measured"],
+        "trends": ["measured", "predicted"],
         "ring": ["measured"],
     }
     heads = page.locator("#predictions table").first.locator("th").all_inner_texts()
@@ -143,6 +146,22 @@ def test_a_bar_of_the_timeline_says_buffer_step_and_bytes(page):
     assert right.locator("g.hazard").count() == 0 and wrong.locator("g.hazard").count() > 0
     assert right.locator("rect.slot-B").count() > 0 and wrong.locator("rect.slot-B").count() == 0
     assert "HAZARD: rank" in wrong.locator("g.hazard title").first.text_content()
+
+
+def test_trends_show_what_became_worse_and_a_loosened_limit_as_such(page):
+    shown = page.locator("#trends tr.opens")
+    assert [row.split("\t")[-1] for row in shown.all_inner_texts()] == ["limit loosened", "steady", "steady"]
+    page.locator("#trends").get_by_label("what").select_option("limit loosened")
+    assert shown.count() == 1 and shown.locator("svg.trend path.loosened").count() == 1
+    page.locator("#trends button.open").click()
+    detail = page.locator("#trends tr.detail")
+    (loosened,) = detail.locator("li.loosened").all_inner_texts()
+    assert loosened.startswith("LIMIT LOOSENED 222222222222, ") and "limit of rel_rmse loosened" in loosened
+    assert "333333333333" in detail.locator("li.failed").first.inner_text()
+    chart = detail.locator("figure", has_text="rel_rmse").locator("svg.trend")
+    assert chart.locator("circle").count() == 4 and chart.locator("circle.worse").count() == 1
+    assert "loosened" in chart.locator("path.loosened title").text_content()
+    assert chart.locator("path.bound").get_attribute("d").count("V") == 3  # a step per commit after the first
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -180,7 +199,7 @@ def test_without_data_every_section_says_its_command(browser, tmp_path):
     file.write_text(write.page(write.collect([], only_records=True, progress=print)), encoding="utf-8")
     page = browser.new_page()
     page.goto(file.as_uri())
-    for id in ("parity", "faults", "predictions", "memory", "speed", "ring"):
+    for id in ("parity", "faults", "predictions", "memory", "speed", "trends", "ring"):
         assert "refsim " in page.locator(f"#{id} .missing code").first.inner_text()
         assert page.locator(f"#{id} table").count() == 0
     page.close()
