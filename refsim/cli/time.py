@@ -13,7 +13,7 @@ from refsim.cli.choices import ATTENTION_OFFERED, FRAMES, HEIGHT, MESH, MESHES_O
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
-    from refsim.timing.estimate import Estimate, Execution
+    from refsim.timing.estimate import Estimate
     from refsim.timing.reading import Reading
 
 Weights = Literal["bf16", "bfp8", "bfp4"]
@@ -43,6 +43,9 @@ def time(
     weights: Annotated[Weights, typer.Option(help="Dtype of the linears' weights; activations are bf16.")] = "bf16",
     fidelity: Annotated[Fidelity, typer.Option(help="Of linears and attention on the matrix engines.")] = "HiFi2",
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
+    chakra: Annotated[
+        Path | None, typer.Option(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
+    ] = None,
     ttnn_memory: Annotated[
         Path | None, typer.Option(help="What `refsim memory --json` printed, to stand beside the account.")
     ] = None,
@@ -57,10 +60,7 @@ def time(
     from refsim import output
     from refsim.cli.progress import PATIENCE_S, Spinner
 
-    if trace is not None:
-        if trace.suffix == ".jsonl":
-            raise UserError(f"a prediction is no log of events, so --trace '{trace}' has no lines; name it FILE.json.")
-        output.check_target(trace, "--trace")
+    _check_targets(trace, chakra)
     if source == "ttnn-mock":
         given = {"--topology": topology, "--links": links, "--calibration": calibration, "--fsdp": fsdp}
         time_ttnn.check(model, given | {"--weights": weights != "bf16", "--fidelity": fidelity != "HiFi2"})
@@ -93,13 +93,10 @@ def time(
         )  # fmt: skip
         found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
         fits = force or found.memory.fits
-        path = _critical(found, reading, execution) if fits else {}
+        path = _critical(found, reading) if fits else {}
     if not fits:
         _refuse(found, as_json)
-    if trace is not None:
-        from refsim.timing.perfetto import write
-
-        write(found, reading, trace)
+    _write_traces(found, reading, trace, chakra)
     row = found.row() | {"critical_path": path, "unclassified": reading.unclassified}
     _warn_of_undeclared(reading)
     if allocated:
@@ -113,6 +110,28 @@ def time(
         typer.echo(output.document(row))
     else:
         _print_time(found, row)
+
+
+def _check_targets(trace: Path | None, chakra: Path | None) -> None:
+    """Raise ``UserError`` unless the traces that are asked for can be written."""
+    from refsim.output import check_folder, check_target
+
+    if trace is not None:
+        if trace.suffix == ".jsonl":
+            raise UserError(f"a prediction is no log of events, so --trace '{trace}' has no lines; name it FILE.json.")
+        check_target(trace, "--trace")
+    if chakra is not None:
+        check_folder(chakra, "--chakra")
+
+
+def _write_traces(found: Estimate, reading: Reading, trace: Path | None, chakra: Path | None) -> None:
+    from refsim.timing import chakra as chakra_traces
+    from refsim.timing import perfetto
+
+    if trace is not None:
+        perfetto.write(found, reading, trace)
+    if chakra is not None:
+        chakra_traces.write(found, chakra)
 
 
 def _refuse(found: Estimate, as_json: bool) -> NoReturn:
@@ -143,18 +162,12 @@ def _warn_of_undeclared(reading: Reading) -> None:
         )
 
 
-def _critical(found: Estimate, reading: Reading, execution: Execution) -> dict[str, Any]:
+def _critical(found: Estimate, reading: Reading) -> dict[str, Any]:
     """Return the critical path of the denoising loop, in seconds; without the gathering of weights."""
-    from refsim.timing import replay
     from refsim.timing.critical import critical_path
-    from refsim.timing.fitted import get_params
     from refsim.timing.program import programs
 
-    arch, own = found.mesh.arch, execution.calibration
-    params = own.of(arch) if own else get_params(arch)
-    arithmetic = {"weights": execution.weights, "fidelity": execution.fidelity}
-    machine = replay.machine(found.mesh, params, topology=execution.topology, **arithmetic)
-    path = critical_path(programs(reading.ops), reading.ops, machine)
+    path = critical_path(programs(reading.ops), reading.ops, found.machine)
     forwards = found.forwards * found.steps / 1e9
     return {
         "overlapped_seconds": path.ns * forwards,

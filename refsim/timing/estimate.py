@@ -46,6 +46,12 @@ class Execution:
     weights: str = "bf16"
     fidelity: str = "HiFi2"
 
+    def machine(self, mesh: MeshSpec) -> replay.Machine:
+        """Return a mesh as it is run this way."""
+        params = self.calibration.of(mesh.arch) if self.calibration else get_params(mesh.arch)
+        options = {"fuse": self.fuse, "topology": self.topology, "chunks": self.chunks}
+        return replay.machine(mesh, params, **options, weights=self.weights, fidelity=self.fidelity)
+
 
 @dataclass
 class Estimate:
@@ -78,6 +84,11 @@ class Estimate:
     def calibration(self) -> str:
         """Return the version of a calibration that is not the stored one, or an empty text."""
         return self.execution.calibration.version if self.execution.calibration else ""
+
+    @property
+    def machine(self) -> replay.Machine:
+        """Return the mesh as it was run."""
+        return self.execution.machine(self.mesh)
 
     @property
     def total_seconds(self) -> float:
@@ -238,11 +249,7 @@ def estimate(
     if batch > model.branches:
         raise UserError(f"{name} predicts once a step, without a negative prompt; cfg{batch} has nothing to share out.")
     reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
-    params = execution.calibration.of(mesh.arch) if execution.calibration else get_params(mesh.arch)
-    machine = replay.machine(
-        mesh, params, fuse=execution.fuse, topology=execution.topology, chunks=execution.chunks,
-        weights=execution.weights, fidelity=execution.fidelity,
-    )  # fmt: skip
+    machine = execution.machine(mesh)
     # The few weights that no linear has (norms, embeddings) are counted like the others.
     reading = replace(reading, weights_bytes=round(reading.weights_bytes * BYTES[execution.weights] / BYTES["bf16"]))
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from refsim.mesh import Topology
 from refsim.timing.chips import TILE, Chip
@@ -90,8 +91,16 @@ class Fabric:
             nbytes: of one device's shard.
             beside_gbps: what another axis moves through this device's DRAM meanwhile.
         """
+        return _arrivals(*self._links(nbytes, kind, beside_gbps))
+
+    def messages(self, nbytes: float) -> tuple[Message, ...]:
+        """Return what a gather of shards of ``nbytes`` sends from neighbour to neighbour, as ``arrivals`` has it."""
+        return _messages(*self._links(nbytes, "gather", 0.0))
+
+    def _links(self, nbytes: float, kind: str, beside_gbps: float) -> tuple[int, str, float, float]:
+        """Return size and topology, and the ns of a shard on a link and of a hop."""
         rate = min(self.rate(kind), max(self.chip.dram_gbps - beside_gbps, 1.0) / 4)
-        return _arrivals(self.size, self.topology.value, nbytes / rate, self.hop_ns(kind))
+        return self.size, self.topology.value, nbytes / rate, self.hop_ns(kind)
 
     def collective_ns(self, name: str, nbytes: float, beside_gbps: float = 0.0) -> float:
         """Return the ns of a collective; ``nbytes``: what this device brings (all_gather: a shard, else all of it)."""
@@ -162,14 +171,36 @@ def fused_ns(matmul_ns: float, collective_ns: float, parts: int) -> float:
     return max(matmul_ns, collective_ns) + min(matmul_ns, collective_ns) / parts
 
 
+class Message(NamedTuple):
+    """A ``shard``, or its ``share``, on the link between two neighbours of a group; times in ns from the start.
+
+    The link is taken from ``start`` to ``sent``; at ``arrived`` the message is there.
+    """
+
+    source: int
+    target: int
+    shard: int
+    share: float
+    start: float
+    sent: float
+    arrived: float
+
+
 @lru_cache(maxsize=4096)
 def _arrivals(n: int, topology: str, shard_ns: float, hop_ns: float) -> tuple[float, ...]:
-    """Simulate event by event: links take shards in the order they are there; return the worst device's sorted
-    arrival times.
-    """
+    """Return the worst device's sorted arrival times."""
     done: list[dict[int, float]] = [{} for _ in range(n)]
+    for m in _messages(n, topology, shard_ns, hop_ns):
+        done[m.target][m.shard] = max(done[m.target].get(m.shard, 0.0), m.arrived)
+    return max((tuple(sorted(d.values())) for d in done), key=lambda times: times[-1])
+
+
+@lru_cache(maxsize=64)
+def _messages(n: int, topology: str, shard_ns: float, hop_ns: float) -> tuple[Message, ...]:
+    """Simulate event by event: links take shards in the order they are there."""
+    found: list[Message] = []
     for way in (1, -1):
-        # (ready, device that sends, shard, hops left, share of it)
+        # (ready, device that sends, shard, hops left)
         waiting = []
         for device in range(n):
             if topology == "Ring":
@@ -187,6 +218,6 @@ def _arrivals(n: int, topology: str, shard_ns: float, hop_ns: float) -> tuple[fl
             start = max(ready, free[device])
             free[device] = start + shard_ns * half
             arrived = free[device] + hop_ns
-            done[target][shard] = max(done[target].get(shard, 0.0), arrived)
+            found.append(Message(device, target, shard, half, start, free[device], arrived))
             waiting.append((arrived, target, shard, hops - 1))
-    return max((tuple(sorted(d.values())) for d in done), key=lambda times: times[-1])
+    return tuple(found)
