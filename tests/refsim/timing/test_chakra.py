@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from typing import Any
 
 import pytest
 
-from refsim.cli import process
-from refsim.config import parse_parallel
-from refsim.mesh import Topology, get_mesh
+from refsim.config import DiTParallelConfig, parse_parallel
+from refsim.mesh import MeshSpec, Topology, get_mesh
+from refsim.models.registry import published
+from refsim.options import RunOptions
 from refsim.timing import chakra
 from refsim.timing import estimate as estimates
 from refsim.timing.chakra import COLLECTIVE, COMP, RECV, SEND, Node
 from refsim.timing.estimate import Estimate
+from refsim.timing.reading import read_published
 
 CASES = {  # mesh, parallel, attention, how it is run
     "pair": ("t3k", "cfg2_sp2_tp2", {}, {}),
@@ -29,8 +32,17 @@ def case(request) -> tuple[str, Estimate, list[list[Node]]]:
     mesh, parallel, attention, execution = CASES[request.param]
     on = get_mesh(mesh)
     config = parse_parallel(parallel, on, **({"attention": "ring", "ring": None, "ulysses": None} | attention))
-    found = estimates.estimate("sd35-medium", on, config, size="512", execution=estimates.Execution(**execution))
+    found = estimate(on, config, **execution)
     return request.param, found, [chakra.nodes(found, rank) for rank in range(on.num_devices)]
+
+
+def estimate(on: MeshSpec, config: DiTParallelConfig, **execution: Any) -> Estimate:
+    """SD3.5 with three blocks."""
+    model = published()["sd35-large"]
+    short = model.but(config=model.config | {"num_layers": 3}, text=77)
+    reading = read_published(short, (64, 64), RunOptions(on, config, dtype="bf16"), batch=config.cfg)
+    how = estimates.Execution(**execution)
+    return estimates.estimate(model.name, on, config, size="512", reading=reading, execution=how)
 
 
 def test_a_node_waits_for_earlier_ones_that_are_over(case):
@@ -143,19 +155,16 @@ def messages():
     }
 
 
-def test_protobuf_reads_what_was_written(tmp_path, messages):
+@pytest.mark.parametrize("case", ["pair"], indirect=True)
+def test_protobuf_reads_what_was_written(case, tmp_path, messages):
     """With the fields that readers look for: the feeder takes sizes from int64_val, ranks from int32_val and so on."""
-    words = ["time", "sd35-medium", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--size", "512", "--json"]
-    assert process.run_command([*words, "--chakra", str(tmp_path / "traces")]) == 0
-    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == ["comm_groups.json"] + [
-        f"forward.{rank}.et" for rank in range(8)
-    ]
-    on = get_mesh("t3k")
-    found = estimates.estimate("sd35-medium", on, parse_parallel("cfg2_sp2_tp2", on), size="512")
-    head, *read = records((tmp_path / "traces" / "forward.3.et").read_bytes())
+    _, found, ranks = case
+    chakra.write(found, tmp_path / "traces")
+    assert len(list((tmp_path / "traces").glob("forward.*.et"))) == 8
+    head, *read = records((tmp_path / "traces" / "forward.1.et").read_bytes())
     about = messages["GlobalMetadata"].FromString(head)
     assert about.version == "0.0.4" and "predicted" in about.attr[0].string_val
-    made = chakra.nodes(found, 3)
+    made = ranks[1]
     assert len(read) == len(made)
     for data, node in zip(read, made, strict=True):
         back = messages["Node"].FromString(data)
@@ -171,7 +180,7 @@ def test_protobuf_reads_what_was_written(tmp_path, messages):
             assert json.loads(back.inputs.shapes) == [list(shape) for shape in node.op.inputs]
         assert back.ByteSize() <= len(data) and not back.ctrl_deps
     groups = json.loads((tmp_path / "traces" / "comm_groups.json").read_text())
-    assert all(3 in groups[node.attributes["pg_name"]] for node in made if node.type == COLLECTIVE)
+    assert all(1 in groups[node.attributes["pg_name"]] for node in made if node.type == COLLECTIVE)
 
 
 def records(data: bytes) -> list[bytes]:

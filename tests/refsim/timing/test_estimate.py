@@ -151,10 +151,12 @@ def test_command_line(tmp_path, sd35):
     from refsim.cli.app import app
 
     trace = tmp_path / "trace.json"
-    words = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json", "--trace", str(trace)]
+    words = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json"]
+    words += ["--trace", str(trace), "--chakra", str(tmp_path / "chakra")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["seconds"] == pytest.approx(sd35.seconds)
+    assert len(list((tmp_path / "chakra").iterdir())) == 9
     _check_predicted(trace_form.read(trace.read_text()), sd35)
     with pytest.raises(UserError, match="1024"):
         CliRunner().invoke(app, [*words, "--size", "4k"], catch_exceptions=False)
