@@ -167,7 +167,7 @@ class _Rank:
             return self._add(Node(0, f"launch of {name(s)}", COMP, start, end, deps, {"is_cpu_op": True}, None))
         share = (end - start) / (s.end - s.start)
         called = name(s) + ("" if until is None else ", first part") + ("" if since is None else ", the rest")
-        about = {"is_cpu_op": False}
+        about: dict[str, Any] = {"is_cpu_op": False}
         if s.kind != "collective":
             made = math.prod(op.output)
             moved = read_bytes(op) + made * BYTES.get(op.dtype, 0.0)
