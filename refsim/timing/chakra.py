@@ -125,9 +125,9 @@ class _Rank:
                     steps.append(spans.pop(0))
                 self._ring(s, steps)
             elif spans and max(s.start, spans[0].start) < min(s.end, spans[0].end):
-                first, second = sorted((s, spans.pop(0)), key=lambda span: span.start)
-                begun = self._span(first, self._last, until=second.start)
-                self._last = [self._span(first, [begun], since=second.start), self._span(second, [begun])]
+                beside = spans.pop(0)
+                begun = self._span(s, self._last, until=beside.start)
+                self._last = [self._span(s, [begun], since=beside.start), self._span(beside, [begun])]
             else:
                 self._last = [self._span(s, self._last)]
         return self._nodes

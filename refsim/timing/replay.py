@@ -257,9 +257,10 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
     line.exposed_ns += whole - c.ns
     line.hidden_ns += took - (whole - c.ns)
     first, second = (start, start + whole - c.ns) if gather_first else (start + whole - took, start)
-    line.spans.append(Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric", op=op))
+    beside = Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric", op=op)
     done, n_flops = second + c.ns, flops(linear)
-    line.spans.append(Span("compute", "matmul", linear.name, op.stage, second, done, c.bound, n_flops, linear))
+    computed = Span("compute", "matmul", linear.name, op.stage, second, done, c.bound, n_flops, linear)
+    line.spans += [beside, computed] if gather_first else [computed, beside]
     return start + whole
 
 
