@@ -203,6 +203,22 @@ def findings(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, 
     return found
 
 
+def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> list[Finding]:
+    """Results of layers whose lanes of padding are not zero; only an explanation asks, since answers drop them."""
+    found = []
+    for rank, observed in enumerate(ranks):
+        groups = parallel_groups(options.mesh, options.parallel, rank)
+        part = _Part(groups, oracle, Counter(one.name for one in observed), prompt)
+        for index, one in enumerate(observed):
+            padding = part.padding(one)
+            if padding is not None and bool((padding != 0).any()):
+                name = f"{one.name}#{one.call}" if one.call else one.name
+                rows = (padding != 0).flatten(2).any(2).any(0).nonzero().flatten()
+                spoiled = int(rows.min()), int(rows.max()) + 1
+                found.append(Finding(name, rank, index, 0, 1, 0, dict.fromkeys(METRICS, math.inf), math.nan, spoiled))
+    return found
+
+
 def _where(ours: Tensor, theirs: Tensor) -> tuple[float, tuple[int, int]]:
     """The factor with its sign, and the rows with an error of a tenth of the largest row's or more."""
     if ours.shape != theirs.shape:
@@ -258,6 +274,14 @@ class _Part:
             return []
         pieces = max(1, heads * ours.shape[-1] // local.shape[-1]) if heads else 1
         return list(zip(ours.chunk(pieces, -1), theirs.chunk(pieces, -1), strict=True))
+
+    def padding(self, one: Observed) -> Tensor | None:
+        """What a layer gave behind its last real lane, (B, N, lanes); None of what has none, or may fill it: norms."""
+        module = self._oracle.get(one.name)
+        if module is None or "norm" in one.name.split(".")[-1] or one.local.ndim != 3 or "tp" not in one.cut:
+            return None
+        start = self._groups["tp"].index * one.local.shape[-1]
+        return one.local[..., max(module.gave[0].shape[-1] - start, 0) :]
 
     def least(self, one: Observed) -> float:
         """The least RMS that what a block added is measured by, 0 for anything else."""

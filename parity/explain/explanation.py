@@ -76,7 +76,7 @@ def place_of_trace(trace: list[dict[str, Any]], case: Case) -> Place | None:
         return None
     event, name = min(wrong, key=lambda found: found[0]["start"])
     ranks = sorted({e["rank"] for e, other in wrong if other == name})
-    rank, step = event["rank"], event["step"]
+    rank, step = event["rank"], event["step"] if event["op"] in ("send", "recv", "sdpa") else None
     coord, where = get_mesh(case.mesh).coord(rank), event["collective"] or event["op"]
     return Place(where, rank, tuple(ranks), coord, step=step, note=FINDINGS[name], what="event")
 

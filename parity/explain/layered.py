@@ -60,7 +60,10 @@ def find(findings: Sequence[Finding], limits: dict[str, float], mesh: MeshSpec) 
 
 
 def _note(worst: Finding, rows: tuple[int, int]) -> str:
-    return f"token rows {rows[0]}..{rows[1] - 1} of its part, error {worst.metrics['layer_rel_rmse']:.1e} of it"
+    part = f"token rows {rows[0]}..{rows[1] - 1} of its part"
+    if math.isinf(worst.metrics["layer_rel_rmse"]):
+        return f"{part}, not zero where it has to be"
+    return f"{part}, error {worst.metrics['layer_rel_rmse']:.1e} of it"
 
 
 def generic(name: str) -> str:

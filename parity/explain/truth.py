@@ -36,9 +36,11 @@ def right_place(place: Place | None, case: Case, faulty: Any, clean: Any, messag
 
 
 def _schedule(trace: list[dict[str, Any]], place: Place) -> list[tuple[str, ...]]:
-    """What the named rank does in the named collective, in its order, without times."""
-    keys = ("op", "group", "axis", "topology", "step", "peer")
-    events = [e for e in trace if e["rank"] == place.rank and place.tensor in (e["collective"], e["op"])]
+    """What the named rank does, in its order, without times; nothing if the named collective is not part of it."""
+    keys = ("op", "collective", "group", "axis", "topology", "step", "peer")
+    events = [e for e in trace if e["rank"] == place.rank]
+    if all(place.tensor not in (e["collective"], e["op"]) for e in events):
+        return []
     return [tuple(str(e[key]) for key in keys) for e in sorted(events, key=lambda e: e["start"])]
 
 

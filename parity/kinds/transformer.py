@@ -123,12 +123,24 @@ class Transformer(ModelKind):
         bounds = {name: limit for name, limit in limits.items() if name in layers.METRICS}
         if not isinstance(result, Answer) or not result.findings or not bounds:
             return whole
-        found = layered.find(result.findings, bounds, get_mesh(case.mesh))
+        modules, options = self._modules[self.key(case, seed, torch.float32)], case.layout.options(case.dtype)
+        padding = layers.spoiled_padding(result.observed or [], modules, options, case.shape.text)
+        found = layered.find([*result.findings, *padding], bounds, get_mesh(case.mesh))
         found.features |= whole.features
         if found.place is None:
             found.place, found.by_rank, found.error_map = whole.place, whole.by_rank, whole.error_map
-            found.place = found.place or _copies(case, result)
+            found.place = found.place or _copies(case, result) or self._guided(case, result, ref, limits)
         return found
+
+    @staticmethod
+    def _guided(case: Case, result: Result, ref: Tensor, limits: Mapping[str, float]) -> Place | None:
+        """The guided sample, where it is wrong while the samples that it is made of are right."""
+        if case.guidance is None:
+            return None
+        error = m.rel_rmse(result.tensors["guided"], guided_sample(ref, case.guidance))
+        mesh = get_mesh(case.mesh)
+        wrong = not error <= limits.get("guided_rel_rmse", 0.0)
+        return Place("guided", 0, tuple(range(mesh.num_devices)), mesh.coord(0)) if wrong else None
 
     def measure_other_layout(self, case: Case, result: Result, other: Result) -> Metrics:
         names = ("sample",) if case.guidance is None else ("sample", "guided")
@@ -155,14 +167,14 @@ class Transformer(ModelKind):
 
 
 def _copies(case: Case, result: Result) -> Place | None:
-    """The ranks whose copy of the answer is not that of most; the guided sample where all copies agree."""
+    """The ranks whose copy of the answer is not that of most; None where all copies agree."""
     digests = result.value["digests"]
     most = max(set(digests), key=digests.count)
     other = tuple(rank for rank, digest in enumerate(digests) if digest != most)
     mesh = get_mesh(case.mesh)
     if other:
         return Place("sample", other[0], other, mesh.coord(other[0]), note="its copy differs from the others'")
-    return Place("guided", 0, tuple(range(mesh.num_devices)), (0, 0)) if case.guidance is not None else None
+    return None
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:

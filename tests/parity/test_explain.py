@@ -1,13 +1,14 @@
 """A failed case explains itself: the place, the likely cause, in every form of report; how signatures are judged."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from parity import gate, report
-from parity.cases import AttentionShape, Layout, make_case
+from parity.cases import AttentionShape, Layout, ModelShape, make_case
 from parity.cli import app
 from parity.cpu_runner import CpuRunner
 from parity.explain import attention, causes, decoding, explanation, layered, pictures, places, study, tokens
@@ -18,6 +19,7 @@ from parity.faults import ref_tools
 from parity.faults.ref import ref_faults
 from parity.formulas import attention_float64
 from parity.inputs import attention_inputs
+from parity.kinds.transformer import Transformer, guided_sample
 from parity.layers import Finding
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
@@ -227,6 +229,18 @@ def test_an_event_that_is_wrong_in_a_right_answer_is_a_place():
 
     assert right_place(place, RING, Run(trace), Run(clean), "")
     assert not right_place(place, RING, Run(clean), Run(clean), "")
+
+
+def test_the_guided_sample_is_a_place_only_where_it_is_wrong():
+    case = make_case("transformer", "sd35_tiny", Layout("n300", "cfg2"), ModelShape((8, 8), 5, 2), guidance=3.5)
+    ref = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def place(scale):
+        result = SimpleNamespace(tensors={"guided": guided_sample(ref, scale)})
+        return Transformer._guided(case, result, ref, {"guided_rel_rmse": 5e-6})
+
+    assert place(3.5) is None
+    assert place(3.6).tensor == "guided"
 
 
 def test_one_case_runs_again_by_its_id():

@@ -61,6 +61,9 @@ def test_padding_is_not_judged_and_a_nan_is(oracle):
     ranks[last][0].local[:, 6:] = 9.0
     ranks[last][0].local[:, :, 16:] = 9.0
     assert layers.judge(ranks, oracle, OPTIONS, prompt=0).metrics["layer_rel_rmse"] == 0.0
+    spoiled = layers.spoiled_padding(ranks, oracle, OPTIONS, 0)  # for an explanation
+    assert [(f.name, f.rank, f.rows) for f in spoiled] == [("ff", last, (0, 64))]
+    assert not layers.spoiled_padding(observed(oracle), oracle, OPTIONS, 0)
     ranks[last][0].local[0, 0, 0] = torch.nan
     found = layers.judge(ranks, oracle, OPTIONS, prompt=0)
     assert found.metrics["layer_gain"] != found.metrics["layer_gain"]
