@@ -6,6 +6,7 @@
 
 X is a module as diffusers calls it. ``alpha`` stands beside the matrices or in the metadata that diffusers writes;
 without one it is the rank. A slice of a weight is changed by the same slice of B A, so every rank merges what it holds.
+Of a pipeline a file changes ``transformer``; ``transformer_2=FILE`` is diffusers' ``load_into_transformer_2``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from refsim.errors import UserError
 from refsim.tensor_file import TensorFile
 
 _HALF = re.compile(r"(?P<module>.+)\.(?:lora_(?P<peft>[AB])(?:\.\w+)?|lora[_.](?P<kohya>down|up))\.weight")
+_OF_PART = re.compile(r"(?P<part>transformer\w*)=(?P<file>.+)")
 _PREFIX = "transformer."
 _KOHYA = ("lora_unet_", "lora_transformer_")
 _METADATA = "lora_adapter_metadata"
@@ -48,6 +50,16 @@ class Change:
         down = self.file[self.down][columns].float()
         up = self.file[self.up].flatten(1)[start:stop].float()
         return (self.factor * (up @ down.flatten(1))).unflatten(1, down.shape[1:])
+
+
+def by_part(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the files of each part of a pipeline, ``FILE[:SCALE]`` being one of ``transformer``."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        named = _OF_PART.fullmatch(text)
+        part, file = (named["part"], named["file"]) if named else ("transformer", text)
+        found[part] = (*found.get(part, ()), file)
+    return found
 
 
 def read_loras(given: tuple[str, ...], weights: Mapping[str, Shape], where: str) -> dict[str, list[Change]]:

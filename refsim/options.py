@@ -72,7 +72,8 @@ class RunOptions:
         pad_heads: heads that do not split evenly are padded with zeros, or (False) refused.
         variant: which of several sets of weights a folder's are, as in diffusers: ``fp16`` reads
             ``diffusion_pytorch_model.fp16.safetensors``; None reads those without a variant.
-        lora: LoRA files that are merged into the weights, each ``FILE`` or ``FILE:SCALE`` (see ``refsim.lora``).
+        lora: LoRA files that are merged into the weights, each ``FILE`` or ``FILE:SCALE``; of a pipeline's second
+            expert ``transformer_2=FILE:SCALE`` (see ``refsim.lora``).
         vae_parallel: what tp cuts of an image's decoder, its columns (``spatial``) or its channels (``tensor``).
         backend: what computes: ``cpu`` (refsim's ranks), ``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``.
         timeout_s: the longest wait for a peer, and the longest time without any sign of life, in seconds.

@@ -20,6 +20,7 @@ from refsim.checkpoint import Checkpoint
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.finite import check_tensors
+from refsim.lora import by_part
 from refsim.mesh import get_mesh
 from refsim.models.registry import look_at_pipeline, spec_of_checkpoint
 from refsim.options import RunOptions
@@ -143,8 +144,6 @@ def generate_images(
     root = Path(folder)
     look_at_pipeline(root, read_index(root), asked_variant(options, given))
     options = as_options(options, given)
-    if options.lora:
-        raise UserError("a pipeline takes no LoRA; leave out --lora, or run its transformer's folder alone with it.")
     if check and launch.under_torchrun():
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."
@@ -208,7 +207,10 @@ def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, opt
         raise UserError(f"cfg{cfg} needs a negative prompt, which this pipeline does not have; leave out cfg{cfg}.")
     if cfg > 1 and not request.guided:
         raise UserError(f"cfg{cfg} needs guidance above 1, not {request.guidance:g}.")
-    if request.guidance_2 is not None and len(pipeline.experts(root)) == 1:
+    experts = [name for name, _ in pipeline.experts(root)]
+    if others := by_part(options.lora).keys() - set(experts):
+        raise UserError(f"--lora is of {', '.join(sorted(others))}; this pipeline has {' and '.join(experts)}.")
+    if request.guidance_2 is not None and len(experts) == 1:
         raise UserError("this pipeline has one transformer; leave out --guidance-2.")
     if options.vae_parallel not in spec_of_checkpoint(Checkpoint(root / "vae")).vae_forms:
         raise UserError("a video's decoder is cut in space only; leave out --vae-parallel.")

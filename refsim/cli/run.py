@@ -48,7 +48,9 @@ def run(
     variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
     lora: Annotated[
         list[str] | None,
-        typer.Option(help="Model: safetensors FILE[:SCALE] to merge into its weights; may be repeated."),
+        typer.Option(
+            help="LoRA to merge: FILE[:SCALE], of a second expert transformer_2=FILE[:SCALE]; may be repeated."
+        ),
     ] = None,
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     math: Annotated[

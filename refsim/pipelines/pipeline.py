@@ -16,6 +16,7 @@ from torch import Tensor
 
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
+from refsim.lora import by_part
 from refsim.models.registry import find_model, pipeline_of
 from refsim.models.spec import resolve
 from refsim.pipelines.host import HostScheduler
@@ -112,13 +113,14 @@ def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta:
     Raises:
         UserError: the part is missing, damaged or of another class.
     """
-    checkpoint = Checkpoint(root / name, device.options.variant, part=True)
+    options = device.options
+    checkpoint = Checkpoint(root / name, options.variant, part=True, lora=by_part(options.lora).get(name, ()))
     model, config = find_model(checkpoint)
     if not issubclass(model, kind):
         raise UserError(f"pipeline '{root}' has a {checkpoint.class_name} as {name}; it needs a {kind.__name__}.")
     if not meta:
         device.loading(name)
-    return model(Weights(checkpoint, device.options.storage, meta=meta), device, config), config
+    return model(Weights(checkpoint, options.storage, meta=meta), device, config), config
 
 
 def check_fit(root: Path, part: str, pairs: list[tuple[str, int, str, int]]) -> None:

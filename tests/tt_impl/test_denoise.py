@@ -90,14 +90,20 @@ def folder(tmp_path_factory) -> Path:
         "pooled_projections": torch.randn((2, pooled), generator=draw),
     }
     save_file(tensors, root / "inputs.safetensors")
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    lora = {"A": torch.randn(2, width, generator=draw), "B": torch.randn(width, 2, generator=draw)}
+    names = {f"transformer.transformer_blocks.0.attn.to_v.lora_{half}.weight": x for half, x in lora.items()}
+    save_file(names, root / "lora.safetensors")
     return root
 
 
 @pytest.mark.parametrize(("mesh", "parallel"), [("n300", "cfg2"), ("bh-qb", "sp2_tp2")])
 def test_every_step_is_refsims(folder, mesh, parallel):
-    """CFG on two submeshes, and as one batch on one mesh whose sp cuts 35 tokens as 32 and 3."""
+    """CFG on two submeshes, one expert with a LoRA; as one batch on one mesh whose sp cuts 35 tokens as 32 and 3."""
     arguments = {"folder": str(folder), "inputs": str(folder / "inputs.safetensors"), "request": asdict(REQUEST)}
     options = RunOptions.of(mesh=mesh, parallel=parallel, dtype="bf16", backend="ttnn-mock")
+    if parallel == "cfg2":
+        options = options.but(lora=(f"transformer_2={folder}/lora.safetensors",))
     seen = []
     ours = execute(f"{__name__}:in_ttnn", options, arguments, progress=lambda *steps: seen.append(steps))
     ref = launch.execute(f"{__name__}:on_ranks", options.but(backend="cpu"), arguments)

@@ -17,6 +17,7 @@ import ttnn
 
 from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import UserError
+from refsim.lora import by_part
 from refsim.models.inputs import named_sizes
 from refsim.models.registry import by_pipeline, spec_of_checkpoint
 from refsim.models.spec import ModelSpec, resolve
@@ -77,7 +78,8 @@ class Run:
 
     def load(self, name: str, ctx: Context | None = None) -> Part:
         """Build a part of the folder on this submesh; ``ctx``: with the buffers of a former part."""
-        checkpoint = Checkpoint(self.root / name, self.options.variant, part=True)
+        lora = by_part(self.options.lora).get(name, ())
+        checkpoint = Checkpoint(self.root / name, self.options.variant, part=True, lora=lora)
         spec = spec_of_checkpoint(checkpoint)
         ctx, config = ctx or Context(self.device, self.options), checkpoint.as_config(spec.config_class)
         model = _counterpart(self.root, name, spec, checkpoint)(Weights(checkpoint, self.storage), ctx, config)

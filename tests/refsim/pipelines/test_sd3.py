@@ -101,6 +101,11 @@ def test_requests_that_do_not_fit(tiny, changes, word):
         generate_images(tiny[0], replace(REQUEST, **changes), mesh="t3k", parallel="cfg2_sp2_tp2")
 
 
+def test_a_lora_of_a_part_that_is_not_there(tiny):
+    with pytest.raises(UserError, match="lora is of transformer_2; this pipeline has transformer"):
+        generate_images(tiny[0], REQUEST, mesh="n300", parallel="tp2", lora="transformer_2=x.safetensors")
+
+
 def test_parts_that_do_not_belong_together(tmp_path):
     make_pipeline(text_encoder_3=make_encoder_of(32)).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="joint_attention_dim 64 in transformer but d_model of text_encoder_3 is 32"):

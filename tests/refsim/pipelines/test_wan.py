@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from refsim.api.images import Check, generate_images
 from refsim.errors import UserError
@@ -37,6 +38,11 @@ def tiny(tmp_path_factory):
     """(folder, diffusers' 8-bit frames, its latents after every step)."""
     pipe, folder = make_pipeline(), tmp_path_factory.mktemp("wan")
     pipe.save_pretrained(folder)
+    return folder, *diffusers_frames(pipe)
+
+
+def diffusers_frames(pipe):
+    """(8-bit frames, latents after every step) of diffusers' own run."""
     steps = []
 
     def keep(pipe, index, t, tensors):
@@ -57,7 +63,7 @@ def tiny(tmp_path_factory):
         callback_on_step_end=keep,
         output_type="np",
     ).frames[0]
-    return folder, (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
+    return (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,24 @@ def test_equals_diffusers(tiny, mesh, parallel):
         assert len(found.check.step_pcc) == REQUEST.steps
         assert min(found.check.step_pcc) > 1 - 1e-9
         assert found.check.passed
+
+
+def test_a_lora_of_each_expert_equals_diffusers_with_merged_weights(tiny, tmp_path):
+    folder, _, before = tiny
+    pipe, module, generator = make_pipeline(), "blocks.0.attn1.to_q", torch.Generator().manual_seed(5)
+    for name, scale in (("transformer", 0.5), ("transformer_2", 1.0)):
+        weight = pipe.components[name].get_submodule(module).weight
+        down, up = (torch.randn(n, generator=generator) for n in ((2, weight.shape[1]), (weight.shape[0], 2)))
+        keys = {f"transformer.{module}.lora_{half}.weight": x for half, x in (("A", down), ("B", up))}
+        save_file(keys, tmp_path / f"{name}.safetensors")
+        with torch.no_grad():
+            weight += scale * up @ down
+    frames, steps = diffusers_frames(pipe)
+    lora = [f"{tmp_path}/transformer.safetensors:0.5", f"transformer_2={tmp_path}/transformer_2.safetensors"]
+    found = generate_images(folder, REQUEST, mesh="n300", parallel="tp2", lora=lora)
+    assert all(relative_rmse(ours, theirs) <= 5e-6 for ours, theirs in zip(found.steps, steps, strict=True))
+    assert (found.pixels - frames).abs().max() <= 1
+    assert min(relative_rmse(a, b) for a, b in zip(before, steps, strict=True)) > 1e-4  # both experts are changed
 
 
 def test_one_expert_flow_match_and_no_guidance(tmp_path):
