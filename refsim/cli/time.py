@@ -53,6 +53,9 @@ def time(
     source: Annotated[
         Source, typer.Option("--from", help="ttnn-mock: also price the model's own program in TTNN, as ttnn builds it.")
     ] = "reference",
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -71,6 +74,7 @@ def time(
         from refsim.mesh import Topology, get_mesh
         from refsim.models.registry import find
         from refsim.options import RunOptions
+        from refsim.timing import advice
         from refsim.timing import estimate as estimates
         from refsim.timing.fitted import read_calibration
         from refsim.timing.memory import check_ttnn, read_ttnn
@@ -106,6 +110,8 @@ def time(
         }  # fmt: skip
     if source == "ttnn-mock":
         row["ttnn"] = time_ttnn.compare(found, model, shape)
+    if layers:
+        row["layers"] = advice.by_layer(found)
     if as_json:
         typer.echo(output.document(row))
     else:
@@ -188,6 +194,8 @@ _NO_STAGES = "Denoising alone: its encoders and its decoder are not predicted.\n
 
 
 def _print_time(found: Estimate, row: dict[str, Any]) -> None:
+    from refsim.timing import advice
+
     m, t, path = row["memory_gb"], found.timeline, row["critical_path"]
     weights = "" if row["weights"] == "bf16" else f", weights in {row['weights']}"
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
@@ -218,5 +226,7 @@ def _print_time(found: Estimate, row: dict[str, Any]) -> None:
         typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
         for name, seconds in sorted(row[key].items(), key=lambda item: -item[1]):
             typer.echo(f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}")
+    if "layers" in row:
+        typer.echo(advice.text(row["layers"]))
     if "ttnn" in row:
         typer.echo(time_ttnn.text(row["ttnn"]))

@@ -19,8 +19,8 @@ from refsim.errors import RefsimError, UserError
 from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import find, spec_of
 from refsim.options import RunOptions
+from refsim.timing import advice, tt_dit
 from refsim.timing import estimate as estimates
-from refsim.timing import tt_dit
 from refsim.timing.estimate import Estimate, Execution
 from refsim.timing.fitted import Calibration
 from refsim.timing.ranges import distinguishable
@@ -83,15 +83,7 @@ class Candidate:
         """Return the share of the denoising time that each improvement, alone, would save; largest first."""
         if self.estimate is None:
             return {}
-        t = self.estimate.timeline
-        kinds = t.by_kind()
-        kernels = sum(ns for kind, ns in kinds.items() if kind not in ("collective", "host"))
-        found = {
-            "kernels at their roofline": max(kernels - t.ideal_compute_ns, 0.0) / t.ns,
-            "all communication hidden": min(t.exposed_ns, max(t.ns - t.ideal_fabric_ns, 0.0)) / t.ns,
-            "no host gaps": kinds.get("host", 0.0) / t.ns,
-        }
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return advice.of_whole(self.estimate.timeline)
 
 
 def configurations(mesh: MeshSpec) -> Iterator[DiTParallelConfig | str]:

@@ -29,7 +29,10 @@ from refsim.timing.sdpa import SDPAConfig, sdpa
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of a lane, in ns from the start of the forward; ``op``: what runs, or what a gap is before."""
+    """One stretch of a lane, in ns from the start of the forward; ``op``: what runs, or what a gap is before.
+
+    ``roof_ns``: what it would take at its roofline.
+    """
 
     lane: str
     kind: str
@@ -40,17 +43,21 @@ class Span:
     bound: str
     flops: float = 0.0
     op: Op | None = None
+    roof_ns: float = 0.0
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A program as a whole: ``kind`` is what it computes, ``ns`` has what it waits for inside; run ``count`` times."""
+    """A program as a whole: ``kind`` is what it computes, ``ns`` has what it waits for inside; run ``count`` times;
+    ``spans`` are the gap before it and its own.
+    """
 
     kind: str
     name: str
     inputs: tuple[Shape, ...]
     ns: float
     count: int = 1
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass
@@ -179,7 +186,7 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
     """Lay programs out one after the other, but for what runs beside the fabric."""
     line, now, i = Timeline(), 0.0, 0
     while i < len(programs):
-        op, first = programs[i], i
+        op, first, at = programs[i], i, len(line.spans)
         now += m.params.gap_ns
         begun = now
         line.spans.append(Span("compute", "host", "gap", op.stage, now - m.params.gap_ns, now, "host", op=op))
@@ -209,22 +216,23 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
         else:
             now = _compute(line, m, op, now)
         i += 1
-        line.programs.append(_ran(programs[first:i], now - begun))
+        line.programs.append(_ran(programs[first:i], now - begun, line.spans[at:]))
     line.ns = now
     return line
 
 
-def _ran(ops: list[Op], ns: float) -> Ran:
+def _ran(ops: list[Op], ns: float, spans: list[Span]) -> Ran:
     """Return the one program that ``ops`` are: a fused one is what it computes."""
     does = next((op for op in ops if op.kind != "collective"), ops[0])
-    return Ran(does.kind, " + ".join(dict.fromkeys(op.name for op in ops)), does.inputs, ns)
+    return Ran(does.kind, " + ".join(dict.fromkeys(op.name for op in ops)), does.inputs, ns, spans=tuple(spans))
 
 
 def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None = None) -> float:
     c = op_cost(m, op, cores=cores)
     line.ideal_compute_ns += c.ideal_ns
-    line.spans.append(Span("compute", op.kind, op.name, op.stage, start, start + c.ns, c.bound, flops(op), op))
-    return start + c.ns
+    done, n_flops = start + c.ns, flops(op)
+    line.spans.append(Span("compute", op.kind, op.name, op.stage, start, done, c.bound, n_flops, op, c.ideal_ns))
+    return done
 
 
 def _fusable(m: Machine, op: Op, following: Op | None, kind: str, name: str | None) -> bool:
@@ -259,7 +267,7 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
     first, second = (start, start + whole - c.ns) if gather_first else (start + whole - took, start)
     beside = Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric", op=op)
     done, n_flops = second + c.ns, flops(linear)
-    computed = Span("compute", "matmul", linear.name, op.stage, second, done, c.bound, n_flops, linear)
+    computed = Span("compute", "matmul", linear.name, op.stage, second, done, c.bound, n_flops, linear, c.ideal_ns)
     line.spans += [beside, computed] if gather_first else [computed, beside]
     return start + whole
 
@@ -279,9 +287,7 @@ def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> 
         now = max(now, there)
         done = _compute(line, m, step, now, cores)
         if begun != now:  # one program: launched once
-            line.spans[-1] = Span(
-                "compute", "sdpa", step.name, step.stage, now, done - m.params.launch_ns, "compute", flops(step), step
-            )
+            line.spans[-1] = replace(line.spans[-1], end=done - m.params.launch_ns, bound="compute")
             done -= m.params.launch_ns
         busy += done - now
         now = done
@@ -301,7 +307,7 @@ def gather_weights(
     for i in range(blocks):
         end = line.ns + each
         line.spans.append(Span("fabric", "collective", op.name, f"block {i}", line.ns, end, "fabric", op=op))
-        line.programs.append(Ran("collective", op.name, (), each))
+        line.programs.append(Ran("collective", op.name, (), each, spans=(line.spans[-1],)))
         line.ns += each
         line.exposed_ns += each
         line.ideal_fabric_ns += fabric.ideal_ns("all_gather", nbytes / size / blocks)

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,7 @@ from refsim.mesh import Topology, get_mesh
 from refsim.models import registry
 from refsim.options import RunOptions
 from refsim.runtime.group import parallel_groups
-from refsim.timing import calibration, published, replay
+from refsim.timing import advice, calibration, published, replay
 from refsim.timing import estimate as estimates
 from refsim.timing.fitted import get_host_seconds, get_params
 from refsim.timing.program import programs
@@ -92,6 +93,35 @@ def test_time_adds_up_and_stays_above_the_roofline(sd35):
     assert all(a.end <= b.start + 1e-3 for a, b in pairwise(spans)), "one device, one program"
 
 
+def test_every_op_is_in_one_row_of_its_layers(sd35):
+    """Seconds and savings of the rows make up the whole's."""
+    rows = advice.by_layer(sd35)
+    assert sum(row["seconds"] for row in rows) == pytest.approx(sd35.seconds)
+    for row in rows:
+        assert sum(row["by_bound"].values()) == pytest.approx(row["seconds"])
+        assert row["by_bound"][row["bound"]] == max(row["by_bound"].values())
+    whole = advice.of_whole(sd35.timeline)
+    for saving in (advice.KERNELS, advice.GAPS):
+        assert sum(row["would_save"][saving] for row in rows) == pytest.approx(whole[saving] * sd35.seconds)
+    exposed = sum(row["would_save"][advice.COMMUNICATION] for row in rows)
+    assert exposed == pytest.approx(sd35.by_kind["collective"])
+    found = {(row["layers"], row["op"]): row for row in rows}
+    assert found["block 0..37", "attn.to_q+to_k+to_v: linear"]["count"] == 38
+    assert found["block 0..36", "attn: ring_attention + sdpa"]["inputs"][0] == [1, 19, 2381, 64]
+    assert {layers for layers, _ in found} == {"", "block 0..37", "block 0..36", "block 37"}
+    assert "links" in found["block 0..37", "ff.net.2: reduce_scatter"]["advice"]
+
+
+def test_gathered_weights_are_a_row_too(sd35):
+    line = replay.Timeline()
+    machine = replay.machine(sd35.mesh, get_params(sd35.mesh.arch))
+    replay.gather_weights(line, machine, 8e9, 2, 0, Topology.LINEAR, 3)
+    found = replace(sd35, timeline=line)
+    (row,) = advice.by_layer(found)
+    assert (row["layers"], row["count"], row["bound"]) == ("block 0..2", 3, "fabric")
+    assert row["seconds"] == pytest.approx(found.seconds)
+
+
 def test_ring_attention_hides_its_gather(sd35):
     mesh = get_mesh("galaxy")
     reading = read_published(
@@ -151,11 +181,13 @@ def test_command_line(tmp_path, sd35):
     from refsim.cli.app import app
 
     trace = tmp_path / "trace.json"
-    words = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json"]
+    words = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json", "--layers"]
     words += ["--trace", str(trace), "--chakra", str(tmp_path / "chakra")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["seconds"] == pytest.approx(sd35.seconds)
+    row = json.loads(result.stdout)
+    assert row["seconds"] == pytest.approx(sd35.seconds)
+    assert row["layers"] == advice.by_layer(sd35)
     assert len(list((tmp_path / "chakra").iterdir())) == 9
     _check_predicted(trace_form.read(trace.read_text()), sd35)
     with pytest.raises(UserError, match="1024"):
