@@ -30,6 +30,7 @@ from refsim.models.dflash.spec import DOCUMENT, DOCUMENT_OPS, SPEC
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.timing.drafter import Kernel, forward, split_ms
+from refsim.timing.stages import EAGER_GAP_NS
 
 NEW = 3
 """Rows accepted since the last step, as in the document's benchmark."""
@@ -147,7 +148,10 @@ def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str
         "# DFlash drafter on one p300 chip: predicted and the document's figures\n",
         "ms of one forward of the 8-layer drafter, 3 newly accepted rows. **Predicted** by the timing model, programs "
         "dispatched by the host without a trace; *document*: the published measurements, context-only cache (it gives "
-        "none without a cache). Error: predicted / document - 1. Nothing is fitted on the document.\n",
+        "none without a cache). Error: predicted / document - 1. Nothing is fitted on the document: programs and their "
+        "reads are those of its repository and of ttnn, prices those of the stored calibration and of tt-metal's NoC "
+        "table. With short contexts TTNN is bound by the host, for which a gap of another program is taken "
+        f"({EAGER_GAP_NS / 1000:.0f} us an operation). Uncached: without the upload of outputs.\n",
         "| context | TT-Lang | document | error | TTNN | document | error | TTNN share | document | wall | document | "
         "error | uncached: TT-Lang | TTNN | wall | times cached |",
         "|---" * 16 + "|",
@@ -187,7 +191,7 @@ def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str
     text.append(
         "\nThe document calls gate_up+silu 96 % compute bound from counters of threads that wait for each other; its "
         "own traffic (540 MiB at 395 GB/s) is 77 % of the chip's DRAM bandwidth, and ten times what one pass over the "
-        "weights needs, because ten rows of tiles are worked on where the block has one."
+        "weights needs: its kernels share work out by the column of a core, and all ten rows of cores do the same."
     )
     return "\n".join(text) + "\n"
 

@@ -1,9 +1,10 @@
-"""Elementwise operations that ttnn has for Blackhole only."""
+"""What depends on Blackhole: elementwise operations that ttnn has for it only, programs that a prediction counts."""
 
 from __future__ import annotations
 
 import torch
 
+from refsim.timing import drafter
 from tests.tt_impl.env import Env, collect
 
 
@@ -16,6 +17,42 @@ def bounded_units(t: Env) -> None:
     low = torch.where(gate > 1.5, 1.5, gate)
     wanted = low / (1 + (-low).exp()) * torch.where(up > 1.5, 1.5, torch.where(up < -1.5, -1.5, up))
     t.check(ttnn.clamped_silu_glu(t.put(gate), t.put(up), 1.5), wanted, ulps=4.0)
+
+
+def drafter_programs(t: Env) -> None:
+    """A layer of the drafter between its TT-Lang kernels: the prediction has the programs that ttnn builds."""
+    from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture
+
+    from tt_impl.harness.capture import programs
+
+    for cached in (64, 48):  # whole tiles or not
+        given = [t.empty(1, 4, cached, 128), t.empty(32, 2048), t.empty(32, 4096), t.empty(64, 512)]
+        mask = t.empty(1, 1, 32, cached + 64)
+        begin_graph_capture(t.ttnn.graph.RunMode.NO_DISPATCH)
+        try:
+            _drafter_layer(t.ttnn, *given, mask, cached=cached)
+        finally:
+            graph = end_graph_capture()
+        built = [p.device_op.removesuffix("DeviceOperation").lower() for p in programs(graph)]
+        known = {"reshapeview": "reshape", "binaryng": "multiply", "sdpaoperation": "sdpa"} | {
+            "untilizewithunpadding": "untilize", "tilizewithvalpadding": "tilize",
+        }  # fmt: skip
+        layers = [k.name.removeprefix("cache ") for k in drafter.forward(cached) if k.lane == "ttnn"]
+        assert [known.get(name, name) for name in built] * 8 == layers, built
+
+
+def _drafter_layer(ttnn, kv, rows, q, new, mask, *, cached):
+    ttnn.concat([rows, rows], dim=0)
+    q = ttnn.reshape(q, (1024, 128))
+    new = ttnn.reshape(new, (256, 128))
+    q, new = ttnn.reshape(q, (32, 4096)), ttnn.reshape(new, (64, 512))
+    k, v = (ttnn.transpose(ttnn.reshape(new, (1, 64, 4, 128)), 1, 2) for _ in range(2))
+    k, v = (ttnn.concat([kv, x], dim=2) for x in (k, v))
+    q = ttnn.transpose(ttnn.reshape(q, (1, 32, 32, 128)), 1, 2)
+    out = ttnn.transformer.scaled_dot_product_attention(q, k, v, is_causal=False, attn_mask=mask)
+    ttnn.reshape(ttnn.transpose(out, 1, 2), (32, 4096))
+    for x in (k, v):
+        ttnn.slice(x, [0, 0, 0, 0], [1, 4, cached + 3, 128])
 
 
 CASES = collect(globals())
