@@ -14,8 +14,8 @@ what they read before they ask for more:
     down         8 blocks of 1 x 8 tiles, 8 columns: 138,880 reads, 30,800 read barriers, 640 writes
 
 Nothing here is fitted on the document: ``launch_ns``, ``tile_ns``, ``dram_share`` are those of the stored calibration
-(348 of 512 GB/s, as cores at arbitrary places read), ``EAGER_GAP_NS`` is a MiniMax-H3 block's (56 us; under the profiler
-the host of the trace of 8 P150 takes 55 us an operation, ``HOST DURATION``).
+(348 of 512 GB/s, as cores at arbitrary places read), ``EAGER_GAP_NS`` is a MiniMax-H3 block's: 56 us; under the
+profiler, the host of the trace of 8 P150 takes 55 us an operation (``HOST DURATION``).
 """
 
 from __future__ import annotations
