@@ -26,6 +26,7 @@ PromptLayout = Literal["replicated", "split"]
 RingOrder = Literal["gather", "step", "block"]
 Math = Literal["reference", "storage"]
 VAEParallel = Literal["spatial", "tensor"]
+Transport = Literal["gloo", "shared"]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
@@ -34,6 +35,7 @@ PROMPT_LAYOUTS: tuple[PromptLayout, ...] = get_args(PromptLayout)
 RING_ORDERS: tuple[RingOrder, ...] = get_args(RingOrder)
 MATHS: tuple[Math, ...] = get_args(Math)
 VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
+TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
 DEFAULT_TIMEOUT_S = 300.0
 _MAX_TIMEOUT_S = 1e6
@@ -76,6 +78,9 @@ class RunOptions:
             expert ``transformer_2=FILE:SCALE`` (see ``refsim.lora``).
         vae_parallel: what tp cuts of an image's decoder, its columns (``spatial``) or its channels (``tensor``).
         backend: what computes: ``cpu`` (refsim's ranks), ``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``.
+        transport: how tensors come from rank to rank: by sockets (``gloo``), or out of each other's memory on one host
+            (``shared``). Bits, trace and hazards are the same, but only gloo writes into a posted receive while its
+            rank does something else, as a device does.
         timeout_s: the longest wait for a peer, and the longest time without any sign of life, in seconds.
         trace: keep the events of every rank.
         delay: for tests of the harness: (seed, longest pause in seconds) of pauses and of operations that do not
@@ -105,6 +110,7 @@ class RunOptions:
     lora: tuple[str, ...] = ()
     vae_parallel: VAEParallel = "spatial"
     backend: Backend = "cpu"
+    transport: Transport = "gloo"
     timeout_s: float = DEFAULT_TIMEOUT_S
     trace: bool = False
     delay: tuple[int, float] | None = None
@@ -131,6 +137,7 @@ class RunOptions:
             ("ring_order", RING_ORDERS),
             ("math", MATHS),
             ("vae_parallel", VAE_PARALLEL),
+            ("transport", TRANSPORTS),
         ):
             if getattr(self, name) not in allowed:
                 flag, known = f"--{name.replace('_', '-')}", ", ".join(allowed)

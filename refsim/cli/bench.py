@@ -136,6 +136,27 @@ def sim(
         raise typer.Exit(1)
 
 
+@bench.command()
+def shift(
+    ranks: Annotated[int, typer.Option(help="Devices of the mesh, each a process.")] = 8,
+    mib: Annotated[int, typer.Option(help="MiB that every rank hands to the next one.")] = 16,
+    rounds: Annotated[int, typer.Option(help="Rounds of measurements that count.")] = 9,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what moves tensors between ranks: a ring shift by either transport beside a plain copy."""
+    from benchmarks.shift import measure, text
+    from refsim import output
+    from refsim.errors import UserError
+    from refsim.runtime.launch import under_torchrun
+
+    if under_torchrun():
+        raise UserError("this benchmark starts its own ranks; run it without torchrun.")
+    record = measure(ranks, mib, rounds, say=lambda line: typer.echo(line, err=True))
+    typer.echo(output.document(record) if as_json else text(record))
+    if not record["right"]:
+        raise typer.Exit(1)
+
+
 @bench.command("full-size")
 def full_size(
     model: Annotated[str, typer.Argument(help="A published model's name; see `refsim time --help`.")],

@@ -67,6 +67,9 @@ def run(
         str, typer.Option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
     ] = "spatial",
     backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
+    transport: Annotated[
+        str, typer.Option(help="Between ranks on cpu: gloo (sockets) or shared (each other's memory).")
+    ] = "gloo",
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
     trace: Annotated[Path | None, typer.Option(help=TRACE)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -112,6 +115,7 @@ def run(
         k_chunk_size=k_chunk_size,
         vae_parallel=vae_parallel,
         backend=backend,
+        transport=transport,
         timeout_s=timeout,
         trace=trace is not None,
     )
@@ -220,6 +224,7 @@ def _summary(asked: _Forward, options: RunOptions, tensors: dict[str, Any]) -> d
         "dtype": options.dtype,
         "backend": options.backend,
         "math": options.math if options.backend == "cpu" else None,
+        "transport": options.transport if options.backend == "cpu" else None,
         "outputs": {name: list(t.shape) for name, t in tensors.items()},
         "out": str(asked.out),
         "trace": str(asked.trace) if asked.trace else None,

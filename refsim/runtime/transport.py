@@ -1,6 +1,7 @@
-"""Moving bytes between ranks: a small interface, so that gloo can be joined by other transports.
+"""Moving bytes between ranks: the interface of every transport, and gloo's sockets.
 
-Only point-to-point transfers are asked for; every collective is built from them in ``refsim.ccl``.
+Only point-to-point transfers are asked for; every collective is built from them in ``refsim.ccl``. Ranks of one host
+have a faster transport, :mod:`refsim.runtime.shared_transport`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,17 @@ class Transport(Protocol):
     def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer: ...
 
 
+def check_contiguous(tensor: Tensor, what: str, peer: int) -> None:
+    """Raise ``ValueError`` if a tensor cannot be moved as one piece of memory."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"{what} rank {peer}: the tensor must be contiguous")
+
+
+def comm_error(what: str, peer: int, how: str, timeout_s: float) -> CommError:
+    """Return the error of a transfer that has waited in vain: ``receive from rank 1 timed out (bound 30 s)``."""
+    return CommError(f"{what} rank {peer} {how} (bound {timeout_s:g} s)", peer=peer)
+
+
 class _GlooTransfer:
     def __init__(self, work: dist.Work, tensor: Tensor, peer: int, what: str, timeout_s: float) -> None:
         self._work, self._tensor, self._peer, self._what = work, tensor, peer, what
@@ -42,9 +54,7 @@ class _GlooTransfer:
             self._work.wait(timedelta(seconds=self._timeout_s))
         except RuntimeError as e:
             reason = "timed out" if "imed out" in str(e) else "lost the connection"
-            raise CommError(
-                f"{self._what} rank {self._peer} {reason} (bound {self._timeout_s:g} s)", peer=self._peer
-            ) from e
+            raise comm_error(self._what, self._peer, reason, self._timeout_s) from e
 
 
 class GlooTransport:
@@ -71,12 +81,11 @@ class GlooTransport:
         counters: Counter[tuple[int, int]],
         what: str,
     ) -> Transfer:
-        if not tensor.is_contiguous():
-            raise ValueError(f"{what} rank {peer}: the tensor must be contiguous")
+        check_contiguous(tensor, what, peer)
         tag = channel << 24 | counters[peer, channel] % (1 << 24)
         counters[peer, channel] += 1
         try:
             work = call(tensor, peer, tag=tag)
         except RuntimeError as e:
-            raise CommError(f"{what} rank {peer} lost the connection", peer=peer) from e
+            raise comm_error(what, peer, "lost the connection", self._timeout_s) from e
         return _GlooTransfer(work, tensor, peer, what, self._timeout_s)

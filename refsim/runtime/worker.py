@@ -25,8 +25,9 @@ from refsim.jobs import Job, failure, injected, named
 from refsim.runtime import hazards, messages
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
+from refsim.runtime.shared_transport import connect
 from refsim.runtime.status import StatusBoard
-from refsim.runtime.transport import GlooTransport, Transport
+from refsim.runtime.transport import Transport
 
 
 def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -37,7 +38,7 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
 
 
 def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    transport: Transport = GlooTransport(job.options.timeout_s)
+    transport = connect(job.options.transport, job.options.timeout_s)
     device = Device(job.options, transport.rank, transport, board=board)
     device.activity(Kind.STARTING, "the program")
     with torch.inference_mode():

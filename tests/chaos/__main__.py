@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="run the case of this index alone")
     parser.add_argument("--kinds", default=",".join(SHARES), help="comma-separated; default all")
+    parser.add_argument("--transport", default="gloo", help="gloo or shared")
     parser.add_argument("--json", type=Path, default=Path("out/chaos.json"))
     options = parser.parse_args()
     cases = plan(options.runs, options.seed, tuple(options.kinds.split(",")))
@@ -28,7 +29,7 @@ def main() -> int:
         cases = [case for case in cases if case.index == options.only]
     started, outcomes = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        files = Files(Path(folder))
+        files = Files(Path(folder), options.transport)
         for case in cases:
             outcome = run_case(case, files, Path(folder) / str(case.index))
             outcomes.append(outcome)

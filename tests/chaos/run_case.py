@@ -201,6 +201,7 @@ class _Command:
         self.tmp.mkdir()
         mesh, parallel = MESHES[case.ranks]
         inputs = ("--inputs", str(files.inputs), "--out", str(out), "--mesh", mesh, "--parallel", parallel)
+        inputs += ("--transport", files.transport)
         self._errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "refsim", "run", str(files.checkpoint), *inputs, *words],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ class Workload:
 
     mesh: str
     parallel: str
-    attention: dict[str, Any]
+    options: dict[str, Any]
     program: str
     arguments: dict[str, Any]
     events: list[int] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def run(self, kind: str, rank: int, event: int, note: Path, number: int, timeout_s: float) -> Result:
-        options = RunOptions.of(mesh=self.mesh, parallel=self.parallel, timeout_s=timeout_s, **self.attention)
+        options = RunOptions.of(mesh=self.mesh, parallel=self.parallel, timeout_s=timeout_s, **self.options)
         arguments = {"program": self.program, "arguments": self.arguments, "note": str(note)}
         return execute(
             "tests.chaos.programs:disturbed",
@@ -53,9 +54,10 @@ MESHES = {4: ("bh-qb", "sp2_tp2"), 8: ("t3k", "cfg2_sp2_tp2"), 32: ("galaxy", "s
 
 
 class Files:
-    """A checkpoint folder and inputs, and the workloads on them."""
+    """A checkpoint folder and inputs, and the workloads on them, whose ranks are connected by ``transport``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, transport: str = "gloo") -> None:
+        self.transport = transport
         self.checkpoint = save(make_model(), folder / "checkpoint")
         self.inputs = folder / "in.safetensors"
         save_file(make_inputs(), self.inputs)
@@ -77,3 +79,5 @@ class Files:
                 Workload("galaxy", "sp8_tp4", {"attention": "ring"}, ATTENTION, attention),
             ],
         }
+        for workload in chain(*self.workloads.values()):
+            workload.options["transport"] = transport

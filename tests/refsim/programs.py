@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import hashlib
 import itertools
 import os
@@ -9,19 +11,24 @@ import signal
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from refsim.ccl import all_gather, all_reduce, all_to_all, broadcast, neighbor_pad, reduce_scatter, shift
+from refsim.errors import CommError
 from refsim.mesh import Topology
 from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import column_linear, gather_features, row_linear, shard_range
 from refsim.parallel.usp import joint_attention
+from refsim.runtime import shared_transport
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
@@ -405,3 +412,46 @@ def leave_behind(device: Device, *, op: str) -> Answer:
     if op == "recv" and device.rank == 1:
         _LEFT_BEHIND.append(device.irecv(stale, group, 0, step=0))
     return {}, {}
+
+
+# Transports -----------------------------------------------------------------------------------------------------------
+
+
+def handed_on(device: Device, *, dtypes: list[str], sizes: list[int]) -> Answer:
+    """Shift a tensor of every dtype and size in bytes (rounded up) around sp, all under way at once."""
+    group, n = device.groups["sp"], device.groups["sp"].size
+    to, source = (group.index + 1) % n, (group.index - 1) % n
+    posted = []
+    for dtype, size in itertools.product(dtypes, sizes):
+        kind = getattr(torch, dtype)
+        shape = [-(-size // kind.itemsize)]
+        sent, wanted = (seeded(rank, shape, torch.float32).to(kind) for rank in (device.rank, group.ranks[source]))
+        arrived = torch.empty_like(wanted)
+        transfers = [device.isend(sent, group, to, step=0), device.irecv(arrived, group, source, step=0)]
+        posted.append((f"{dtype} {size}", transfers, arrived, wanted))
+    for transfer in [transfer for _, transfers, _, _ in posted for transfer in transfers]:
+        transfer.wait()
+    return {
+        "count": len(posted),
+        "wrong": [name for name, _, got, want in posted if differs(got, want) != "same"],
+    }, {}
+
+
+def one_is_killed(device: Device, *, note: str) -> Answer:
+    """Rank 1 is killed once rank 0 waits for it, and what rank 0's transfer says then goes into the file ``note``."""
+    if device.rank == 1:
+        _until_the_others_wait(device)
+        _fail("sigkill")
+    try:
+        device.irecv(torch.empty(3), device.groups["sp"], 1, step=0).wait()
+    except CommError as e:
+        Path(note).write_text(str(e))
+        raise
+    return {}, {}
+
+
+@contextlib.contextmanager
+def reading_memory_fails(error: str) -> Iterator[None]:
+    """A fault: whoever reads another rank's memory gets the built-in ``error``, or nothing without one."""
+    with mock.patch.object(shared_transport, "_read", side_effect=getattr(builtins, error, None)):
+        yield

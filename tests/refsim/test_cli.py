@@ -68,6 +68,7 @@ def test_run_writes_sample_guided_and_trace(files):
     summary = json.loads(done.stdout)
     assert summary["replicas_equal"] and summary["ranks"] == 8
     assert summary["math"] == "storage"
+    assert summary["transport"] == "gloo"
     out, expected = load_file(files / "out.safetensors"), load_file(files / "expected.safetensors")["sample"]
     assert relative_rmse(out["sample"], expected) <= 5e-6
     uncond, cond = expected.chunk(2)

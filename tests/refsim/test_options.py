@@ -23,7 +23,7 @@ OWN = MeshSpec("own", "a mesh of nobody else's", "blackhole", (2, 3), (1, 2), (F
         {"mesh": "t3k", "parallel": "cfg2_sp2_tp2", "dtype": torch.bfloat16, "trace": True},
         {"mesh": "t3k", "parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4, "prompt_layout": "split"},
         {"mesh": OWN, "parallel": "sp2_tp3", "ring_order": "block", "q_chunk_size": 7, "delay": (3, 0.5)},
-        {"mesh": "n150", "math": "reference"},
+        {"mesh": "n150", "math": "reference", "transport": "shared"},
         {"mesh": "t3k", "parallel": "sp2_tp4", "backend": "ttnn-mock", "fault": "a:b", "detect_hazards": False},
     ],
 )
@@ -55,6 +55,7 @@ def test_the_dtype_has_one_name(given, dtype):
         ({"vae_parallel": "rows"}, "spatial, tensor"),
         ({"backend": "cuda"}, "ttnn-mock"),
         ({"math": "fp64"}, "choose one of reference, storage"),
+        ({"transport": "tcp"}, "choose one of gloo, shared"),
         ({"q_chunk_size": True}, "1 or more"),
         ({"k_chunk_size": 0}, "1 or more"),
         ({"timeout_s": float("nan")}, "above 0"),

@@ -57,7 +57,7 @@ def soak(runs: int, warm_up: int) -> dict:
         jobs = Files(Path(folder)).workloads[RANKS]
         for i in range(warm_up + runs + 1):
             job = jobs[i % len(jobs)]
-            options = RunOptions.of(mesh=job.mesh, parallel=job.parallel, timeout_s=120.0, **job.attention)
+            options = RunOptions.of(mesh=job.mesh, parallel=job.parallel, timeout_s=120.0, **job.options)
             result = execute(job.program, options, job.arguments)
             assert result is not None and not result.hazards
             done = i - warm_up

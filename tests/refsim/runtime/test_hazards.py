@@ -8,7 +8,7 @@ import torch
 from refsim.cli import process
 from refsim.errors import RankFailure
 from refsim.mesh import get_mesh
-from refsim.options import RunOptions
+from refsim.options import TRANSPORTS, RunOptions
 from refsim.runtime.buffers import DeviceBuffer
 from refsim.runtime.hazards import Hazard, UseLog, find
 from refsim.runtime.launch import Result, execute
@@ -59,9 +59,10 @@ FOUND = {
 }
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("mistake", FOUND)
-def test_a_mistake_is_reported_with_both_parties_although_the_values_are_right(mistake):
-    result = play(mistake)
+def test_a_mistake_is_reported_with_both_parties_although_the_values_are_right(mistake, transport):
+    result = play(mistake, transport=transport)
     assert [value["value"] for value in result.values] == [[1.0] * 4] * 2
     unfound = list(result.hazards)
     for kind, first, second, where in FOUND[mistake]:

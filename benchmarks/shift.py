@@ -1,0 +1,114 @@
+"""What it costs to hand a tensor to the next rank: by gloo, out of its memory (shared), and a plain copy, in turn.
+
+    gloo, shared    every rank sends a tensor to the next one and receives one, in one piece as ring attention does
+    copy            every rank copies a tensor within its own memory, all at the same time: what the memory gives
+
+Every round measures the three, each first in turn, after a round that does not count. A ratio is the median over
+rounds, since what else the machine does changes all three; bytes are those that arrive on all ranks.
+
+``refsim bench shift --ranks 8 --mib 16``
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.sim import machine
+from refsim.ccl import all_gather
+from refsim.ccl.exchange import exchange
+from refsim.errors import UserError
+from refsim.mesh import MeshSpec
+from refsim.options import RunOptions
+from refsim.runtime import launch
+from refsim.runtime.device import Device
+from refsim.runtime.memory import check_fits
+
+WAYS = ("gloo", "shared", "copy")
+TIMES = 5
+"""Shifts of one measurement."""
+
+
+def program(device: Device, *, size: int, copy: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Shift ``size`` bytes around the ring, or copy them, on every rank; when this one began and ended."""
+    group = device.groups["sp"]
+    to, source = (group.index + 1) % group.size, (group.index - 1) % group.size
+    numbers = torch.arange(size // 4, dtype=torch.int32)
+    mine, arrived = numbers + group.index, torch.zeros_like(numbers)
+
+    def move(step: int) -> None:
+        if copy:
+            arrived.copy_(mine)
+        else:
+            exchange(device, group, step, sends=[(mine, to)], recvs=[(arrived, source)], chunk_bytes=size)
+
+    move(0)
+    all_gather(device, torch.ones(1), group, dim=0)  # all begin together
+    began = time.monotonic()
+    for step in range(TIMES):
+        move(step)
+    ended = time.monotonic()
+    wanted = numbers + (group.index if copy else source)
+    return {"began": began, "ended": ended, "right": torch.equal(arrived, wanted)}, {}
+
+
+def measure(ranks: int, mib: int, rounds: int, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Return the record of a shift of ``mib`` MiB a rank; ``seconds`` of one shift are medians over rounds.
+
+    Raises:
+        UserError: a number that is too small, or more than this machine holds.
+    """
+    if not (2 <= ranks <= 1024 and mib >= 1 and rounds >= 1):
+        raise UserError(f"ranks are 2 to 1024, MiB and rounds 1 or more, not {ranks}, {mib} and {rounds}.")
+    check_fits(f"a shift of {mib} MiB", {"tensors": 4 * ranks * mib << 20}, instead="choose fewer --mib or --ranks")
+    mesh = MeshSpec(f"1x{ranks}", "a row of devices", "wormhole_b0", (1, ranks), (0, 1))
+    options = RunOptions.of(mesh=mesh, parallel=f"sp{ranks}")
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    right = True
+    for number in range(rounds + 1):
+        for way in WAYS[number % 3 :] + WAYS[: number % 3]:
+            used = options.but(transport="gloo" if way == "gloo" else "shared")
+            result = launch.execute("benchmarks.shift:program", used, {"size": mib << 20, "copy": way == "copy"})
+            assert result is not None  # the command refuses torchrun
+            right = right and all(value["right"] for value in result.values) and not result.hazards
+            took = max(v["ended"] for v in result.values) - min(v["began"] for v in result.values)
+            if number:
+                seconds[way].append(took / TIMES)
+        if number:
+            say(f"round {number}: " + ", ".join(f"{way} {1e3 * seconds[way][-1]:.1f} ms" for way in WAYS))
+    middle = {way: statistics.median(taken) for way, taken in seconds.items()}
+    return {
+        "machine": machine(),
+        "ranks": ranks,
+        "mib": mib,
+        "rounds": rounds,
+        "seconds": middle,
+        "gb_per_s": {way: ranks * (mib << 20) / taken / 1e9 for way, taken in middle.items()},
+        "times_gloo": _ratio(seconds["gloo"], seconds["shared"]),
+        "of_copy": _ratio(seconds["copy"], seconds["shared"]),
+        "right": right,
+    }
+
+
+def text(record: dict[str, Any]) -> str:
+    """A record in a few lines for people."""
+    speeds = [f"{way:6} {1e3 * record['seconds'][way]:8.1f} ms {record['gb_per_s'][way]:6.2f} GB/s" for way in WAYS]
+    gloo, copy = record["times_gloo"], record["of_copy"]
+    return "\n".join(
+        [
+            f"{record['ranks']} ranks, {record['mib']} MiB each{'' if record['right'] else ': WRONG'}",
+            *speeds,
+            f"shared is {gloo['ratio']:.2f} times as fast as gloo ({gloo['range'][0]:.2f} to {gloo['range'][1]:.2f}), "
+            f"{copy['ratio']:.0%} of a plain copy ({copy['range'][0]:.0%} to {copy['range'][1]:.0%})",
+        ]
+    )
+
+
+def _ratio(over: list[float], under: list[float]) -> dict[str, Any]:
+    ratios = [a / b for a, b in zip(over, under, strict=True)]
+    return {"ratio": statistics.median(ratios), "range": [min(ratios), max(ratios)]}

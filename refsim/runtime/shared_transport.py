@@ -1,0 +1,282 @@
+"""Transfers between ranks of one host: a receiver copies straight out of the sender's memory, without a socket.
+
+    sender's tensor ==================== one copy ====================> receiver's tensor
+           |                                                                  |
+           |-------------- "so many bytes lie at this address" -------------->|   notes, written into the pipe of the
+           |<------------- "I have them" -------------------------------------|   rank they are for, which sleeps on it
+
+The copy is Linux's ``process_vm_readv``, made by the receiver while it waits for any transfer. Whoever waits moves
+every transfer that it has posted, so ranks whose transfers depend on each other get on in whatever order they wait. The
+notes keep the order of memory, too: a rank reads only what the kernel has handed it a note of.
+
+Nothing has a name or outlives a rank, however that ends: pipes are opened through ``/proc``, no memory is set apart. A
+pipe that nobody reads any more says that its rank has ended, or has given up and hung up on everybody (as gloo does).
+
+Unlike gloo, nothing is written into a posted receive before its rank waits: a race of the program is in the hazard log
+as ever, but shows in values less often. So this is not the default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import struct
+import time
+from collections import deque
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from refsim.errors import InvariantError, UserError
+from refsim.given import out_of_descriptors
+from refsim.runtime.transport import GlooTransport, Transfer, Transport, check_contiguous, comm_error
+
+_NOTE = struct.Struct("=IB?QQ")  # who writes it, channel, whether it has the bytes or offers them, address, size
+_NOTES_BYTES = 64 * _NOTE.size
+_PR_SET_PTRACER = 0x59616D61
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Lane:
+    """The transfers with a peer in one direction of a channel, oldest first."""
+
+    def __init__(self, peer: int, channel: int, *, sends: bool) -> None:
+        self.peer, self.channel, self.sends = peer, channel, sends
+        self.queue: deque[_SharedTransfer] = deque()
+        self.noted = 0  # of the sends, those that the peer has a note of
+        self.offers: deque[tuple[int, int]] = deque()  # address and bytes of what is to be received
+
+
+class _SharedTransfer:
+    def __init__(self, transport: SharedTransport, lane: _Lane, tensor: Tensor) -> None:
+        self.lane, self.tensor, self.done = lane, tensor, False
+        self._transport = transport
+
+    @property
+    def what(self) -> str:
+        return "send to" if self.lane.sends else "receive from"
+
+    def wait(self) -> None:
+        self._transport.wait(self)
+
+
+class SharedTransport:
+    """Transfers between the ranks of the default process group, which all run on this host.
+
+    Args:
+        addresses: of every rank, its process id and the descriptor that writes into its pipe.
+        pipe: this rank's end of its own pipe.
+    """
+
+    def __init__(self, rank: int, addresses: list[list[int]], pipe: int) -> None:
+        self.rank, self.world_size = rank, len(addresses)
+        self.timeout_s = 0.0
+        self._addresses, self._pipe = addresses, pipe
+        self._pipes: dict[int, int] = {}
+        self._lanes: dict[tuple[int, int, bool], _Lane] = {}
+        self._busy: dict[_Lane, None] = {}  # those with transfers
+        self._full: set[int] = set()  # ranks whose pipe takes no note now
+        self._hung_up = False
+
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> Transfer:
+        return self._post(tensor, dst, channel, sends=True)
+
+    def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer:
+        return self._post(tensor, src, channel, sends=False)
+
+    def _post(self, tensor: Tensor, peer: int, channel: int, *, sends: bool) -> Transfer:
+        lane = self._lane(peer, channel, sends=sends)
+        transfer = _SharedTransfer(self, lane, tensor)
+        check_contiguous(tensor, transfer.what, peer)
+        try:
+            if peer not in self._pipes:
+                self._pipes[peer] = _open_pipe(*self._addresses[peer])
+        except OSError as e:
+            if out_of_descriptors(e):
+                raise
+            raise comm_error(transfer.what, peer, "lost the connection", self.timeout_s) from e
+        lane.queue.append(transfer)
+        self._busy[lane] = None
+        if sends:
+            self._move(lane)
+        return transfer
+
+    def wait(self, transfer: _SharedTransfer) -> None:
+        """Move whatever can be moved until ``transfer`` is complete; ``CommError`` as :class:`Transfer` says."""
+        peer, gone, until = transfer.lane.peer, self._hung_up, time.monotonic() + self.timeout_s
+        self._progress()
+        while not transfer.done:
+            left_s = until - time.monotonic()
+            if gone or left_s <= 0:
+                self._hang_up()
+                raise comm_error(transfer.what, peer, "lost the connection" if gone else "timed out", self.timeout_s)
+            gone = self._sleep(peer, left_s)
+            self._progress()  # a rank that is gone may have left notes
+
+    def _sleep(self, peer: int, longest_s: float) -> bool:
+        """Sleep until there is something to do; whether ``peer`` is gone."""
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        for rank in {peer, *self._full}:
+            poll.register(self._pipes[rank], select.POLLOUT if rank in self._full else 0)
+        return bool(dict(poll.poll(longest_s * 1e3)).get(self._pipes[peer], 0) & select.POLLERR)
+
+    def _progress(self) -> None:
+        """Read what others have noted, then move what can be moved."""
+        if self._hung_up:
+            return
+        with contextlib.suppress(BlockingIOError):
+            notes = b" " * _NOTES_BYTES
+            while len(notes) == _NOTES_BYTES:
+                notes = os.read(self._pipe, _NOTES_BYTES)
+                for rank, channel, has, address, size in _NOTE.iter_unpack(notes):
+                    lane = self._lane(rank, channel, sends=has)
+                    if has:
+                        lane.queue.popleft().done = True
+                        lane.noted -= 1
+                    else:
+                        lane.offers.append((address, size))
+        self._full.clear()
+        for lane in list(self._busy):
+            self._move(lane)
+
+    def _move(self, lane: _Lane) -> None:
+        """Offer what is to be sent, or copy what has been offered, as far as the peer's pipe takes the notes."""
+        while lane.sends and lane.noted < len(lane.queue):
+            if not self._note(lane, lane.queue[lane.noted].tensor):
+                return
+            lane.noted += 1
+        while lane.offers and lane.queue:
+            (address, size), tensor = lane.offers[0], lane.queue[0].tensor
+            if size != tensor.nbytes:
+                raise InvariantError(
+                    f"rank {lane.peer} sent a tensor of {size} bytes, rank {self.rank} receives one of {tensor.nbytes}"
+                )
+            try:
+                _read(self._addresses[lane.peer][0], address, tensor)
+            except OSError as e:  # the sender has just ended, or given up and freed what it offered
+                self._hang_up()
+                raise comm_error("receive from", lane.peer, "lost the connection", self.timeout_s) from e
+            if not self._note(lane, tensor):
+                return  # it is copied again once the pipe takes the note: the sender waits until then
+            lane.offers.popleft()
+            lane.queue.popleft().done = True
+        if not lane.queue:
+            self._busy.pop(lane, None)
+
+    def _note(self, lane: _Lane, tensor: Tensor) -> bool:
+        """Offer a tensor to the peer, or say that this rank has it; whether the pipe took it, or need not any more."""
+        has = not lane.sends
+        try:
+            note = _NOTE.pack(self.rank, lane.channel, has, tensor.data_ptr(), tensor.nbytes)
+            os.write(self._pipes[lane.peer], note)
+        except BlockingIOError:
+            self._full.add(lane.peer)
+            return False
+        except BrokenPipeError:
+            return has
+        return True
+
+    def _hang_up(self) -> None:
+        """Have whoever waits for this rank notice that it has given up."""
+        if not self._hung_up:
+            self._hung_up = True
+            os.close(self._pipe)
+
+    def _lane(self, peer: int, channel: int, *, sends: bool) -> _Lane:
+        key = peer, channel, sends
+        if key not in self._lanes:
+            self._lanes[key] = _Lane(peer, channel, sends=sends)
+        return self._lanes[key]
+
+
+def _open_pipe(pid: int, fd: int) -> int:
+    return os.open(f"/proc/{pid}/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+class _Span(ctypes.Structure):
+    """``struct iovec``."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def _read(pid: int, address: int, into: Tensor) -> None:
+    """Fill a contiguous tensor from another process's memory; ``OSError`` if it is gone or does not allow it."""
+    done, one, none = 0, ctypes.c_ulong(1), ctypes.c_ulong(0)
+    while done < into.nbytes:
+        size = into.nbytes - done
+        here, there = _Span(into.data_ptr() + done, size), _Span(address + done, size)
+        count = _LIBC.process_vm_readv(pid, ctypes.byref(here), one, ctypes.byref(there), one, none)
+        if count <= 0:
+            code = ctypes.get_errno() or errno.EFAULT
+            raise OSError(code, os.strerror(code))
+        done += count
+
+
+def _join(gloo: GlooTransport) -> SharedTransport:
+    """Return the transport of all ranks; ``UserError`` on every rank if one of them cannot read its neighbour."""
+    secret = torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.int64)
+    mine, pipe = [0, 0], -1
+    with contextlib.suppress(OSError, AttributeError):  # no Linux
+        # Where Yama bounds tracing to descendants, whoever started this rank, and so all it started, may read it.
+        _LIBC.prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), *[ctypes.c_ulong(0)] * 3)
+        pipe, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        mine = [os.getpid(), end]
+    every = _numbers_of_all(gloo, [*mine, secret.data_ptr(), int(secret)])
+    pid, fd, address, wanted = every[(gloo.rank + 1) % gloo.world_size]
+    try:
+        os.close(_open_pipe(pid, fd))
+        found = torch.zeros_like(secret)
+        _read(pid, address, found)
+        works = int(found) == wanted  # on another host the number is another process's
+    except (OSError, AttributeError):
+        works = False
+    if not all(one for (one,) in _numbers_of_all(gloo, [works])):
+        for descriptor in (pipe, mine[1]) if pipe >= 0 else ():
+            os.close(descriptor)
+        raise UserError(
+            "these ranks may not read each other's memory (several hosts, or a container without "
+            "process_vm_readv); choose --transport gloo."
+        )
+    return SharedTransport(gloo.rank, [one[:2] for one in every], pipe)
+
+
+def _numbers_of_all(gloo: GlooTransport, mine: list[int]) -> list[list[int]]:
+    """Return the numbers of every rank, on every rank, by way of rank 0."""
+    table = torch.zeros(gloo.world_size, len(mine), dtype=torch.int64)
+    table[gloo.rank] = torch.tensor(mine)
+    others = range(1, gloo.world_size)
+    if gloo.rank == 0:
+        for transfer in [gloo.irecv(table[rank], rank) for rank in others]:
+            transfer.wait()
+        for transfer in [gloo.isend(table, rank) for rank in others]:
+            transfer.wait()
+    else:
+        gloo.isend(table[gloo.rank].clone(), 0).wait()
+        gloo.irecv(table, 0).wait()
+    return [[int(number) for number in row] for row in table]
+
+
+_joined: tuple[object, SharedTransport] | None = None
+"""The process group whose ranks read each other's memory, and their transport."""
+
+
+def connect(wanted: str, timeout_s: float) -> Transport:
+    """Return what moves a job's tensors, ``gloo`` or ``shared``; every rank of the default process group calls this.
+
+    Raises:
+        UserError: ``shared`` was wanted, but the ranks cannot read each other's memory.
+    """
+    global _joined
+    gloo = GlooTransport(timeout_s)
+    if wanted == "gloo":
+        return gloo
+    if _joined is None or _joined[0] is not dist.group.WORLD:
+        _joined = dist.group.WORLD, _join(gloo)
+    shared = _joined[1]
+    shared.timeout_s = timeout_s
+    return shared
