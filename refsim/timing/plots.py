@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,21 +42,37 @@ def _log(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def systems(rows: dict[str, list[tuple[str, float, float, float | None]]], path: Path) -> None:
-    """Draw, per model, (system and configuration, expected, desired, published or None) in seconds, one line each."""
+@dataclass(frozen=True)
+class System:
+    """One line of :func:`systems`: seconds of denoising as expected and at the roofline; ``whole``: of the whole
+    pipeline as expected and as published, where it is.
+    """
+
+    name: str
+    expected: float
+    desired: float
+    whole: tuple[float, float] | None
+
+
+def systems(rows: dict[str, list[System]], path: Path) -> None:
+    """Draw the systems of each model, one line each: denoising beside its roofline, the whole pipeline beside what is
+    published of it.
+    """
     most = max(map(len, rows.values()))
     figure, axes = _figure(-(-len(rows) // 2), 2, 5.4, 0.2 * most + 1.3)
     for axis, (name, found) in zip(axes.flat, rows.items(), strict=False):
         places = list(range(len(found)))
-        axis.hlines(places, [r[2] for r in found], [r[1] for r in found], color="grey", linewidth=1.5)
-        axis.plot([r[2] for r in found], places, "s", color="C1", markersize=5, label="desired (roofline)")
-        axis.plot([r[1] for r in found], places, "o", color="C0", markersize=6, label="expected")
-        published = [(r[3], i) for i, r in enumerate(found) if r[3] is not None]
-        if published:
-            axis.plot([t[0] for t in published], [t[1] for t in published], "kD", markersize=5, label="published")
-        axis.set_yticks(places, [r[0] for r in found], fontsize=7)
+        expected, desired = [r.expected for r in found], [r.desired for r in found]
+        axis.hlines(places, desired, expected, color="grey", linewidth=1.5)
+        axis.plot(desired, places, "s", color="C1", markersize=5, label="denoising, desired (roofline)")
+        axis.plot(expected, places, "o", color="C0", markersize=6, label="denoising, expected")
+        if whole := [(*r.whole, i) for i, r in enumerate(found) if r.whole]:
+            ours, theirs, at = zip(*whole, strict=True)
+            axis.plot(ours, at, "D", color="C0", fillstyle="none", markersize=6, label="whole pipeline, expected")
+            axis.plot(theirs, at, "kD", markersize=4, label="whole pipeline, published")
+        axis.set_yticks(places, [r.name for r in found], fontsize=7)
         axis.set_ylim(most - 0.5, -0.7)
-        axis.set(xscale="log", xlabel="s, whole pipeline (roofline: denoising)", title=name)
+        axis.set(xscale="log", xlabel="s", title=name)
         _log(axis.xaxis)
         axis.grid(axis="x", alpha=0.3)
         axis.legend(fontsize=7, loc="best")

@@ -57,7 +57,7 @@ def reported() -> list[tuple[str, str]]:
 def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) -> None:
     """Write ``*.md`` and ``*.svg`` into ``out``; ``ttnn_memory`` holds what ``refsim memory`` printed."""
     out.mkdir(parents=True, exist_ok=True)
-    bars: dict[str, list[tuple[str, float, float, float | None]]] = {}
+    bars: dict[str, list[plots.System]] = {}
     for model, size in reported():
         rows, branches = [], published()[model].branches
         for mesh, texts in SYSTEMS.items():
@@ -68,7 +68,8 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
                 if not isinstance(found, str) and found[0].memory.fits:
                     known = figures().get((model, size, mesh, text))
                     e = found[0]
-                    bar = (f"{mesh} {text}", e.total_seconds, e.desired_seconds, known.seconds if known else None)
+                    whole = (e.total_seconds, known.seconds) if known else None
+                    bar = plots.System(f"{mesh} {text}", e.seconds, e.desired_seconds, whole)
                     bars.setdefault(f"{model} {size}", []).append(bar)
         output.write(out / f"{model}-{size}.md", _table(model, size, rows).encode())
     plots.systems(bars, out / "systems.svg")
@@ -256,8 +257,9 @@ def _scaling(out: Path, progress: Progress) -> None:
         ),
     ]
     lines: dict[str, list[tuple[int, float, float]]] = {}
+    notes: list[str] = []
     for model, size in chosen.items():
-        points = lines.setdefault(f"{model} {size}", [])
+        points, smallest = lines.setdefault(f"{model} {size}", []), None
         for mesh in meshes:
             progress(f"{model} {size} on {mesh.name}")
             found = plans.plan(model, mesh, size=size, only=plans.Only(attention="ring"))
@@ -270,14 +272,41 @@ def _scaling(out: Path, progress: Progress) -> None:
             e = best.estimate
             step, ideal = e.seconds / e.steps, e.desired_seconds / e.steps
             points.append((mesh.num_devices, step, ideal))
-            efficiency = points[0][0] * points[0][1] / (mesh.num_devices * step)
+            efficiency, smallest = points[0][0] * points[0][1] / (mesh.num_devices * step), smallest or best
+            if round(efficiency, 2) > 1:
+                notes.append(
+                    f"\n{model} {size}, {efficiency:.0%} on {mesh.num_devices} devices: {above(smallest, best)}"
+                )
             saving, share = next(iter(best.savings.items()))
             text.append(
                 f"{label} | {best.text}{' fsdp' * e.memory.fsdp} | {best.wiring} | {step:.3f} | {ideal:.3f} | "
                 f"{efficiency:.0%} | {e.bound} | {e.timeline.exposed_ns / e.timeline.ns:.0%} | {saving} -{share:.0%} |"
             )
-    output.write(out / "scaling.md", ("\n".join([*text, "\n![scaling](scaling.svg)\n"])).encode())
+    output.write(out / "scaling.md", ("\n".join([*text, *notes, "\n![scaling](scaling.svg)\n"])).encode())
     plots.scaling(lines, out / "scaling.svg")
+
+
+def above(smallest: plans.Candidate, best: plans.Candidate) -> str:
+    """Say why a system takes fewer device seconds than the smallest one: the classes of operations that became less,
+    and what of the smallest one's configuration makes them long.
+    """
+    a, b = smallest.estimate, best.estimate
+    before, after = ({k: s * e.mesh.num_devices / e.steps for k, s in e.by_kind.items()} for e in (a, b))
+    why: dict[str, list[str]] = {"sdpa": [], "collective": []}
+    if a.parallel.sp > 1 and b.parallel.sp == 1:
+        why["sdpa"].append("ring attention leaves a row of cores to its transfer")
+    cores, more = (get_chip(e.mesh.arch, galaxy=e.mesh.num_devices >= 32).num_cores for e in (a, b))
+    if cores < more:
+        why["sdpa"].append(f"{cores} cores a chip, not {more}")
+    if a.memory.fsdp and not b.memory.fsdp:
+        why["collective"].append("weights do not fit whole and are gathered for every block")
+    if (smallest.wiring.topology, best.wiring.topology) == ("Linear", "Ring"):
+        why["collective"].append("no Ring lets it run beside a matmul")
+    less = [k for k in before if before[k] - after.get(k, 0.0) > 0.01 * sum(before.values())]
+    spent = (f"{before[k]:.1f} instead of {after.get(k, 0.0):.1f} on {k}" for k in less)
+    reasons = (f" ({', '.join(why[k])})" if why.get(k) else "" for k in less)
+    parts = " and ".join(map("".join, zip(spent, reasons, strict=True)))
+    return f"a step of the smallest system, {smallest.text}, takes more device seconds: {parts}."
 
 
 def hiding(arch: str, size: int, rows: int, heads: int, width: int, chunks: tuple[int, int]) -> tuple[float, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +16,7 @@ from refsim.mesh import Topology, get_mesh
 from refsim.models.registry import figures, get, published
 from refsim.options import RunOptions
 from refsim.timing import plan as plans
-from refsim.timing import replay, tt_dit
+from refsim.timing import replay, report, tt_dit
 from refsim.timing.critical import critical_path
 from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
@@ -103,6 +105,22 @@ def test_more_links_and_a_ring_are_never_slower():
     assert c.seconds[plans.Wiring(4, "Ring")] < c.seconds[plans.Wiring(4, "Linear")]
     assert c.estimate.seconds == min(c.seconds.values())
     assert sum(c.savings.values()) < 1 and list(c.savings.values()) == sorted(c.savings.values(), reverse=True)
+
+
+def test_scaling_above_100_says_what_the_smallest_system_spends_more_on():
+    def candidate(mesh: str, text: str, topology: str, fsdp: bool, **seconds: float) -> Any:
+        on = get_mesh(mesh)
+        e = SimpleNamespace(mesh=on, parallel=parse_parallel(text, on), by_kind=seconds, steps=2)
+        e.memory = SimpleNamespace(fsdp=fsdp)
+        return SimpleNamespace(text=text, estimate=e, wiring=plans.Wiring(2, topology))
+
+    small = candidate("bh-qb", "sp2_tp2", "Linear", True, sdpa=10.0, matmul=3.0, collective=4.0)
+    large = candidate("bh-loudbox", "cfg2_tp4", "Ring", False, sdpa=4.5, matmul=2.0)
+    found = report.above(small, large)
+    assert "20.0 instead of 18.0 on sdpa (ring attention" in found and "matmul," not in found
+    assert "8.0 instead of 0.0 on collective (weights do not fit" in found and "no Ring" in found
+    alike = candidate("bh-loudbox", "sp2_tp4", "Linear", True, sdpa=5.0, matmul=1.5, collective=1.0)
+    assert report.above(small, alike).endswith("more device seconds: 8.0 instead of 4.0 on collective.")
 
 
 def test_limits_say_what_a_mesh_has_not():
