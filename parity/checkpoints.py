@@ -430,6 +430,7 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
     if "architectures" in config:
         import transformers
 
+        transformers.utils.logging.disable_progress_bar()
         model_class = getattr(transformers, config["architectures"][0])
         given = {"dtype": dtype, "variant": variant, "local_files_only": True}
         return model_class.from_pretrained(folder, trust_remote_code=False, **given).eval()

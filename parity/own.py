@@ -98,13 +98,21 @@ def library_layout(
     attention: str = "ring",
     ring: int | None = None,
     ulysses: int | None = None,
+    decoding: bool = False,
 ) -> Layout:
     """Return the layout of a run that a library is to judge, from its options and the words they were made of.
+
+    Args:
+        decoding: it is a text, judged by transformers in fp32.
 
     Raises:
         UserError: it is no library that could, or it is not installed, or these are not refsim's own ranks.
     """
-    if name != "diffusers":
+    if decoding and name != "transformers":
+        raise UserError(f"--check-against is transformers where text is generated, not '{name}'.")
+    if decoding and options.dtype != "fp32":
+        raise UserError("--check-against judges a text in fp32, where tokens are decided; leave out --dtype.")
+    if not decoding and name != "diffusers":
         raise UserError(f"--check-against is diffusers (transformers judges its own classes), not '{name}'.")
     if options.backend != "cpu":
         raise UserError("--check-against judges refsim's own ranks; leave out --backend, or --check-against.")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refsim.cli.choices import DTYPE_OFFERED, MESH, MESHES_OFFERED, VARIANT
+
+if TYPE_CHECKING:
+    from refsim.options import RunOptions
 
 
 def generate(
@@ -26,6 +29,9 @@ def generate(
     variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the folder's chat template.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Decode with the target alone too, and compare.")] = False,
+    check_against: Annotated[
+        str | None, typer.Option(help="transformers: judge the text by its own generate, which gives it once more.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -40,6 +46,7 @@ def generate(
     if draft is not None:
         look_at(draft, variant, "drafter", part=True)
     options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, variant=variant, timeout_s=timeout)
+    against = None if check_against is None else _library_layout(check_against, options, mesh, parallel)
     launch.warm_up()
     from refsim.api.text import TextRequest, Tokenizer, generate_text
 
@@ -52,6 +59,7 @@ def generate(
     if found is None:
         return
     (text,) = found.texts
+    judged = None if against is None else _judge(target_dir, ids, text, request, against, options)
     summary = {
         "mesh": options.mesh.name,
         "parallel": parallel,
@@ -65,6 +73,7 @@ def generate(
         "mean_accepted": round(found.mean_accepted, 3) if draft else None,
         "smallest_margin": found.margin,
         "same_as_target": found.same_as_target,
+        "check_against": judged and judged.to_json(),
         "replicas_equal": found.replicas_equal,
         "hazards": found.hazards,
         "bytes_by_collective": found.bytes_by_collective,
@@ -75,10 +84,26 @@ def generate(
         typer.echo(output.document(summary))
     else:
         _print(summary, draft)
+    if judged is not None and not as_json:
+        typer.echo(judged.text(tokenizer.text), err=True)
     for hazard in found.hazards:
         sys.stderr.write(f"refsim: {hazard}\n")
-    if found.hazards or not found.replicas_equal or found.same_as_target is False:
+    passed = found.same_as_target is not False and (judged is None or judged.passed)
+    if found.hazards or not found.replicas_equal or not passed:
         raise typer.Exit(1)
+
+
+def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str) -> Any:
+    """Return what a text is to be judged as; ``UserError`` if that cannot be done here."""
+    from parity.own import library_layout
+
+    return library_layout(name, options, mesh, parallel, decoding=True)
+
+
+def _judge(*given: Any) -> Any:
+    from parity.own_text import judge_text
+
+    return judge_text(*given)
 
 
 def _print(summary: dict, draft: Path | None) -> None:

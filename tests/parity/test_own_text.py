@@ -1,0 +1,90 @@
+"""``refsim generate --check-against transformers``: a text of one's own, judged by transformers' ``generate``."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from parity import own_text
+from refsim.cli import process
+from refsim.options import RunOptions
+from refsim.pipelines.speculative import Decoded, Step
+from tests.refsim.pipelines.test_speculative import Pair, save_tokenizer
+
+SAYS = [3, 1, 4, 1, 5]
+
+
+def follow(tokens, *, most=5, close=()):
+    """A library that says ``SAYS`` whatever the text, each by 1 over the token below it, or by 1e-5 where ``close``."""
+
+    def generate(ids, count):
+        start = len(ids) - 2
+        logits = torch.zeros(len(SAYS[start:][:count]), 8)
+        for row, (place, token) in zip(logits, list(enumerate(SAYS))[start:], strict=False):
+            row[token], row[token - 1] = 2.0, 2.0 - (1e-5 if place in close else 1.0)
+        return SAYS[start:][:count], logits
+
+    return own_text.follow(generate, [0, 0], tokens, most)
+
+
+def test_the_same_text_has_its_margins():
+    found = follow(SAYS)
+    assert (found.wrong, found.ties, found.margins) == (None, [], [1.0] * 5)
+
+
+def test_behind_a_tie_the_text_goes_on_and_elsewhere_it_is_wrong():
+    found = follow([3, 0, 4, 1, 5], close=(1,))
+    assert (found.wrong, found.ties) == (None, [1]) and math.isnan(found.margins[1]) and len(found.margins) == 5
+    assert follow([3, 0, 4, 1, 5]).wrong == own_text.Wrong(1, 0, 1, 1.0)
+    assert follow([3, 7, 4, 1, 5], close=(1,)).wrong == own_text.Wrong(1, 7, 1, 2.0)
+
+
+def test_a_text_that_ends_too_early_or_too_late_is_wrong():
+    assert follow([3, 1, 4]).wrong == own_text.Wrong(3, None, 1, None)
+    assert follow([*SAYS, 2], most=6).wrong == own_text.Wrong(5, 2, None, None)
+
+
+def test_margins_of_a_pass_are_the_least_of_its_tokens():
+    text = Decoded([1] * 4, [Step([], 2, 0.5, 0, 0, 0.0), Step([], 2, 9.0, 0, 0, 0.0)], prefill_margin=1.0)
+    assert own_text.margin_error(text, [1.0, 2.0, 0.5, 3.0], drafted=True) == 0  # the last pass gave a token too many
+    assert own_text.margin_error(text, [1.25, 2.0, 0.5, 3.0], drafted=True) == 0.25
+    assert own_text.margin_error(text, [1.0, math.nan, 0.0, 3.0], drafted=True) == 0
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    pair = Pair(tmp_path_factory.mktemp("own_text"), vocab=64)
+    save_tokenizer(pair.target, 64)
+    given = ["--mesh", "n300", "--parallel", "tp2", "--max-new-tokens", "6", "--check-against", "transformers"]
+    return ["generate", str(pair.target), "--draft", str(pair.draft), "--prompt", "w1 w2 w3", *given]
+
+
+def test_a_text_of_ones_own_passes(words, capsys):
+    assert process.run_command([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["check_against"]
+    assert found["passed"] and found["against"] == "Qwen3MoeForCausalLM.generate of transformers"
+    margin = found["metrics"]["margin_max_abs"]
+    assert 0 < margin["value"] <= margin["bound"] and (found["wrong"], found["tokens"]) == (None, 6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("ref_decoding:target_positions_from_zero", "forward over the same ids is right"),
+        ("ref_decoding:one_expert_only", "is wrong, too:"),
+    ],
+)
+def test_a_mistake_fails_and_is_placed(words, capsys, monkeypatch, fault, says):
+    make = RunOptions.of
+    monkeypatch.setattr(RunOptions, "of", lambda **given: make(**given).but(fault=f"parity.faults.{fault}"))
+    assert process.run_command(words) == 1
+    shown = capsys.readouterr().err
+    assert "check against Qwen3MoeForCausalLM.generate of transformers, fp32: failed" in shown and says in shown
+
+
+@pytest.mark.parametrize(("more", "said"), [(["--dtype", "bf16"], "in fp32"), (["--check-against", "x"], "not 'x'")])
+def test_what_cannot_be_judged_is_refused(words, capsys, more, said):
+    assert process.run_command([*words, *more]) == 2 and said in capsys.readouterr().err
