@@ -11,17 +11,17 @@ from __future__ import annotations
 import argparse
 import os
 
+import diffusers
 import numpy
 import torch
-from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
 
 import refsim
 
 
-def tiny_pipeline() -> StableDiffusion3Pipeline:
+def tiny_pipeline() -> diffusers.StableDiffusion3Pipeline:
     """Random weights, no text encoders."""
     torch.manual_seed(0)
-    transformer = SD3Transformer2DModel(
+    transformer = diffusers.SD3Transformer2DModel(
         sample_size=16,
         num_layers=3,
         attention_head_dim=16,
@@ -33,7 +33,7 @@ def tiny_pipeline() -> StableDiffusion3Pipeline:
         dual_attention_layers=(0,),
         qk_norm="rms_norm",
     )
-    vae = AutoencoderKL(
+    vae = diffusers.AutoencoderKL(
         latent_channels=16,
         block_out_channels=(16, 16),
         down_block_types=("DownEncoderBlock2D",) * 2,
@@ -43,8 +43,10 @@ def tiny_pipeline() -> StableDiffusion3Pipeline:
         shift_factor=0.0609,
     )
     encoders = dict.fromkeys(f"{part}{n}" for part in ("text_encoder", "tokenizer") for n in ("", "_2", "_3"))
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
-    return StableDiffusion3Pipeline(transformer=transformer.eval(), vae=vae.eval(), scheduler=scheduler, **encoders)
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    return diffusers.StableDiffusion3Pipeline(
+        transformer=transformer.eval(), vae=vae.eval(), scheduler=scheduler, **encoders
+    )
 
 
 def tiny_prompt() -> dict[str, torch.Tensor]:
@@ -66,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
 
     if options.folder:
-        pipe = StableDiffusion3Pipeline.from_pretrained(options.folder, trust_remote_code=False)
+        pipe = diffusers.StableDiffusion3Pipeline.from_pretrained(options.folder, trust_remote_code=False)
         asked = {"prompt": options.prompt}
     else:
         pipe, asked = tiny_pipeline(), tiny_prompt()

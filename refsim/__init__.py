@@ -5,6 +5,7 @@ Public names are loaded on first use, so that ``refsim --help`` does not wait fo
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 __version__ = "0.1.0"
@@ -31,6 +32,14 @@ _HOME = {
     "load_results": "refsim.results",
     "parse_parallel": "refsim.config",
 }
+
+
+def _keeps(record: logging.LogRecord) -> bool:
+    """Whether a message of transformers concerns anyone here: that torchvision is not there does not, on any rank."""
+    return "requires torchvision (not installed)" not in record.getMessage()
+
+
+logging.getLogger("transformers.utils.import_utils").addFilter(_keeps)
 
 
 def __getattr__(name: str) -> Any:

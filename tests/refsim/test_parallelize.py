@@ -29,6 +29,7 @@ def ran(tmp_path_factory):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "torchvision" not in done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)], done.stdout, folder
 
 
