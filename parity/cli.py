@@ -54,16 +54,15 @@ def run(
     """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
     from parity import ci
     from parity.gate import run_suite, select
-    from parity.tables import check_csv, write_csv
     from refsim.runtime import launch
+    from refsim.tables import check_csv, write_csv
 
     select(suite, expr, backend)  # a mistake should not have to wait for torch
     check_csv(csv)
     launch.warm_up()
     with _Lines() as lines:
         done = run_suite(suite, expr, backend, seed, out, lines, seeds=seeds)
-    if csv is not None:
-        write_csv([record.to_json() for record in done.records], csv)
+    write_csv([record.to_json() for record in done.records], csv)
     ci.tell(done)
     if as_json:
         from parity.report import results_json
@@ -124,11 +123,10 @@ def diff(
     """What got worse between two runs, by how much, noise or not; exit code 1 if something did by more than noise."""
     from parity import diff as comparison
     from parity.compare import read
-    from parity.tables import write_csv
+    from refsim.tables import write_csv
 
     found = comparison.diff(read(before), read(after))
-    if csv is not None:
-        write_csv([dict(vars(row)) for row in found.rows], csv, (*comparison.COLUMNS, "worse"))
+    write_csv([dict(vars(row)) for row in found.rows], csv, (*comparison.COLUMNS, "worse"))
     typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.markdown(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)

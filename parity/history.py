@@ -23,10 +23,10 @@ from typing import Any
 from parity.diff import Diff, Row, diff
 from parity.records import plain
 from parity.selection import compile_expression
-from parity.tables import SKIPPED
 from refsim.errors import UserError
 from refsim.output import check_target
 from refsim.results import KINDS, read_records
+from refsim.tables import SKIPPED
 
 FORM = 0x52534831
 """In the file's ``application_id``: a history in this form."""
@@ -122,7 +122,7 @@ def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None
         raise UserError(f"'{folder}' needs the name of one commit, not '{commit}'; say --commit HASH.")
     last = runs[-1] if runs else {}
     date = date or (last.get("run.committed") if noted == [commit] else None)
-    entries = [_entry(kind, record) for kind, records in found.items() for record in records]
+    entries = [_entry(kind, record) for kind in _NAMES for record in found.get(kind, [])]
     lines = [(commit, kind, name, setting, json.dumps(plain(kept))) for kind, name, setting, kept in entries]
     check_target(path, "--db")
     with _opened(path, "rwc") as db:
@@ -141,7 +141,7 @@ def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None
     return Added(commit, date, len(lines), len(lines) - new)
 
 
-def read(path: Path, expr: str | None = None, kinds: Sequence[str] = tuple(KINDS)) -> list[Entry]:
+def read(path: Path, expr: str | None = None, kinds: Sequence[str] = tuple(_NAMES)) -> list[Entry]:
     """The records whose name and setting match ``-k``, those of one thing side by side, oldest commit first.
 
     Raises:

@@ -46,13 +46,12 @@ def show(
     """Metric and limit, measured and predicted seconds and memory over commits, and what became worse."""
     from parity import history
     from parity.records import plain
-    from parity.tables import check_csv, write_csv
     from refsim import output
+    from refsim.tables import check_csv, write_csv
 
     check_csv(csv)
     found = history.rows(history.read(db, expr), metric)
-    if csv is not None:
-        write_csv(found, csv)
+    write_csv(found, csv)
     if as_json:
         typer.echo(output.document({"metric": metric, "rows": plain(found)}))
     else:

@@ -19,10 +19,12 @@ KINDS = {
     "predictions": ("plan.json", "refsim plan --json > DIR/plan.json"),
     "memory": ("memory.json", "refsim memory --json > DIR/memory.json"),
     "speed": ("sim.json", "refsim bench sim --json > DIR/sim.json"),
+    "measurements": ("accuracy.json", "refsim bench accuracy FILE.csv --json > DIR/accuracy.json"),
+    "history": ("history.json", "refsim history show --json > DIR/history.json"),
 }
 """Kind -> the file that holds its records, and the command that writes it."""
 
-_ROWS = {"predictions": "plans", "sensitivity": "rows"}
+_ROWS = {"predictions": "plans", "sensitivity": "rows", "measurements": "devices", "history": "rows"}
 _RUN = {
     "parity": ("started", "backend", "seed", "suite", "machine", "versions", "commit", "committed"),
     "speed": ("machine",),
@@ -50,6 +52,11 @@ def load_results(folder: str | Path) -> dict[str, pd.DataFrame]:
         - ``predictions``: a configuration a row; seconds and bytes are predicted, see ``refsim plan --json``.
         - ``memory``: a model on a mesh a row; bytes of ttnn's allocator.
         - ``speed``: a scheme a row; measured seconds of the simulator and of one process.
+        - ``measurements``: a device of a profiler file a row; ``file``, ``device``, ``measured_us``, ``predicted_us``
+          (us of its kernels that have a price), ``error`` (predicted / measured - 1), ``critical`` (took longest).
+        - ``history``: a case at a commit a row; ``kind``, ``case``, ``setting``, ``commit``, ``date`` (UTC),
+          ``version``, ``verdict``, ``value`` and ``limit`` (of the metric that was asked for, no unit), ``measured_s``,
+          ``predicted_s`` (seconds), ``memory_gb`` (1e9 bytes of the fullest device), ``worse_by`` (words).
 
     Raises:
         UserError: no such folder, no results in it, or a file that is not JSON.
@@ -93,7 +100,8 @@ def _records(kind: str, path: Path, root: Path) -> Iterator[dict[str, Any]]:
     source = path.relative_to(root).as_posix()
     for record in records:
         if isinstance(record, dict):
-            yield {"source": source, **run, **record}
+            named = {"file" if name == "source" else name: value for name, value in record.items()}
+            yield {"source": source, **run, **named}
 
 
 def _with_numbers(frame: pd.DataFrame) -> pd.DataFrame:

@@ -59,12 +59,15 @@ def run_faults(
     expr: Expr = None,
     part: Annotated[str | None, typer.Option(metavar="I/N", help="Every Nth fault, from the Ith on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for faults.json and faults.md.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line each.")] = None,
     as_json: AsJson = False,
     wing: Wing = None,
 ) -> None:
     """Run clean cases and faults; exit code 1 if a fault survives or a clean case alarms."""
     from parity.faults import ref, report, ttnn
+    from refsim.tables import check_csv, write_csv
 
+    check_csv(csv)
     chosen = _chosen(_backend(wing, backend), expr)
     if part is not None:
         chosen = _part(chosen, part)
@@ -75,6 +78,7 @@ def run_faults(
             records += runners[name](ids, lambda i, n, record: typer.echo(report.line(i, n, record), err=True))
     if out is not None:
         report.write(records, out)
+    write_csv([report.judged(record) for record in records], csv)
     summary = report.summary(records)
     if as_json:
         typer.echo(report.as_json(records), nl=False)

@@ -41,9 +41,14 @@ def summary(records: list[Record]) -> dict[str, Any]:
     }
 
 
+def judged(record: Record) -> Record:
+    """The record with what would have missed the fault; nothing of a clean case."""
+    return {**record, "missed_by": missed_by(record) if record["kind"] == "fault" else []}
+
+
 def as_json(records: list[Record]) -> str:
     """Summary and records; not-a-numbers as text."""
-    made = [{**r, "missed_by": missed_by(r) if r["kind"] == "fault" else []} for r in records]
+    made = [judged(r) for r in records]
     return (
         json.dumps(plain({"schema": SCHEMA, "summary": summary(records), "records": made}), indent=1, allow_nan=False)
         + "\n"

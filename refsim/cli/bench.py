@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED
+from refsim.cli.choices import ATTENTION_OFFERED, CSV, MESH, MESHES_OFFERED
 
 bench = typer.Typer(no_args_is_help=True)
 
@@ -44,25 +44,29 @@ def accuracy(
         bool, typer.Option("--shapes", help="Of a folder: the calibration shapes one by one too.")
     ] = False,
     arch: Annotated[str | None, typer.Option(help="Of files that name no chip: wormhole_b0 or blackhole.")] = None,
+    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show errors of the timing model on profiler files: by class, by device, the worst, and what has no price.
 
     Without files: whether published pipelines and wirings are predicted in the right order, and how far apart.
     """
-    from refsim import output
+    from refsim import output, tables
     from refsim.errors import UserError
 
+    tables.check_csv(csv)
     if not files:
         from refsim.timing import ranking
 
         known = ranking.runs(lambda text: typer.echo(text, err=True)), ranking.wirings()
-        typer.echo(output.document(ranking.document(*known)) if as_json else ranking.markdown(*known))
+        document = ranking.document(*known)
+        tables.write_csv(document["figures"], csv)
+        typer.echo(output.document(document) if as_json else ranking.markdown(*known))
         return
 
     if any(path.is_dir() for path in files):
-        if len(files) > 1 or as_json:
-            raise UserError("a folder stands alone and has no --json; give its CSV files instead.")
+        if len(files) > 1 or as_json or csv:
+            raise UserError("a folder stands alone and has no --json and no --csv; give its CSV files instead.")
         from benchmarks.accuracy import print_tables
 
         print_tables(files[0], shapes=shapes)
@@ -70,7 +74,9 @@ def accuracy(
     from benchmarks import trace_accuracy
 
     found = trace_accuracy.compare(files, arch)
-    typer.echo(output.document(trace_accuracy.document(found)) if as_json else trace_accuracy.text(found))
+    document = trace_accuracy.document(found)
+    tables.write_csv(document["devices"], csv)
+    typer.echo(output.document(document) if as_json else trace_accuracy.text(found))
 
 
 @bench.command()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
 import typer
 
-from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED
+from refsim.cli.choices import ATTENTION_OFFERED, CSV, MESH, MESHES_OFFERED
 
 
 def ops(
@@ -22,13 +23,15 @@ def ops(
     weights_dtype: Annotated[
         str, typer.Option(help="Matrices of linear layers on a ttnn backend: bf16 or bfp8_b.")
     ] = "bf16",
+    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Count a transformer's operations on a mesh, block by block: fused or not, bytes moved, cores, L1."""
-    from refsim import output
+    from refsim import output, tables
     from refsim.options import RunOptions
     from tt_impl import ops as ttnn_ops
 
+    tables.check_csv(csv)
     options = RunOptions.of(
         mesh=mesh,
         parallel=parallel,
@@ -40,6 +43,7 @@ def ops(
     )
     started = monotonic()
     found = ttnn_ops.count(model, options, size=size, batch=batch)
+    tables.write_csv([*found.report["blocks"], found.report["around"]], csv)
     if not as_json:
         typer.echo(ttnn_ops.text(found))
         return

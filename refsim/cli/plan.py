@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refsim.cli.choices import FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
+from refsim.cli.choices import CSV, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ def plan(
     links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
     calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
     top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
+    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Rank every parallel configuration, topology and number of links by predicted time, and say what cannot run."""
-    from refsim import output
+    from refsim import output, tables
     from refsim.config import ATTENTIONS
     from refsim.mesh import get_mesh
     from refsim.timing.fitted import read_calibration
@@ -48,6 +49,7 @@ def plan(
             sys.stderr.write(f"\r\x1b[Kreading {text}")
             sys.stderr.flush()
 
+    tables.check_csv(csv)
     on = get_mesh(mesh)
     only = Only(None if attention == "all" else attention, topology, links, today)
     own = read_calibration(calibration) if calibration else None
@@ -57,8 +59,10 @@ def plan(
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
     if not found:
         raise UserError(f"no configuration lies on {mesh}.")
+    document = _as_json(runs, refused, limits(on), top)
+    tables.write_csv(document["plans"], csv)
     if as_json:
-        typer.echo(output.document(_as_json(runs, refused, limits(on), top)))
+        typer.echo(output.document(document))
         return
     _print_runs(runs, top)
     _print_refused(refused, limits(on), nothing_runs=not runs)

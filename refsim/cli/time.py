@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from refsim.cli import time_ttnn
-from refsim.cli.choices import ATTENTION_OFFERED, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
+from refsim.cli.choices import ATTENTION_OFFERED, CSV, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,13 +57,15 @@ def time(
         bool, typer.Option("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
+    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict seconds and memory of the denoising loop on a mesh, and what bounds them."""
-    from refsim import output
+    from refsim import output, tables
     from refsim.cli.progress import PATIENCE_S, Spinner
 
     _check_targets(trace, chakra)
+    tables.check_csv(csv)
     if source == "ttnn-mock":
         given = {"--topology": topology, "--links": links, "--calibration": calibration, "--fsdp": fsdp}
         time_ttnn.check(model, given | {"--weights": weights != "bf16", "--fidelity": fidelity != "HiFi2"})
@@ -112,6 +114,7 @@ def time(
         row["ttnn"] = time_ttnn.compare(found, model, shape)
     if layers:
         row["layers"] = advice.by_layer(found)
+    tables.write_csv(row["layers"] if layers else [row], csv)
     if as_json:
         typer.echo(output.document(row))
     else:

@@ -11,9 +11,9 @@ from parity.cli import app
 from parity.compare import read
 from parity.diff import diff, markdown
 from parity.records import Record, SuiteRun
-from parity.tables import as_csv
 from parity.thresholds import calibration
 from refsim.errors import UserError
+from refsim.tables import as_csv
 
 FLOOR = calibration()["floors"]["attention fp32"]["rel_rmse"]
 

@@ -20,8 +20,16 @@ def test_every_kind_becomes_a_frame_and_runs_lie_beside_each_other(tmp_path):
         write(tmp_path / f"run{number}", "results.json", {"started": str(number), "seed": number, "records": records})
     write(tmp_path, "faults.json", {"records": [{"id": "f", "metrics": {"gain": "nan"}}]})
     write(tmp_path, "plan.json", {"plans": [{"parallel": "sp2", "seconds": 1.5}], "infeasible": []})
+    write(tmp_path, "accuracy.json", {"devices": [{"source": "t.csv", "device": 0, "measured_us": 3.5}], "worst": []})
+    write(
+        tmp_path, "history.json", {"metric": "PCC", "rows": [{"case": "a", "value": 0.5}, {"case": "a", "value": None}]}
+    )
     found = refsim.load_results(tmp_path)
-    assert set(found) == {"parity", "faults", "predictions"}
+    assert set(found) == {"parity", "faults", "predictions", "measurements", "history"}
+    assert found["measurements"].iloc[0].to_dict() == {
+        "source": "accuracy.json", "file": "t.csv", "device": 0, "measured_us": 3.5
+    }  # fmt: skip
+    assert found["history"]["value"].sum() == 0.5 and set(found["history"]["source"]) == {"history.json"}
     parity = found["parity"]
     assert list(parity["source"]) == ["run1/results.json", "run2/results.json"]
     assert parity.groupby("id")["metrics.rel_rmse"].max()["a"] == pytest.approx(2e-7)

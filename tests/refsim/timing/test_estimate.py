@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -182,12 +183,15 @@ def test_command_line(tmp_path, sd35):
 
     trace = tmp_path / "trace.json"
     words = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json", "--layers"]
-    words += ["--trace", str(trace), "--chakra", str(tmp_path / "chakra")]
+    words += ["--trace", str(trace), "--chakra", str(tmp_path / "chakra"), "--csv", str(tmp_path / "layers.csv")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     row = json.loads(result.stdout)
     assert row["seconds"] == pytest.approx(sd35.seconds)
     assert row["layers"] == advice.by_layer(sd35)
+    table = pd.read_csv(tmp_path / "layers.csv")
+    assert list(table["op"]) == [layer["op"] for layer in row["layers"]] and "would_save.no host gaps" in table
+    assert table["seconds"].sum() == pytest.approx(row["seconds"])
     assert len(list((tmp_path / "chakra").iterdir())) == 9
     _check_predicted(trace_form.read(trace.read_text()), sd35)
     with pytest.raises(UserError, match="1024"):

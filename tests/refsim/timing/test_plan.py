@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -193,7 +194,9 @@ def test_command_lines(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(UserError, match="refsim memory"):
         run(*time, "--ttnn-memory", str(tmp_path / "x.json"))
-    plan = json.loads(run("plan", "sd35-large", "--mesh", "n300", "--attention", "ring", "--json"))
+    words = ["plan", "sd35-large", "--mesh", "n300", "--attention", "ring", "--json"]
+    plan = json.loads(run(*words, "--csv", str(tmp_path / "p.csv")))
+    assert list(pd.read_csv(tmp_path / "p.csv")["parallel"]) == [row["parallel"] for row in plan["plans"]]
     assert plan["plans"][0]["rank"] == 1 and plan["plans"][0]["would_save"]
     assert any("wiring" in row for row in plan["infeasible"])
     with pytest.raises(UserError, match="Ring, Linear"):

@@ -172,12 +172,16 @@ def test_no_operation_of_eight_blackholes_is_without_a_class() -> None:
 
 
 @needs_traces
-def test_the_command_reads_several_files_and_refuses_a_folder_among_them() -> None:
+def test_the_command_reads_several_files_and_refuses_a_folder_among_them(tmp_path: Path) -> None:
     from refsim.cli.app import app
 
     files = [str(TRACES / name) for name in ("bh_8xp150_deepseek_v3_d_p.csv", "bh_64_clip_encoder_1.csv")]
-    result = CliRunner().invoke(app, ["bench", "accuracy", *files, "--json"], catch_exceptions=False)
-    notes = json.loads(result.stdout)["files"]
+    words = ["bench", "accuracy", *files, "--json", "--csv", str(tmp_path / "devices.csv")]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    document = json.loads(result.stdout)
+    notes = document["files"]
+    table = pd.read_csv(tmp_path / "devices.csv", dtype={"device": str}, float_precision="round_trip")
+    assert table.to_dict("records") == document["devices"]
     assert (
         "nothing was fitted" in notes["bh_8xp150_deepseek_v3_d_p.csv"] and "fitted on it" in notes[Path(files[1]).name]
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 from refsim import output
 
 SKIPPED = ("last_events", "error", "explanation", "optable")
-"""Fields of records that no cell can hold."""
+"""Fields of records that no cell can hold; an ``error`` that is a number is no traceback."""
 
 
 def check_csv(path: Path | None) -> None:
@@ -25,24 +23,25 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A record with nested dictionaries spelled out as ``outer.inner``, lists as JSON."""
     found: dict[str, Any] = {}
     for name, value in record.items():
+        if name in SKIPPED and not isinstance(value, (int, float)):
+            continue
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.") if name not in SKIPPED else {}
-        elif name not in SKIPPED:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
             found[prefix + name] = json.dumps(value) if isinstance(value, (list, tuple)) else value
     return found
 
 
 def as_csv(records: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:
     """The text of a CSV file; columns in the order in which they appear first, those given in front."""
+    import pandas as pd
+
     rows = [flat(record) for record in records]
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return pd.DataFrame(rows, columns=names, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def write_csv(records: Sequence[dict[str, Any]], path: Path, columns: Sequence[str] = ()) -> None:
-    """Write :func:`as_csv` to a file."""
-    output.write(path, as_csv(records, columns).encode(), "--csv")
+def write_csv(records: Sequence[dict[str, Any]], path: Path | None, columns: Sequence[str] = ()) -> None:
+    """Write :func:`as_csv` to a file, if one is named."""
+    if path is not None:
+        output.write(path, as_csv(records, columns).encode(), "--csv")
