@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +22,7 @@ from refsim.cli.report import report
 from refsim.cli.run import run
 from refsim.cli.time import time
 from refsim.cli.ttnn import ttnn
+from refsim.errors import UserError
 
 app = typer.Typer(
     name="refsim",
@@ -62,10 +65,28 @@ def _options(
         os.environ["REFSIM_DEBUG"] = "1"
 
 
+def _check_own(*names: str) -> None:
+    """Raise ``UserError`` for a package that does not lie beside refsim: these names are not refsim's alone."""
+    beside = Path(__file__).resolve().parents[2]
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        where = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+        if where != beside / name / "__init__.py":
+            found = f"another at '{where}'" if where else "none"
+            raise UserError(
+                f"refsim's package '{name}' is hidden, Python finds {found}; give refsim an environment of its own."
+            )
+
+
 def mount() -> None:
-    """Add the commands of the packages above refsim, once."""
+    """Add the commands of the packages above refsim, once.
+
+    Raises:
+        UserError: another package of the same name is found in place of one of them.
+    """
     if any(group.name == "parity" for group in app.registered_groups):
         return
+    _check_own("parity", "tt_impl", "benchmarks")
     from parity.cli import app as parity_app
     from parity.lines.cli import coverage
 

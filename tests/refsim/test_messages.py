@@ -67,6 +67,14 @@ def python(code: str, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
 
 
+def test_a_package_of_another_that_hides_one_of_refsims_is_named(tmp_path):
+    (tmp_path / "parity").mkdir()
+    (tmp_path / "parity" / "__init__.py").write_text("")
+    done = python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from refsim.cli import main; main(['meshes'])")
+    assert done.returncode == 2 and done.stdout == ""
+    assert f"refsim's package 'parity' is hidden, Python finds another at '{tmp_path}/parity/" in done.stderr
+
+
 def test_what_cannot_be_read_is_not_missing():
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
         root = Path(name)
