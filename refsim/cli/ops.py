@@ -43,7 +43,9 @@ def ops(
     )
     started = monotonic()
     found = ttnn_ops.count(model, options, size=size, batch=batch)
-    tables.write_csv([*found.report["blocks"], found.report["around"]], csv)
+    parts = [*found.report["blocks"], found.report["around"]]
+    rows = [{"block": part["kind"], "blocks": part["count"], **op} for part in parts for op in part["operations"]]
+    tables.write_csv(rows, csv)
     if not as_json:
         typer.echo(ttnn_ops.text(found))
         return
