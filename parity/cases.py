@@ -57,7 +57,7 @@ class BlockShape:
 @dataclass(frozen=True)
 class GenerationShape:
     """Prompts of ``least`` to ``text`` tokens, the tokens to give after each, and those that end a text; ``cache`` of
-    the drafter."""
+    the drafter, ``alone`` where the target runs without one."""
 
     prompts: int = 10
     text: int = 13
@@ -65,6 +65,11 @@ class GenerationShape:
     cache: str = "context"
     least: int = 2
     stop: tuple[int, ...] = ()
+
+    @property
+    def drafted(self) -> bool:
+        """Whether a drafter proposes."""
+        return self.cache != "alone"
 
 
 @dataclass(frozen=True)

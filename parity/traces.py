@@ -11,17 +11,29 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from parity.cases import Layout
-from refsim.mesh import get_mesh
+from parity.thresholds import Threshold
+from refsim.mesh import Topology, get_mesh
 from refsim.runtime.group import parallel_groups
 
 Event = dict[str, Any]
 
+BOUNDS = (
+    Threshold("trace_without_overlap", 0, "every ring step but the last computes while the next shard travels"),
+    Threshold("trace_cfg_in_turn", 0, "guidance branches have devices of their own and run at the same time"),
+    Threshold("trace_wrong_axis", 0, "a group's transfers stay on its mesh axis"),
+    Threshold("trace_wrong_topology", 0, "a Ring needs a wrap-around link, a Line must not leave one idle"),
+    Threshold("trace_wrong_direction", 0, "shards walk a Ring to the right, which decides the order of additions"),
+    Threshold("trace_wrong_chunk", 0, "a block of keys has as many rows as were asked for, or what is left"),
+)
+"""What :func:`check` counts."""
 
 FINDINGS = {
     "trace_without_overlap": "it computes while nothing of the next step is under way",
     "trace_cfg_in_turn": "it computes after it has heard of another guidance branch",
     "trace_wrong_axis": "a transfer leaves the mesh axis of its group",
     "trace_wrong_topology": "a transfer of another topology than the mesh axis has",
+    "trace_wrong_direction": "a shard that walks the ring to the left",
+    "trace_wrong_chunk": "it attends to more keys at a time than were asked for",
 }
 
 
@@ -35,7 +47,8 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
     mesh = get_mesh(layout.mesh)
     config = layout.config()
     groups = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
-    wrong_axis, wrong_topology = [], []
+    chunk = layout.options().chunk_sizes[1]
+    wrong_axis, wrong_topology, wrong_direction, wrong_chunk = [], [], [], []
     for event in trace:
         if event["op"] in ("send", "recv"):
             group = groups[event["rank"]][event["group"]]
@@ -44,13 +57,24 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
                 wrong_axis.append(event)
             if event["topology"] != topology:
                 wrong_topology.append(event)
+            if _of_ring(event) and event["op"] == "send" and group.topology is Topology.RING:
+                if event["peer"] != group.ranks[(group.index + 1) % group.size]:
+                    wrong_direction.append(event)
+        elif _of_ring(event) and event["op"] == "sdpa" and event["shapes"][1][2] > chunk:
+            wrong_chunk.append(event)
     overlapped = layout.ring_order != "gather" and config.ring > 1
     return {
         "trace_without_overlap": without_overlap(trace) if overlapped else [],
         "trace_cfg_in_turn": cfg_in_turn(trace),
         "trace_wrong_axis": wrong_axis,
         "trace_wrong_topology": wrong_topology,
+        "trace_wrong_direction": wrong_direction,
+        "trace_wrong_chunk": wrong_chunk,
     }
+
+
+def _of_ring(event: Event) -> bool:
+    return "ring_attention" in event["collective"].split("/")
 
 
 def without_overlap(trace: list[Event]) -> list[Event]:
@@ -58,7 +82,7 @@ def without_overlap(trace: list[Event]) -> list[Event]:
     found = []
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in trace:
-        if event["collective"].split("/")[-1] == "ring_attention" or "ring_attention/" in event["collective"] + "/":
+        if _of_ring(event):
             by_rank[event["rank"]].append(event)
     for events in by_rank.values():
         moves = [e for e in events if e["op"] in ("send", "recv")]

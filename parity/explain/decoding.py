@@ -62,7 +62,7 @@ def _of_prompt(index: int, text: Any, expected: Any, length: int, limit: float) 
         if not abs(step.margin - margin) <= limit:
             found.first.setdefault("margin", (round_, abs(step.margin - margin)))
     for round_, step in enumerate(map(asdict, text.steps)):
-        if step["draft_rows"] != start:
+        if step["proposed"] and step["draft_rows"] != start:
             found.first.setdefault("rows", (round_, step["draft_rows"] - start))
         start += step["accepted"]
         if step["target_rows"] != start:

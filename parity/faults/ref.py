@@ -22,10 +22,7 @@ from refsim.errors import RefsimError
 BACKEND = "cpu"
 TIMEOUT_S = 10.0
 TRACE = (
-    Threshold("trace_without_overlap", 0, "every ring step but the last computes while the next shard travels"),
-    Threshold("trace_cfg_in_turn", 0, "guidance branches have devices of their own and run at the same time"),
-    Threshold("trace_wrong_axis", 0, "a group's transfers stay on its mesh axis"),
-    Threshold("trace_wrong_topology", 0, "a Ring needs a wrap-around link, a Line must not leave one idle"),
+    *traces.BOUNDS,
     Threshold("trace_changed", 0, "the same transfers and compute steps as the program without the fault"),
     Threshold("hazards", 0, "no two uses of a buffer that nothing keeps apart"),
 )
@@ -53,7 +50,7 @@ def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> l
 
 
 def _record(runner: CpuRunner, case: Case, fault: Fault | None, clean: dict[Case, list[dict[str, Any]]]) -> Record:
-    bounds = (*thresholds_for(case.kind, case.dtype), *TRACE)
+    bounds = tuple({t.metric: t for t in (*thresholds_for(case.kind, case.dtype), *TRACE)}.values())
     record, started = new_record(case, fault, BACKEND, bounds), time.monotonic()
     name = f"{fault.inject.__module__}:{fault.inject.__name__}" if fault else ""
     try:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from parity import formulas
+from parity import formulas, traces
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.explain import attention as finder
@@ -43,7 +43,7 @@ _OF_NOISE = ("rel_rmse", "one_minus_pcc_shard", "one_minus_pcc_seam")
 
 
 class Attention(CpuKind):
-    """One joint attention over image and prompt."""
+    """One joint attention over image and prompt, and its schedule."""
 
     thresholds: ClassVar = {
         "fp32": (
@@ -62,10 +62,12 @@ class Attention(CpuKind):
                 optional=True,
             ),
             FINITE,
+            *traces.BOUNDS,
         ),
         "bf16": (
             *BF16,
             _LSE["bf16"],
+            *traces.BOUNDS,
         ),
     }
 
@@ -74,7 +76,7 @@ class Attention(CpuKind):
         return rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        options = layout.options(case.dtype, **more)
+        options = layout.options(case.dtype, **{"trace": True} | more)
         return attention_result(self.inputs(case, seed), options=options, logical_n=case.shape.logical_n)
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
@@ -84,7 +86,7 @@ class Attention(CpuKind):
         found = self._judged(case, out, ref)
         found["lse_rel_max"] = m.rel_max(lse, lse_ref)
         found["non_finite"] += m.non_finite(lse)
-        return found
+        return found | traces.check(result.trace, case.layout)
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
         tensors, rows = self.inputs(case, seed), case.shape.rows
@@ -138,8 +140,8 @@ class StorageAttention(Attention):
     """
 
     thresholds: ClassVar = {
-        "fp32": (OVER_NOISE, _LSE["fp32"], FINITE),
-        "bf16": (OVER_NOISE, _LSE["bf16"], FINITE),
+        "fp32": (OVER_NOISE, _LSE["fp32"], FINITE, *traces.BOUNDS),
+        "bf16": (OVER_NOISE, _LSE["bf16"], FINITE, *traces.BOUNDS),
     }
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:

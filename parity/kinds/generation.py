@@ -82,7 +82,7 @@ class Generation(CpuKind):
         margin, undecided = 0.0, 0
         with one_thread():
             for prompt, text in zip(prompts, result.texts, strict=True):
-                expected = oracle.expect(prompt, case.shape.max_new_tokens)
+                expected = oracle.expect(prompt, case.shape.max_new_tokens, drafted=case.shape.drafted)
                 if expected.closest < UNDECIDED:
                     undecided += 1
                     continue
@@ -90,12 +90,12 @@ class Generation(CpuKind):
                 wanted = up_to_stop(expected.tokens, case.shape.stop)
                 found["wrong_tokens"] += differences(text.tokens, wanted)
                 found["wrong_proposals"] += sum(differences(a.proposed, b) for a, b in proposals)
-                accepted = rounds(expected.accepted, len(wanted))
+                accepted = rounds(expected.accepted, len(wanted), before=int(case.shape.drafted))
                 found["wrong_steps"] += differences([step.accepted for step in text.steps], accepted)
                 errors = [abs(a.margin - b) for a, b in zip(text.steps, expected.margins, strict=False)]
                 margin = m.worst([margin, *errors])  # max would drop a NaN behind a number
-                context = case.shape.cache == "context"
-                found["wrong_rows"] += wrong_rows(len(prompt), [asdict(step) for step in text.steps], draft=context)
+                rows, context = rows_before(case, prompt), case.shape.cache in ("context", "paged")
+                found["wrong_rows"] += wrong_rows(rows, [asdict(step) for step in text.steps], draft=context)
         replicas = 1 if result.replicas_equal else math.nan
         share = undecided / len(prompts)
         return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
@@ -103,9 +103,11 @@ class Generation(CpuKind):
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
         oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
         with one_thread():
-            expected = [oracle.expect(prompt, case.shape.max_new_tokens) for prompt in prompts]
+            shape = case.shape
+            expected = [oracle.expect(p, shape.max_new_tokens, drafted=shape.drafted) for p in prompts]
         known = [None if e.closest < UNDECIDED else e for e in expected]
-        return decoding.find(result.texts, known, list(map(len, prompts)), limits["margin_max_abs"])
+        rows = [rows_before(case, prompt) for prompt in prompts]
+        return decoding.find(result.texts, known, rows, limits["margin_max_abs"])
 
     def answers(self, result: TextResult) -> dict[str, Tensor]:
         """Everything about all prompts, one after the other: tokens, and of every step what made it."""
@@ -135,8 +137,9 @@ def generate(
     case: Case, seed: int, store: CheckpointStore, prompts: list[list[int]], options: RunOptions
 ) -> TextResult:
     """refsim's tokens after every prompt."""
-    shape = case.shape
-    request = TextRequest(store.folder(case.model, seed), shape.cache, shape.max_new_tokens, shape.stop)
+    shape, length = case.shape, {"max_new_tokens": case.shape.max_new_tokens, "stop": case.shape.stop}
+    drafter = {"draft": store.folder(case.model, seed), "cache": shape.cache} if shape.drafted else {}
+    request = TextRequest(**drafter, **length)
     target = store.folder(MODELS[case.model].target, seed)
     return generate_text(target, prompts, request, options=options)
 
@@ -163,12 +166,22 @@ class GenerationOracle:
         self._target = load_oracle(store.folder(spec.target, seed), torch.float32)
         self._drafter = transformers_model(spec, generator(seed, "weights"))
 
-    def expect(self, prompt: list[int], max_new_tokens: int) -> Expected:
-        """The loop of speculative decoding without any cache; computed once per prompt."""
-        key = tuple(prompt), max_new_tokens
+    def expect(self, prompt: list[int], max_new_tokens: int, *, drafted: bool = True) -> Expected:
+        """The loop of speculative decoding, or the target alone, without any cache; computed once per prompt."""
+        key = tuple(prompt), max_new_tokens, drafted
         if key not in self._known:
-            self._known[key] = self._loop(prompt, max_new_tokens)
+            self._known[key] = (self._loop if drafted else self._alone)(prompt, max_new_tokens)
         return self._known[key]
+
+    @torch.inference_mode()
+    def _alone(self, prompt: list[int], max_new_tokens: int) -> Expected:
+        found, ids = Expected([], [[]] * max_new_tokens, [1] * max_new_tokens, [], float("inf")), list(prompt)
+        for _ in range(max_new_tokens):
+            token, margin = _best(self._logits([*ids, *found.tokens])[-1])
+            found.tokens.append(int(token))
+            found.margins.append(float(margin))
+        found.closest = min(found.margins)
+        return found
 
     @torch.inference_mode()
     def _loop(self, prompt: list[int], max_new_tokens: int) -> Expected:
@@ -263,9 +276,15 @@ def up_to_stop(tokens: list[int], stop: tuple[int, ...]) -> list[int]:
     return tokens[:end]
 
 
-def rounds(accepted: list[int], tokens: int) -> list[int]:
-    """What the rounds accepted that a text of so many tokens takes; its first token comes before them."""
-    given, taken = 1, []
+def rows_before(case: Case, prompt: list[int]) -> int:
+    """Rows in the caches before the first round: a drafter proposes only after the target has read the prompt, whose
+    last row is of the first round where there is none."""
+    return len(prompt) - (not case.shape.drafted)
+
+
+def rounds(accepted: list[int], tokens: int, *, before: int = 1) -> list[int]:
+    """What the rounds accepted that a text of so many tokens takes; ``before``: tokens that come before them."""
+    given, taken = before, []
     for count in accepted:
         if given >= tokens:
             break

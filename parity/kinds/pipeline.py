@@ -134,7 +134,8 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
 
     spec, steps, given = PIPELINES[name], [], []
     loaded = {"torch_dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
-    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **loaded)
+    left_out = {name: part for name, part in spec.arguments.items() if part is None}  # diffusers wants them said again
+    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **left_out, **loaded)
     pipe.to(torch.float32)
     pipe.set_progress_bar_config(disable=True)
     decode = pipe.vae.decode

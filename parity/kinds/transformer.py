@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from parity import layers
+from parity import layers, traces
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS
@@ -27,6 +27,10 @@ from refsim.runtime.launch import Result
 
 WIDE_GB = 0.0
 """Layers are judged where a case needs no more memory than this; those of real widths would give gigabytes."""
+
+
+_SCHEDULE = tuple(replace(bound, optional=True) for bound in traces.BOUNDS)
+"""Of a run whose events are kept, see :func:`keeps_trace`."""
 
 
 @dataclass
@@ -53,6 +57,7 @@ class Transformer(ModelKind):
             ),
             REPLICAS,
             FINITE,
+            *_SCHEDULE,
         ),
         "bf16": (
             *BF16,
@@ -63,6 +68,7 @@ class Transformer(ModelKind):
                 optional=True,
             ),
             REPLICAS,
+            *_SCHEDULE,
         ),
     }
 
@@ -74,6 +80,7 @@ class Transformer(ModelKind):
         return transformer_inputs(case, seed)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Answer:
+        more = {"trace": keeps_trace(case)} | more
         if case.needs_gb > WIDE_GB or layout != case.layout:
             return Answer(**vars(super().run(case, layout, seed, **more)))
         with scratch.Folder("layers") as folder:
@@ -111,7 +118,7 @@ class Transformer(ModelKind):
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
             result.worst_layers, result.findings = judged.worst, judged.findings
             found |= judged.metrics
-        return found
+        return found | (traces.check(result.trace, case.layout) if result.trace else {})
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
         """The first wrong layer; the wrong part of the sample where layers are not judged or are all right."""
@@ -175,6 +182,11 @@ def _copies(case: Case, result: Result) -> Place | None:
     if other:
         return Place("sample", other[0], other, mesh.coord(other[0]), note="its copy differs from the others'")
     return None
+
+
+def keeps_trace(case: Case) -> bool:
+    """Whether the schedule is judged: where guidance branches have devices of their own, and not too many events."""
+    return case.layout.config().cfg > 1 and get_mesh(case.mesh).num_devices <= 8 and not case.needs_gb
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:

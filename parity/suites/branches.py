@@ -53,8 +53,11 @@ def _models(found: Registry) -> None:
 
 
 def _generation(found: Registry) -> None:
-    """A text that ends at a stop token, and a cache of 64 rows that grows."""
+    """A text that ends at a stop token, a cache of 64 rows that grows, no drafter, and padding in the vocabulary."""
     stopped = GenerationShape(prompts=4, max_new_tokens=12, stop=(3, 17, 36))
     found.add(make_case("generation", "dflash_tiny", _TP, stopped, tag="stopped"))
     growing = GenerationShape(prompts=1, least=30, text=30, max_new_tokens=21)
     found.add(make_case("generation", "dflash_tiny", _TP, growing, tag="growing"))
+    alone = GenerationShape(prompts=4, max_new_tokens=8, cache="alone", stop=(3,))
+    found.add(make_case("generation", "dflash_tiny", _TP, alone, tag="alone"))
+    found.add(make_case("generation", "dflash_six_tiny", _TP, GenerationShape(prompts=4)))

@@ -26,8 +26,8 @@ def add(found: Registry) -> None:
             found.add(make_case("pipeline", model, layout, _SHAPE, suite="full"))
 
 
-_ALONE = "wan_alone_pipeline"
-_LINE, _SQUARE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2")
+_ALONE, _NO_T5 = "wan_alone_pipeline", "sd3_no_t5_pipeline"
+_LINE, _SQUARE, _TWICE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2"), Layout("n300", "cfg2")
 
 
 def _small(found: Registry) -> None:
@@ -42,9 +42,14 @@ def _small(found: Registry) -> None:
     parts = {name: model for name, model in wan.parts.items() if name != "transformer_2"}
     request = replace(wan.request, guidance_2=None, frames=1, steps=2)
     register_pipeline(f"{_ALONE}_small", replace(wan, parts=parts, request=request, arguments={}))
+    sd3 = PIPELINES["sd3_pipeline_small"]  # zeros stand for the rows of the encoder that is not there
+    nothing = {"text_encoder_3": None, "tokenizer_3": None}
+    parts, tokenizers = ({k: v for k, v in kept.items() if k not in nothing} for kept in (sd3.parts, sd3.tokenizers))
+    register_pipeline(f"{_NO_T5}_small", replace(sd3, parts=parts, tokenizers=tokenizers, arguments=nothing))
     for name, layout, dtype, suite in (
         ("sd3_pipeline", _LINE, "fp32", "smoke"),
         ("sd3_pipeline", _SQUARE, "bf16", "full"),
+        (_NO_T5, _TWICE, "fp32", "smoke"),
         ("flux1_pipeline", _LINE, "fp32", "full"),
         ("flux1_pipeline", _SQUARE, "bf16", "smoke"),
         (_ALONE, _LINE, "fp32", "full"),

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from parity import gate, report
+from parity import gate, report, traces
 from parity.cases import AttentionShape, Layout, make_case
 from parity.cli import app
 from parity.kinds.base import Measured
@@ -24,7 +24,7 @@ GOOD = {
     "gain": 1e-8,
     "max_abs": 1e-6,
     "non_finite": 0,
-}
+} | {bound.metric: 0 for bound in traces.BOUNDS}
 
 
 def case(tag, **more):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import parity.kinds
-from parity import formulas, gate, thresholds
+from parity import formulas, gate, thresholds, traces
 from parity import metrics as m
 from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, make_case
 from parity.kinds import collectives, generation, load, thresholds_for, transformer
@@ -53,15 +53,16 @@ def verdict(case, metrics):
     return gate.run_case(Runner(), case, "cpu", 0)
 
 
-def attention_verdict(dtype, change, kind="attention"):
-    """On an answer that is the formula's but for ``change`` of its (B, H, rows, E)."""
+def attention_verdict(dtype, change, kind="attention", trace=()):
+    """On an answer that is the formula's but for ``change`` of its (B, H, rows, E), and the events of a run."""
     case = make_case(kind, "attention", LAYOUT, ATTENTION, dtype=dtype)
     kind, n, rows = load(kind)(None), ATTENTION.n, ATTENTION.rows
     out, lse = formulas.attention_float64(kind.inputs(case, 0), ATTENTION)
     out = change(out.clone())
     image = torch.nn.functional.pad(out[:, :, :rows], (0, 0, 0, n - rows))
     lses = torch.cat([lse[:, :, :rows], lse.new_zeros(*lse.shape[:2], n - rows), lse[:, :, rows:]], -1)
-    result = Result([{}], {"out": image, "joint_out": out[:, :, rows:], "lse": lses}, {}, [])
+    tensors = {"out": image, "joint_out": out[:, :, rows:], "lse": lses}
+    result = Result([{}], tensors, {}, [], trace=list(trace))
     return verdict(case, kind.measure(case, 0, result))
 
 
@@ -81,7 +82,8 @@ def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True):
     second = {**right, "target_rows": 4, "draft_rows": 2, **dict(step)}
     texts = [Decoded([1, 2, 3], [Step(**right)]), Decoded(list(tokens), [Step(**second)])]
     kind = Generation(None)
-    kind._oracles = SimpleNamespace(of=lambda case, seed: SimpleNamespace(expect=lambda prompt, count: expected))
+    oracle = SimpleNamespace(expect=lambda prompt, count, drafted: expected)
+    kind._oracles = SimpleNamespace(of=lambda case, seed: oracle)
     kind.inputs = lambda case, seed: PROMPTS
     return verdict(GENERATION, kind.measure(GENERATION, 0, TextResult(texts, {}, replicas_equal, [], {}, 0.0)))
 
@@ -129,6 +131,14 @@ def check_attention(store):
         fails(attention_verdict(dtype, lambda x, e=error: noise(x, e)), "rel_rmse", "one_minus_pcc")
         fails(attention_verdict(dtype, lambda x, e=error: x * (1 + e)), "rel_rmse", "one_minus_ccc")
     fails(attention_verdict("fp32", lambda x: spoil_rows(x, slice(128, 129), 0.1)), "seam", "worst_token")
+
+
+def check_schedule(store):
+    """A shard that walks a Ring to the left, whatever the values."""
+    sent = {"rank": 0, "op": "send", "step": 1, "start": 0.0, "end": 1.0, "collective": "ring_attention", "peer": 3}
+    sent |= {"group": "ring", "axis": 1, "topology": "Ring"}
+    for kind in ("attention", "attention_storage"):
+        fails(attention_verdict("fp32", lambda x: x, kind, [sent]), "trace_wrong_direction 1")
 
 
 def check_storage_math(store):
@@ -201,6 +211,7 @@ def check_limits(store):
 
 CHECKS: tuple[Callable[[CheckpointStore], None], ...] = (
     check_attention,
+    check_schedule,
     check_storage_math,
     check_one_shard,
     check_models,
@@ -228,6 +239,7 @@ SPOILS: dict[str, list[tuple[Any, str, Any]]] = {
     "answer against answer": [(m, "compare", lambda out, ref, *at, **more: compare(out, out, *at, **more))],
     "first row only": [(m, "compare", lambda out, ref, *at, **more: compare(out[:, :1], ref[:, :1], [(0, 1)], **more))],
     "whole tensor only": [(m, "worst_shard", lambda out, ref, shards: m.one_minus_pcc(out, ref))],
+    "no schedule": [(traces, "check", lambda trace, layout: {bound.metric: 0 for bound in traces.BOUNDS})],
     "no seam": [(m, "seam", lambda out, ref, shards: None)],
     "correlation only": [(m, "rel_rmse", lambda out, ref: math.sqrt(2 * m.one_minus_pcc(out, ref)))],
     "bound x 1000": [(parity.kinds, "tightened", thousandfold)],

@@ -1,5 +1,7 @@
 """Trace checks on hand-made traces: 0 where all is well, counts where it is not."""
 
+from dataclasses import replace
+
 import pytest
 
 from parity import traces
@@ -10,7 +12,7 @@ RING = Layout("bh-qb-1x4", "sp4")
 
 def event(rank, op, start, end, **more):
     base = {"rank": rank, "op": op, "start": start, "end": end, "step": 0, "collective": "ring_attention"}
-    base |= {"group": "", "axis": None, "topology": None, "peer": None, "bytes": 0, "shapes": [[1]]}
+    base |= {"group": "", "axis": None, "topology": None, "peer": None, "bytes": 0, "shapes": [[1, 1, 1, 1]] * 3}
     return base | more
 
 
@@ -39,6 +41,19 @@ def test_an_axis_or_a_topology_that_the_layout_does_not_have(change, metric):
     assert traces.check(trace, RING)[metric] == 0
     trace[0] |= change
     assert traces.check(trace, RING)[metric] == 1
+
+
+@pytest.mark.parametrize(("peer", "wrong"), [(1, 0), (3, 1)])
+def test_a_shard_walks_a_ring_to_the_right(peer, wrong):
+    ring = {"group": "ring", "axis": 1, "topology": "Ring"}
+    sent = event(0, "send", 0.0, 3.0, step=1, peer=peer, **ring)
+    assert traces.check([*overlapped(), sent], RING)["trace_wrong_direction"] == wrong
+
+
+@pytest.mark.parametrize(("rows", "wrong"), [(20, 0), (48, 1)])
+def test_a_block_has_the_rows_of_keys_that_were_asked_for(rows, wrong):
+    attended = event(0, "sdpa", 1.0, 2.0, shapes=[[1, 2, 48, 8], [1, 2, rows, 8], [1, 2, rows, 8]])
+    assert traces.check([attended], replace(RING, chunks=(48, 20)))["trace_wrong_chunk"] == wrong
 
 
 def test_compute_after_word_from_the_other_branch():
