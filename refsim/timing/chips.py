@@ -27,6 +27,8 @@ class Chip:
         l1_bytes: per core (same).
         dram_gbytes, dram_gbps: capacity; bandwidth as measured (Saturating_DRAM_bandwidth; Blackhole per bank x 8).
         noc_gbps: one NoC's bytes per ns into a core: 32 B (Wormhole) or 64 B (Blackhole) per cycle (chip guides).
+        l1_gbps: what all cores together write to each other's L1 in tiles of 2 KiB: 56 x 56 of them in 30,645 cycles on
+            Wormhole, 110 x 110 in 39,021 on Blackhole (tt-metal's noc_latencies.yaml, ALL_TO_ALL).
         link_gbps: one Ethernet link, one direction (tech_reports/CCLs/CCL_bandwidth.md; Blackhole runs at half rate).
         link_payload: payload ceiling of a link (same).
         hop_ns: one more hop (same).
@@ -39,6 +41,7 @@ class Chip:
     dram_gbytes: float
     dram_gbps: float
     noc_gbps: float
+    l1_gbps: float
     link_gbps: float
     link_payload: float
     hop_ns: float
@@ -53,8 +56,8 @@ class Chip:
         return per_core * (cores or self.num_cores) / 1000
 
 
-_WORMHOLE = Chip("wormhole_b0", (8, 8), 1.0, 1464 * 1024, 12.0, 267.0, 32.0, 12.5, 0.96, 711.0)
-_BLACKHOLE = Chip("blackhole", (11, 10), 1.35, 1464 * 1024, 31.9, 512.0, 86.4, 25.0, 0.96, 515.0)
+_WORMHOLE = Chip("wormhole_b0", (8, 8), 1.0, 1464 * 1024, 12.0, 267.0, 32.0, 210.0, 12.5, 0.96, 711.0)
+_BLACKHOLE = Chip("blackhole", (11, 10), 1.35, 1464 * 1024, 31.9, 512.0, 86.4, 857.0, 25.0, 0.96, 515.0)
 CHIPS: dict[str, Chip] = {
     "wormhole_b0": _WORMHOLE,
     "blackhole": _BLACKHOLE,

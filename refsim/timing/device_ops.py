@@ -156,7 +156,9 @@ def _attention(chip: Chip, params: ops.Params, op: DeviceOp, known: OpName) -> P
     if not op.wires.size:
         raise Unpriced("ring attention of nobody knows how many devices")
     # Cores hand the keys on in step: on the diagonal they skip chunks, but wait for the one that has the last rows.
-    config = replace(config, causal=False)
+    # ttnn names is_cross since June 2026; a ring that is causal without it had the kernel of before.
+    serial = "is_causal': 'true" in op.attributes and "is_cross" not in op.attributes
+    config = replace(config, causal=False, serial=serial)
     whole = sdpa(chip, params, batch, heads, rows + joint, keys, width, config)
     last = sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)
     steps = [[*[whole] * (op.wires.size - 1), last]]

@@ -15,7 +15,9 @@ cycles, at HiFi4 4 x 64 + 24 (measured 209 and 281: minimax_h3_wormhole/ff1.md, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
 from refsim.timing.ops import Cost, Params, bounded, copy, l1_copy, tiles
@@ -37,6 +39,7 @@ def subblock(mb: int, nb: int, most: int) -> tuple[int, int]:
     return max(found, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
 
 
+Place = Literal["dram", "l1", "own"]
 Dtypes = str | tuple[str, str, str]
 """Of a product: one dtype of all, or those of first operand, second operand and result."""
 
@@ -138,7 +141,8 @@ class MulticastConfig:
         fidelity, dtype: of the arithmetic and of the tensors.
         kb: tiles of K per block.
         sub: tiles of M and N that a step computes.
-        in_l1: first operand, second operand, output: sharded in L1, where they are used.
+        places: where first operand, second operand and output lie: in DRAM, in the L1 of all cores (interleaved), or in
+            the L1 of the core that uses them (sharded).
         spills: partial sums are packed and unpacked per block of K.
         held: tiles of M and N of the output block; halved until it fits L1 if not given.
         tilized: tiles that a core makes of rows first (conv2d).
@@ -150,22 +154,27 @@ class MulticastConfig:
     dtype: Dtypes = "bf16"
     kb: int | None = None
     sub: tuple[int, int] | None = None
-    in_l1: tuple[bool, bool, bool] = (False, False, False)
+    places: tuple[Place, Place, Place] = ("dram", "dram", "dram")
     spills: bool = False
     held: tuple[int, int] | None = None
     tilized: int = 0
     handed_on: int = 0
 
 
+def _gbps(chip: Chip, place: Place, alone: bool = False) -> float:
+    """Return the bytes per ns between the cores and what lies in ``place``; ``alone``: every core waits for its own."""
+    return {"dram": chip.dram_gbps * (ALONE_SHARE if alone else 1.0), "l1": chip.l1_gbps, "own": math.inf}[place]
+
+
 def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config: MulticastConfig) -> Cost:
     """Return the cost of ttnn.matmul: (m, k) x (k, n)."""
-    fidelity, dtype, in_l1, spills = config.fidelity, config.dtype, config.in_l1, config.spills
+    fidelity, dtype, places, spills = config.fidelity, config.dtype, config.places, config.spills
     mt, kt, nt = tiles(m), tiles(k), tiles(n)
     size0, size1, size = _tile_bytes(dtype)
     rows, columns = config.grid
     ideal_compute = m * k * n / TILE**3 * CYCLES_PER_TILE[fidelity] / chip.clock_ghz / (rows * columns)
-    moved = zip((m * k * size0, k * n * size1, m * n * size), in_l1, strict=True)
-    ideal = max(ideal_compute, sum(nbytes for nbytes, l1 in moved if not l1) / TILE**2 / chip.dram_gbps)
+    moved = zip((m * k * size0, k * n * size1, m * n * size), places, strict=True)
+    ideal = max(ideal_compute, sum(nbytes for nbytes, at in moved if at == "dram") / TILE**2 / chip.dram_gbps)
     mc, nc = -(-mt // rows), -(-nt // columns)
     kb = min(config.kb or k_block(kt, config.grid), kt)
     mb, nb = config.held or _halved_to_fit(chip, mc, nc, kb, dtype)
@@ -178,24 +187,25 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
     if spills:
         cycles += (k_blocks - 1) * mc * nc * (PACK_CYCLES + 2 * params.unpack_cycles)
     compute = cycles / chip.clock_ghz + config.handed_on * params.block_ns
-    alone = columns == 1 and not in_l1[0]
+    alone, own = columns == 1, [place == "own" for place in places]
     read = max(
-        0.0 if in_l1[0] or alone else mb * kb * (params.page_ns + size0 / chip.noc_gbps),
-        0.0 if in_l1[1] else nb * kb * (params.page_ns + size1 / chip.noc_gbps),
+        0.0 if own[0] or alone else mb * kb * (params.page_ns + size0 / chip.noc_gbps),
+        0.0 if own[1] else nb * kb * (params.page_ns + size1 / chip.noc_gbps),
     )
-    noc = blocks * (read + (params.block_ns if read or alone else 0.0))
+    noc = blocks * (read + (params.block_ns if read or not own[0] else 0.0))
     in0, in1, out = mt * kt * passes_n * size0, kt * nt * passes_m * size1, mt * nt * size
-    shared = (0.0 if in_l1[0] or alone else in0) + (0.0 if in_l1[1] else in1)
-    dram = shared / chip.dram_gbps
-    drain = 0.0 if in_l1[2] else min(mb * nb * rows * columns, mt * nt) * size / chip.dram_gbps
-    if alone:
-        dram += in0 / (chip.dram_gbps * ALONE_SHARE)
-        drain = 0.0 if in_l1[2] else out / (chip.dram_gbps * ALONE_SHARE)
-    elif not in_l1[2]:
-        dram += out / chip.dram_gbps
-    first, last = max(noc, dram) / blocks, compute / blocks  # nothing is computed before it is read, nor read after it
-    compute, noc, dram = compute + first, noc + last, dram + last
-    return bounded(chip, params.launch_ns + drain, ideal, compute=compute, noc=noc, dram=dram)
+    memory = in0 / _gbps(chip, places[0], alone) + in1 / _gbps(chip, places[1])
+    # The core that hands blocks on also writes the output, and only then goes on.
+    last_block = out if alone else min(mb * nb * rows * columns, mt * nt) * size
+    drain = last_block / _gbps(chip, places[2], alone)
+    if not alone:
+        memory += out / _gbps(chip, places[2])
+    first, last = (
+        max(noc, memory) / blocks,
+        compute / blocks,
+    )  # nothing is computed before it is read, nor read after it
+    compute, noc, memory = compute + first, noc + last, memory + last
+    return bounded(chip, params.launch_ns + drain, ideal, compute=compute, noc=noc, dram=memory)
 
 
 def sliced_conv2d(
@@ -211,7 +221,7 @@ def sliced_conv2d(
     kt, nt = kernel**2 * tiles(cin), tiles(cout)
     read = copy(chip, params, nbytes, pages, cores).plus(l1_copy(chip, params, nbytes, cores, pages))
     config = MulticastConfig(
-        (cores, 1), fidelity, kb=kernel * tiles(cin), sub=(1, subblock(1, nt, 4)[1]), in_l1=(True, False, True),
+        (cores, 1), fidelity, kb=kernel * tiles(cin), sub=(1, subblock(1, nt, 4)[1]), places=("own", "dram", "own"),
         spills=True, tilized=-(-tiles(rows) // cores) * kt,
     )  # fmt: skip
     product = multicast_matmul(chip, params, rows, kt * TILE, nt * TILE, config)

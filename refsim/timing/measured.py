@@ -243,7 +243,7 @@ def _number(s: Sample, name: str) -> int:
 def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Cost:
     """Predict a linear or convolution of a trace, on the cores and in the blocks that its row names."""
     x, w, out = s.inputs[0], s.inputs[1], s.output
-    in_l1, spills = (x.in_l1, w.in_l1, out.in_l1), "packer_l1_acc=0" in s.attributes
+    places, spills = (x.place, w.place, out.place), "packer_l1_acc=0" in s.attributes
     if s.kind == "conv":
         m, k, n = out.shape[0] * out.shape[1] * out.shape[2], w.shape[2], out.shape[3]
         row_cores, input_parts, column_cores, rows = (
@@ -255,7 +255,7 @@ def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Co
         )
         blocks = -(-rows // height) * -(-ops.tiles(k) // width) if column_cores > 1 else 0
         config = MulticastConfig(
-            (row_cores, column_cores), fidelity, w.dtype, width, (h, v), in_l1, spills,
+            (row_cores, column_cores), fidelity, w.dtype, width, (h, v), places, spills,
             tilized=rows * ops.tiles(k) // input_parts, handed_on=blocks,
         )  # fmt: skip
         return multicast_matmul(chip, params, m, k, n, config)
@@ -263,7 +263,7 @@ def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Co
     batch, m, k, n = x.shape[0] * x.shape[1], x.shape[2], x.shape[3], w.shape[3]
     block = re.search(r"in0_block_w=(\d+);out_subblock_h=(\d+);out_subblock_w=(\d+)", s.attributes)
     given = {"kb": int(block[1]), "sub": (int(block[2]), int(block[3]))} if block else {}
-    config = MulticastConfig((1, 1), fidelity, dtype, in_l1=in_l1, spills=spills, **given)
+    config = MulticastConfig((1, 1), fidelity, dtype, places=places, spills=spills, **given)
     if per_core := re.search(r"per_core_M=(\d+);per_core_N=(\d+)", s.attributes):
         return _configured(chip, params, s, config, (int(per_core[1]), int(per_core[2])))
     if w.shape[0] * w.shape[1] > 1:
@@ -280,8 +280,8 @@ def _configured(
 ) -> ops.Cost:
     """Predict a product whose program says how many tiles of M and of N a core has (``per_core``).
 
-    Products of a batch that are not one matrix (``fuse_batch=0``) run one after the other in one program; an operand
-    of one product serves them all.
+    Products of a batch that are not one matrix (``fuse_batch=0``) run one after the other in one program. A first
+    operand that serves them all is read once and stays in L1 (``reuse_in0_in_CB`` of ttnn's 1-D program factory).
     """
     x, w = s.inputs[:2]
     products = max(x.shape[0] * x.shape[1], w.shape[0] * w.shape[1])
@@ -290,11 +290,14 @@ def _configured(
         products, rows = 1, products * rows
     grid = -(-ops.tiles(rows) // per_core[0]), -(-ops.tiles(n) // per_core[1])
     held = re.search(r"out_block_h=(\d+);out_block_w=(\d+)", s.attributes)
-    blocks = (int(held[1]), int(held[2])) if held else per_core
-    one = multicast_matmul(chip, params, rows, k, n, replace(config, grid=grid, held=blocks))
+    config = replace(config, grid=grid, held=(int(held[1]), int(held[2])) if held else per_core)
+    first = rest = multicast_matmul(chip, params, rows, k, n, config)
+    if products > x.shape[0] * x.shape[1]:
+        rest = multicast_matmul(chip, params, rows, k, n, replace(config, places=("own", *config.places[1:])))
+    more = products - 1
     return replace(
-        one, ns=products * (one.ns - params.launch_ns) + params.launch_ns, compute_ns=products * one.compute_ns,
-        dram_ns=products * one.dram_ns, ideal_ns=products * one.ideal_ns,
+        first, ns=first.ns + more * (rest.ns - params.launch_ns), compute_ns=first.compute_ns + more * rest.compute_ns,
+        dram_ns=first.dram_ns + more * rest.dram_ns, ideal_ns=first.ideal_ns + more * rest.ideal_ns,
     )  # fmt: skip
 
 

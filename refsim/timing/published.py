@@ -107,7 +107,8 @@ RING_SDPA = {
 """Ring joint attention of Wan2.2-TI2V-5B on a Blackhole Galaxy (Wan2_2_TI2V_nadim_opt.md@01002d7a, 3.2):
 (rows a device, heads, width, ring, links, cores) -> q chunk, k chunk, microseconds.
 """
-SDPA_GATES = {
+Attended = tuple[str, int, int, int, int, int, int, str]
+SDPA_GATES: dict[Attended, str] = {
     ("Wan2.2", 9472, 10, 128, 128, 8, 110, "bf16"): "288 512 70.7",
     ("Wan2.2", 8544, 10, 128, 128, 4, 100, "bf16"): "288 512 68.9",
     ("MLA", 3200, 32, 576, 128, 8, 110, "bfp8"): "160 320 66.3",
@@ -117,6 +118,10 @@ SDPA_GATES = {
 test_ring_joint_sdpa.py@622c6fb9), of which nothing is fitted: (model, rows a device, heads, width, width of a value,
 ring, cores, dtype of keys and values) -> q chunk, k chunk, math utilisation in percent at HiFi2. MLA is causal and
 balanced, has one head of keys, and half of its products count.
+"""
+SDPA_SERIAL: dict[Attended, str] = {("MLA", 3200, 32, 576, 128, 8, 110, "bfp8"): "160 160 46.7"}
+"""A line like those above, of the causal kernel as it was until 29 April 2026: products and exponentials took turns and
+each head read the keys for itself (12.95 ms: pull request 42875, before; 43120 is what changed it).
 """
 
 

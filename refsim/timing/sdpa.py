@@ -19,6 +19,10 @@ SUBBLOCK = 8
 VALUE_ROWS = 2
 """Rows of tiles at most of a step of the product with the values (``ring_joint_sdpa_program_factory.cpp``)."""
 
+SERIAL_CYCLES = 212.0
+"""Of a tile of scores where exponentials run after products, not beside them: what ``published.SDPA_SERIAL`` took
+longer than what runs beside would have."""
+
 
 @dataclass(frozen=True)
 class SDPAConfig:
@@ -31,6 +35,7 @@ class SDPAConfig:
         causal: a query sees the keys up to its own row; chunks of keys behind it are left out.
         value_width: of a value; that of a key if not given (they differ in latent attention).
         dtype: of keys and values.
+        serial: products and exponentials take turns, as in causal rings until April 2026.
     """
 
     fidelity: str = "HiFi2"
@@ -40,6 +45,7 @@ class SDPAConfig:
     causal: bool = False
     value_width: int | None = None
     dtype: str = "bf16"
+    serial: bool = False
 
 
 def sdpa(
@@ -75,4 +81,5 @@ def _pair_cycles(params: Params, qt: int, kt: int, et: int, vt: int, config: SDP
     scores = et * tile_cycles(params, subblock(qt, kt, SUBBLOCK), config.fidelity, dtypes)
     rows = next(h for h in (VALUE_ROWS, 1) if qt % h == 0)
     values = vt * tile_cycles(params, subblock(rows, vt, SUBBLOCK), config.fidelity, dtypes)
-    return qt * kt * (scores + values + params.softmax_cycles) + params.chunk_cycles
+    softmax = params.softmax_cycles + (SERIAL_CYCLES if config.serial else 0.0)
+    return qt * kt * (scores + values + softmax) + params.chunk_cycles

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,17 +56,17 @@ def profiled(pairs: list[tuple[DeviceOp, float]]) -> list[Ratio]:
     return found
 
 
-def ring_attention() -> Iterator[tuple[DeviceOp, float]]:
-    """Yield published ring attention that nothing was fitted on (``published.SDPA_GATES``) as operations, with ns."""
+def ring_attention(lines: Mapping[published.Attended, str] = published.SDPA_GATES) -> Iterator[tuple[DeviceOp, float]]:
+    """Yield published ring attention as operations, with ns; nothing was fitted on ``SDPA_GATES``."""
     chip = get_chip("blackhole", galaxy=True)
-    for (model, rows, heads, width, value, size, cores, dtype), line in published.SDPA_GATES.items():
+    for (model, rows, heads, width, value, size, cores, dtype), line in lines.items():
         q, k, percent = line.split()
         latent = model == "MLA"
         keys, values = _tensor(1 if latent else heads, rows, width, dtype), _tensor(heads, rows, value, dtype)
         wires = Wires(size, 2, ring=True, galaxy=size == 8)
         flops = 2 * rows * rows * size * heads * (width + value) / (2 if latent else 1)
         ns = flops / (float(percent) / 100 * chip.peak_tflops("HiFi2", cores) * 1000)
-        causal = "'is_causal': 'true'; 'is_balanced': 'true'" if latent else ""
+        causal = "'is_causal': 'true'; 'is_balanced': 'true'; 'is_cross': 'false'" if latent else ""
         queries, attributes = _tensor(heads, rows, width), f"q_chunk_size={q};k_chunk_size={k};{causal}"
         inputs = (queries, keys, values)
         yield DeviceOp("RingJointSDPA", "blackhole", cores, "HiFi2", inputs, (queries,), attributes, wires), ns

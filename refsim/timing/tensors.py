@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from refsim.timing.chips import BYTES
 
@@ -47,6 +48,11 @@ class Tensor_:
     def sharded(self) -> bool:
         """Whether it lies in the L1 of the cores that use it."""
         return self.in_l1 and "SHARDED" in self.memory
+
+    @property
+    def place(self) -> Literal["dram", "l1", "own"]:
+        """Return where it lies, as a product's formula has it."""
+        return "own" if self.sharded else "l1" if self.in_l1 else "dram"
 
     @property
     def pages(self) -> int:

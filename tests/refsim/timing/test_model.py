@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import accuracy
 from refsim.mesh import Topology
-from refsim.timing import calibration, device_ops, fitted, measured, ops, spread
+from refsim.timing import calibration, device_ops, fitted, measured, ops, published, spread
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import (
@@ -66,6 +66,13 @@ def test_ring_attention_of_the_performance_gates_which_nothing_was_fitted_on(mon
         device_ops, "get_params", lambda arch: replace(whole(arch), softmax_cycles=0.0, chunk_cycles=0.0)
     )
     assert sum(abs(error) > 0.15 for error in errors()) >= 2
+
+
+def test_a_causal_ring_of_before_june_2026_took_as_long_as_published_then():
+    (op, ns), *_ = spread.ring_attention(published.SDPA_SERIAL)
+    before = replace(op, attributes=op.attributes.replace("'is_cross': 'false'", ""))
+    assert device_ops.price(before).ns == pytest.approx(ns, rel=0.01)
+    assert device_ops.price(op).ns < 0.9 * ns
 
 
 def test_fewer_keys_a_chunk_and_rows_that_fill_no_chunk_take_longer():
