@@ -97,19 +97,21 @@ def matmul(
     ideal_compute = batch * m * k * n / TILE**3 * per_tile / (rows * columns)
     least = (batch * m * (k * size0 + n * size) + k * n * size1) / TILE**2
     ideal = max(ideal_compute, least / chip.dram_gbps)
-    mc, nc = -(-mt // rows), -(-nt // columns)
-    mb, kb, nb = (min(b, have) for b, have in zip(config.block, (mc, kt, nc), strict=True))
+    mc, nc, kb = -(-mt // rows), -(-nt // columns), config.block[1]
+    mb, nb = min(config.block[0], mc), min(config.block[2], nc)
     passes_m, passes_n = -(-mc // mb), -(-nc // nb)
-    steps = -(-kt // kb) * passes_m * passes_n
-    sub = config.sub or subblock(mb, nb, 4)  # sums in fp32 halve the destination registers to 4 tiles
-    issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
-    compute = batch * issued * kt * tile_cycles(params, sub, fidelity, dtype) / chip.clock_ghz
-    in0, in1 = batch * mc * kt * size0 * passes_n, batch * nc * kt * size1 * passes_m
-    noc = max(in0, in1) / params.relay_gbps
-    moved = min(rows, mt) * in0 + min(columns, nt) * in1 + batch * mt * nt * size
+    padded = -(-kt // kb) * kb  # K is filled up with zeros to whole blocks; M and N are clipped
+    h, w = config.sub or subblock(config.block[0], config.block[2], 4)  # sums in fp32 leave 4 destination registers
+    sub = min(h, mb), min(w, nb)
+    cycles = batch * tile_cycles(params, sub, fidelity, dtype) / chip.clock_ghz
+    compute = cycles * _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1]) * padded
+    in0, in1 = batch * mc * size0 * passes_n, batch * nc * size1 * passes_m
+    noc = max(in0, in1) * padded / params.relay_gbps
+    moved = (min(rows, mt) * in0 + min(columns, nt) * in1) * kt + batch * mt * nt * size
     dram = moved / chip.dram_gbps
     # Double buffering: the first block is read before anything is computed, the last computed after all is read.
-    compute, noc = compute + noc / steps / batch, noc + compute / steps / batch
+    compute += max(mb * size0, nb * size1) * kb / params.relay_gbps
+    noc += cycles / batch * _issued(mb, mb, sub[0]) * _issued(nb, nb, sub[1]) * kb
     chain = max(mb * size0 * (columns - 1), nb * size1 * (rows - 1)) * kb / chip.noc_gbps
     drain = min(mb * nb * rows * columns, mt * nt) * size / chip.dram_gbps
     return bounded(chip, params.launch_ns + chain + drain, ideal, compute=compute, noc=noc, dram=dram)

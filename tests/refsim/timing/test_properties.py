@@ -1,4 +1,4 @@
-"""What holds of every collective and every attention: none beats its roofline, none gets faster with more to do."""
+"""What holds of every matmul, collective and attention: none beats its roofline, none gets faster with more to do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from refsim.mesh import Topology
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric
 from refsim.timing.fitted import get_params
+from refsim.timing.matmul import matmul
 from refsim.timing.sdpa import SDPAConfig, sdpa
 
 ARCHES = st.sampled_from(["wormhole_b0", "blackhole"])
@@ -59,3 +60,19 @@ def test_attention_grows_with_rows_keys_heads_and_width(arch, causal, heads, row
     assert ns(rows=rows + more) >= whole.ns * (1 - 1e-9)
     assert ns(heads=heads + 1) >= whole.ns * (1 - 1e-9)
     assert ns(width=width + 32) > whole.ns * (1 - 1e-9)
+
+
+SIZES = st.one_of(st.integers(1, 300), st.integers(1, 8192))
+
+
+@FEW
+@example("wormhole_b0", 1661, 5427, 1241, 84, 2)  # from 5 x 7 tiles a core to 6 x 7
+@example("wormhole_b0", 1767, 235, 740, 49, 1)  # a second block of K, of one tile
+@example("wormhole_b0", 227, 233, 2028, 24, 2)  # a second block of N, of one tile
+@given(ARCHES, SIZES, SIZES, SIZES, st.integers(1, 4096), st.integers(0, 2))
+def test_matmuls_grow_with_every_size(arch, m, k, n, more, which):
+    chip, params, sizes = get_chip(arch), get_params(arch), [m, k, n]
+    whole = matmul(chip, params, *sizes)
+    sizes[which] += more
+    assert whole.ns >= whole.ideal_ns
+    assert matmul(chip, params, *sizes).ns >= whole.ns * (1 - 1e-9)
