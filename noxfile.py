@@ -5,8 +5,8 @@ sees that nothing grows, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox 
 predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on
 their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock meshes (needs python3.12; an interpreter that is
 missing is an error), ``nox -s ttnn-faults`` mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there,
-``nox -s mutation`` and ``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case
-notices."""
+``nox -s bench`` measures ring attention and Ulysses beside other libraries', ``nox -s mutation`` and
+``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices."""
 
 import shutil
 from pathlib import Path
@@ -17,6 +17,9 @@ LINTERS = ("mypy==2.4.1", "ruff==0.17.6")
 """Pinned, so that a new rule of a new version is a change of its own; ``.pre-commit-config.yaml`` has the same."""
 SITE = ("mkdocs==1.6.1", "mkdocs-material==9.8.1", "mkdocstrings-python==2.0.11", "ruff==0.17.6", "typer==0.29.2")
 """What the site of the documents is made with; ruff sets signatures, typer reads the commands."""
+
+PEERS = ("ring-attention-pytorch==0.5.20", "yunchang==0.6.4")
+"""Other libraries' sequence parallelism, beside that of torch and diffusers."""
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
@@ -125,6 +128,13 @@ def reports(session: nox.Session) -> None:
     session.install("-e", ".[report]")
     session.run("refsim", "report", "perf", *(session.posargs or ["--out", "reports/perf"]))
     session.run("refsim", "bench", "draft", "--predicted-only", "--out", "reports/draft")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Ring attention and Ulysses beside other libraries' on the same ranks, minutes; what cannot run is listed."""
+    session.install("-e", ".[oracle,report]", *PEERS)
+    session.run("refsim", "bench", "peers", *(session.posargs or ["--rows", "4096"]))
 
 
 @nox.session

@@ -86,15 +86,15 @@ def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) ->
     load, pairs = psutil.getloadavg()[0], []
     for number in range(setup.repetitions + 1):
         if number % 2:
-            alone, alone_s = _one_process(tensors)
+            alone, alone_s = one_process(tensors)
         result = attention_result(tensors, options=options)
         if not number % 2:
-            alone, alone_s = _one_process(tensors)
+            alone, alone_s = one_process(tensors)
         if number:
             pairs.append((alone_s, result.wall_s))
             say(f"{scheme}, pair {number}: one process {alone_s:.3f} s, mesh {result.wall_s:.3f} s")
-    rows, exact = _exact(tensors)
-    errors = {"one_process": _error(alone[:, :, rows], exact), "mesh": _error(result.tensors["out"][:, :, rows], exact)}
+    rows, truth = exact(tensors)
+    errors = {"one_process": error(alone[:, :, rows], truth), "mesh": error(result.tensors["out"][:, :, rows], truth)}
     ratios = [mesh_s / alone_s for alone_s, mesh_s in pairs]
     return {
         "scheme": scheme,
@@ -135,14 +135,14 @@ def text(record: dict[str, Any]) -> str:
     )
 
 
-def _one_process(tensors: dict[str, Tensor]) -> tuple[Tensor, float]:
+def one_process(tensors: dict[str, Tensor]) -> tuple[Tensor, float]:
     """Torch's attention on whole tensors and its wall seconds; the ranks wait for their next job meanwhile."""
     started = time.monotonic()
     out = F.scaled_dot_product_attention(tensors["q"], tensors["k"], tensors["v"])
     return out, time.monotonic() - started
 
 
-def _exact(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def exact(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Numbers of some rows, and the answer to them in float64, (1, heads, rows, head_dim)."""
     q, k, v = (tensors[name] for name in "qkv")
     rows = torch.linspace(0, q.shape[2] - 1, min(_JUDGED_ROWS, q.shape[2])).long()
@@ -153,5 +153,6 @@ def _exact(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return rows, torch.cat(heads, 1)
 
 
-def _error(got: Tensor, exact: Tensor) -> float:
-    return float((got.double() - exact).square().mean().sqrt() / exact.std())
+def error(got: Tensor, truth: Tensor) -> float:
+    """RMSE in units of the standard deviation of what is true."""
+    return float((got.double() - truth).square().mean().sqrt() / truth.std())

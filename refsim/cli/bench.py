@@ -143,6 +143,42 @@ def sim(
 
 
 @bench.command()
+def peers(
+    ranks: Annotated[int, typer.Option(help="Devices of the mesh, each a process.")] = 8,
+    rows: Annotated[int, typer.Option(help="Tokens.")] = 2048,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
+    head_dim: Annotated[int, typer.Option(help="Features of a head.")] = 64,
+    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "fp32",
+    peer: Annotated[list[str] | None, typer.Option(help="One alone; may be given several times.")] = None,
+    repetitions: Annotated[int, typer.Option(help="Rounds that count.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of the inputs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure ring attention and Ulysses beside other libraries' on the same ranks, in turn; `nox -s bench`.
+
+    A library that cannot run on CPU, or answers wrongly, is listed and counted; exit code 1 if refsim is one of them.
+    """
+    from benchmarks.peers import PEERS, measure, text
+    from benchmarks.sim import Setup, machine
+    from refsim import output
+    from refsim.errors import UserError
+    from refsim.runtime.launch import under_torchrun
+
+    if under_torchrun():
+        raise UserError("this benchmark starts its own ranks; run it without torchrun.")
+    for name in peer or []:
+        if name not in PEERS:
+            raise UserError(f"peer '{name}' is not known; choose one of {'; '.join(PEERS)}.")
+    if rows % ranks or heads % ranks:
+        raise UserError(f"--rows and --heads are multiples of the {ranks} ranks here, since not every library pads.")
+    setup = Setup(ranks, rows, heads, head_dim, dtype, "storage", repetitions, seed)
+    found = measure(setup, peer or list(PEERS), say=lambda line: typer.echo(line, err=True)) | {"machine": machine()}
+    typer.echo(output.document(found) if as_json else text(found))
+    if not all(record.get("right", False) for record in found["records"] if record["name"].startswith("refsim ")):
+        raise typer.Exit(1)
+
+
+@bench.command()
 def shift(
     ranks: Annotated[int, typer.Option(help="Devices of the mesh, each a process.")] = 8,
     mib: Annotated[int, typer.Option(help="MiB that every rank hands to the next one.")] = 16,

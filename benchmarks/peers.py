@@ -1,0 +1,292 @@
+"""Ring attention and Ulysses of this simulator beside those of other libraries, on the same ranks, in turn.
+
+Every library's attention is called by the same processes (gloo, as many threads each) on the same shards of q, k and v.
+What is timed is that call alone, from the first rank that begins to the last that ends. Every round runs all of them,
+each first in turn, and calls twice, of which the second counts; a ratio is the median over rounds, to this simulator's
+scheme of the same kind. Beside each time stands the error of the answer against float64. What cannot run on CPU is
+listed with what it says.
+
+``refsim bench peers --ranks 8 --rows 4096 --heads 8``; ``nox -s bench`` installs the libraries.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.sim import WORST, Setup, error, exact, one_process
+from refsim.api.inputs import as_file
+from refsim.ccl import all_gather
+from refsim.errors import RankFailure
+from refsim.options import RunOptions
+from refsim.parallel.sequence import TokenShards
+from refsim.parallel.usp import joint_attention
+from refsim.runtime import launch
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor, shards
+from refsim.tensor_file import TensorFile
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From a rank's rows of q, k and v, each (1, heads, rows of the rank, head_dim), to its rows of the answer."""
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One implementation: what package it is of, ``ring`` or ``ulysses``, and what returns its ``Attend`` on a rank."""
+
+    package: str
+    kind: str
+    make: Callable[[Device], Attend]
+
+
+def _refsim(device: Device) -> Attend:
+    group = device.groups["sp"]
+
+    def attend(*qkv: Tensor) -> Tensor:
+        q, k, v = (MeshTensor(x, shards(device.groups, sp=2)) for x in qkv)
+        tokens = TokenShards.of(qkv[0].shape[2] * group.size, group.size)
+        return joint_attention(device, (q, k, v), None, tokens=tokens)[0].local
+
+    return attend
+
+
+_store: list[dist.Store] = []
+"""Where torch looks for members of new process groups, once a rank has one."""
+
+
+def _allow_new_groups(device: Device) -> None:
+    """Give torch a store again: that of refsim's ranks has gone when they have joined, and new groups need one."""
+    if not _store:
+        group = device.groups["sp"]
+        port = torch.zeros(1)
+        if group.index == 0:
+            _store.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+            port[0] = _store[0].port
+        port = all_gather(device, port, group, dim=0)[:1]
+        if group.index:
+            _store.append(dist.TCPStore("127.0.0.1", int(port), is_master=False))
+        dist.distributed_c10d._world.pg_map[dist.group.WORLD] = ("gloo", _store[0])
+
+
+@functools.cache
+def _mesh(*axes: tuple[str, int]) -> Any:
+    """A device mesh of torch over all ranks; made once, since it keeps its process groups open."""
+    return dist.init_device_mesh("cpu", tuple(n for _, n in axes), mesh_dim_names=tuple(name for name, _ in axes))
+
+
+def _torch_ring(device: Device, rotate: str) -> Attend:
+    """The loop inside ``context_parallel`` around the kernel that CPUs have, for which it has no entry of its own."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as cp
+
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    cp._cp_options.enable_load_balance = False
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cp.set_rotate_method(rotate)
+        return cp._templated_ring_attention(dist.group.WORLD, 2, kernel, q, k, v, is_causal=False)[0]
+
+    return attend
+
+
+def _torch_public(device: Device, *backends: str) -> Attend:
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._context_parallel import _attention as cp
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    cp._cp_options.enable_load_balance = False
+    allowed = [getattr(SDPBackend, name) for name in backends or ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")]
+
+    size = device.groups["sp"].size
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        own = [torch.empty(size)]  # it wants something to cut, and q, k, v are cut already
+        cut = context_parallel(_mesh(("cp", size)), buffers=own, buffer_seq_dims=[0], no_restore_buffers=set(own))
+        with sdpa_kernel(allowed), cut:
+            return F.scaled_dot_product_attention(q, k, v)
+
+    return attend
+
+
+def _ring_attention_pytorch(device: Device) -> Attend:
+    from ring_attention_pytorch.ring_flash_attention import ring_flash_attn
+
+    return _rows_before_heads(lambda *qkv: ring_flash_attn(*qkv, ring_reduce_col=True, bucket_size=512))
+
+
+@functools.cache
+def _yunchang(size: int, kind: str) -> Attend:
+    from yunchang import LongContextAttention, set_seq_parallel_pg
+    from yunchang.kernels import AttnType
+
+    set_seq_parallel_pg(*((size, 1) if kind == "ulysses" else (1, size)), dist.get_rank(), size)
+    return _rows_before_heads(LongContextAttention(ring_impl_type="basic", attn_type=AttnType.TORCH_MATH))
+
+
+def _diffusers(device: Device, kind: str) -> Attend:
+    from diffusers import ContextParallelConfig
+    from diffusers.models._modeling_parallel import ParallelConfig
+    from diffusers.models.attention_dispatch import dispatch_attention_fn
+
+    degree = {f"{kind}_degree": (size := device.groups["sp"].size)}
+    mesh = _mesh(("ring", size if kind == "ring" else 1), ("ulysses", size if kind == "ulysses" else 1))
+    config = ParallelConfig(context_parallel_config=ContextParallelConfig(**degree))
+    config.setup(dist.get_rank(), size, torch.device("cpu"), mesh=mesh)
+    return _rows_before_heads(functools.partial(dispatch_attention_fn, backend="native", parallel_config=config))
+
+
+def _rows_before_heads(attend: Callable[..., Any]) -> Attend:
+    """Adapt what takes and gives (1, rows, heads, head_dim); turning that is part of neither's time to speak of."""
+
+    def turned(*qkv: Tensor) -> Tensor:
+        out = attend(*(x.transpose(1, 2).contiguous() for x in qkv))
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    return turned
+
+
+PEERS: dict[str, Peer] = {
+    "refsim ring": Peer("refsim", "ring", _refsim),
+    "refsim ulysses": Peer("refsim", "ulysses", _refsim),
+    "torch context_parallel": Peer("torch", "ring", _torch_public),
+    "torch context_parallel, MATH": Peer("torch", "ring", lambda d: _torch_public(d, "MATH")),
+    "torch _templated_ring_attention, alltoall": Peer("torch", "ring", lambda d: _torch_ring(d, "alltoall")),
+    "torch _templated_ring_attention, allgather": Peer("torch", "ring", lambda d: _torch_ring(d, "allgather")),
+    "ring-attention-pytorch": Peer("ring-attention-pytorch", "ring", _ring_attention_pytorch),
+    "yunchang ring": Peer("yunchang", "ring", lambda d: _yunchang(d.groups["sp"].size, "ring")),
+    "yunchang ulysses": Peer("yunchang", "ulysses", lambda d: _yunchang(d.groups["sp"].size, "ulysses")),
+    "diffusers ring": Peer("diffusers", "ring", lambda d: _diffusers(d, "ring")),
+    "diffusers ulysses": Peer("diffusers", "ulysses", lambda d: _diffusers(d, "ulysses")),
+}
+
+
+def program(device: Device, *, peer: str, inputs: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Attend once by ``peer``; when this rank began and ended, or what the peer said; rank 0 has the whole answer."""
+    group, file = device.groups["sp"], TensorFile(inputs)
+    rows = file.shape("q")[2] // group.size
+    cut = slice(group.index * rows, (group.index + 1) * rows)
+    with torch.inference_mode(PEERS[peer].package == "refsim"), torch.no_grad():
+        q, k, v = (file[name][:, :, cut].clone() for name in "qkv")
+        try:
+            if PEERS[peer].package != "refsim":
+                _allow_new_groups(device)
+            attend = PEERS[peer].make(device)
+            attend(q, k, v)  # the first call of some libraries takes seconds
+            all_gather(device, torch.ones(1), group, dim=0)  # all begin together
+            began = time.monotonic()
+            out = attend(q, k, v)
+            ended = time.monotonic()
+        except Exception as e:  # whatever another library raises is what is to be listed
+            return {"error": f"{type(e).__name__}: {e}".splitlines()[0]}, {}
+        if out.shape != q.shape:
+            return {"error": f"the answer has shape {list(out.shape)}, the queries {list(q.shape)}"}, {}
+        whole = all_gather(device, out.detach().contiguous(), group, dim=2)
+    return {"began": began, "ended": ended, "threads": torch.get_num_threads()}, {"out": whole}
+
+
+class _Measured:
+    """What has come of one implementation so far."""
+
+    def __init__(self, name: str, setup: Setup) -> None:
+        self.name, self.peer = name, PEERS[name]
+        self.options: RunOptions = setup.options(self.peer.kind).but(timeout_s=_TIMEOUT_S)
+        self.seconds: list[float] = []
+        self.error, self.out, self.threads = "", torch.empty(0), 0
+
+    def run(self, path: str) -> None:
+        """Run it once more, unless it has said that it cannot."""
+        if self.error:
+            return
+        try:
+            result = launch.execute("benchmarks.peers:program", self.options, {"peer": self.name, "inputs": path})
+        except RankFailure as e:
+            self.error = str(e)
+            return
+        assert result is not None  # the command refuses torchrun
+        self.error = next((value["error"] for value in result.values if "error" in value), "")
+        if self.error:
+            launch.end_ranks()  # whatever it has left under way ends with them
+            return
+        self.out, self.threads = result.tensors["out"], result.value["threads"]
+        self.seconds.append(max(v["ended"] for v in result.values) - min(v["began"] for v in result.values))
+
+    def record(self, ours: list[float], alone: float, rows: Tensor, truth: Tensor) -> dict[str, Any]:
+        """``ratio`` is its time over ``ours``, so above 1 where this simulator is the faster one."""
+        package = self.peer.package
+        of = {"name": self.name, "kind": self.peer.kind, "version": _version(package)}
+        if self.error:
+            return of | {"error": self.error}
+        ratios = [theirs / our for theirs, our in zip(self.seconds, ours, strict=True)]
+        wrong_by = error(self.out[:, :, rows], truth)
+        return of | {
+            "seconds": statistics.median(self.seconds),
+            "threads_per_rank": self.threads,
+            "ratio": statistics.median(ratios),
+            "ratio_range": [min(ratios), max(ratios)],
+            "rel_rmse": wrong_by,
+            "right": wrong_by <= WORST * alone,
+        }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Return a record of every implementation in ``names``, to which this simulator's two are added if missing."""
+    names = [name for name in PEERS if name in names or PEERS[name].package == "refsim"]
+    measured, tensors = {name: _Measured(name, setup) for name in names}, setup.inputs()
+    load = os.getloadavg()[0]
+    alone, alone_s = one_process(tensors)
+    with as_file(tensors) as path:
+        for number in range(setup.repetitions):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                measured[name].run(str(path))
+            say(f"round {number + 1} of {setup.repetitions}")
+    rows, truth = exact(tensors)
+    floor = error(alone[:, :, rows], truth)
+    ours = {kind: measured[f"refsim {kind}"].seconds for kind in ("ring", "ulysses")}
+    records = [m.record(ours[m.peer.kind], floor, rows, truth) for m in measured.values()]
+    return {
+        **asdict(setup),
+        "load_before": load,
+        "one_process": {"seconds": alone_s, "rel_rmse": floor},
+        "records": records,
+        "could_not_run": sum("error" in record for record in records),
+        "wrong": sum(not record.get("right", True) for record in records),
+    }
+
+
+def text(found: dict[str, Any]) -> str:
+    """The records as a table for people."""
+    lines = [
+        f"{found['ranks']} ranks, {found['rows']} x {found['heads']} x {found['head_dim']} {found['dtype']}, "
+        f"median of {found['repetitions']} rounds; load average before: {found['load_before']:.1f}",
+        f"{'':54} {'seconds':>8}  {'times refsim':22} error",
+    ]
+    for r in found["records"]:
+        name = f"{r['name']} {r['version']}"
+        if "error" in r:
+            lines.append(f"{name:54} could not run: {r['error']}")
+            continue
+        low, high = r["ratio_range"]
+        times = f"{r['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        lines.append(f"{name:54} {r['seconds']:8.3f}  {times:22} {r['rel_rmse']:.1e}{'' if r['right'] else ' WRONG'}")
+    alone = found["one_process"]
+    lines.append(f"{'one process, all cores':54} {alone['seconds']:8.3f}  {'':22} {alone['rel_rmse']:.1e}")
+    return "\n".join([*lines, f"{found['could_not_run']} could not run, {found['wrong']} answered wrongly"])
