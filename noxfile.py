@@ -203,8 +203,8 @@ def ttnn_faults(session: nox.Session) -> None:
 
 @nox.session(python="3.12")
 def upstream(session: nox.Session) -> None:
-    """tt-metal's own tests on the mock, an hour on two cores; TT_METAL_TREE names a checkout, without one it is skipped
-    aloud. Writes reports/upstream.md.
+    """tt-metal's own tests on the mock, three hours on two cores; TT_METAL_TREE names a checkout, without one it is
+    skipped aloud. Writes reports/upstream.md.
     """
     session.install("-e", ".[ttnn,dev]")
     session.run("python", "-m", "benchmarks.upstream", *(session.posargs or ["all", "--out", "out/upstream"]))

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
         "--per-function", type=int, default=0, help="cases of one function; 0: 4 of ttnn's, 2 of tt_dit's"
     )
     made.add_argument("--workers", type=int, default=2, help="processes at once")
-    made.add_argument("--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 240 of tt_dit's")
+    made.add_argument("--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 480 of tt_dit's")
     made.add_argument(
         "--job-limit", type=float, default=1200, help="seconds after which a directory's process is ended"
     )
@@ -121,7 +121,7 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         per, timeout = arguments.per_function or 4, arguments.case_timeout or 60
         jobs = upstream_jobs.unit_jobs(checkout, arguments.cases, per, seed, arguments.job_limit)
     else:
-        per, timeout = arguments.per_function or 2, arguments.case_timeout or 240
+        per, timeout = arguments.per_function or 2, arguments.case_timeout or 480
         jobs = upstream_jobs.dit_jobs(checkout, per, seed, arguments.job_limit)
     upstream_jobs.run(checkout, jobs, out / step, arguments.workers, timeout, only)
 

@@ -202,10 +202,8 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
     drain = last_block / _gbps(chip, places[2], alone)
     if not alone:
         memory += out / _gbps(chip, places[2])
-    first, last = (
-        max(noc, memory) / blocks,
-        compute / blocks,
-    )  # nothing is computed before it is read, nor read after it
+    # Nothing is computed before it is read, nor read after it.
+    first, last = max(noc, memory) / blocks, compute / blocks
     compute, noc, memory = compute + first, noc + last, memory + last
     return bounded(chip, params.launch_ns + drain, ideal, compute=compute, noc=noc, dram=memory)
 
