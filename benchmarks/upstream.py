@@ -74,9 +74,12 @@ def parser() -> argparse.ArgumentParser:
         "--per-function", type=int, default=0, help="cases of one function; 0: 4 of ttnn's, 2 of tt_dit's"
     )
     made.add_argument("--workers", type=int, default=2, help="processes at once")
-    made.add_argument("--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 480 of tt_dit's")
+    made.add_argument("--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 960 of tt_dit's")
     made.add_argument(
-        "--job-limit", type=float, default=1200, help="seconds after which a directory's process is ended"
+        "--job-limit",
+        type=float,
+        default=0,
+        help="seconds after which a directory's process is ended; 0: 1200 of ttnn's, 7200 of tt_dit's",
     )
     made.add_argument("--only", default="", help="jobs or bugs whose names hold this")
     made.add_argument("--again", action="store_true", help="forget former runs")
@@ -119,10 +122,10 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         return
     if step == "unit":
         per, timeout = arguments.per_function or 4, arguments.case_timeout or 60
-        jobs = upstream_jobs.unit_jobs(checkout, arguments.cases, per, seed, arguments.job_limit)
+        jobs = upstream_jobs.unit_jobs(checkout, arguments.cases, per, seed, arguments.job_limit or 1200)
     else:
-        per, timeout = arguments.per_function or 2, arguments.case_timeout or 480
-        jobs = upstream_jobs.dit_jobs(checkout, per, seed, arguments.job_limit)
+        per, timeout = arguments.per_function or 2, arguments.case_timeout or 960
+        jobs = upstream_jobs.dit_jobs(checkout, per, seed, arguments.job_limit or 7200)
     upstream_jobs.run(checkout, jobs, out / step, arguments.workers, timeout, only)
 
 
