@@ -19,19 +19,24 @@ Suite = Annotated[str, typer.Option(help="smoke or full (smoke and more seeds, f
 Expr = Annotated[
     str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not and parentheses.")
 ]
+Part = Annotated[
+    str | None, typer.Option(metavar="I/N", help="Part I of N, to run a suite on several machines or processes.")
+]
 Backend = Annotated[str, typer.Option(help="Who computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
 @app.command("list")
-def list_cases(suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", as_json: AsJson = False) -> None:
+def list_cases(
+    suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", part: Part = None, as_json: AsJson = False
+) -> None:
     """The ids of the cases, in the order they run."""
     from refsim.cli.progress import PATIENCE_S, Spinner
 
     with Spinner(f"collecting the cases of suite {suite}", after_s=PATIENCE_S):
         from parity.gate import select
 
-        cases = select(suite, expr, backend)
+        cases = select(suite, expr, backend, part)
     if as_json:
         typer.echo(json.dumps([case.describe() for case in cases], indent=2))
         return
@@ -47,6 +52,7 @@ def run(
     backend: Backend = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
+    part: Part = None,
     out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
     csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line a case.")] = None,
     as_json: AsJson = False,
@@ -57,11 +63,11 @@ def run(
     from refsim.runtime import launch
     from refsim.tables import check_csv, write_csv
 
-    select(suite, expr, backend)  # a mistake should not have to wait for torch
+    select(suite, expr, backend, part)  # a mistake should not have to wait for torch
     check_csv(csv)
     launch.warm_up()
     with _Lines() as lines:
-        done = run_suite(suite, expr, backend, seed, out, lines, seeds=seeds)
+        done = run_suite(suite, expr, backend, seed, out, lines, seeds=seeds, part=part)
     write_csv([record.to_json() for record in done.records], csv)
     ci.tell(done)
     if as_json:

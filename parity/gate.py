@@ -18,7 +18,7 @@ from parity.explain import explanation
 from parity.kinds import entry, thresholds_for
 from parity.machine import commit, machine, missing_memory, versions
 from parity.records import Record, SuiteRun
-from parity.selection import compile_expression
+from parity.selection import compile_expression, part_of
 from parity.suites import registry, suite_cases
 from parity.thresholds import judge
 from refsim.errors import RankFailure, RefsimError, UserError
@@ -48,6 +48,7 @@ class Asked:
         backend: what computes.
         seed: of weights and inputs; a case adds its own.
         seeds: how many, from ``seed`` on; with more than one, a record's id ends in its seed.
+        part: ``I/N``, the cases of part I of N; None takes all.
     """
 
     suite: str = "smoke"
@@ -55,13 +56,14 @@ class Asked:
     backend: str = "cpu"
     seed: int = 0
     seeds: int = 1
+    part: str | None = None
 
 
-def select(suite: str, expr: str | None, backend: str = "cpu") -> list[Case]:
-    """The cases of a suite on a backend whose id matches ``-k``.
+def select(suite: str, expr: str | None, backend: str = "cpu", part: str | None = None) -> list[Case]:
+    """The cases of a suite on a backend whose id matches ``-k``, or those of part ``I/N`` of them.
 
     Raises:
-        UserError: no such suite or backend, a malformed expression, or nothing matches.
+        UserError: no such suite, backend or part, a malformed expression, or nothing matches.
     """
     if backend not in BACKENDS:
         raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
@@ -70,7 +72,25 @@ def select(suite: str, expr: str | None, backend: str = "cpu") -> list[Case]:
     if not cases:
         notes = "".join(f"; {problem}" for problem in registry().problems)
         raise UserError(f"no case of suite '{suite}' matches -k '{expr}'; `refsim parity list` prints the ids{notes}.")
-    return cases
+    return cases if part is None else _part(cases, part)
+
+
+def _part(cases: Sequence[Case], text: str) -> list[Case]:
+    """Part I of N for ``I/N``; all N parts together are the whole, as equal in number of cases as can be.
+
+    Cases of one model stay in one part, because they share its checkpoint and its oracle's output.
+    """
+    number, count = part_of(text)
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.kind, case.model if entry(case.kind).checkpoint else case.id), []).append(case)
+    parts: list[list[Case]] = [[] for _ in range(count)]
+    for group in sorted(groups.values(), key=len, reverse=True):
+        min(parts, key=len).extend(group)
+    chosen = {case.id for case in parts[number - 1]}
+    if not chosen:
+        raise UserError(f"part {text} has no case; choose fewer parts.")
+    return [case for case in cases if case.id in chosen]
 
 
 def run_suite(
@@ -82,19 +102,20 @@ def run_suite(
     progress: Progress | None = None,
     *,
     seeds: int = 1,
+    part: str | None = None,
 ) -> SuiteRun:
     """Run and judge the cases of a suite one after the other; writes results.json, junit.xml, parity.md.
 
     Args:
-        suite, expr, backend, seed, seeds: see :class:`Asked`.
+        suite, expr, backend, seed, seeds, part: see :class:`Asked`.
         out_dir: folder for the reports, made if need be; None writes nothing.
 
     Raises:
-        UserError: unknown suite or backend, ``-k`` that matches nothing, missing oracle, unusable ``out_dir``.
+        UserError: unknown suite, backend or part, ``-k`` that matches nothing, missing oracle, unusable ``out_dir``.
     """
-    cases = select(suite, expr, backend)
+    cases = select(suite, expr, backend, part)
     check_environment(cases)
-    asked = Asked(suite, expr, backend, seed, seeds)
+    asked = Asked(suite, expr, backend, seed, seeds, part)
     return run_cases(cases, make_runner(backend), asked, out_dir, progress)
 
 
@@ -108,7 +129,8 @@ def run_cases(
     """Run and judge the given cases by the given runner, as :func:`run_suite` does."""
     folder = _make_folder(out_dir)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    run = SuiteRun(asked.suite, asked.expr, asked.backend, asked.seed, versions(), machine(), started, **commit())
+    own = (asked.suite, asked.expr, asked.backend, asked.seed)
+    run = SuiteRun(*own, versions(), machine(), started, part=asked.part, **commit())
     begun = time.monotonic()
     jobs = [(case, asked.seed + offset + case.seed) for offset in range(asked.seeds) for case in cases]
     last_use = {(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs, 1)}

@@ -92,6 +92,7 @@ class SuiteRun:
     records: list[Record] = field(default_factory=list)
     commit: str = ""
     committed: str = ""
+    part: str | None = None
 
     @property
     def counts(self) -> dict[str, int]:

@@ -22,7 +22,8 @@ _MARKDOWN = """\
 # Parity, suite {{ run.suite }}
 
 {{ run.counts.passed }} passed, {{ run.counts.failed }} failed, {{ run.counts.skipped }} skipped
-of {{ run.records | length }} cases{% if run.expr %} that match `-k '{{ run.expr }}'`{% endif %} in \
+of {{ run.records | length }} cases{% if run.expr %} that match `-k '{{ run.expr }}'`{% endif %}\
+{{ ", part " ~ run.part ~ "," if run.part }} in \
 {{ "%.0f" | format(run.wall_s) }} s.
 
 Measured on backend `{{ run.backend }}`, seed {{ run.seed }}, started {{ run.started }}, on {{ run.machine.cpus }} \

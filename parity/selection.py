@@ -36,6 +36,18 @@ def compile_expression(text: str | None) -> Match:
     return lambda case_id: match(case_id.lower())
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """``(I, N)`` of ``I/N``, part I of N from 1 on.
+
+    Raises:
+        UserError: it is no such thing.
+    """
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"--part takes a part and how many there are, such as 1/3, not '{text}'.")
+    return int(number), int(count)
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text

@@ -57,7 +57,8 @@ def _measure(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: s
     options = any("typer." in ast.unparse(a.annotation) for a in (*given.args, *given.kwonlyargs) if a.annotation)
     decorators = {ast.unparse(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2] for d in node.decorator_list}
     relative = path.relative_to(ROOT).as_posix()
-    command = relative.startswith("refsim/cli") and (options or bool(decorators & {"command", "callback"}))
+    commands = relative.startswith(("refsim/cli", "parity/cli"))
+    command = commands and (options or bool(decorators & {"command", "callback"}))
     shadow = relative.startswith("tt_impl/mock/rules/") and bool(decorators & {"across", "per_device"})
     first = node.body[0].lineno if command else node.lineno
     return Function(prefix + node.name, (node.end_lineno or first) - first + 1, 0 if command or shadow else len(own))

@@ -44,10 +44,10 @@ def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
 
 def _part(chosen: dict[str, list[str]], text: str) -> dict[str, list[str]]:
     """Every Nth id of each backend from the Ith on, for ``I/N``: all N parts together are the whole."""
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise UserError(f"--part takes a part and how many there are, such as 1/3, not '{text}'.")
-    found = {backend: ids[int(number) - 1 :: int(count)] for backend, ids in chosen.items()}
+    from parity.selection import part_of
+
+    number, count = part_of(text)
+    found = {backend: ids[number - 1 :: count] for backend, ids in chosen.items()}
     if not any(found.values()):
         raise UserError(f"part {text} has no fault; choose fewer parts.")
     return found

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.selection import compile_expression
+from parity.gate import select
+from parity.kinds import entry
+from parity.selection import compile_expression, part_of
 from refsim.errors import UserError
 
 ID = "sd35_large-t3k_1x8-sp8-ring-bf16"
@@ -46,6 +48,24 @@ def test_malformed_is_the_users_mistake_in_one_sentence(expression):
         compile_expression(expression)
     assert e.value.exit_code == 2
     assert "\n" not in str(e.value) and str(e.value).endswith(".")
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "1/0", "a/b", "/", "1/2/3", ""])
+def test_a_part_that_there_is_not_is_refused(text):
+    with pytest.raises(UserError, match="such as 1/3"):
+        part_of(text)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "ttnn-mock"])
+def test_parts_of_a_suite_are_the_whole_and_no_model_is_in_two(backend):
+    whole = select("smoke", None, backend)
+    parts = [select("smoke", None, backend, f"{number}/3") for number in (1, 2, 3)]
+    assert sorted(case.id for part in parts for case in part) == sorted(case.id for case in whole)
+    assert max(map(len, parts)) < len(whole) / 2
+    models = [{(case.kind, case.model) for case in part if entry(case.kind).checkpoint} for part in parts]
+    assert sum(map(len, models)) == len(set.union(*models))
+    with pytest.raises(UserError, match=r"part 9/9 has no case"):
+        select("smoke", "n300 and sp2 and ring and fp32 and normal", "cpu", "9/9")
 
 
 words = st.sampled_from(["ring", "bf16", "fp32", "t3k", "sp8", "usp", "LARGE"])
