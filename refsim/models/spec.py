@@ -32,7 +32,10 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 class Figure:
     """Seconds of a whole pipeline that others measured and published, and what they ran it with.
 
-    ``fsdp``: whether weights were cut over sp too; None where the source does not say.
+    Attributes:
+        fsdp: weights were cut over sp too; None where the source does not say.
+        fused: pairs of matmul and collective ran as one program where the wiring has such.
+        chunks: rows of queries and of keys per chunk of attention, where they are not those of ``replay.py``.
     """
 
     size: str
@@ -43,6 +46,8 @@ class Figure:
     source: str
     topology: Topology = Topology.LINEAR
     fsdp: bool | None = None
+    fused: bool = True
+    chunks: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
 from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import find, get_published, spec_of
-from refsim.models.spec import Published
+from refsim.models.spec import Figure, Published
 from refsim.options import RunOptions
 from refsim.timing import ranges, replay, stages
 from refsim.timing.chips import BYTES
@@ -32,7 +32,8 @@ class Execution:
         fuse: overlap matmuls with the collectives beside them on Rings.
         topology: Linear uses no wrap-around links where the mesh has some.
         calibration: another one than the stored one.
-        chunks: rows of queries and of keys per chunk of attention; those of tt_dit's tables if not given.
+        chunks: rows of queries and of keys per chunk of the transformer's attention; those of ``replay.py`` if not
+            given.
         weights: dtype of the linears' weights (bf16, bfp8, bfp4); activations are bf16.
         fidelity: of the matrix engines in linears and attention (LoFi, HiFi2, HiFi3, HiFi4).
     """
@@ -45,6 +46,13 @@ class Execution:
     calibration: Calibration | None = None
     weights: str = "bf16"
     fidelity: str = "HiFi2"
+
+    @classmethod
+    def of(cls, figure: Figure) -> Execution:
+        """Return how a published figure was run."""
+        return cls(
+            steps=figure.steps, topology=figure.topology, fsdp=figure.fsdp, fuse=figure.fused, chunks=figure.chunks
+        )
 
     def machine(self, mesh: MeshSpec) -> replay.Machine:
         """Return a mesh as it is run this way."""
@@ -275,6 +283,6 @@ def estimate(
         held,
         total,
         peak,
-        stages.around(model, shape, machine),
+        stages.around(model, shape, replace(machine, chunks=None)),
         execution,
     )

@@ -74,8 +74,7 @@ def runs(progress: Callable[[str], None] = lambda text: None) -> list[Run]:
     for (model, size, mesh, parallel), known in figures().items():
         progress(f"{model} {size} on {mesh}, {parallel}")
         on = get_mesh(mesh)
-        execution = Execution(steps=known.steps, topology=known.topology, fsdp=known.fsdp)
-        e = estimates.estimate(model, on, parse_parallel(parallel, on), size=size, execution=execution)
+        e = estimates.estimate(model, on, parse_parallel(parallel, on), size=size, execution=Execution.of(known))
         r = e.total_range(without=model)
         found.append(
             Run(model, size, mesh, parallel, on.arch, known.seconds, e.total_seconds, r.low, r.high, known.source)

@@ -16,10 +16,10 @@ from refsim.models.registry import figures, published
 from refsim.options import RunOptions
 from refsim.timing import estimate as estimates
 from refsim.timing import plan as plans
-from refsim.timing import plots, ranking, replay
+from refsim.timing import plots, ranking
 from refsim.timing.chips import get_chip
 from refsim.timing.critical import critical_path
-from refsim.timing.estimate import Estimate
+from refsim.timing.estimate import Estimate, Execution
 from refsim.timing.fabric import Fabric
 from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
@@ -93,24 +93,17 @@ def _head(*columns: str) -> tuple[str, str]:
 
 
 def _try(
-    model: str, size: str, mesh: MeshSpec, text: str, topology: Topology | None = None, fsdp: bool | None = None
+    model: str, size: str, mesh: MeshSpec, text: str, execution: Execution | None = None
 ) -> tuple[Estimate, float] | str:
     """Return the estimate and the seconds of its critical path, or why there is none."""
+    execution = execution or Execution()
     try:
         known, parallel = published()[model], parse_parallel(text, mesh)
         reading = read_published(known, known.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
-        found = estimates.estimate(
-            model,
-            mesh,
-            parallel,
-            size=size,
-            reading=reading,
-            execution=estimates.Execution(topology=topology, fsdp=fsdp),
-        )
+        found = estimates.estimate(model, mesh, parallel, size=size, reading=reading, execution=execution)
     except RefsimError as error:
         return error.with_flags
-    machine = replay.machine(mesh, get_params(mesh.arch), topology=topology)
-    path = critical_path(programs(reading.ops), reading.ops, machine)
+    path = critical_path(programs(reading.ops), reading.ops, execution.machine(mesh))
     return found, path.ns / 1e9 * found.forwards * found.steps
 
 
@@ -158,7 +151,8 @@ def _published(progress: Progress) -> str:
     text = [
         "# Predicted and published\n",
         "Seconds of the whole pipeline; nothing is fitted on them but one number, the host's seconds of a picture, "
-        "which come from what Flux.1's rows leave at no steps. *rank*: of the published factors in the plan for "
+        "which come from what Flux.1's rows leave at no steps. *expected*: fused, and in the chunks of attention, as "
+        "the published run was; plans take today's. *rank*: of the published factors in the plan for "
         "their mesh with the topology they were run with, among what tt_dit can be asked to run today (no Ulysses; "
         "`refsim plan --today`), and among all schemes.\n",
         *_head(
@@ -177,7 +171,7 @@ def _published(progress: Progress) -> str:
     for (model, size, mesh, parallel), known in figures().items():
         on = get_mesh(mesh)
         progress(f"plan of {model} {size} on {mesh}")
-        found = _try(model, size, on, parallel, known.topology, known.fsdp)
+        found = _try(model, size, on, parallel, Execution.of(known))
         assert not isinstance(found, str)
         e, config = found[0], parse_parallel(parallel, on)
         every = plans.plan(model, on, size=size, only=plans.Only(topology=known.topology.value))

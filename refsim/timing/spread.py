@@ -103,7 +103,7 @@ def pipelines() -> list[dict[str, Any]]:
     found = []
     for (model, size, mesh, parallel), known in figures().items():
         on = get_mesh(mesh)
-        execution = estimate.Execution(steps=known.steps, topology=known.topology, fsdp=known.fsdp)
+        execution = estimate.Execution.of(known)
         e = estimate.estimate(model, on, parse_parallel(parallel, on), size=size, execution=execution)
         row = {"model": model, "size": size, "mesh": mesh, "parallel": parallel, "arch": on.arch}
         found.append(row | {"published": known.seconds, "ratio": round(known.seconds / e.total_seconds, 3)})

@@ -2,7 +2,8 @@
 
 Guidance is an input of dev's transformer and schnell has none, so a step is one prediction of one prompt.
 
-Sources: the models' cards and diffusers' class; parameters counted on meta tensors.
+Sources: the models' cards and diffusers' class; parameters counted on meta tensors. The published figures' chunks of
+attention: transformer_flux1.py@622c6fb9.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def _published(name: str, parameters: int, steps: int, quietbox: float, galaxy: 
         encoders=(Companion("clip_l", "clip-l", tokens=77, prompts=1), Companion("t5", "t5-xxl", _TEXT, prompts=1)),
         decoder="flux1-vae",
         figures=(
-            Figure("1024", "quietbox", "sp2_tp4", seconds=quietbox, steps=steps, source=_TT_DIT),
-            Figure("1024", "galaxy", "sp4_tp8", seconds=galaxy, steps=steps, source=_TT_DIT),
+            Figure("1024", "quietbox", "sp2_tp4", seconds=quietbox, steps=steps, source=_TT_DIT, chunks=(128, 512)),
+            Figure("1024", "galaxy", "sp4_tp8", seconds=galaxy, steps=steps, source=_TT_DIT, chunks=(128, 512)),
         ),
         reported=("1024",),
     )

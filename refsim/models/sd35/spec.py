@@ -1,6 +1,7 @@
 """What Stable Diffusion 3.5 is: its classes, its published sizes, and what runs around its transformer.
 
-Sources: the models' cards and diffusers' classes; parameters counted on meta tensors.
+Sources: the models' cards and diffusers' classes; parameters counted on meta tensors. How the published figures were
+run: chunks of attention_sd35.py, whose linears gather first and multiply then (transformer_sd35.py@622c6fb9).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ SPEC = ModelSpec(
             figures=(
                 Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT),
                 Figure("1024", "galaxy", "cfg2_sp4_tp4", seconds=5.6, steps=20, source=_TT_DIT),
-                Figure("1024", "bh-qb-1x4", "tp4", seconds=6.8, steps=20, source=_TT_DIT, topology=Topology.RING),
+                Figure("1024", "bh-qb-1x4", "tp4", 6.8, 20, _TT_DIT, Topology.RING, fused=False, chunks=(256, 512)),
             ),
             pairs=(
                 Pair(

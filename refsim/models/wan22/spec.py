@@ -1,6 +1,9 @@
 """What Wan2.2 is: its classes, the published size of text-to-video, and what runs around its two experts.
 
-Sources: the model's card and diffusers' classes; parameters counted on meta tensors.
+Sources: the model's card and diffusers' classes; parameters counted on meta tensors. How the published figures were
+run: the table was written on 19 March 2026, when attention_wan.py@218646a0 gathered first and multiplied then, on a
+Ring too, and had no chunks for (sp4, tp2) on Blackhole but the default. The Blackhole Galaxy's figure at 480p is of
+September: fused, and in the chunks of pull request 41965.
 """
 
 from __future__ import annotations
@@ -62,10 +65,10 @@ SPEC = ModelSpec(
             figures=(
                 Figure("480p", "t3k", "sp2_tp4", seconds=735, steps=40, source=_TT_DIT),
                 Figure("480p", "bh-qb", "sp2_tp2", seconds=466, steps=40, source=_TT_DIT, fsdp=True),
-                Figure("480p", "bh-loudbox", "sp4_tp2", seconds=207, steps=40, source=_TT_DIT),
-                Figure("480p", "bh-galaxy", "sp8_tp4", 46, 40, _UNCACHED, Topology.RING),
-                Figure("720p", "galaxy", "sp8_tp4", seconds=354, steps=40, source=_TT_DIT, topology=Topology.RING),
-                Figure("720p", "bh-galaxy", "sp8_tp4", seconds=168, steps=40, source=_TT_DIT, topology=Topology.RING),
+                Figure("480p", "bh-loudbox", "sp4_tp2", seconds=207, steps=40, source=_TT_DIT, chunks=(256, 256)),
+                Figure("480p", "bh-galaxy", "sp8_tp4", 46, 40, _UNCACHED, Topology.RING, chunks=(288, 512)),
+                Figure("720p", "galaxy", "sp8_tp4", 354, 40, _TT_DIT, Topology.RING, fused=False),
+                Figure("720p", "bh-galaxy", "sp8_tp4", 168, 40, _TT_DIT, Topology.RING, fused=False),
             ),
             pairs=(
                 Pair(
@@ -76,6 +79,7 @@ SPEC = ModelSpec(
                     Topology.RING,
                     157 / 153,
                     "tt-metal pull request 30988",
+                    fused=False,
                     of="denoising",
                 ),
             ),

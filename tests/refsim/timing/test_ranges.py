@@ -144,6 +144,6 @@ def test_published_pairs_are_run_as_they_were(monkeypatch):
 
     monkeypatch.setattr(ranking.estimates, "estimate", estimate)
     found = {c.model: c for c in ranking.wirings()}
-    assert ("sd35-large", "bh-qb-1x4", "Ring", False) in asked and ("wan22-t2v-a14b", "galaxy", "Linear", True) in asked
+    assert {("sd35-large", "bh-qb-1x4", "Ring", False), ("wan22-t2v-a14b", "galaxy", "Linear", False)} <= set(asked)
     assert found["sd35-large"].predicted == pytest.approx(4 / 3) and found["wan22-t2v-a14b"].predicted == 1.5
     assert all(c.right for c in found.values())
