@@ -9,7 +9,6 @@ missing is an error), ``nox -s ttnn-faults`` mistakes put into it, ``nox -s upst
 ``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices."""
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -99,7 +98,7 @@ def mutation_ttnn(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The tests, on two cores."""
     session.install("-e", ".[dev]")
-    session.run("pytest", "-n", "2", *session.posargs)
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session
@@ -177,14 +176,6 @@ def docs(session: nox.Session) -> None:
     session.run("mkdocs", "build", "--strict", *session.posargs, env={"PYTHONPATH": "."})
 
 
-def _in_halves(session: nox.Session, *command: str, out: str) -> None:
-    """A refsim command in two processes at once, a part of the cases each: ttnn's mock works on one core."""
-    halves = [("refsim", *command, "--part", f"{half}/2", "--out", f"{out}-{half}") for half in (1, 2)]
-    with ThreadPoolExecutor(2) as pool:
-        for _ in pool.map(lambda half: session.run(*half), halves):
-            pass
-
-
 @nox.session(python="3.12")
 def ttnn(session: nox.Session) -> None:
     """The device backend: real ttnn on meshes without hardware, judged against refsim."""
@@ -193,7 +184,7 @@ def ttnn(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "--dist", "loadfile", *folders, *session.posargs)
     for model, mesh, parallel in MEMORY:
         session.run("refsim", "memory", "--model", model, "--mesh", mesh, "--parallel", parallel)
-    _in_halves(session, "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", out="out/parity-ttnn")
+    session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
     folder = Path(session.create_tmp(), f"ttnn-{PREVIOUS_TTNN}").absolute()
     session.run("pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(folder), f"ttnn=={PREVIOUS_TTNN}")
     with_previous = {"PYTHONPATH": str(folder), "REFSIM_TTNN_VERSION": PREVIOUS_TTNN}
