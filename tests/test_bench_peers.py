@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from unittest import mock
 
 import pytest
@@ -11,6 +10,7 @@ import torch.nn.functional as F
 
 from benchmarks import peers
 from refsim.cli.process import run_command
+from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
 
 SMALL = ["--ranks", "2", "--rows", "64", "--heads", "2", "--repetitions", "1"]
@@ -44,7 +44,7 @@ def played(monkeypatch):
 
 def test_wrong_answers_and_errors_are_listed_and_counted_beside_times(capsys, played):
     assert run_command(["bench", "peers", *SMALL, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = loads("bench peers", capsys.readouterr().out)
     assert (found["ranks"], found["wrong"], found["could_not_run"]) == (2, 1, 2)
     of = {record["name"]: record for record in found["records"]}
     assert {name for name, record in of.items() if record.get("right")} == {"refsim ring", "refsim ulysses"}

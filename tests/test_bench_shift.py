@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from benchmarks import shift
 from refsim.cli.process import run_command
+from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
 
 SMALL = ["--ranks", "2", "--mib", "1", "--rounds", "1"]
@@ -15,7 +14,7 @@ SMALL = ["--ranks", "2", "--mib", "1", "--rounds", "1"]
 
 def test_a_record_holds_what_its_ratios_are_made_of(capsys):
     assert run_command(["bench", "shift", *SMALL, "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = loads("bench shift", capsys.readouterr().out)
     assert (record["ranks"], record["mib"], record["rounds"], record["right"]) == (2, 1, 1, True)
     taken = record["seconds"]
     assert record["times_gloo"]["ratio"] == pytest.approx(taken["gloo"] / taken["shared"])

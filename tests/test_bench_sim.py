@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from benchmarks import sim
 from refsim.cli.process import run_command
+from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
 
 SMALL = ["--ranks", "2", "--rows", "96", "--heads", "4", "--repetitions", "2"]
@@ -15,7 +14,7 @@ SMALL = ["--ranks", "2", "--rows", "96", "--heads", "4", "--repetitions", "2"]
 
 def test_a_record_holds_what_its_ratio_is_made_of(capsys):
     assert run_command(["bench", "sim", *SMALL, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = loads("bench sim", capsys.readouterr().out)
     assert found["machine"]["cores"] >= 1
     assert [record["scheme"] for record in found["records"]] == ["ring", "ulysses"]
     for record in found["records"]:

@@ -20,6 +20,7 @@ from refsim.cli.ops import ops
 from refsim.cli.plan import plan
 from refsim.cli.report import report
 from refsim.cli.run import run
+from refsim.cli.schema import schema
 from refsim.cli.time import time
 from refsim.cli.ttnn import ttnn
 from refsim.errors import UserError
@@ -41,6 +42,7 @@ app.command()(calibrate)
 app.command()(memory)
 app.command()(ops)
 app.command()(kernels)
+app.command()(schema)
 app.add_typer(ttnn, name="ttnn", help="Anyone's TTNN programs on meshes that are not there.")
 app.add_typer(bench, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
 app.add_typer(report, name="report", help="Tables and plots of predicted performance.")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.conftest import HAS_TTNN, REASON
+from tests.json_output import loads
 from tests.tt_impl.worker import launch
 from tt_impl.harness.diff import Tolerance, diff, pcc
 
@@ -156,7 +157,7 @@ def test_command_on_reports(tmp_path: Path) -> None:
     a, b, c = (str(tmp_path / f"{name}.json") for name in "abc")
     assert command(tmp_path, a, a).returncode == 0
     ran = command(tmp_path, a, b, "--json")
-    assert ran.returncode == 1 and json.loads(ran.stdout)["only_a"][0]["op"] == "add"
+    assert ran.returncode == 1 and loads("ttnn diff", ran.stdout)["only_a"][0]["op"] == "add"
     ran = command(tmp_path, a, c)
     assert ran.returncode == 2 and "no report of schema 1" in ran.stderr
 

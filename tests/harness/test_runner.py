@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.json_output import loads
 from tests.tree import ROOT
 
 SCRIPT = """
@@ -75,7 +75,7 @@ def test_a_script_with_arguments(script: Path) -> None:
 def test_a_script_from_stdin_as_json(script: Path) -> None:
     done = run(script.parent, "--json", "-", text=SCRIPT)
     assert done.returncode == 0, done.stderr[-3000:]
-    verdict = json.loads(done.stdout)
+    verdict = loads("ttnn run", done.stdout)
     assert (verdict["outcome"], verdict["category"], verdict["mesh"]) == ("passed", "own", "t3k")
     assert verdict["ops"]["ttnn.add"] == 1
     assert "right" in done.stderr
@@ -105,7 +105,7 @@ def test_failures_and_exit_codes(script: Path) -> None:
     assert "failed: caught an error by which the mock said that it knows no value" in caught.stderr
     assert "ttnn.script_unknown has no shadow rule." in caught.stderr
     ended = run(script.parent, "--json", "script.py", "exit")
-    assert ended.returncode == 1 and json.loads(ended.stdout)["message"] == "the program ended itself with 3."
+    assert ended.returncode == 1 and loads("ttnn run", ended.stdout)["message"] == "the program ended itself with 3."
 
 
 @pytest.mark.parametrize(

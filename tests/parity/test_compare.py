@@ -1,6 +1,5 @@
 """Two runs beside each other: a verdict or a bit that differs is found, and so is what cannot be compared."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from parity.digests import tensor_digest, tensor_digests
 from parity.records import Record, SuiteRun
 from parity.report import results_json
 from refsim.errors import UserError
+from tests.json_output import loads
 
 CASE = make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape(), other_layout=Layout("n300", "tp2"))
 SAME = {"out": "aa", "lse": "bb"}
@@ -54,7 +54,7 @@ def test_a_verdict_or_a_bit_that_differs_is_found(tmp_path, after, verdicts, dig
     ran = CliRunner().invoke(app, ["compare", str(a), str(b)])
     assert ran.exit_code == 1
     assert ran.stdout.startswith("x: ") and "1 of 1 cases differ" in ran.stdout
-    told = json.loads(CliRunner().invoke(app, ["compare", str(a), str(b), "--json"]).stdout)
+    told = loads("parity compare", CliRunner().invoke(app, ["compare", str(a), str(b), "--json"]).stdout)
     assert (told["exit_code"], told["schema"], told["differences"][0]["id"]) == (1, 1, "x")
 
 

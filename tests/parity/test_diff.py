@@ -14,6 +14,7 @@ from parity.records import Record, SuiteRun
 from parity.thresholds import calibration
 from refsim.errors import UserError
 from refsim.tables import as_csv
+from tests.json_output import loads
 
 FLOOR = calibration()["floors"]["attention fp32"]["rel_rmse"]
 
@@ -92,7 +93,7 @@ def test_the_command_takes_folders_and_writes_csv(tmp_path):
     result = CliRunner().invoke(app, ["diff", *folders, "--csv", str(tmp_path / "diff.csv")])
     assert result.exit_code == 1 and "| `a` | verdict | passed | failed |" in result.stdout
     assert (tmp_path / "diff.csv").read_text().splitlines()[1].startswith("a,verdict,passed,failed,")
-    assert json.loads(CliRunner().invoke(app, ["diff", *folders, "--json"]).stdout)["worse"] == 1
+    assert loads("parity diff", CliRunner().invoke(app, ["diff", *folders, "--json"]).stdout)["worse"] == 1
     with pytest.raises(UserError, match="cannot be read"):
         read(tmp_path)
 

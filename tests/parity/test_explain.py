@@ -24,6 +24,7 @@ from parity.layers import Finding
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
 from refsim.pipelines.speculative import Decoded, Step
+from tests.json_output import loads
 
 RING = ref_tools.RING
 
@@ -248,7 +249,7 @@ def test_one_case_runs_again_by_its_id():
     known = find_case(CliRunner().invoke(app, ["list", "-k", "attention and n300"]).stdout.split()[0], "cpu").id
     result = CliRunner().invoke(app, ["explain", known, "--json"])
     assert result.exit_code == 0, result.output
-    shown = json.loads(result.stdout)
+    shown = loads("parity explain", result.stdout)
     assert shown["id"] == known and "trace_wrong_axis" in shown["metrics"]
     with pytest.raises(UserError, match="does not exist"):
         find_case(case_id + "-none", "cpu")

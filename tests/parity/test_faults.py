@@ -1,6 +1,5 @@
 """The corpus of faults: every one is told apart, a survivor and a false alarm fail the run, what PCC misses is seen."""
 
-import json
 from collections import Counter
 
 import pytest
@@ -11,6 +10,7 @@ from parity.faults.cli import app
 from parity.faults.ref_tools import RING, fault
 from parity.faults.registry import FAULTS
 from refsim.errors import UserError
+from tests.json_output import loads
 
 FAMILIES = {
     "merge",
@@ -57,7 +57,7 @@ def test_two_faults_of_one_name_are_refused():
 def test_what_whole_tensor_pcc_misses_is_caught(tmp_path):
     result = CliRunner().invoke(app, ["run", "-k", PCC_MISSES, "--out", str(tmp_path), "--json"])
     assert result.exit_code == 0, result.output
-    told = json.loads((tmp_path / "faults.json").read_text())
+    told = loads("faults run", (tmp_path / "faults.json").read_text())
     assert told["summary"]["caught"] == told["summary"]["faults"] == 6
     assert len(told["summary"]["missed_by_pcc_0.999"]) == 6
     assert "| answer-scaled | cpu |" in (tmp_path / "faults.md").read_text()

@@ -11,6 +11,7 @@ from parity.cases import AttentionShape, Layout, make_case
 from parity.cli import app
 from parity.kinds.base import Measured
 from refsim.errors import RankFailure, UserError
+from tests.json_output import loads
 
 GOOD = {
     "rel_rmse": 1e-7,
@@ -214,7 +215,7 @@ def test_out_that_is_a_file_is_found_before_anything_runs(tmp_path):
 def test_command_line_lists():
     result = CliRunner().invoke(app, ["list", "-k", "large and tg", "--json"])
     assert result.exit_code == 0
-    (only,) = json.loads(result.stdout)
+    (only,) = loads("parity list", result.stdout)
     assert only["id"] == "sd35_large-tg-cfg2_sp4_tp4-ring-fp32" and only["parallel"] == "cfg2_sp4_tp4"
 
 
@@ -229,7 +230,7 @@ def test_command_line_runs(monkeypatch, tmp_path, metrics, code):
     assert f"{1 - code} passed, {code} failed, 0 skipped" in result.output
     assert {p.name for p in tmp_path.iterdir()} == {"results.json", "junit.xml", "parity.md"}
     as_json = CliRunner().invoke(app, [*arguments, "--json"])
-    assert json.loads(as_json.stdout)["exit_code"] == code
+    assert loads("parity run", as_json.stdout)["exit_code"] == code
 
 
 def test_a_hazard_fails_a_case_whose_values_are_right(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 from parity import history, machine
 from refsim.cli.process import run_command
+from tests.json_output import loads
 from tests.parity import page_records
 from tests.parity.test_diff import FLOOR, record, run
 from tests.refsim.helpers import assert_one_sentence
@@ -99,7 +100,7 @@ def test_a_loosened_limit_is_shown_as_such(tmp_path, capsys):
     assert code == 0 and shown.startswith("a (parity, cpu, seed 0)\n")
     assert re.search(r"c1 .* 0\.9999999999 +1 +limit of rel_rmse loosened 0\.001 -> 0\.01\n", shown)
     code, shown, _ = command(capsys, "show", "--db", tmp_path / "h.sqlite", "--json", "--metric", "rel_rmse")
-    first, second = json.loads(shown)["rows"]
+    first, second = loads("history show", shown)["rows"]
     assert (first["limit"], first["worse_by"], second["limit"]) == (1e-3, "", 1e-2)
 
 
@@ -108,7 +109,7 @@ def test_every_kind_of_result_is_shown(tmp_path, capsys):
     db, table = tmp_path / "h.sqlite", tmp_path / "h.csv"
     assert command(capsys, "add", folder, "--db", db, "--commit", "v1", "--date", "2026-02-03")[0] == 0
     code, shown, _ = command(capsys, "show", "--db", db, "--json", "--csv", table)
-    rows = {(row["kind"], row["case"]): row for row in json.loads(shown)["rows"]}
+    rows = {(row["kind"], row["case"]): row for row in loads("history show", shown)["rows"]}
     assert code == 0 and {row["date"] for row in rows.values()} == {"2026-02-03T00:00:00+00:00"}
     plan, memory = rows["predictions", "sd35-large 1024 n300 tp2@1"], rows["memory", "sd35-large 1024 t3k sp2"]
     assert (plan["predicted_s"], plan["memory_gb"], memory["memory_gb"]) == (10.0, 9.5, 2**30 / 1e9)

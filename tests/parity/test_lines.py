@@ -13,6 +13,7 @@ from parity.lines import child, measure, report, tree
 from parity.lines.source import Statement, statements
 from refsim.cli.app import app, mount
 from refsim.errors import UserError
+from tests.json_output import loads
 
 SOURCE = '''"""Words."""
 LIMIT = 3
@@ -149,7 +150,7 @@ def test_the_command_counts_and_fails_below_the_least(tmp_path):
     command += ["-k", "attention-n300-sp2-ring-fp32", "--out", str(tmp_path), "--least", "90"]
     done = CliRunner().invoke(app, [*command, "--json"])
     assert done.exit_code == 1, done.output
-    told = json.loads(done.stdout)
+    told = loads("parity coverage", done.stdout)
     assert told == json.loads((tmp_path / "coverage.json").read_text())
     percent = {file["file"]: file["percent"] for file in told["files"]}
     assert percent["refsim/parallel/ring.py"] > 90 and percent["refsim/parallel/halo.py"] == 0

@@ -17,6 +17,7 @@ from parity.mutation.operators import OPERATORS
 from parity.mutation.sites import Mutation, drawn, mutations
 from parity.records import Record
 from refsim.errors import UserError
+from tests.json_output import loads
 
 
 def changes(expression, operator):
@@ -262,7 +263,7 @@ def test_the_command_draws_runs_and_writes(tmp_path):
     command = ["mutate", "--files", "refsim/parallel/ulysses.py", "-k", "attention-n300-sp2-ulysses", "--count", "3"]
     done = CliRunner().invoke(app, [*command, "--seed", "1", "--least", "0", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    told = loads("faults mutate", done.stdout)
     assert told == json.loads((tmp_path / "mutation.json").read_text())
     assert told["summary"]["mutations"] == 3 and len(told["mutations"]) == 3
     assert "# Mutation testing" in (tmp_path / "mutation.md").read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 
 import pytest
@@ -13,6 +12,7 @@ from parity import own
 from refsim import api
 from refsim.api.images import generate_images
 from refsim.cli import pipeline, process
+from tests.json_output import loads
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
 from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
 
@@ -30,7 +30,7 @@ def words(tmp_path_factory) -> list[str]:
 
 def test_a_checkpoint_of_ones_own_passes(words, capsys):
     assert process.run_command([*words, "--json", "--guidance", "3"]) == 0
-    found = json.loads(capsys.readouterr().out)["check_against"]
+    found = loads("run", capsys.readouterr().out)["check_against"]
     assert found["passed"] and found["against"] == "SD3Transformer2DModel of diffusers"
     assert {"rel_rmse", "layer_rel_rmse", "guided_rel_rmse", "distinct_replicas"} <= found["metrics"].keys()
     assert all(0 <= metric["value"] <= metric["bound"] for metric in found["metrics"].values())
@@ -82,7 +82,7 @@ def test_a_pipeline_of_ones_own_is_judged_step_by_step(tmp_path, capsys, monkeyp
     known = []
     monkeypatch.setattr(pipeline, "generate_images", lambda *a, **k: known.append(generate_images(*a, **k)) or known[0])
     assert process.run_command([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["check_against"]
+    found = loads("run", capsys.readouterr().out)["check_against"]
     assert len(found["step_rel_rmse"]) == 2 and max(found["step_rel_rmse"]) == found["metrics"]["rel_rmse"]["value"]
     assert 0 < found["metrics"]["rel_rmse"]["value"] <= found["metrics"]["rel_rmse"]["bound"]
     known[0].steps[1] *= 1 + 1e-4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -12,6 +11,7 @@ from parity import own_text
 from refsim.cli import process
 from refsim.options import RunOptions
 from refsim.pipelines.speculative import Decoded, Step
+from tests.json_output import loads
 from tests.refsim.pipelines.test_speculative import Pair, save_tokenizer
 
 SAYS = [3, 1, 4, 1, 5]
@@ -64,7 +64,7 @@ def words(tmp_path_factory):
 
 def test_a_text_of_ones_own_passes(words, capsys):
     assert process.run_command([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["check_against"]
+    found = loads("generate", capsys.readouterr().out)["check_against"]
     assert found["passed"] and found["against"] == "Qwen3MoeForCausalLM.generate of transformers"
     margin = found["metrics"]["margin_max_abs"]
     assert 0 < margin["value"] <= margin["bound"] and (found["wrong"], found["tokens"]) == (None, 6)

@@ -1,6 +1,5 @@
 """Cases under seeded schedules: same bits; what differs, hazards and failures come with the command to replay them."""
 
-import json
 import shlex
 
 import pytest
@@ -13,6 +12,7 @@ from parity.schedules_cli import app
 from refsim.errors import RankFailure, UserError
 from refsim.runtime.hazards import Hazard
 from refsim.runtime.launch import Result
+from tests.json_output import loads
 
 CASE = "attention-t3k-sp4_tp2-ring-block-fp32-fa_rand-chunks48x20"
 HAZARD = Hazard("write-after-write", "rank 0's send and rank 1's send both write buffer k of rank 2.", "k", 2)
@@ -96,7 +96,7 @@ def test_the_commands_tell_and_their_exit_codes_too(monkeypatch, answer):
     monkeypatch.setattr(cpu_runner, "CpuRunner", lambda: Runner(answers))
     ran = CliRunner().invoke(app, ["run", "-k", CASE, "--schedules", "3", "--seed", "4", "--json"])
     assert ran.exit_code == bool(answer)
-    (record,) = json.loads(ran.stdout)
+    (record,) = loads("schedules run", ran.stdout)
     assert (record["case"], record["schedules"], record["verdict"]) == (CASE, 3, "failed" if answer else "passed")
     if answer:
         assert record["failures"] == [{"seed": 5, "reasons": ["rank 1 died."]}]

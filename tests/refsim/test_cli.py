@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from refsim import cli
 from refsim.cli import process
 from refsim.runtime import perfetto
+from tests.json_output import loads
 from tests.refsim import trace_form
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
@@ -52,7 +53,7 @@ def run_words(files, *words: object) -> list[object]:
 
 
 def test_meshes():
-    rows = json.loads(refsim("meshes", "--json").stdout)["meshes"]
+    rows = loads("meshes", refsim("meshes", "--json").stdout)["meshes"]
     assert {"n150", "n300", "t3k", "t3k-1x8", "tg", "galaxy", "bh-galaxy"} <= {r["name"] for r in rows}
     table = refsim("meshes")
     assert table.returncode == 0
@@ -65,7 +66,7 @@ def test_run_writes_sample_guided_and_trace(files):
         *("--trace", files / "trace.jsonl", "--json"),
     )
     assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+    summary = loads("run", done.stdout)
     assert summary["replicas_equal"] and summary["ranks"] == 8
     assert summary["math"] == "storage"
     assert summary["transport"] == "gloo"

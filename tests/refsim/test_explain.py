@@ -1,6 +1,5 @@
 """``refsim explain``: what every device holds agrees with the groups, the schedule and the memory account."""
 
-import json
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -11,6 +10,7 @@ from refsim.cli.explain_layout import layout
 from refsim.cli.explain_svg import svg
 from refsim.errors import UserError
 from refsim.options import RunOptions
+from tests.json_output import loads
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,7 +23,7 @@ def explain(*arguments):
 
 @pytest.fixture(scope="module")
 def large():
-    return json.loads(explain("sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json"))
+    return loads("explain", explain("sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2", "--json"))
 
 
 def test_every_device_has_its_rows_and_heads(large):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from refsim.errors import UserError
 from refsim.extensions import catalog
+from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +173,7 @@ def test_without_the_package_there_is_no_such_model(files):
 def test_a_registered_model_has_predictions(toy):
     done = refsim("time", "toy-64", "--mesh", "toybox", "--parallel", "sp2", "--json", sites=(toy,))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["seconds"] > 0
+    assert loads("time", done.stdout)["seconds"] > 0
 
 
 def test_meshes_are_listed_and_what_is_wrong_is_noted(toy, broken):

@@ -17,6 +17,7 @@ from parity.metrics import one_minus_pcc, rel_rmse
 from parity.oracles import oracle_of
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
+from tests.json_output import loads
 
 CASE = next(case for case in suite_cases("smoke", "ttnn-mock") if case.id == "sd35_tiny64-n300-cfg2-ring-bf16")
 
@@ -37,7 +38,7 @@ def test_run_on_the_mock_mesh(tmp_path):
         device, trace = tmp_path / "device.safetensors", tmp_path / "trace.jsonl"
         done = refsim(*words, "--backend", "ttnn-mock", "--out", device, "--trace", trace, "--json")
         assert done.returncode == 0, done.stderr
-        summary = json.loads(done.stdout)
+        summary = loads("run", done.stdout)
         assert summary["backend"] == "ttnn-mock" and summary["operations"] == len(trace.read_text().splitlines())
         done = refsim(*words, "--out", tmp_path / "cpu.safetensors")
         assert done.returncode == 0, done.stderr

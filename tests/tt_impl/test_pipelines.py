@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +13,7 @@ from parity.store import CheckpointStore
 from parity.suites import registry
 from refsim.errors import UserError
 from refsim.models.registry import get
+from tests.json_output import loads
 
 NAME = "flux1_pipeline_tiny64"
 
@@ -38,7 +38,7 @@ def test_prompt_to_picture(folder, tmp_path):
 
     done = refsim(folder, tmp_path / "out", "--check", "--json")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = loads("run", done.stdout)
     assert said["backend"] == "ttnn-mock" and said["check"]["passed"] and len(said["check"]["step_pcc"]) == 2
     assert "bf16" in said["check"]["against"] and min(said["check"]["step_pcc"]) < 1  # two programs, not one twice
     assert said["operations"] > 100 and said["bytes_by_collective"] and "golden values" in said["ran"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
@@ -19,6 +18,7 @@ from refsim.pipelines import speculative
 from refsim.pipelines.speculative import DFlashDrafter, greedy, load, matching_prefix, speculate
 from refsim.runtime import memory
 from refsim.runtime.device import Device
+from tests.json_output import loads
 from tests.refsim.models.tiny_dflash import BLOCK, KEEP, greedy_tokens, make_drafter, make_target, save_drafter, train
 
 VOCAB, MOST = 8, 4
@@ -201,7 +201,7 @@ def test_command(tmp_path):
     arguments += ["--mesh", "n300", "--parallel", "tp2", "--max-new-tokens", "6", "--check"]
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
-    summary = json.loads(result.stdout)
+    summary = loads("generate", result.stdout)
     assert summary["tokens"] == greedy_tokens(pair.oracle, [torch.tensor([1, 2, 3])], 6)[0]
     assert summary["text"] == " ".join(f"w{token}" for token in summary["tokens"])
     assert summary["same_as_target"] is True

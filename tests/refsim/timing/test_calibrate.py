@@ -16,6 +16,7 @@ from refsim.timing import calibrate, device_ops, search
 from refsim.timing.device_ops import DeviceOp
 from refsim.timing.fitted import get_params, read_calibration
 from refsim.timing.tensors import Tensor_
+from tests.json_output import loads
 
 STORED = get_params("wormhole_b0")
 CHIP = replace(STORED, tile_ns=1000.0, launch_ns=8000.0)
@@ -90,7 +91,7 @@ def test_time_and_plan_use_a_calibration_and_say_so(tmp_path: Path) -> None:
     own.write_text(json.dumps({"arch": "wormhole_b0", "params": slow}))
     words = ["plan", "sd35-medium", "--mesh", "n150", "--size", "512", "--attention", "ring", "--json"]
     plain, slower = (
-        json.loads(CliRunner().invoke(app, [*words, *more], catch_exceptions=False).stdout)["plans"][0]
+        loads("plan", CliRunner().invoke(app, [*words, *more], catch_exceptions=False).stdout)["plans"][0]
         for more in ([], ["--calibration", str(own)])
     )
     assert slower["seconds"] > 1.1 * plain["seconds"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from refsim.timing import estimate as estimates
 from refsim.timing.fitted import get_host_seconds, get_params
 from refsim.timing.program import programs
 from refsim.timing.reading import read_published
+from tests.json_output import loads
 from tests.refsim import trace_form
 
 
@@ -204,7 +204,7 @@ def test_command_line(tmp_path, sd35):
     words += ["--trace", str(trace), "--chakra", str(tmp_path / "chakra"), "--csv", str(tmp_path / "layers.csv")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    row = json.loads(result.stdout)
+    row = loads("time", result.stdout)
     assert row["seconds"] == pytest.approx(sd35.seconds)
     assert row["layers"] == advice.by_layer(sd35)
     table = pd.read_csv(tmp_path / "layers.csv")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +22,7 @@ from refsim.timing.fitted import get_params
 from refsim.timing.memory import memory, read_ttnn
 from refsim.timing.program import programs
 from refsim.timing.reading import Op, read_published
+from tests.json_output import loads
 
 TTNN = Path(__file__).resolve().parents[3] / "reports" / "ttnn_memory"
 T3K, GALAXY = get_mesh("t3k"), get_mesh("galaxy")
@@ -184,7 +184,7 @@ def run(*words: str) -> str:
 def test_command_lines(tmp_path):
     time = ["time", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2"]
     report = TTNN / "t3k-cfg2_sp2_tp2.json"
-    found = json.loads(run(*time, "--ttnn-memory", str(report), "--json"))
+    found = loads("time", run(*time, "--ttnn-memory", str(report), "--json"))
     assert found["memory_gb"]["ttnn"]["weights"] == pytest.approx(found["memory_gb"]["weights"], rel=0.02)
     assert found["critical_path"]["overlapped_seconds"] < found["seconds"]
     with pytest.raises(UserError, match="another mesh or configuration"):
@@ -195,7 +195,7 @@ def test_command_lines(tmp_path):
     with pytest.raises(UserError, match="refsim memory"):
         run(*time, "--ttnn-memory", str(tmp_path / "x.json"))
     words = ["plan", "sd35-large", "--mesh", "n300", "--attention", "ring", "--json"]
-    plan = json.loads(run(*words, "--csv", str(tmp_path / "p.csv")))
+    plan = loads("plan", run(*words, "--csv", str(tmp_path / "p.csv")))
     assert list(pd.read_csv(tmp_path / "p.csv")["parallel"]) == [row["parallel"] for row in plan["plans"]]
     assert plan["plans"][0]["rank"] == 1 and plan["plans"][0]["would_save"]
     assert any("wiring" in row for row in plan["infeasible"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from refsim.timing import device_ops, op_names, profile
 from refsim.timing.device_ops import DeviceOp, Wires, price
 from refsim.timing.matmul import tile_cycles
 from refsim.timing.tensors import Tensor_
+from tests.json_output import loads
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")
@@ -192,7 +192,7 @@ def test_the_command_reads_several_files_and_refuses_a_folder_among_them(tmp_pat
     files = [str(TRACES / name) for name in ("bh_8xp150_deepseek_v3_d_p.csv", "bh_64_clip_encoder_1.csv")]
     words = ["bench", "accuracy", *files, "--json", "--csv", str(tmp_path / "devices.csv")]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
-    document = json.loads(result.stdout)
+    document = loads("bench accuracy", result.stdout)
     notes = document["files"]
     table = pd.read_csv(tmp_path / "devices.csv", dtype={"device": str}, float_precision="round_trip")
     assert table.to_dict("records") == document["devices"]

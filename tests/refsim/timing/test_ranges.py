@@ -14,6 +14,7 @@ from refsim.mesh import get_mesh
 from refsim.models import registry
 from refsim.timing import ranges, ranking, spread
 from refsim.timing.ranking import Compared, Run
+from tests.json_output import loads
 
 BH, WH = "blackhole", "wormhole_b0"
 KEPT = {
@@ -90,7 +91,7 @@ def test_a_configuration_that_does_not_fit_has_no_seconds_unless_asked_for():
     words = ["time", "sd35-large", "--mesh", "n150"]
     refused = CliRunner().invoke(app, [*words, "--json"])
     assert refused.exit_code == 1 and "does not fit" in refused.stderr and "--force" in refused.stderr
-    assert json.loads(refused.stdout)["seconds"] is None
+    assert loads("time", refused.stdout)["seconds"] is None
     forced = CliRunner().invoke(app, [*words, "--force"])
     assert forced.exit_code == 0 and "DOES NOT FIT" in forced.stdout and "with a chance of 80 %" in forced.stdout
     assert "partly from operations that parameters were fitted on" in forced.stdout
@@ -98,7 +99,7 @@ def test_a_configuration_that_does_not_fit_has_no_seconds_unless_asked_for():
 
 def test_predictions_say_their_range_units_wiring_and_calibration():
     words = ["plan", "sd35-large", "--mesh", "n300", "--attention", "ring", "--json"]
-    plans = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)["plans"]
+    plans = loads("plan", CliRunner().invoke(app, words, catch_exceptions=False).stdout)["plans"]
     for row in plans:
         for key in ("seconds", "total_seconds"):
             found = row[f"{key}_range"]

@@ -1,0 +1,20 @@
+"""Read what a command printed with ``--json``, which must be what its schema says."""
+
+import json
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from refsim.cli.outputs import OUTPUTS
+
+
+@cache
+def adapter(command: str) -> TypeAdapter:
+    return TypeAdapter(OUTPUTS[command]())
+
+
+def loads(command: str, text: str) -> Any:
+    """The value; pydantic's ``ValidationError`` if a key is missing, unknown or of another type."""
+    adapter(command).validate_json(text)
+    return json.loads(text)

@@ -1,0 +1,62 @@
+"""The schemas of ``--json``: every command that has it, real outputs, and what is missing or unknown in one."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from refsim.cli.app import app, mount
+from refsim.cli.outputs import OUTPUTS, schema_of
+from refsim.errors import UserError
+from tests.json_output import loads
+
+REPORTS = Path(__file__).parents[2] / "reports"
+CHEAP = [
+    ["schedules", "policy", "upstream", "--ranks", "2", "--seeds", "2"],
+    ["explain", "--mesh", "n300", "--parallel", "sp2"],
+    ["parity", "list", "-k", "attention and n300"],
+]
+
+
+def commands(group, words=()):
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*words, name))
+    if any("--json" in parameter.opts for parameter in group.params):
+        yield " ".join(words)
+
+
+def test_every_command_with_json_has_a_schema():
+    mount()
+    assert set(commands(typer.main.get_command(app))) == OUTPUTS.keys()
+    assert all(schema_of(command) for command in OUTPUTS)
+
+
+@pytest.mark.parametrize("words", CHEAP, ids=lambda words: " ".join(words[:2]))
+def test_what_a_command_prints_is_what_its_schema_says(words):
+    mount()
+    printed = CliRunner().invoke(app, [*words, "--json"]).stdout
+    assert loads(" ".join(words[: 1 + (words[1] in ("policy", "list"))]), printed)
+
+
+@pytest.mark.parametrize("file", sorted((REPORTS / "ttnn_memory").glob("*.json")), ids=lambda file: file.stem)
+def test_what_ttnn_allocated_is_what_the_schema_says(file):
+    assert loads("memory", file.read_text())["groups"]
+
+
+@pytest.mark.parametrize("change", [{"more": 1}, {"fits": "yes"}, {"fits": None}], ids=lambda change: str(change))
+def test_a_key_that_is_unknown_missing_or_wrong_is_found(change):
+    row = json.loads((REPORTS / "ttnn_memory/t3k-cfg2_sp2_tp2.json").read_text()) | change
+    row = {name: value for name, value in row.items() if value is not None}
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        loads("memory", json.dumps(row))
+
+
+def test_the_command_prints_json_schema_and_names_what_there_is():
+    shown = json.loads(CliRunner().invoke(app, ["schema", "schedules", "replay"]).stdout)
+    assert shown["properties"]["failures"]["items"] == {"$ref": "#/$defs/ScheduleFailure"}
+    assert CliRunner().invoke(app, ["schema"]).stdout.split("\n")[:-1] == list(OUTPUTS)
+    with pytest.raises(UserError, match="'meshs' prints no JSON; choose one of meshes, run"):
+        CliRunner().invoke(app, ["schema", "meshs"], catch_exceptions=False)
