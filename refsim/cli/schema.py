@@ -14,10 +14,14 @@ def schema(
     command: Annotated[
         list[str] | None, typer.Argument(help="Words of a command, such as: parity run. None: all that have one.")
     ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/reference_json.md.")] = False,
 ) -> None:
     """Print the JSON Schema of what a command prints with --json."""
-    from refsim.cli.outputs import OUTPUTS, schema_of
+    from refsim.cli.outputs import OUTPUTS, page, schema_of
 
+    if markdown:
+        typer.echo(page.markdown({command: schema_of(command) for command in OUTPUTS}), nl=False)
+        return
     words = " ".join(command or ())
     if not words:
         typer.echo("\n".join(OUTPUTS))

@@ -13,7 +13,8 @@ from refsim.cli.outputs import OUTPUTS, schema_of
 from refsim.errors import UserError
 from tests.json_output import loads
 
-REPORTS = Path(__file__).parents[2] / "reports"
+ROOT = Path(__file__).parents[2]
+REPORTS = ROOT / "reports"
 CHEAP = [
     ["schedules", "policy", "upstream", "--ranks", "2", "--seeds", "2"],
     ["explain", "--mesh", "n300", "--parallel", "sp2"],
@@ -54,9 +55,11 @@ def test_a_key_that_is_unknown_missing_or_wrong_is_found(change):
         loads("memory", json.dumps(row))
 
 
-def test_the_command_prints_json_schema_and_names_what_there_is():
+def test_the_command_prints_json_schema_the_page_and_what_there_is():
     shown = json.loads(CliRunner().invoke(app, ["schema", "schedules", "replay"]).stdout)
     assert shown["properties"]["failures"]["items"] == {"$ref": "#/$defs/ScheduleFailure"}
+    page = CliRunner().invoke(app, ["schema", "--markdown"]).stdout
+    assert page == (ROOT / "docs/reference_json.md").read_text(encoding="utf-8"), "make it anew by the command"
     assert CliRunner().invoke(app, ["schema"]).stdout.split("\n")[:-1] == list(OUTPUTS)
     with pytest.raises(UserError, match="'meshs' prints no JSON; choose one of meshes, run"):
         CliRunner().invoke(app, ["schema", "meshs"], catch_exceptions=False)

@@ -7,26 +7,40 @@ outputs by these models and find a key that is missing here, or there.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, create_model
+from pydantic import ConfigDict, Field, TypeAdapter, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from refsim.cli.outputs import building, judging, measuring, predicting, running
 from refsim.cli.outputs.base import Document, Number, Object
 
+_ATTRIBUTE = re.compile(r"^ {4}(\w+(?:,\s+\w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+_NAME = re.compile(r"\w+")
+_MOST = 3
+_ROLE = re.compile(r":\w+:`~?([^`]*)`")
+
 
 def _object(kind: Any, *bases: type[Object], without: Sequence[str] = (), **more: Any) -> Any:
     """The fields of a dataclass as the keys of an object; ``more``: keys that have another form, or stand beside."""
-    hints = get_type_hints(kind)
-    own = {f.name: (hints[f.name], ...) for f in fields(kind) if f.name not in without}
-    keys = own | {name: (hint, ...) for name, hint in more.items()}
-    return create_model(kind.__name__, __base__=bases or (Object,), __doc__=kind.__doc__, **keys)
+    hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind) if f.name not in without} | more
+    doc, _, attributes = _ROLE.sub(r"``\1``", inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")
+    said = {}
+    for names, text in _ATTRIBUTE.findall(attributes):
+        several = _NAME.findall(names)  # what is said of many keys at once says little of each
+        said |= dict.fromkeys(several, " ".join(text.split())) if len(several) <= _MOST else {}
+    keys = {name: (hint, Field(description=said.get(name))) for name, hint in hints.items()}
+    doc = " ".join(filter(None, [doc, *(base.__doc__ for base in bases)]))
+    return create_model(kind.__name__, __base__=bases or (Object,), __doc__=doc, **keys)
 
 
 class _AndMore(Object):
+    """What a backend has to say beyond these keys stands beside them."""
+
     model_config = ConfigDict(extra="allow")
 
 
