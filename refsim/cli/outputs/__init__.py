@@ -29,11 +29,11 @@ def _object(kind: Any, *bases: type[Object], without: Sequence[str] = (), **more
     """The fields of a dataclass as the keys of an object; ``more``: keys that have another form, or stand beside."""
     hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind) if f.name not in without} | more
     doc, _, attributes = _ROLE.sub(r"``\1``", inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")
-    said = {}
+    described: dict[str, str] = {}
     for names, text in _ATTRIBUTE.findall(attributes):
         several = _NAME.findall(names)  # what is said of many keys at once says little of each
-        said |= dict.fromkeys(several, " ".join(text.split())) if len(several) <= _MOST else {}
-    keys = {name: (hint, Field(description=said.get(name))) for name, hint in hints.items()}
+        described |= dict.fromkeys(several, " ".join(text.split())) if len(several) <= _MOST else {}
+    keys = {name: (hint, Field(description=described.get(name))) for name, hint in hints.items()}
     doc = " ".join(filter(None, [doc, *(base.__doc__ for base in bases)]))
     return create_model(kind.__name__, __base__=bases or (Object,), __doc__=doc, **keys)
 
@@ -79,8 +79,8 @@ def _changes() -> Any:
 def _sensitivity() -> Any:
     from parity.sensitivity import Row
 
-    rows = list[_object(Row, good=bool)]
-    return create_model("Sensitivity", __base__=Object, goal=(dict[str, float], ...), good=(int, ...), rows=(rows, ...))
+    keys: dict[str, Any] = {"goal": dict[str, float], "good": int, "rows": list[_object(Row, good=bool)]}
+    return create_model("Sensitivity", __base__=Object, **{name: (hint, ...) for name, hint in keys.items()})
 
 
 def _policies() -> Any:

@@ -137,7 +137,7 @@ class Planned(Predicted):
     distinguishable_from_first: bool
     would_save: dict[str, float]
     seconds_by_wiring: dict[str, float]
-    tt_dit_today: str
+    tt_dit: Annotated[str, Field(alias="tt_dit_today")]
     """``runs``, or why tt_dit cannot be asked to run it today."""
 
 
