@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from refsim.cli.choices import TRACE
+
 if TYPE_CHECKING:
     from parity.cases import Case
     from parity.records import Record, SuiteRun
@@ -86,6 +88,7 @@ def explain(
     backend: Backend = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of the run that failed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = None,
+    trace: Annotated[Path | None, typer.Option(help=TRACE)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one case with all taps and the trace on, and say where it is wrong and what that looks like."""
@@ -94,7 +97,7 @@ def explain(
     from refsim.runtime import launch
 
     launch.warm_up()
-    done = run_one(case_id, backend, seed, out)
+    done = run_one(case_id, backend, seed, out, trace)
     record = done.records[0]
     if as_json:
         typer.echo(json.dumps(record.to_json(), indent=2))

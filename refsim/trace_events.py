@@ -25,6 +25,11 @@ Place = tuple[int, int]
 """A lane: process (a device), thread in it."""
 
 
+def is_lines(path: Path) -> bool:
+    """Whether a trace is to be a log of events, one JSON object a line, by its name; else it is of this form."""
+    return path.suffix == ".jsonl"
+
+
 def label(place: str, module: str, op: str) -> str:
     """Return what a span is called: ``block 17 / attn.to_q: linear``; what is not known is left out."""
     where = " / ".join(part for part in (place, module) if part)

@@ -48,11 +48,12 @@ def of_case(runner: Any, case: Case, base_seed: int, record: Record) -> dict[str
     }
 
 
-def again(case: Case, backend: str, base_seed: int) -> str:
-    """The command that runs only this case again, with taps and trace on."""
+def again(case: Case, backend: str, base_seed: int, *, trace: str = "") -> str:
+    """The command that runs only this case again, with taps and trace on; ``trace``: the file that it is to go into."""
     words = ["refsim", "parity", "explain", case.id]
     words += ["--backend", backend] if backend != "cpu" else []
     words += ["--seed", str(base_seed)] if base_seed else []
+    words += ["--trace", trace] if trace else []
     return shlex.join(words)
 
 

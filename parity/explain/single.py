@@ -14,6 +14,8 @@ from parity.suites import suite_cases
 from parity.traces import check
 from refsim.errors import UserError
 from refsim.options import BACKENDS
+from refsim.output import check_target
+from refsim.runtime import perfetto
 
 
 class Traced:
@@ -58,10 +60,21 @@ def find_case(case_id: str, backend: str) -> Case:
     return cases[case_id]
 
 
-def run_one(case_id: str, backend: str, seed: int, out: Path | None) -> SuiteRun:
-    """Run and judge one case; on CPU ranks with its trace."""
+def run_one(case_id: str, backend: str, seed: int, out: Path | None, trace: Path | None = None) -> SuiteRun:
+    """Run and judge one case; on CPU ranks with its trace, which goes into the file ``trace`` if one is named.
+
+    Raises:
+        UserError: no such case, or a trace of a backend that keeps no times.
+    """
     case = find_case(case_id, backend)
+    if trace is not None and backend != "cpu":
+        raise UserError(f"a case on {backend} keeps no times; leave out --trace, or take --backend cpu.")
+    if trace is not None:
+        check_target(trace, "--trace")
     gate.check_environment([case])
-    runner = gate.make_runner(backend)
+    runner: Any = gate.make_runner(backend)
     traced = Traced(runner) if backend == "cpu" else runner
-    return gate.run_cases([case], traced, gate.Asked("full", case_id, backend, seed), out)
+    done = gate.run_cases([case], traced, gate.Asked("full", case_id, backend, seed), out)
+    if trace is not None and traced.trace:
+        perfetto.write(traced.trace, trace, f"{case_id}, seed {seed}")
+    return done

@@ -80,12 +80,21 @@ function explanation(row) {
   ];
 }
 
+function trace(row) {
+  if (!row.trace) return null;
+  const viewer = " (open the file at ui.perfetto.dev): ";
+  return row.trace.file
+    ? el("p", { class: "trace" }, "Trace", viewer, el("a", { href: encodeURI(row.trace.file), download: "" }, row.trace.file))
+    : el("p", { class: "trace" }, "Run again with its trace", viewer, el("code", {}, row.trace.command));
+}
+
 function caseDetail(row) {
   return el("div", {},
     row.reason ? el("p", { class: "reason" }, row.reason) : null,
     el("p", { class: "facts" }, `${row.source}, seed ${row.seed}, backend ${row.backend}, ${seconds(row.wall_s)} s, started ${row.run_started || "unknown"} on ${machineText(row.run_machine)}`),
     row.hazards && row.hazards.length ? [el("h3", {}, "Hazards"), el("ul", {}, row.hazards.map((text) => el("li", {}, text)))] : null,
     explanation(row),
+    trace(row),
     row.metrics.length ? [el("h3", {}, "Metrics"), metricsTable(row)] : null,
     row.error ? [el("h3", {}, "Error"), el("pre", {}, row.error)] : null);
 }

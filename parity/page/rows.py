@@ -11,7 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from parity.cases import Case
+from parity.explain.explanation import again
 from parity.kinds import thresholds_for
+from parity.suites import suite_cases
 from refsim.errors import UserError
 from refsim.results import read_records
 
@@ -32,7 +35,28 @@ def read(folders: Sequence[Path]) -> Rows:
                 for record in records:
                     source = (folder / record["source"]).as_posix()
                     found[kind] += [{**row, "source": source} for row in _MAKE[kind](record)]
+    for row in found["parity"]:
+        row["trace"] = _trace(row)
     return found
+
+
+def _trace(row: Row) -> Row | None:
+    """The ``file`` of a case's trace beside its record, or the ``command`` that puts it there.
+
+    None of a case that was skipped, of one that this version does not have, and of a backend that keeps no times.
+    """
+    file = Path(row["source"]).parent / f"{row['id']}.trace.json"
+    if file.is_file():
+        return {"file": file.as_posix()}
+    case = _cases().get(row["id"].removesuffix(f"-seed{row['seed']}"))
+    if case is None or row["backend"] != "cpu" or row["verdict"] == "skipped":
+        return None
+    return {"command": again(case, "cpu", row["seed"] - case.seed, trace=file.as_posix())}
+
+
+@cache
+def _cases() -> dict[str, Case]:
+    return {case.id: case for case in suite_cases("full")}
 
 
 def _parity(record: Row) -> list[Row]:

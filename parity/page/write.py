@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -42,6 +43,9 @@ def write(
         folders = [RESULTS] if any(any(RESULTS.rglob(name)) for name, _ in KINDS.values()) else []
     data = collect(folders, history=history, only_records=only_records, progress=progress)
     out.mkdir(parents=True, exist_ok=True)
+    for row in data["records"]["parity"]:
+        if row["trace"] and "file" in row["trace"]:
+            row["trace"] = {"file": Path(os.path.relpath(row["trace"]["file"], out)).as_posix()}
     output.write(out / NAME, page(data).encode())
     return out / NAME
 

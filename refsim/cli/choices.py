@@ -10,7 +10,7 @@ from refsim.mesh import MESHES
 MESH = f"One of {', '.join(MESHES)}, or a package's own; see `refsim meshes`."
 """Help of ``--mesh``."""
 VARIANT = "Which of several sets of weights, e.g. fp16 for diffusion_pytorch_model.fp16.safetensors."
-TRACE = "Model: what every rank did. FILE.jsonl: one JSON object a line; else a trace for ui.perfetto.dev."
+TRACE = "What every rank did. FILE.jsonl: one JSON object a line; else a trace for ui.perfetto.dev."
 CSV = "Write the rows here, too, a line each."
 SIZE = "A published size (1024, 480p, 720p ...), or pixels: HEIGHTxWIDTH, FRAMESxHEIGHTxWIDTH."
 HEIGHT, WIDTH, FRAMES = "Pixels, instead of --size.", "Pixels, instead of --size.", "Of a video, with --height."

@@ -71,7 +71,7 @@ def run(
         str, typer.Option(help="Between ranks on cpu: gloo (sockets) or shared (each other's memory).")
     ] = "gloo",
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
-    trace: Annotated[Path | None, typer.Option(help=TRACE)] = None,
+    trace: Annotated[Path | None, typer.Option(help=f"Model: {TRACE}")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Pipeline: what to show.")] = None,
     negative_prompt: Annotated[str, typer.Option(help="Pipeline: what not to show.")] = "",
@@ -179,22 +179,18 @@ def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str, **
 
 def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, *, backend: str) -> None:
     from refsim.output import check_target
+    from refsim.trace_events import is_lines
 
     check_target(out, "--out", inputs, checkpoint)
     if trace is not None:
         check_target(trace, "--trace", inputs, checkpoint)
         if trace.resolve() == out.resolve():
             raise UserError(f"--trace and --out are both '{trace}'; give each a file of its own.")
-        if backend != "cpu" and not _is_lines(trace):
+        if backend != "cpu" and not is_lines(trace):
             raise UserError(
                 "a forward in TTNN keeps no times, its trace is a list of operations; name --trace FILE.jsonl, or take "
                 "`refsim ttnn run --report` of a script."
             )
-
-
-def _is_lines(trace: Path) -> bool:
-    """Whether a trace is to be one JSON object a line, by its name."""
-    return trace.suffix == ".jsonl"
 
 
 def _run_pipeline(folder: Path, request: Any, options: RunOptions, wanted: Wanted) -> None:
@@ -258,12 +254,8 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         return
     if asked.trace is not None:
         from refsim.runtime import perfetto
-        from refsim.runtime.trace import write_jsonl
 
-        if _is_lines(asked.trace):
-            write_jsonl(result.trace, asked.trace)
-        else:
-            perfetto.write(result.trace, asked.trace, _title(asked, options))
+        perfetto.write(result.trace, asked.trace, _title(asked, options))
     summary = _summary(asked, options, result.tensors) | {
         "ranks": options.mesh.num_devices,
         "replicas_equal": len(set(result.value["digests"])) == 1,

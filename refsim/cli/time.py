@@ -124,9 +124,10 @@ def time(
 def _check_targets(trace: Path | None, chakra: Path | None) -> None:
     """Raise ``UserError`` unless the traces that are asked for can be written."""
     from refsim.output import check_folder, check_target
+    from refsim.trace_events import is_lines
 
     if trace is not None:
-        if trace.suffix == ".jsonl":
+        if is_lines(trace):
             raise UserError(f"a prediction is no log of events, so --trace '{trace}' has no lines; name it FILE.json.")
         check_target(trace, "--trace")
     if chakra is not None:

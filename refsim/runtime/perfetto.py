@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from refsim.trace_events import Place, TraceEvents, label
+from refsim.runtime.trace import write_jsonl
+from refsim.trace_events import Place, TraceEvents, is_lines, label
 
 Event = dict[str, Any]
 """As :class:`refsim.runtime.trace.Event` has it."""
@@ -27,8 +28,11 @@ _SHOWN = ("op", "shapes", "dtype", "step", "buffer", "collective", "group", "axi
 
 
 def write(events: list[Event], path: Path, title: str) -> None:
-    """Write the events of all ranks; ``title`` says what ran."""
-    trace_events(events, title).write(path)
+    """Write the events of all ranks; ``title`` says what ran. Into FILE.jsonl go the events as they are, one a line."""
+    if is_lines(path):
+        write_jsonl(events, path)
+    else:
+        trace_events(events, title).write(path)
 
 
 def trace_events(events: list[Event], title: str) -> TraceEvents:

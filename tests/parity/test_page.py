@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from parity.explain.single import find_case
 from parity.page import ring, rows, trends, write
+from parity.report import results_json
 from refsim.cli.process import run_command
 from refsim.results import KINDS
 from tests.parity import page_records
+from tests.refsim import trace_form
 from tests.refsim.helpers import assert_one_sentence
 
 
@@ -121,6 +126,27 @@ def test_faults_memory_predictions_and_speed_are_those_of_the_files(found):
     assert vae["missing"] == "no counterpart" and "peak" not in vae
     assert found["predictions"][0]["total_seconds_range"] == {"low": 9.0, "high": 14.0}
     assert found["speed"][0]["run_machine"] == {"cores": 2}
+
+
+def test_a_case_leads_to_its_trace_or_to_the_command_that_makes_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    case = find_case("attention-n300-sp2-ring-fp32-normal", "cpu")
+    record = page_records.record(case)
+    others = [{"id": f"{case.id}-seed3", "seed": case.seed + 3}, {"verdict": "skipped"}, {"backend": "ttnn-mock"}]
+    run = replace(page_records.parity_run(), records=[record, *(replace(record, **other) for other in others)])
+    Path("results").mkdir()
+    Path("results/results.json").write_text(results_json(run), encoding="utf-8")
+    first, second, *without = (row["trace"] for row in rows.read([Path("results")])["parity"])
+    assert without == [None, None]
+    assert second["command"].split()[3:] == [case.id, "--seed", "3", "--trace", f"results/{case.id}-seed3.trace.json"]
+    assert run_command(shlex.split(first["command"])[1:]) == 0, capsys.readouterr()
+    assert write.write(Path("page"), [Path("results")], only_records=True, progress=print)
+    data = json.loads(Scripts(Path("page/index.html").read_text(encoding="utf-8")).found[0][1])
+    file = Path("page", data["records"]["parity"][0]["trace"]["file"])
+    document = trace_form.read(file.read_text(encoding="utf-8"))
+    assert "measured" in document["otherData"]["title"] and case.id in document["otherData"]["title"]
+    assert trace_form.arrows(document)
+    assert run_command([*shlex.split(first["command"])[1:], "--backend", "ttnn-mock"]) == 2
 
 
 def test_without_records_the_page_has_the_commands_and_no_number(tmp_path, monkeypatch):

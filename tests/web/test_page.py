@@ -17,6 +17,10 @@ from tests.parity import page_records
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `nox -s web` has it")
 FIGURE = {"model": "m", "size": "1024", "mesh": "n300", "parallel": "tp2", "arch": "blackhole", "measured": 12.0}
 FIGURE |= {"predicted": 10.0, "low": 9.0, "high": 11.0, "source": "somebody", "inside": False}
+TRACES = {
+    "failed": {"command": "refsim parity explain x --trace out/x.trace.json"},
+    "passed": {"file": "../out/a b.trace.json"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,8 @@ def url(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "SHAPE", (1, 2, 128, 32))
         data |= {"figures": [FIGURE], "rings": ring.runs()}
+    for row in data["records"]["parity"]:
+        row["trace"] = TRACES.get(row["verdict"])
     file = tmp_path_factory.mktemp("page") / "index.html"
     file.write_text(write.page(data), encoding="utf-8")
     return file.as_uri()
@@ -100,10 +106,13 @@ def test_a_case_opens_to_its_metrics_its_explanation_and_its_map(page):
     assert detail.locator("li").all_inner_texts() == ["one-row: One row is zero. 90 %"]
     assert detail.locator("svg.map rect").count() == 4 and detail.locator("svg.map .nan").count() == 1
     assert page_records.EXPLANATION["again"] in detail.inner_text()
+    assert detail.locator(".trace code").inner_text() == TRACES["failed"]["command"]
     first = detail.locator("table.metrics tbody tr").first.locator("td").all_inner_texts()
     assert first[:2] == ["rel_rmse", "nan"] and len(first[4]) > 20
     page.locator("#parity button.open", has_text="bh_qb_1x4").click()
     assert detail.count() == 0
+    page.locator("#parity button.open", has_text="t3k").click()
+    assert detail.locator(".trace a").get_attribute("href") == "../out/a%20b.trace.json"
 
 
 def test_text_of_records_stays_text(page):
