@@ -1,29 +1,80 @@
-"""The built wheel, installed outside of the checkout, runs what needs its data files."""
+"""The built wheel, installed outside of the checkout, runs what needs its data files; the sdist builds the same wheel."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
+from pathlib import Path
 
 import pytest
 
 from tests.tree import PRODUCT, ROOT
 
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+NOT_SOURCE = (
+    *("out/results.json", "parity-out/results.json", "parity/out/results.json", ".nox/tests/bin/refsim.py"),
+    *("parity/__pycache__/gate.pyc", "tests/__pycache__/tree.pyc", ".pytest_cache/README.md", "tests/test_tree.py"),
+)
+"""What a checkout collects, and tests: for neither wheel nor sdist."""
+
+
+def product():
+    """The files of the packages, as git knows them."""
+    listed = subprocess.run(["git", "ls-files", *PRODUCT], cwd=ROOT, capture_output=True, text=True, check=True)
+    return listed.stdout.split()
+
+
+def build_wheel(source, folder):
+    subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
+    (wheel,) = folder.glob("refsim-*.whl")
+    return wheel
+
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A folder with nothing but the installed wheel; it is built from a copy, as a build writes into its source."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source, site = folder / "source", folder / "site"
-    listed = subprocess.run(["git", "ls-files", *PRODUCT], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in [*listed.stdout.split(), "pyproject.toml", "README.md", "LICENSE"]:
+def built(tmp_path_factory):
+    """(wheel, sdist), built from a copy, as a build writes into its source."""
+    folder = tmp_path_factory.mktemp("built")
+    source = folder / "source"
+    for name in [*product(), "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
-    (wheel,) = folder.glob("refsim-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    for name in NOT_SOURCE:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("{}")
+    subprocess.run([sys.executable, "-c", SDIST, folder], cwd=source, check=True, stdout=subprocess.DEVNULL)
+    (sdist,) = folder.glob("refsim-*.tar.gz")
+    return build_wheel(source, folder), sdist
+
+
+@pytest.fixture(scope="module")
+def site(built, tmp_path_factory):
+    """A folder with nothing but the installed wheel."""
+    site = tmp_path_factory.mktemp("wheel") / "site"
+    subprocess.run([*PIP, "install", "--no-deps", "--target", site, built[0]], check=True)
     return site
+
+
+def test_a_wheel_holds_the_packages_and_nothing_else(built):
+    names = zipfile.ZipFile(built[0]).namelist()
+    assert sorted(name for name in names if ".dist-info/" not in name) == sorted(product())
+
+
+def test_an_sdist_holds_what_the_wheel_is_built_from_and_nothing_else(built):
+    with tarfile.open(built[1]) as archive:
+        names = {Path(*Path(member.name).parts[1:]).as_posix() for member in archive if member.isfile()}
+    written = {"PKG-INFO", "setup.cfg"}
+    own = {"pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"}
+    assert {name for name in names if not name.startswith("refsim.egg-info/")} == {*product(), *own, *written}
+
+
+def test_an_sdist_builds_the_same_wheel(built, tmp_path):
+    def contents(wheel):
+        return {file.filename: file.CRC for file in zipfile.ZipFile(wheel).infolist()}
+
+    assert contents(build_wheel(built[1], tmp_path)) == contents(built[0])
 
 
 def installed(site, *words, code=None):
