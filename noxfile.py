@@ -6,9 +6,12 @@ predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s k
 their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock meshes (needs python3.12; an interpreter that is
 missing is an error), ``nox -s ttnn-faults`` mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there,
 ``nox -s bench`` measures ring attention and Ulysses beside other libraries', ``nox -s mutation`` and
-``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices."""
+``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices, ``nox -s
+packages`` installs the wheel with every Python there is, as a stranger would."""
 
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import nox
@@ -17,6 +20,9 @@ LINTERS = ("mypy==2.4.1", "ruff==0.17.6")
 """Pinned, so that a new rule of a new version is a change of its own; ``.pre-commit-config.yaml`` has the same."""
 SITE = ("mkdocs==1.6.1", "mkdocs-material==9.8.1", "mkdocstrings-python==2.0.11", "ruff==0.17.6", "typer==0.29.2")
 """What the site of the documents is made with; ruff sets signatures, typer reads the commands."""
+
+VERSIONS = ("-c", "constraints.txt")
+"""For every session that installs the project: the versions of CI and of the committed reports."""
 
 PEERS = ("ring-attention-pytorch==0.5.20", "yunchang==0.6.4")
 """Other libraries' sequence parallelism, beside that of torch and diffusers."""
@@ -56,14 +62,14 @@ changes have a wide interval (printed). How good the whole suite is, `nox -s mut
 @nox.session
 def parity(session: nox.Session) -> None:
     """The main job: every parallel scheme on every mesh of the smoke suite, judged against independent code."""
-    session.install("-e", ".[oracle]")
+    session.install(*VERSIONS, "-e", ".[oracle]")
     session.run("refsim", "parity", "run", *(session.posargs or ["--suite", "smoke", "--out", "out/parity"]))
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
     """Wrong programs, one mistake each: the gate must catch every one of them and alarm on none that is right."""
-    session.install("-e", ".[mutation]")
+    session.install(*VERSIONS, "-e", ".[mutation]")
     session.run("refsim", "faults", "run", "--out", "out/faults", *session.posargs)
     if "-k" not in session.posargs:
         session.run("refsim", "faults", "mutate", *FEW_MUTATIONS, "--out", "out/faults")
@@ -82,7 +88,7 @@ def _mutate(session: nox.Session, name: str, files: list[str], backend: str) -> 
 @nox.session
 def mutation(session: nox.Session) -> None:
     """Hours: three hundred small changes of refsim's source, each judged by the cases that execute it."""
-    session.install("-e", ".[mutation]")
+    session.install(*VERSIONS, "-e", ".[mutation]")
     folders = ["parallel", "ccl", "layers", "models", "pipelines"]
     _mutate(session, "mutation", [f"refsim/{folder}" for folder in folders], "cpu")
 
@@ -90,42 +96,42 @@ def mutation(session: nox.Session) -> None:
 @nox.session(name="mutation-ttnn", python="3.12")
 def mutation_ttnn(session: nox.Session) -> None:
     """The same of the TTNN programs, judged on ttnn's mock."""
-    session.install("-e", ".[ttnn,mutation]")
+    session.install(*VERSIONS, "-e", ".[ttnn,mutation]")
     _mutate(session, "mutation_ttnn", [f"tt_impl/{folder}" for folder in ("parallel", "layers", "models")], "ttnn-mock")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """The tests, on two cores."""
-    session.install("-e", ".[dev]")
+    session.install(*VERSIONS, "-e", ".[dev]")
     session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session
 def chaos(session: nox.Session) -> None:
     """Two hundred seeded disturbances: every one reported in time, nothing left behind."""
-    session.install("-e", ".[dev]")
+    session.install(*VERSIONS, "-e", ".[dev]")
     session.run("python", "-m", "tests.chaos", *(session.posargs or ["--runs", "200", "--seed", "0"]))
 
 
 @nox.session
 def soak(session: nox.Session) -> None:
     """Two thousand runs on the same ranks: memory and open files stay flat."""
-    session.install("-e", ".[dev]")
+    session.install(*VERSIONS, "-e", ".[dev]")
     session.run("python", "-m", "tests.soak", *(session.posargs or ["--runs", "2000"]))
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Thousands of wrong configurations, checkpoints, inputs and flags: one sentence and exit code 2 every time."""
-    session.install("-e", ".[dev]")
+    session.install(*VERSIONS, "-e", ".[dev]")
     session.run("pytest", "tests/fuzz", "--hypothesis-profile=fuzz", "--timeout=1800", *session.posargs)
 
 
 @nox.session
 def reports(session: nox.Session) -> None:
     """Predicted performance: tables and plots, the same bytes every time."""
-    session.install("-e", ".[report]")
+    session.install(*VERSIONS, "-e", ".[report]")
     session.run("refsim", "report", "perf", *(session.posargs or ["--out", "reports/perf"]))
     session.run("refsim", "bench", "draft", "--predicted-only", "--out", "reports/draft")
 
@@ -133,8 +139,49 @@ def reports(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Ring attention and Ulysses beside other libraries' on the same ranks, minutes; what cannot run is listed."""
-    session.install("-e", ".[oracle,report]", *PEERS)
+    session.install(*VERSIONS, "-e", ".[oracle,report]", *PEERS)
     session.run("refsim", "bench", "peers", *(session.posargs or ["--rows", "4096"]))
+
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+OUTSIDE = (
+    ("--version",),
+    ("parity", "run", "-k", "attention-n300-sp2-ring-fp32-normal or sd35_tiny-n300-sp2-ring-fp32", "--out", "results"),
+    ("faults", "run", "-k", "lse-sign", "--out", "results"),
+    ("time", "flux1-schnell", "--mesh", "n300", "--parallel", "tp2"),
+    ("report", "html", "--only-records", "--results", "results", "--out", "page"),
+)
+"""Commands of seconds, for an installed refsim: the first two judge and are judged, the others need data files."""
+
+
+def _answers(python: str) -> bool:
+    """Whether an interpreter runs: pyenv puts a name on the search path that fails unless its version is in use."""
+    return bool(shutil.which(python)) and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
+
+
+@nox.session
+def packages(session: nox.Session) -> None:
+    """The wheel, made from the sdist, in new environments, with the newest versions that it allows; run elsewhere.
+
+    A Python that is not on the search path is skipped aloud; it is an error if none is there.
+    """
+    session.install("build>=1.2")
+    asked = session.posargs or PYTHONS
+    there = [version for version in asked if _answers(f"python{version}")]
+    with tempfile.TemporaryDirectory() as outside:
+        session.run("python", "-m", "build", "--outdir", outside)
+        (wheel,) = Path(outside).glob("*.whl")
+        for version in there:
+            with tempfile.TemporaryDirectory(dir=session.virtualenv.location) as environment, session.chdir(outside):
+                session.run(f"python{version}", "-m", "venv", environment, external=True)
+                session.run(f"{environment}/bin/pip", "install", "-q", f"{wheel}[oracle]", external=True)
+                session.run(f"{environment}/bin/python", "-c", "import refsim", external=True)
+                for words in OUTSIDE:
+                    session.run(f"{environment}/bin/refsim", *words, external=True)
+    missing = ", ".join(version for version in asked if version not in there)
+    session.log(f"{len(there)} of {len(asked)} Pythons: {', '.join(there)}; not there, skipped: {missing or 'none'}")
+    if not there:
+        session.error("no Python of these is on the search path.")
 
 
 @nox.session
@@ -142,21 +189,21 @@ def web(session: nox.Session) -> None:
     """The page of `refsim report html` in the chromium on the search path; without one it is skipped aloud, in CI (`CI`
     is set) it fails.
     """
-    session.install("-e", ".[web]")
+    session.install(*VERSIONS, "-e", ".[web]")
     session.run("pytest", "tests/web", *session.posargs)
 
 
 @nox.session
 def kernels(session: nox.Session) -> None:
     """TT-Lang kernels on the functional simulator, which brings a ttnn of its own and so an environment of its own."""
-    session.install("torch==2.13.0", "-e", ".[kernels]", "pytest>=8", "pytest-timeout>=2.3")
+    session.install(*VERSIONS, "-e", ".[kernels]", "pytest>=8", "pytest-timeout>=2.3")
     session.run("pytest", "tests/kernels", *session.posargs)
 
 
 @nox.session(name="kernels-full")
 def kernels_full(session: nox.Session) -> None:
     """The same at the drafter's own shapes, which takes minutes; writes reports/kernels.md."""
-    session.install("torch==2.13.0", "-e", ".[kernels]")
+    session.install(*VERSIONS, "-e", ".[kernels]")
     session.run("refsim", "kernels", "--real", *(session.posargs or ["--out", "reports"]))
 
 
@@ -179,7 +226,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(python="3.12")
 def ttnn(session: nox.Session) -> None:
     """The device backend: real ttnn on meshes without hardware, judged against refsim."""
-    session.install("-e", ".[ttnn,dev]")
+    session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     folders = ["tests/tt_impl", "tests/docs", "tests/harness"]
     session.run("pytest", "-n", "2", "--dist", "loadfile", *folders, *session.posargs)
     for model, mesh, parallel in MEMORY:
@@ -196,7 +243,7 @@ def ttnn(session: nox.Session) -> None:
 @nox.session(name="ttnn-faults", python="3.12")
 def ttnn_faults(session: nox.Session) -> None:
     """Mistakes in the device backend: its gate must catch every one of them and alarm on no program that is right."""
-    session.install("-e", ".[ttnn,dev]")
+    session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     session.run("pytest", "tests/parity/test_ttnn_faults.py")
     session.run("refsim", "faults", "run", "--backend", "ttnn-mock", "--out", "out/faults-ttnn", *session.posargs)
 
@@ -206,5 +253,5 @@ def upstream(session: nox.Session) -> None:
     """tt-metal's own tests on the mock, three hours on two cores; TT_METAL_TREE names a checkout, without one it is
     skipped aloud. Writes reports/upstream.md.
     """
-    session.install("-e", ".[ttnn,dev]")
+    session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     session.run("python", "-m", "benchmarks.upstream", *(session.posargs or ["all", "--out", "out/upstream"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.tree import PRODUCT, ROOT, circles, files, graph, sources
 
@@ -175,6 +177,31 @@ def test_every_data_file_is_in_the_wheel():
     assert any(path.suffix == ".json" for path in data)
     assert [path for path in data if not any(path.match(pattern) for pattern in patterns)] == []
     assert [path for path in data if not (ROOT / path.parent / "__init__.py").is_file()] == []
+
+
+def constraints() -> dict[str, str]:
+    """Package -> version, of ``constraints.txt``."""
+    return dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_constraints_are_within_the_ranges():
+    """Of every package that has a range with an end, which is one that numbers may depend on."""
+    quoted = re.findall(r'"([a-z][\w-]*[<>=][^"]*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    ranges = {r.name: r.specifier for r in map(Requirement, quoted) if "<" in str(r.specifier)}
+    assert set(ranges) == set(constraints())
+    assert [name for name, version in constraints().items() if version not in ranges[name]] == []
+
+
+def test_constraints_are_the_versions_of_what_was_measured():
+    made = json.loads((ROOT / "parity/calibration.json").read_text(encoding="utf-8"))["made"]["versions"]
+    assert {name: made[name].partition("+")[0] for name in constraints()} == constraints()
+
+
+def test_sessions_install_the_project_with_the_constraints():
+    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    installs = [line for line in re.findall(r"session\.install\((.+)\)", noxfile) if '"-e"' in line]
+    assert installs and all(line.startswith("*VERSIONS, ") for line in installs)
+    assert 'VERSIONS = ("-c", "constraints.txt")' in noxfile
 
 
 def test_commit_hooks_check_what_lint_checks():

@@ -1,4 +1,4 @@
-"""The built wheel, installed outside of the checkout, runs what needs its data files; the sdist builds the same wheel."""
+"""The built wheel, installed outside of the checkout, runs what needs its data files; the sdist builds the same one."""
 
 import os
 import shutil
