@@ -169,7 +169,7 @@ def packages(session: nox.Session) -> None:
     asked = session.posargs or PYTHONS
     there = [version for version in asked if _answers(f"python{version}")]
     with tempfile.TemporaryDirectory() as outside:
-        session.run("python", "-m", "build", "--outdir", outside)
+        session.run("python", "-m", "build", "--outdir", outside, silent=True)
         (wheel,) = Path(outside).glob("*.whl")
         for version in there:
             with tempfile.TemporaryDirectory(dir=session.virtualenv.location) as environment, session.chdir(outside):
