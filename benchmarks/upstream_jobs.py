@@ -206,8 +206,9 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     kept = lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
     for file, why in left:
         kept.append(json.dumps({"id": file, "outcome": "failed", "category": "version", "message": why}))
-    # Messages name files of the tree wherever it lies; where it lies on this machine is nobody's business.
-    lines.write_text("".join(f"{line}\n" for line in kept).replace(f"{tree}/", ""), encoding="utf-8")
+    # Messages name files of the tree wherever it lies; where it and one's home lie is nobody's business.
+    text = "".join(f"{line}\n" for line in kept).replace(f"{tree}/", "").replace(f"{Path.home()}/", "~/")
+    lines.write_text(text, encoding="utf-8")
     seconds, count = round(time.monotonic() - begin, 1), len(kept)
     end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": by}
     (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")

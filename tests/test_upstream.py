@@ -319,7 +319,8 @@ def test_a_bug_counts_only_where_the_test_passes_without_it():
 
 
 def test_a_conftest_that_cannot_be_imported_costs_its_own_folder_only(tmp_path):
-    for folder, text in (("a", ""), ("b", "raise RuntimeError('set HOME for ' + __file__)\n")):
+    broken = "import os\nraise RuntimeError(f'{__file__}: ' + os.path.expanduser('~/x'))\n"
+    for folder, text in (("a", ""), ("b", broken)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "conftest.py").write_text(text, encoding="utf-8")
         (tmp_path / folder / f"test_{folder}.py").write_text("def test_x(): ...\n", encoding="utf-8")
@@ -328,7 +329,7 @@ def test_a_conftest_that_cannot_be_imported_costs_its_own_folder_only(tmp_path):
     found = upstream_table.read(tmp_path / "out")
     end = json.loads((tmp_path / "out" / "both.done").read_text())
     assert (end["code"], end["files"]) == (0, ["a/test_a.py"])
-    assert found.modules == {"b/test_b.py": "RuntimeError: set HOME for b/conftest.py"}  # not where the tree lies
+    assert found.modules == {"b/test_b.py": "RuntimeError: b/conftest.py: ~/x"}  # not where the tree and one's home lie
     assert found.by == {upstream_jobs.own_version()}
 
 
