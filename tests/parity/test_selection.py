@@ -50,7 +50,7 @@ def test_malformed_is_the_users_mistake_in_one_sentence(expression):
     assert "\n" not in str(e.value) and str(e.value).endswith(".")
 
 
-@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "1/0", "a/b", "/", "1/2/3", ""])
+@pytest.mark.parametrize("text", ["0/3", "4/3", "-1/3", "1", "1/", "1/0", "a/b", "/", "1/2/3", ""])
 def test_a_part_that_there_is_not_is_refused(text):
     with pytest.raises(UserError, match="such as 1/3"):
         part_of(text)
