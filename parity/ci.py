@@ -10,8 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from parity.records import SuiteRun
+from parity.records import Record, SuiteRun
 from parity.report import explained, number
+from refsim import tables
 
 MOST_ANNOTATIONS = 10
 """GitHub shows ten of a step."""
@@ -43,21 +44,20 @@ def summary(run: SuiteRun) -> str:
             lines += [f"### `{record.id}` failed", "", record.reason, "", "```text", explained(record), "```", ""]
     passed = [r for r in run.records if r.verdict == "passed"]
     if passed:
-        near = sorted(passed, key=lambda r: -_nearness(r.metrics, r.thresholds))[:5]
-        lines += ["Nearest to a limit of those that passed:", "", "| case | rel RMSE | 1 - PCC | of its limit |"]
-        lines.append("|---|---|---|---|")
-        for r in near:
-            values = number(r.metrics.get("rel_rmse")), number(r.metrics.get("one_minus_pcc"))
-            lines.append(f"| {r.id} | {values[0]} | {values[1]} | {_nearness(r.metrics, r.thresholds):.0%} |")
-        lines.append("")
+        near = sorted(passed, key=lambda r: -_nearness(r))[:5]
+        rows = (
+            (r.id, *(number(r.metrics.get(name)) for name in ("rel_rmse", "one_minus_pcc")), f"{_nearness(r):.0%}")
+            for r in near
+        )
+        table = tables.as_markdown(rows, ("case", "rel RMSE", "1 - PCC", "of its limit"))
+        lines += ["Nearest to a limit of those that passed:", "", table, ""]
     return "\n".join(lines) + "\n"
 
 
-def _nearness(metrics: dict, thresholds: dict[str, float]) -> float:
+def _nearness(record: Record) -> float:
     """The largest metric in units of its limit; counts, whose limit is 0 or 1, are left out."""
-    parts = [
-        metrics[n] / limit for n, limit in thresholds.items() if isinstance(metrics.get(n), float) and 0 < limit != 1
-    ]
+    limits, metrics = record.thresholds.items(), record.metrics
+    parts = [metrics[n] / limit for n, limit in limits if isinstance(metrics.get(n), float) and 0 < limit != 1]
     return max(parts, default=0.0)
 
 

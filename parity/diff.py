@@ -14,6 +14,7 @@ from typing import Any
 
 from parity.records import VERDICTS
 from parity.thresholds import calibration
+from refsim import tables
 
 LEAST = 1.05
 """A metric that grew by less than this factor is unchanged."""
@@ -155,8 +156,7 @@ def markdown(found: Diff, *, most: int = 50) -> str:
     """The changes as a table, what is worse by more than noise first, and a sentence with the counts."""
     lines = []
     if found.rows:
-        lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-        lines += ["| " + " | ".join(_cells(row)) + " |" for row in found.rows[:most]]
+        lines.append(tables.as_markdown(map(_cells, found.rows[:most]), COLUMNS))
         if len(found.rows) > most:
             lines.append(f"\n{len(found.rows) - most} more changes are in the JSON.")
         lines.append("")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from parity.policies import POLICIES, Clock, Fabric, critical_lag, explore, program, prove, seeded_stalls, simulate
 from refsim.errors import UserError
 from refsim.mesh import Topology
+from refsim.tables import as_markdown
 
 __all__ = ["FABRICS", "POLICIES", "RING", "Verdict", "judge", "markdown", "replayed"]
+Cells = tuple[Any, ...]
 RING = Fabric()
 FABRICS = (
     Fabric(links=2),
@@ -117,46 +120,34 @@ def markdown() -> str:
     sampled = [sampled_row(policy, ranks) for policy in _OF_RING for ranks in _RANKS]
     explored = [explored_row(policy, ranks, tensors) for policy in _OF_RING for ranks, tensors in _EXHAUSTIVE]
     lags = [lag_row(policy, ranks) for policy in ("upstream", "slots") for ranks in _RANKS]
-    return "\n".join(
-        [
-            f"| policy | ranks | unordered pairs | wrong of {_SEEDS} seeded schedules | first seed | verdict |",
-            "|---|---:|---:|---:|---:|---|",
-            *sampled,
-            "",
-            "| policy | ring searched | states | shortest way to go wrong |",
-            "|---|---|---:|---|",
-            *explored,
-            "",
-            f"| policy | ranks | {' | '.join(f'rest {rest:g}' for rest in _RESTS)} |",
-            "|---|---:|---:|---:|---:|",
-            *lags,
-            "",
-            f"| policy | fabric | unordered pairs | wrong of {_FABRIC_SEEDS} seeded schedules | search | verdict |",
-            "|---|---|---:|---:|---|---|",
-            *(fabric_row(policy, fabric) for fabric in FABRICS for policy in POLICIES if suits(policy, fabric)),
-            "",
-        ]
+    fabrics = [fabric_row(policy, fabric) for fabric in FABRICS for policy in POLICIES if suits(policy, fabric)]
+    pairs, wrong = "unordered pairs", "wrong of {} seeded schedules"
+    tables = (
+        as_markdown(sampled, ("policy", "ranks", pairs, wrong.format(_SEEDS), "first seed", "verdict"), "lrrrrl"),
+        as_markdown(explored, ("policy", "ring searched", "states", "shortest way to go wrong"), "llrl"),
+        as_markdown(lags, ("policy", "ranks", *(f"rest {rest:g}" for rest in _RESTS)), "l" + "r" * (1 + len(_RESTS))),
+        as_markdown(fabrics, ("policy", "fabric", pairs, wrong.format(_FABRIC_SEEDS), "search", "verdict"), "llrrll"),
     )
+    return "\n\n".join(tables) + "\n"
 
 
-def sampled_row(policy: str, ranks: int) -> str:
+def sampled_row(policy: str, ranks: int) -> Cells:
     programs = program(policy, ranks)
     pairs = len(prove(programs))
     stalls = (seeded_stalls(programs, seed, longest_stall(ranks)) for seed in range(_SEEDS))
     wrong = [seed for seed, stall in enumerate(stalls) if simulate(programs, stall).wrong]
-    verdict = "unsafe" if pairs or wrong else "safe"
-    return f"| {policy} | {ranks} | {pairs} | {len(wrong)} | {wrong[0] if wrong else '-'} | {verdict} |"
+    return policy, ranks, pairs, len(wrong), wrong[0] if wrong else "-", "unsafe" if pairs or wrong else "safe"
 
 
-def explored_row(policy: str, ranks: int, tensors: str) -> str:
+def explored_row(policy: str, ranks: int, tensors: str) -> Cells:
     found = explore(program(policy, ranks, _EXHAUSTIVE_LAYERS, tensors))
     how = f"{len(found.schedule)} events: {found.wrong}" if found.wrong else "none, all states seen"
-    return f"| {policy} | {ranks} ranks, {' and '.join(tensors)} | {found.states} | {how} |"
+    return policy, f"{ranks} ranks, {' and '.join(tensors)}", found.states, how
 
 
-def lag_row(policy: str, ranks: int) -> str:
+def lag_row(policy: str, ranks: int) -> Cells:
     lags = [critical_lag(policy, ranks, Clock(rest=rest)) for rest in _RESTS]
-    return f"| {policy} | {ranks} | {' | '.join('none' if lag is None else f'{lag:.2f}' for lag in lags)} |"
+    return policy, ranks, *("none" if lag is None else f"{lag:.2f}" for lag in lags)
 
 
 def suits(policy: str, fabric: Fabric) -> bool:
@@ -164,7 +155,7 @@ def suits(policy: str, fabric: Fabric) -> bool:
     return policy not in ("slots", "credit") or not (fabric.workers or fabric.split)
 
 
-def fabric_row(policy: str, fabric: Fabric) -> str:
+def fabric_row(policy: str, fabric: Fabric) -> Cells:
     """Four ranks by happens-before and by schedules, two ranks and one tensor by search, where that is feasible."""
     threads = program(policy, _FABRIC_RANKS, fabric=fabric)
     pairs = len(prove(threads))
@@ -177,4 +168,4 @@ def fabric_row(policy: str, fabric: Fabric) -> str:
     except UserError:
         search = f"more than {_FABRIC_STATES} states"
     unsafe = pairs or wrong or (found is not None and found.wrong)
-    return f"| {policy} | {fabric} | {pairs} | {wrong} | {search} | {'unsafe' if unsafe else 'safe'} |"
+    return policy, fabric, pairs, wrong, search, "unsafe" if unsafe else "safe"

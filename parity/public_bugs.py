@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from refsim.tables import as_markdown
+
 Kind = Literal["policy", "fault", "program", ""]
 
 
@@ -153,17 +155,11 @@ def found() -> list[PublicBug]:
 def markdown() -> str:
     """Return the generated part of ``docs/public_bugs.md``."""
     names = {"policy": "policy", "fault": "fault", "program": "hazard program", "": "not found"}
-    rows = [
-        f"| {bug.thread} | {bug.what} | {names[bug.kind]}{f' `{bug.replay}`' if bug.kind else ''} | {bug.note} |"
-        for bug in BUGS
-    ]
-    head = [
-        f"**{len(found())} of {len(BUGS)} are found.**",
-        "",
-        "| thread | what happened | replayed as | by what, or why not |",
-        "|---|---|---|---|",
-    ]
-    return "\n".join([*head, *rows, ""])
+    rows = (
+        (bug.thread, bug.what, f"{names[bug.kind]} `{bug.replay}`" if bug.kind else names[""], bug.note) for bug in BUGS
+    )
+    table = as_markdown(rows, ("thread", "what happened", "replayed as", "by what, or why not"))
+    return f"**{len(found())} of {len(BUGS)} are found.**\n\n{table}\n"
 
 
 if __name__ == "__main__":

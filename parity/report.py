@@ -15,6 +15,7 @@ from parity.explain import explanation
 from parity.kinds import KINDS, load
 from parity.records import Record, SuiteRun, plain
 from refsim import output
+from refsim.tables import as_markdown
 
 OPERATIONS = "operations.json"
 
@@ -37,14 +38,8 @@ of the rows next to a shard border, *added* that of what a single block adds to 
 the oracle itself when it computes in the storage dtype (for fp32 models: its distance from float64). Seconds are those
 from the end of the case before; on a ttnn backend cases are started ahead of their turn.
 
-| case | verdict | rel RMSE | 1 - PCC | shard | seam | added | noise | MB sent | s |
-|---|---|---|---|---|---|---|---|---|---|
-{% for r in run.records -%}
-| {{ r.id }} | {{ r.verdict }} | {{ r.metrics.rel_rmse | num }} | {{ r.metrics.one_minus_pcc | num }} \
-| {{ r.metrics.one_minus_pcc_shard | num }} | {{ r.metrics.one_minus_pcc_seam | num }} \
-| {{ r.metrics.added_one_minus_pcc | num }} | {{ r.noise.rel_rmse | num }} \
-| {{ "%.1f" | format(r.bytes_by_collective.values() | sum / 1e6) }} | {{ "%.1f" | format(r.wall_s) }} |
-{% endfor %}
+{{ cases }}
+
 {% if not_passed -%}
 ## Not passed
 
@@ -63,26 +58,18 @@ from the end of the case before; on a ttnn backend cases are started ahead of th
 What ttnn built for each case: device operations, by math fidelity; the most that the L1 of one core and the DRAM of
 one device hold at a time, and in which operation. Every operation is in `operations.json`.
 
-| case | operations | different | fidelity | peak L1, B | in | peak DRAM, MiB | of | in |
-|---|---|---|---|---|---|---|---|---|
-{% for r in on_devices -%}
-{% set d = r.extra.resources -%}
-| {{ r.id }} | {{ d.operations }} | {{ d.different }} \
-| {% for name, n in d.fidelities.items() %}{{ name }} {{ n }}{{ ", " if not loop.last }}{% endfor %} \
-| {{ d.peak_l1.bytes }} | {{ d.peak_l1.op }} \
-| {{ "%.1f" | format(d.peak_dram.bytes / 1048576) }} | {{ "%.0f" | format(d.peak_dram.total / 1048576) }} \
-| {{ d.peak_dram.op }} |
-{% endfor %}
+{{ on_devices }}
+
 {% endif -%}
 ## Thresholds
 
-| kind | dtype | metric | at most | because |
-|---|---|---|---|---|
-{% for (kind, dtype), thresholds in table.items() -%}
-{% for t in thresholds -%}
-| {{ kind }} | {{ dtype }} | {{ t.metric }} | {{ "%g" | format(t.limit) }} | {{ t.reason }} |
-{% endfor -%}
-{% endfor %}"""
+{{ thresholds }}
+"""
+
+_CASES = "case", "verdict", "rel RMSE", "1 - PCC", "shard", "seam", "added", "noise", "MB sent", "s"
+_METRICS = "rel_rmse", "one_minus_pcc", "one_minus_pcc_shard", "one_minus_pcc_seam", "added_one_minus_pcc"
+_ON_DEVICES = "case", "operations", "different", "fidelity", "peak L1, B", "in", "peak DRAM, MiB", "of", "in"
+_THRESHOLDS = "kind", "dtype", "metric", "at most", "because"
 
 
 def write_all(run: SuiteRun, folder: Path) -> None:
@@ -144,13 +131,32 @@ def markdown(run: SuiteRun) -> str:
     import jinja2
 
     environment = jinja2.Environment(undefined=jinja2.ChainableUndefined, autoescape=False, keep_trailing_newline=True)
-    environment.filters |= {"num": number, "why": explained}
+    environment.filters["why"] = explained
+    on_devices = [_on_device(r.id, r.extra["resources"]) for r in run.records if r.extra.get("resources")]
+    thresholds = (
+        (kind, dtype, t.metric, f"{t.limit:g}", t.reason)
+        for kind, dtype in _judged(run)
+        for t in load(kind).thresholds[dtype]
+    )
     return environment.from_string(_MARKDOWN).render(
         run=run,
         not_passed=[r for r in run.records if r.verdict != "passed"],
-        on_devices=[r for r in run.records if r.extra.get("resources")],
-        table={(kind, dtype): load(kind).thresholds[dtype] for kind, dtype in _judged(run)},
+        cases=as_markdown(map(_case, run.records), _CASES),
+        on_devices=on_devices and as_markdown(on_devices, _ON_DEVICES),
+        thresholds=as_markdown(thresholds, _THRESHOLDS),
     )
+
+
+def _case(r: Record) -> tuple[str, ...]:
+    metrics = *(r.metrics.get(name) for name in _METRICS), r.noise.get("rel_rmse")
+    return r.id, r.verdict, *map(number, metrics), f"{sum(r.bytes_by_collective.values()) / 1e6:.1f}", f"{r.wall_s:.1f}"
+
+
+def _on_device(case: str, d: dict[str, Any]) -> tuple[Any, ...]:
+    fidelities = ", ".join(f"{name} {n}" for name, n in d["fidelities"].items())
+    l1, dram = d["peak_l1"], d["peak_dram"]
+    sizes = (f"{dram['bytes'] / 1048576:.1f}", f"{dram['total'] / 1048576:.0f}")
+    return case, d["operations"], d["different"], fidelities, l1["bytes"], l1["op"], *sizes, dram["op"]
 
 
 def _judged(run: SuiteRun) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from parity.cpu_runner import CpuRunner
 from parity.kinds import thresholds_for
 from parity.perturbation import OPS, counting, fault
 from parity.thresholds import judge
-from refsim import output, scratch
+from refsim import output, scratch, tables
 from refsim.errors import RefsimError, UserError
 
 KINDS = ("attention", "transformer")
@@ -143,14 +143,14 @@ def as_markdown(rows: Sequence[Row]) -> str:
         f"{sum(row.good for row in rows)} of {len(rows)} are seen.",
         "Made by `refsim parity sensitivity`.",
         "",
-        "| case | op | passes | fails | seen | by |",
-        "|---|---|---|---|---|---|",
+        tables.as_markdown(map(_cells, rows), ("case", "op", "passes", "fails", "seen", "by")),
     ]
-    for row in rows:
-        fails = "-" if row.fails is None else f"{row.fails:g}"
-        seen = "yes" if row.good else "no"
-        lines.append(f"| {row.case} | {row.op} | {row.passes:g} | {fails} | {seen} | {row.seen_by or '-'} |")
     return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    fails = "-" if row.fails is None else f"{row.fails:g}"
+    return row.case, row.op, f"{row.passes:g}", fails, "yes" if row.good else "no", row.seen_by or "-"
 
 
 def write(rows: Sequence[Row], folder: Path) -> None:

@@ -1,9 +1,10 @@
-"""Tables as CSV, a line a record: nested values become columns such as ``metrics.rel_rmse``; lists become JSON."""
+"""Tables: as markdown, and as CSV, a line a record, where nested values become columns such as ``metrics.rel_rmse``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,23 @@ from refsim import output
 
 SKIPPED = ("last_events", "error", "explanation", "optable")
 """Fields of records that no cell can hold; an ``error`` that is a number is no traceback."""
+
+
+def as_markdown(rows: Iterable[Iterable[Any]], columns: Sequence[Any], align: str = "") -> str:
+    """A table in markdown, without a newline at its end; None, or what a short row lacks, is an empty cell.
+
+    ``align`` is ``l`` or ``r`` of every column. pandas' own needs one more package, and pads every cell to the widest.
+    """
+
+    def line(cells: Iterable[Any]) -> str:
+        return "|" + "".join(" |" if cell is None else f" {_cell(cell)} |" for cell, _ in zip_longest(cells, columns))
+
+    rule = "".join("---:|" if side == "r" else "---|" for side in align or "l" * len(columns))
+    return "\n".join([line(columns), f"|{rule}", *map(line, rows)])
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
 
 
 def check_csv(path: Path | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from parity.faults.records import Record, is_good
 from parity.records import plain
 from parity.thresholds import Threshold, judge
-from refsim import output
+from refsim import output, tables
 
 SCHEMA = 1
 """Version of the form of faults.json."""
@@ -68,18 +68,13 @@ def markdown(records: list[Record]) -> str:
         "",
     ]
     for family in dict.fromkeys(r["family"] for r in faults):
-        lines += [
-            f"## {family}",
-            "",
-            "| fault | backend | what is wrong | mistake | caught by |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {r['id']} | {r['backend']} | {_cell(r['sentence'])} | {_cell(r['mistake'])} | {_cell(_caught(r))} |"
+        rows = (
+            (r["id"], r["backend"], *map(_short, (r["sentence"], r["mistake"], _caught(r))))
             for r in faults
             if r["family"] == family
-        ]
-        lines.append("")
+        )
+        table = tables.as_markdown(rows, ("fault", "backend", "what is wrong", "mistake", "caught by"))
+        lines += [f"## {family}", "", table, ""]
     lines += ["## Which metric sees what", "", "`x` beyond its bound, `.` within it, blank: not measured there.", ""]
     for backend in dict.fromkeys(r["backend"] for r in faults):
         lines += _matrix(backend, [r for r in faults if r["backend"] == backend and not r["error"]])
@@ -89,18 +84,12 @@ def markdown(records: list[Record]) -> str:
 def _matrix(backend: str, faults: list[Record]) -> list[str]:
     metrics = list(dict.fromkeys(m for r in faults for m in r["thresholds"] if r["metrics"].get(m) is not None))
     metrics = [m for m in metrics if any(by["metric"] == m for r in faults for by in r["caught_by"])]
-    lines = [
-        f"### {backend}",
-        "",
-        "| fault | pcc 0.999 | " + " | ".join(metrics) + " |",
-        "|---" * (len(metrics) + 2) + "|",
-    ]
+    rows = []
     for r in faults:
         caught = {by["metric"] for by in r["caught_by"]}
         marks = ["x" if m in caught else "." if r["metrics"].get(m) is not None else " " for m in metrics]
-        usual = "." if "pcc 0.999" in missed_by(r) else "x"
-        lines.append(f"| {r['id']} | {usual} | " + " | ".join(marks) + " |")
-    return [*lines, ""]
+        rows.append((r["id"], "." if "pcc 0.999" in missed_by(r) else "x", *marks))
+    return [f"### {backend}", "", tables.as_markdown(rows, ("fault", "pcc 0.999", *metrics)), ""]
 
 
 def _caught(record: Record) -> str:
@@ -114,14 +103,13 @@ def _number(value: Any) -> str:
     return "none" if value is None else f"{value:.3g}"
 
 
-def _cell(text: str) -> str:
-    short = text if len(text) <= 160 else f"{text[:157]}..."
-    return short.replace("|", "\\|").replace("\n", " ")
+def _short(text: str) -> str:
+    return (text if len(text) <= 160 else f"{text[:157]}...").replace("\n", " ")
 
 
 def line(index: int, total: int, record: Record) -> str:
     """One line of progress."""
-    why = _cell(_caught(record)) if record["kind"] == "fault" or record["verdict"] != "passed" else ""
+    why = _short(_caught(record)) if record["kind"] == "fault" or record["verdict"] != "passed" else ""
     return f"[{index}/{total}] {record['verdict']:11} {record['id']}  {why}"
 
 

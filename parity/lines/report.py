@@ -10,7 +10,7 @@ from typing import Any
 
 from parity.lines.measure import Asked, LineMap
 from parity.lines.source import statements
-from refsim import output
+from refsim import output, tables
 
 SCHEMA = 1
 """Version of the form of coverage.json."""
@@ -91,6 +91,10 @@ def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
     """coverage.md."""
     every, cases = total(counts), len(found.cases) - len(found.troubled)
     chosen = f", those that match `{asked.expr}`" if asked.expr else ""
+    rows = (
+        (c.file, c.lines, c.executed, f"{c.percent:.1f}", ranges(c.missing))
+        for c in [*(c for c in counts if c.lines), *folders(counts)]
+    )
     lines = [
         "# Lines executed by parity cases",
         "",
@@ -98,11 +102,8 @@ def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
         f"{every.executed} of {every.lines} lines ({every.percent:.1f} %): statements in functions, without docstrings "
         "and refusals (`raise`), in the launcher and in every process that it starts.",
         "",
-        "| file | lines | executed | % | not executed |",
-        "|---|---|---|---|---|",
+        tables.as_markdown(rows, ("file", "lines", "executed", "%", "not executed")),
     ]
-    for c in [*(c for c in counts if c.lines), *folders(counts)]:
-        lines.append(f"| {c.file} | {c.lines} | {c.executed} | {c.percent:.1f} | {ranges(c.missing)} |")
     return "\n".join(lines) + "\n"
 
 

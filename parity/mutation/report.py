@@ -21,7 +21,7 @@ from parity.mutation.campaign import (
     Campaign,
     Tried,
 )
-from refsim import output
+from refsim import output, tables
 
 SCHEMA = 2
 """Version of the form of mutation.json."""
@@ -141,15 +141,11 @@ def markdown(campaign: Campaign) -> str:
         "",
     ]
     for heading, key in (("operator", _operator), ("folder", _folder)):
-        lines += [
-            f"| {heading} | mutations | {' | '.join(VERDICTS)} |",
-            "|---|---|---|---|---|---|---|",
-        ]
+        rows = []
         for name in sorted({key(t) for t in campaign.tried}):
             count = Counter(t.verdict for t in campaign.tried if key(t) == name)
-            cells = (sum(count.values()), *(count[v] for v in VERDICTS))
-            lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
-        lines.append("")
+            rows.append((name, count.total(), *(count[v] for v in VERDICTS)))
+        lines += [tables.as_markdown(rows, (heading, "mutations", *VERDICTS)), ""]
     lines += ["## Survivors", ""]
     for tried in survivors(campaign):
         lines += [f"`{tried.mutation.id}`: {_how(tried)}", "", "```diff", tried.diff, "```", ""]

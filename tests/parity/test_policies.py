@@ -19,6 +19,7 @@ from parity.policies import (
 from parity.policy_report import FABRICS, MARKS, explored_row, fabric_row, lag_row, replayed, sampled_row, suits
 from refsim.errors import UserError
 from refsim.mesh import Topology
+from refsim.tables import as_markdown
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "buffers.md"
 SAFE = {
@@ -136,5 +137,5 @@ def test_figures_in_the_docs_are_those_of_the_command():
     assert len(of_ring) == 5
     rows = [sampled_row(policy, 2) for policy in of_ring] + [explored_row(policy, 2, "KV") for policy in of_ring]
     rows += [fabric_row(policy, fabric) for policy in ("upstream", "fused") for fabric in FABRICS[::2]]
-    for row in [*rows, lag_row("upstream", 2), lag_row("slots", 4)]:
-        assert row in generated
+    table = as_markdown([*rows, lag_row("upstream", 2), lag_row("slots", 4)], ())
+    assert set(table.splitlines()[2:]) <= set(generated)

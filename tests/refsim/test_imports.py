@@ -52,6 +52,7 @@ BASE = (
     "scratch",
     "search_path",
     "single_file",
+    "tables",
     "tensor_file",
     "torchrun",
     "trace_events",

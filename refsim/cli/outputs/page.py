@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from refsim.tables import as_markdown
+
 Schema = dict[str, Any]
 _HEAD = """\
 # What --json prints
@@ -34,11 +36,11 @@ def _top(schema: Schema) -> Iterator[str]:
 def _object(schema: Schema) -> Iterator[str]:
     """What an object is, and the table of its keys."""
     yield " ".join(schema.get("description", "").replace("``", "`").split())
-    rows = ["| key | value | what it says |", "|---|---|---|"]
+    rows = []
     for key, value in schema["properties"].items():
         name = f"`{key}`" if key in schema.get("required", []) else f"*`{key}`*"
-        rows.append(f"| {name} | {_type(value)} | {value.get('description', '').replace('``', '`')} |")
-    yield "\n".join(rows)
+        rows.append((name, _type(value), value.get("description", "").replace("``", "`")))
+    yield as_markdown(rows, ("key", "value", "what it says"))
 
 
 def _type(schema: Schema) -> str:
