@@ -15,7 +15,7 @@ from typing import Any
 from refsim.mesh import Topology
 from refsim.timing import measured, ops
 from refsim.timing.chips import BYTES, Chip, get_chip
-from refsim.timing.fabric import Fabric, fused_ns
+from refsim.timing.fabric import Fabric
 from refsim.timing.fitted import get_params
 from refsim.timing.matmul import MatmulConfig, matmul
 from refsim.timing.measured import Sample
@@ -194,7 +194,7 @@ def _gathered_matmul(chip: Chip, params: ops.Params, op: DeviceOp) -> Priced:
     fabric = _fabric(chip, op)
     ring = fabric.topology is Topology.RING
     took = fabric.fused_gather_ns(m, k, 8) if ring else fabric.collective_ns("all_gather", x.nbytes)
-    ns = fused_ns(alone.ns, took, op.wires.size)
+    ns = fabric.gathered_matmul_ns(alone.ns, took)
     return Priced(ns, "matmul", "fabric" if took > alone.ns else alone.bound, ring)
 
 

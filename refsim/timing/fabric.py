@@ -137,6 +137,16 @@ class Fabric:
         took = max(packets * _PACKET_NS[self.chip.arch] / self.links, sent / rate)
         return _START_NS["gather"] + (self.size - 1) * self.hop_ns("gather") + took
 
+    def gathered_matmul_ns(self, matmul_ns: float, gather_ns: float) -> float:
+        """Return the ns of a matmul with the gather of its operand inside (``fused_gather_ns``).
+
+        On Blackhole the share ``gather / matmul`` of the gather stays in sight, all of it where it takes longer than
+        the matmul: nine linears of MiniMax-H3 and Wan2.2-TI2V-5B (``published.FUSED_GATHERS``).
+        """
+        if self.chip.arch == "blackhole":
+            return matmul_ns + gather_ns * min(1.0, gather_ns / matmul_ns)
+        return fused_ns(matmul_ns, gather_ns, self.size)
+
     def fused_scatter_ns(self, m: int, n: int, grid: tuple[int, int]) -> float:
         """Return the ns of the reduce-scatter of (m, n) beside a matmul on ``grid`` (cores for M, cores for N).
 

@@ -315,10 +315,12 @@ def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
         return ops.Cost(took, "fabric", 0.0, 0.0, ideal)
     alone = matmul(chip, params, m, k, n, MatmulConfig(s.fidelity, grid=s.grid, block=s.block, sub=s.sub))
     if s.attributes == "all_gather_matmul":
-        took, parts = fabric.fused_gather_ns(m, k, s.block[1]), s.ring
+        took = fabric.fused_gather_ns(m, k, s.block[1])
+        ns = fabric.gathered_matmul_ns(alone.ns, took)
     else:
         took, parts = fabric.fused_scatter_ns(m, n, s.grid), fabric.fused_parts(m, s.grid, s.block)
-    return replace(alone, ns=fused_ns(alone.ns, took, parts), bound="fabric" if took > alone.ns else alone.bound)
+        ns = fused_ns(alone.ns, took, parts)
+    return replace(alone, ns=ns, bound="fabric" if took > alone.ns else alone.bound)
 
 
 def _grid(cores: int, m: int, n: int) -> tuple[int, int]:

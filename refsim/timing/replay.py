@@ -251,12 +251,12 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
     rows, k, n = math.prod(linear.inputs[0][:-1]), linear.inputs[0][-1], linear.inputs[1][0]
     if gather_first:
         grid = (x, y - 1)
-        took, parts = fabric.fused_gather_ns(rows, k, BLOCK[1]), op.size
+        c, took = op_cost(m, linear, grid=grid), fabric.fused_gather_ns(rows, k, BLOCK[1])
+        whole = fabric.gathered_matmul_ns(c.ns, took)
     else:
         grid = (y - 2, x)
-        took, parts = fabric.fused_scatter_ns(rows, n, grid), fabric.fused_parts(rows, grid, BLOCK)
-    c = op_cost(m, linear, grid=grid)
-    whole = fused_ns(c.ns, took, parts)
+        c, took = op_cost(m, linear, grid=grid), fabric.fused_scatter_ns(rows, n, grid)
+        whole = fused_ns(c.ns, took, fabric.fused_parts(rows, grid, BLOCK))
     apart, alone = op_cost(m, linear), fabric.collective_ns(op.name, op.bytes)
     if whole > apart.ns + alone + m.params.gap_ns:
         return None
