@@ -178,11 +178,12 @@ def _critical(found: Estimate, reading: Reading) -> dict[str, Any]:
     from refsim.timing.program import programs
 
     path = critical_path(programs(reading.ops), reading.ops, found.machine)
+    overlapped = found.at_power_limit(path.ns)
     forwards = found.forwards * found.steps / 1e9
     return {
-        "overlapped_seconds": path.ns * forwards,
+        "overlapped_seconds": overlapped * forwards,
         "dependencies_alone_seconds": path.chain_ns * forwards,
-        "by_kind": {kind: ns * forwards for kind, ns in path.by_kind.items()},
+        "by_kind": {kind: ns * forwards * overlapped / path.ns for kind, ns in path.by_kind.items()},
     }
 
 
@@ -212,7 +213,8 @@ def _print_time(found: Estimate, row: dict[str, Any]) -> None:
         f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row['fidelity']}; "
         f"bound by {found.bound}; communication exposed {row['exposed_communication']:.0%}, "
         f"hidden {t.hidden_ns / t.ns:.0%}.\n"
-        f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "
+        + (f"The chips' power limit makes it {t.throttling:.2f} times as long.\n" if t.throttling > 1 else "")
+        + f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "
         f"(dependencies alone {path['dependencies_alone_seconds']:.2f} s): "
         + ", ".join(f"{kind} {s / path['overlapped_seconds']:.0%}" for kind, s in path["by_kind"].items())
         + ".\n"

@@ -134,7 +134,7 @@ class _Rank:
 
     def _ring(self, s: Span, steps: list[Span]) -> None:
         """Add ring attention: a message is passed on once it is here, a step starts once its shard is here."""
-        op, group, launched = s.op, self._groups[s.op.group], self._last
+        op, group, launched, slow = s.op, self._groups[s.op.group], self._last, self._found.timeline.throttling
         messages = self._found.machine.fabric(op).messages(op.bytes)
         came: dict[int, list[int]] = {}  # shard -> the receives that brought it
         there: dict[int, float] = {}  # shard -> when all of it is there
@@ -144,7 +144,7 @@ class _Rank:
                 continue
             kind, other = (SEND, m.target) if group.index == m.source else (RECV, m.source)
             free, before = links.get((kind, other), (0.0, launched))
-            start, end = (m.start, m.sent) if kind == SEND else (free, m.arrived)
+            start, end = (m.start * slow, m.sent * slow) if kind == SEND else (free, m.arrived * slow)
             about = {"comm_src": group.ranks[m.source], "comm_dst": group.ranks[m.target], "comm_tag": tag}
             about |= {"is_cpu_op": False, "comm_size": round(op.bytes * m.share)}
             before = [*before, *came.get(m.shard, ())] if kind == SEND else before

@@ -11,7 +11,7 @@ from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import find, get_published, spec_of
 from refsim.models.spec import Figure, Published
 from refsim.options import RunOptions
-from refsim.timing import ranges, replay, stages
+from refsim.timing import power, ranges, replay, stages
 from refsim.timing.chips import BYTES
 from refsim.timing.fitted import Calibration, get_params
 from refsim.timing.memory import Memory, memory
@@ -111,6 +111,10 @@ class Estimate:
     def seconds(self) -> float:
         return self.forward_seconds * self.forwards * self.steps
 
+    def at_power_limit(self, ns: float) -> float:
+        """Return the ns of a forward that would take ``ns`` without the power limit of the chips."""
+        return max(ns, power.least_ns(self.flops, self.mesh, self.execution.fidelity))
+
     @property
     def by_kind(self) -> dict[str, float]:
         """Return the seconds of denoising by class of operation."""
@@ -173,6 +177,7 @@ class Estimate:
             "desired_seconds": self.desired_seconds,
             "utilisation": self.utilisation,
             "bound": self.bound,
+            "throttling": t.throttling,
             "exposed_communication": t.exposed_ns / t.ns,
             "by_kind": self.by_kind,
             "by_bound": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
@@ -270,6 +275,7 @@ def estimate(
         topology = (mesh.topology(axis) if whole else None) or Topology.LINEAR
         replay.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
     total = sum(replay.flops(op) for op in ops)
+    timeline = timeline.throttled(power.least_ns(total, mesh, execution.fidelity))
     steps = execution.steps or model.steps
     peak = machine.chip.peak_tflops(execution.fidelity)
     return Estimate(

@@ -123,6 +123,29 @@ SDPA_SERIAL: dict[Attended, str] = {("MLA", 3200, 32, 576, 128, 8, 110, "bfp8"):
 """A line like those above, of the causal kernel as it was until 29 April 2026: products and exponentials took turns and
 each head read the keys for itself (12.95 ms: pull request 42875, before; 43120 is what changed it).
 """
+FUSED_GATHERS = """2336 3072 2304 275.8|2336 3072 768 229.2|2336 3072 3584 352.1|1024 3072 2304 149.5
+|1024 3072 768 108.5|1024 3072 3584 203.8"""
+"""Gather and matmul of Wan2.2-TI2V-5B on a Blackhole Galaxy's ring of 4 with 2 links, after block tuning
+(Wan2_2_TI2V_nadim_opt.md@01002d7a, 7): M, K (gathered), N, microseconds. Nothing is fitted on them.
+"""
+H3_DENOISING = (252.3, 265.7, 293.265)
+"""Seconds of 49 forwards of MiniMax-H3, 15 s of 1344 x 768, dense attention, on Blackhole Galaxies: MiniMaxH3.md@040c05ae,
+pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal pull request 55878.
+"""
+H3_TFLOP = 49 * 21_340 / 32
+"""TFLOP of a chip in them (minimax_h3_wormhole/README.md: 21.34 PFLOP a forward)."""
+Loop = tuple[str, tuple[int, ...], str, str, tuple[int, int] | None]
+UNSEEN_LOOPS: dict[Loop, float] = {
+    ("flux2-dev", (128, 128), "bh-galaxy", "sp4@0_tp8@1", None): 0.1450,
+    ("flux2-dev", (256, 256), "bh-galaxy", "sp4@0_tp8@1", None): (20.91 - 7.8) / 50 + 0.1450,
+    ("wan22-ti2v-5b", (21, 44, 80), "bh-galaxy", "sp8_tp4", (160, 512)): 10.701 / 40,
+    ("wan22-ti2v-5b", (31, 44, 80), "bh-galaxy", "sp8_tp4", (160, 512)): 19.76 / 40,
+    ("wan22-ti2v-5b", (21, 30, 52), "bh-galaxy", "sp8_tp4", (160, 512)): 5.667 / 40,
+}
+"""Denoising loops on Blackhole, of which nothing is fitted: (model, latent, mesh, factors, chunks) -> seconds a step, on
+Rings. Flux.2 dev: tt-metal pull request 46547, and issue 45244, whose two totals differ by what 50 steps at 2048 x 2048
+take longer, and its decoder. Wan2.2-TI2V-5B: Wan2_2_TI2V_nadim_opt.md@01002d7a, 1; that of 121 frames is the whole run.
+"""
 
 
 def seconds_without_steps(by_steps: dict[int, float]) -> float:

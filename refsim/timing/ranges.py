@@ -2,8 +2,8 @@
 
     class      ratio measured / predicted, 10th to 90th percentile of distinct operations that nothing was fitted on
     forward    a class errs alike in all its operations, two classes err apart: sqrt(sum (seconds x its half)^2)
-    pipeline   no narrower than published / predicted of the chip's published pipelines, which have all that a list of
-               operations lacks
+    pipeline   no narrower than published / predicted of the chip's published pipelines and denoising loops, which have
+               all that a list of operations lacks
 
 A class that too few operations were left for, of its chip or of both, has those that parameters were fitted on beside
 them; its range is *partly fitted* and says so. ``spread.py`` makes the numbers, ``spread.json`` keeps them.
@@ -83,10 +83,10 @@ def get_spread(kind: str, arch: str = "blackhole") -> Spread:
 
 
 def pipeline_ratios(arch: str, without: str = "") -> list[float]:
-    """Return published / predicted of the chip's published pipelines, but for those of the model ``without``; of both
-    chips if there are fewer than ``LEAST``.
+    """Return published / predicted of the chip's published pipelines and loops, but for those of the model ``without``;
+    of both chips if there are fewer than ``LEAST``.
     """
-    rows = [row for row in _kept()["pipelines"] if row["model"] != without]
+    rows = [row for row in (*_kept()["pipelines"], *_kept()["loops"]) if row["model"] != without]
     own = [row["ratio"] for row in rows if row["arch"] == arch]
     return own if len(own) >= LEAST else [row["ratio"] for row in rows]
 

@@ -64,7 +64,7 @@ class Ran:
 class Timeline:
     """A forward on one device. ``ns`` its length; ``ideal_ns`` the roofline with all communication hidden.
 
-    ``programs`` and the gaps between them make up ``ns``.
+    ``programs`` and the gaps between them make up ``ns``. ``throttling``: times as long as without ``power.py``.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -74,6 +74,17 @@ class Timeline:
     ideal_fabric_ns: float = 0.0
     exposed_ns: float = 0.0
     hidden_ns: float = 0.0
+    throttling: float = 1.0
+
+    def throttled(self, least_ns: float) -> Timeline:
+        """Return it as it runs where the whole takes ``least_ns`` at least: all of it slower alike."""
+        slow = max(least_ns / self.ns, 1.0)
+        spans = {id(s): replace(s, start=s.start * slow, end=s.end * slow) for s in self.spans}
+        programs = [replace(p, ns=p.ns * slow, spans=tuple(spans[id(s)] for s in p.spans)) for p in self.programs]
+        return replace(
+            self, spans=list(spans.values()), programs=programs, ns=self.ns * slow, throttling=slow,
+            exposed_ns=self.exposed_ns * slow, hidden_ns=self.hidden_ns * slow,
+        )  # fmt: skip
 
     @property
     def ideal_ns(self) -> float:

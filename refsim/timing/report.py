@@ -104,7 +104,7 @@ def _try(
     except RefsimError as error:
         return error.with_flags
     path = critical_path(programs(reading.ops), reading.ops, execution.machine(mesh))
-    return found, path.ns / 1e9 * found.forwards * found.steps
+    return found, found.at_power_limit(path.ns) / 1e9 * found.forwards * found.steps
 
 
 def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, float] | str]]) -> str:

@@ -4,8 +4,8 @@
 
 Of every distinct measured operation the ratio measured / predicted is taken, by chip and class. Those that parameters
 were fitted on are left out where enough others are left: of the chip, or else of both chips (``all`` classes at once:
-of both). *Pipelines* are the figures that others published, beside what is predicted for them; minutes are spent on
-those.
+of both). *Pipelines* are the figures that others published, beside what is predicted for them, *loops* the denoising
+of more models on Blackhole; minutes are spent on those.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from refsim.config import parse_parallel
-from refsim.mesh import get_mesh
+from refsim.mesh import Topology, get_mesh
+from refsim.models import registry
 from refsim.models.registry import figures
+from refsim.options import RunOptions
 from refsim.timing import device_ops, estimate, measured, published
 from refsim.timing.chips import get_chip
 from refsim.timing.device_ops import DeviceOp, Wires
 from refsim.timing.fitted import get_params
 from refsim.timing.op_names import KINDS
 from refsim.timing.ranges import KEPT, LEAST, Spread, get_spread, percentiles
+from refsim.timing.reading import read_published
 from refsim.timing.tensors import Tensor_
 
 __all__ = ["KEPT", "Spread", "get_spread", "of"]
@@ -111,6 +114,21 @@ def pipelines() -> list[dict[str, Any]]:
     return found
 
 
+def loops() -> list[dict[str, Any]]:
+    """Return measured / predicted of denoising loops that nothing was fitted on (``published.UNSEEN_LOOPS``)."""
+    found = []
+    for (name, latent, mesh, factors, chunks), seconds in published.UNSEEN_LOOPS.items():
+        on, known = get_mesh(mesh), registry.published()[name]
+        parallel = parse_parallel(factors, on)
+        reading = read_published(known, latent, RunOptions(on, parallel, dtype="bf16"), batch=parallel.cfg)
+        execution = estimate.Execution(topology=Topology.RING, chunks=chunks)
+        e = estimate.estimate(name, on, parallel, reading=reading, execution=execution)
+        row = {"model": name, "latent": latent, "mesh": mesh, "parallel": factors, "arch": on.arch}
+        found.append(row | {"published": round(seconds, 4), "ratio": round(seconds / (e.seconds / e.steps), 3)})
+        print(f"{name} {latent} {mesh} {factors}: measured / predicted {found[-1]['ratio']}", flush=True)
+    return found
+
+
 def main(folder: Path) -> None:
     found = [
         *ratios(measured.calibration(folder), fitted=True),
@@ -122,6 +140,7 @@ def main(folder: Path) -> None:
     kept = {
         "classes": classes,
         "pipelines": pipelines(),
+        "loops": loops(),
         "fitted": measured.CALIBRATION[:-1],
         "not fitted": [*measured.VALIDATION, UNSEEN, "published.SDPA_GATES"],
     }

@@ -63,6 +63,8 @@ class Predicted(Object):
     """Of the denoising loop at the roofline."""
     utilisation: float
     bound: str
+    throttling: float
+    """Times as long as without the power limit of the chips."""
     exposed_communication: float
     """Share of the time in which links are waited for."""
     by_kind: dict[str, float]
