@@ -129,8 +129,8 @@ FUSED_GATHERS = """2336 3072 2304 275.8|2336 3072 768 229.2|2336 3072 3584 352.1
 (Wan2_2_TI2V_nadim_opt.md@01002d7a, 7): M, K (gathered), N, microseconds. Nothing is fitted on them.
 """
 H3_DENOISING = (252.3, 265.7, 293.265)
-"""Seconds of 49 forwards of MiniMax-H3, 15 s of 1344 x 768, dense attention, on Blackhole Galaxies: MiniMaxH3.md@040c05ae,
-pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal pull request 55878.
+"""Seconds of 49 forwards of MiniMax-H3, 15 s of 1344 x 768, dense attention, on Blackhole Galaxies:
+MiniMaxH3.md@040c05ae, pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal pull request 55878.
 """
 H3_TFLOP = 49 * 21_340 / 32
 """TFLOP of a chip in them (minimax_h3_wormhole/README.md: 21.34 PFLOP a forward)."""
@@ -142,9 +142,10 @@ UNSEEN_LOOPS: dict[Loop, float] = {
     ("wan22-ti2v-5b", (31, 44, 80), "bh-galaxy", "sp8_tp4", (160, 512)): 19.76 / 40,
     ("wan22-ti2v-5b", (21, 30, 52), "bh-galaxy", "sp8_tp4", (160, 512)): 5.667 / 40,
 }
-"""Denoising loops on Blackhole, of which nothing is fitted: (model, latent, mesh, factors, chunks) -> seconds a step, on
-Rings. Flux.2 dev: tt-metal pull request 46547, and issue 45244, whose two totals differ by what 50 steps at 2048 x 2048
-take longer, and its decoder. Wan2.2-TI2V-5B: Wan2_2_TI2V_nadim_opt.md@01002d7a, 1; that of 121 frames is the whole run.
+"""Denoising loops on Blackhole, of which nothing is fitted: (model, latent, mesh, factors, chunks) -> seconds a step,
+on Rings. Flux.2 dev: tt-metal pull request 46547, and issue 45244, whose two totals differ by what 50 steps at
+2048 x 2048 take longer, and its decoder. Wan2.2-TI2V-5B: Wan2_2_TI2V_nadim_opt.md@01002d7a, 1; that of 121 frames is
+the whole run.
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import accuracy
 from refsim.mesh import Topology
-from refsim.timing import calibration, device_ops, fitted, measured, ops, published, spread
+from refsim.timing import calibration, device_ops, fitted, measured, ops, power, published, spread
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric, fused_ns
 from refsim.timing.matmul import (
@@ -155,6 +155,27 @@ def test_blocks_are_computed_in_whole_subblocks():
 def test_fusing_hides_all_but_one_shard():
     assert fused_ns(100.0, 40.0, 4) == 110.0
     assert fused_ns(40.0, 100.0, 4) == 110.0
+
+
+def test_gathers_inside_matmuls_of_a_model_that_nothing_was_fitted_on():
+    """In blocks of 8; the longer of the two and a shard of the other would be up to a third too short."""
+    chip = get_chip("blackhole", galaxy=True)
+    fabric, priced, longer = Fabric(chip, 4, 2, Topology.RING), [], []
+    for line in published.FUSED_GATHERS.split("|"):
+        *sizes, us = line.split()
+        m, k, n = map(int, sizes)
+        config = MatmulConfig("HiFi2", grid=(12, 9), block=(8, 8, 8))
+        alone = matmul(chip, fitted.get_params("blackhole"), m, k, n, config).ns
+        gather = fabric.fused_gather_ns(m, k, 8)
+        priced.append(fabric.gathered_matmul_ns(alone, gather) / float(us) / 1000 - 1)
+        longer.append(fused_ns(alone, gather, 4) / float(us) / 1000 - 1)
+    assert max(map(abs, priced)) <= 0.15 and min(longer) < -0.30
+
+
+def test_what_a_blackhole_keeps_up_is_that_of_three_runs():
+    assert power.SUSTAINED_TFLOPS == pytest.approx(121, abs=0.5)
+    for seconds in published.H3_DENOISING:
+        assert published.H3_TFLOP / seconds == pytest.approx(power.SUSTAINED_TFLOPS, rel=0.08)
 
 
 @needs_traces

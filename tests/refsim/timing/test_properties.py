@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from refsim.mesh import Topology
+from refsim.mesh import Topology, get_mesh
+from refsim.timing import power
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric
 from refsim.timing.fitted import get_params
@@ -31,6 +32,32 @@ def test_collectives_grow_with_bytes_and_shrink_with_links(arch, name, size, lin
     assert took >= fabric.ideal_ns(name, nbytes) > 0
     assert fabric.collective_ns(name, nbytes + more) >= took * (1 - 1e-9)
     assert replace(fabric, links=links + 1).collective_ns(name, nbytes) <= took * (1 + 1e-9)
+
+
+NS = st.floats(1.0, 1e8)
+
+
+@FEW
+@given(ARCHES, NS, NS, st.floats(0.0, 1e8), st.sampled_from([0, 1]))
+def test_a_gather_inside_a_matmul_takes_no_less_than_either_and_no_more_than_both(arch, matmul, gather, more, which):
+    fabric, times = Fabric(get_chip(arch), 4, 2, Topology.RING), [matmul, gather]
+    took = fabric.gathered_matmul_ns(*times)
+    assert max(times) <= took <= sum(times) * (1 + 1e-9)
+    times[which] += more
+    assert fabric.gathered_matmul_ns(*times) >= took * (1 - 1e-9)
+
+
+@FEW
+@given(
+    st.sampled_from(["bh-qb", "bh-loudbox", "bh-galaxy"]), st.sampled_from(["LoFi", "HiFi2", "HiFi4"]),
+    st.floats(1e6, 1e18), st.floats(0.0, 1e18),
+)  # fmt: skip
+def test_the_power_limit_is_below_the_rate_of_the_engines_and_grows_with_the_work(mesh, fidelity, flops, more):
+    on = get_mesh(mesh)
+    least = power.least_ns(flops, on, fidelity)
+    assert least > flops / get_chip("blackhole", galaxy=on.num_devices >= 32).peak_tflops(fidelity) / 1000
+    assert power.least_ns(flops + more, on, fidelity) >= least
+    assert power.least_ns(flops, get_mesh("galaxy"), fidelity) == 0
 
 
 @pytest.mark.parametrize("topology", list(Topology))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from refsim.cli.app import app
 from refsim.mesh import get_mesh
 from refsim.models import registry
-from refsim.timing import ranges, ranking, spread
+from refsim.timing import published, ranges, ranking, spread
 from refsim.timing.ranking import Compared, Run
 from tests.json_output import loads
 
@@ -28,6 +28,7 @@ KEPT = {
         *({"model": "a", "arch": BH, "ratio": 1 + i / 10} for i in range(5)),
         *({"model": "b", "arch": WH, "ratio": 2.0} for _ in range(5)),
     ],
+    "loops": [{"model": "c", "arch": BH, "ratio": 1.5}],
 }
 
 
@@ -52,10 +53,10 @@ def test_stages_err_apart():
 
 
 def test_pipelines_of_the_judged_model_have_no_part_and_few_pipelines_are_joined_by_the_other_chips(kept):
-    assert ranges.pipeline_ratios(BH) == [1.0, 1.1, 1.2, 1.3, 1.4]
-    assert ranges.pipeline_ratios(BH, without="a") == [2.0] * 5
+    assert ranges.pipeline_ratios(BH) == [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+    assert ranges.pipeline_ratios(BH, without="a") == [*[2.0] * 5, 1.5]
     narrow = ranges.Range(9.0, 11.0)
-    assert ranges.widened(10.0, narrow, BH).high == pytest.approx(13.6)
+    assert ranges.widened(10.0, narrow, BH).high == pytest.approx(14.5)
     assert ranges.widened(10.0, narrow, BH, without="a") == ranges.Range(9.0, 20.0)
 
 
@@ -82,9 +83,12 @@ def test_what_was_fitted_on_counts_only_where_too_little_else_is_left():
 
 def test_stored_pipelines_are_the_published_ones():
     """Else ``python -m refsim.timing.spread`` has not been run since a figure was added."""
-    rows = json.loads(ranges.KEPT.read_text())["pipelines"]
+    kept = json.loads(ranges.KEPT.read_text())
+    rows = kept["pipelines"]
     stored = {(r["model"], r["size"], r["mesh"], r["parallel"]): (r["published"], r["arch"]) for r in rows}
     assert stored == {key: (f.seconds, get_mesh(key[2]).arch) for key, f in registry.figures().items()}
+    loops = {(r["model"], tuple(r["latent"])): r["published"] for r in kept["loops"]}
+    assert loops == {key[:2]: round(seconds, 4) for key, seconds in published.UNSEEN_LOOPS.items()}
 
 
 def test_a_configuration_that_does_not_fit_has_no_seconds_unless_asked_for():
