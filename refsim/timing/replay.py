@@ -4,7 +4,8 @@
     fused        matmul |======|                                        on a Ring: as long as the longer of the two,
                  scatter  |====|+one block                              and the last block of the other; the matmul
                                                                         leaves a row of cores to the gather's routers,
-                                                                        two to the reduce-scatter's workers
+                                                                        two to the reduce-scatter's workers; a gather on
+                                                                        Blackhole: fabric.py
     ring joint   sdpa   |s0|s1 |s2 |s3|                                 step i starts when shard i is there and the
     attention    gather |--1|--2|--3|                                   step before is done; one row of cores gathers
 
@@ -82,7 +83,7 @@ class Timeline:
         spans = {id(s): replace(s, start=s.start * slow, end=s.end * slow) for s in self.spans}
         programs = [replace(p, ns=p.ns * slow, spans=tuple(spans[id(s)] for s in p.spans)) for p in self.programs]
         return replace(
-            self, spans=list(spans.values()), programs=programs, ns=self.ns * slow, throttling=slow,
+            self, spans=list(spans.values()), programs=programs, ns=self.ns * slow, throttling=self.throttling * slow,
             exposed_ns=self.exposed_ns * slow, hidden_ns=self.hidden_ns * slow,
         )  # fmt: skip
 
