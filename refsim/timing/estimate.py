@@ -111,6 +111,11 @@ class Estimate:
     def seconds(self) -> float:
         return self.forward_seconds * self.forwards * self.steps
 
+    @property
+    def order(self) -> tuple[float, float]:
+        """Return what to sort by: seconds, and of those at the power limit the seconds without it."""
+        return float(f"{self.seconds:.9g}"), self.seconds / self.timeline.throttling
+
     def at_power_limit(self, ns: float) -> float:
         """Return the ns of a forward that would take ``ns`` without the power limit of the chips."""
         return max(ns, power.least_ns(self.flops, self.mesh, self.execution.fidelity))

@@ -199,8 +199,8 @@ def _candidate(
         topology = None if wiring.topology == "Ring" else Topology.LINEAR
         wired = replace(execution, topology=topology)
         made[wiring] = estimates.estimate(name, on, parallel, size=size, reading=reading, execution=wired)
-    least = min(e.seconds for e in made.values())
-    best = min(w for w, e in made.items() if math.isclose(e.seconds, least, rel_tol=1e-6))
+    least = min(e.order[1] for e in made.values())
+    best = min(w for w, e in made.items() if math.isclose(e.order[1], least, rel_tol=1e-6))
     m = made[best].memory
     reason = "" if m.fits else f"needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per device"
     seconds = {w: e.seconds for w, e in made.items()}
@@ -213,13 +213,13 @@ def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     """
     every = list(candidates)
     runs = [c for c in every if not c.reason and c.estimate]
-    least: dict[tuple[int, int, int], float] = {}
-    for c in sorted(runs, key=lambda c: c.estimate.seconds):
-        least.setdefault(_factors(c), c.estimate.seconds)
+    least: dict[tuple[int, int, int], tuple[float, float]] = {}
+    for c in sorted(runs, key=lambda c: c.estimate.order):
+        least.setdefault(_factors(c), c.estimate.order)
     order = list(least)
-    runs.sort(key=lambda c: (order.index(_factors(c)), c.estimate.seconds))
+    runs.sort(key=lambda c: (order.index(_factors(c)), c.estimate.order))
     for c in runs:
-        c.rank, c.best = 1 + order.index(_factors(c)), c.estimate.seconds == least[_factors(c)]
+        c.rank, c.best = 1 + order.index(_factors(c)), c.estimate.order == least[_factors(c)]
         c.apart = c is runs[0] or distinguishable(runs[0].estimate.by_kind, c.estimate.by_kind, c.estimate.mesh.arch)
     for c in (refused := [c for c in every if c.reason or not c.estimate]):
         c.rank, c.best = 0, False

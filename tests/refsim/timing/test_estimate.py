@@ -189,6 +189,10 @@ def test_the_power_limit_slows_all_of_a_loop_alike():
     assert sum(row["seconds"] for row in advice.by_layer(found)) == pytest.approx(found.seconds)
     assert t.by_kind()["host"] == pytest.approx(len(t.programs) * get_params("blackhole").gap_ns * t.throttling)
     assert t.throttled(t.ns / 2) == t, "a limit that does not bind"
+    line = estimate(WAN, "720p", "bh-galaxy", "sp8_tp4", topology=Topology.LINEAR, fuse=False)
+    assert line.seconds == pytest.approx(found.seconds) and line.order > found.order, (
+        "the one with more to spare is first"
+    )
 
 
 def test_chunks_are_those_of_the_transformer_alone(sd35):
