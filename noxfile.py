@@ -44,6 +44,12 @@ MEMORY = (
 PREVIOUS_TTNN = "0.80.0"
 """The version published before the one in pyproject.toml: the mock serves both."""
 
+TTNN_TESTS = (
+    *("tests/tt_impl", "tests/harness", "tests/docs/test_ttnn_tests.py"),
+    "tests/docs/test_add_a_model.py::test_a_stranger_adds_its_counterpart",
+)
+"""Of the documents those that go through ttnn; session `tests` follows the others."""
+
 FEW_MUTATIONS = (
     *(
         "--files",
@@ -227,8 +233,7 @@ def docs(session: nox.Session) -> None:
 def ttnn(session: nox.Session) -> None:
     """The device backend: real ttnn on meshes without hardware, judged against refsim."""
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
-    folders = ["tests/tt_impl", "tests/docs", "tests/harness"]
-    session.run("pytest", "-n", "2", "--dist", "loadfile", *folders, *session.posargs)
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *TTNN_TESTS, *session.posargs)
     for model, mesh, parallel in MEMORY:
         session.run("refsim", "memory", "--model", model, "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
