@@ -300,7 +300,11 @@ def above(smallest: plans.Candidate, best: plans.Candidate) -> str:
     spent = (f"{before[k]:.1f} instead of {after.get(k, 0.0):.1f} on {k}" for k in less)
     reasons = (f" ({', '.join(why[k])})" if why.get(k) else "" for k in less)
     parts = " and ".join(map("".join, zip(spent, reasons, strict=True)))
-    return f"a step of the smallest system, {smallest.text}, takes more device seconds: {parts}."
+    slow, slower = b.timeline.throttling, a.timeline.throttling
+    limit = f" The chips' power limit makes its step {slower:.2f} times as long, that of this one {slow:.2f} times."
+    return (
+        f"a step of the smallest system, {smallest.text}, takes more device seconds: {parts}.{limit * (slower > slow)}"
+    )
 
 
 def hiding(arch: str, size: int, rows: int, heads: int, width: int, chunks: tuple[int, int]) -> tuple[float, ...]:

@@ -112,7 +112,7 @@ def test_scaling_above_100_says_what_the_smallest_system_spends_more_on():
     def candidate(mesh: str, text: str, topology: str, fsdp: bool, **seconds: float) -> Any:
         on = get_mesh(mesh)
         e = SimpleNamespace(mesh=on, parallel=parse_parallel(text, on), by_kind=seconds, steps=2)
-        e.memory = SimpleNamespace(fsdp=fsdp)
+        e.memory, e.timeline = SimpleNamespace(fsdp=fsdp), SimpleNamespace(throttling=1.0)
         return SimpleNamespace(text=text, estimate=e, wiring=plans.Wiring(2, topology))
 
     small = candidate("bh-qb", "sp2_tp2", "Linear", True, sdpa=10.0, matmul=3.0, collective=4.0)
@@ -122,6 +122,8 @@ def test_scaling_above_100_says_what_the_smallest_system_spends_more_on():
     assert "8.0 instead of 0.0 on collective (weights do not fit" in found and "no Ring" in found
     alike = candidate("bh-loudbox", "sp2_tp4", "Linear", True, sdpa=5.0, matmul=1.5, collective=1.0)
     assert report.above(small, alike).endswith("more device seconds: 8.0 instead of 4.0 on collective.")
+    small.estimate.timeline.throttling = 1.25
+    assert "power limit makes its step 1.25 times as long, that of this one 1.00" in report.above(small, alike)
 
 
 def test_limits_say_what_a_mesh_has_not():
