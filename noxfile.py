@@ -4,7 +4,8 @@ them, ``nox -s chaos`` disturbs runs in two hundred ways, ``nox -s soak`` runs t
 sees that nothing grows, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of
 predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on
 their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock meshes (needs python3.12; an interpreter that is
-missing is an error), ``nox -s ttnn-faults`` mistakes put into it, ``nox -s upstream`` runs tt-metal's own tests there,
+missing is an error), ``nox -s ttnn-faults`` mistakes put into it, ``nox -s ttnn-previous`` the same mock with the
+version of ttnn before, ``nox -s upstream`` runs tt-metal's own tests there,
 ``nox -s bench`` measures ring attention and Ulysses beside other libraries', ``nox -s mutation`` and
 ``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices, ``nox -s
 packages`` installs the wheel with every Python there is, as a stranger would."""
@@ -30,7 +31,7 @@ PEERS = ("ring-attention-pytorch==0.5.20", "yunchang==0.6.4")
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "web", "ttnn", "ttnn-faults"]
+nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "web", "ttnn", "ttnn-faults", "ttnn-previous"]
 
 
 MEMORY = (
@@ -237,6 +238,12 @@ def ttnn(session: nox.Session) -> None:
     for model, mesh, parallel in MEMORY:
         session.run("refsim", "memory", "--model", model, "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
+
+
+@nox.session(name="ttnn-previous", python="3.12")
+def ttnn_previous(session: nox.Session) -> None:
+    """The mock with the version of ttnn before the pinned one."""
+    session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     folder = Path(session.create_tmp(), f"ttnn-{PREVIOUS_TTNN}").absolute()
     session.run("pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(folder), f"ttnn=={PREVIOUS_TTNN}")
     with_previous = {"PYTHONPATH": str(folder), "REFSIM_TTNN_VERSION": PREVIOUS_TTNN}

@@ -103,7 +103,7 @@ def test_case(case: Case, outcomes: Outcomes) -> None:
 
 
 def test_the_ttnn_that_was_asked_for() -> None:
-    """``nox -s ttnn`` runs this file with an older ttnn, too; the worker imports it from where this process would."""
+    """Session ``ttnn-previous`` runs this with an older ttnn; the worker imports it from where this process would."""
     from tt_impl.installed import ttnn_package
 
     version = os.environ.get("REFSIM_TTNN_VERSION")
