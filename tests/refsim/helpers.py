@@ -32,6 +32,16 @@ class Held(ShapeWeights):
         return self._tensors[name][tuple(slice(*r) if r else slice(None) for r in ranges)].to(self._dtype)
 
 
+def assert_steps_agree(said: str, steps: int) -> None:
+    """``refsim run --check`` printed that many denoising steps, none further off than rounding in fp32.
+
+    1 - PCC is about half the square of the relative error: 1e-11 allows one of 4.5e-6. 7.5e-13 (1.2e-6) was measured on
+    one processor, less than 5e-13 on another.
+    """
+    found = [float(pcc) for pcc in re.findall(r"step +\d+  PCC (\S+)", said)]
+    assert len(found) == steps and all(pcc >= 1 - 1e-11 for pcc in found), found
+
+
 def run(program: str, mesh: str, parallel: str, arguments: dict[str, Any] | None = None, **options) -> Result:
     """Run ``program`` of ``tests.refsim.programs`` on every rank; ``options`` are those of ``RunOptions.of``."""
     options = RunOptions.of(mesh=mesh, parallel=parallel, **{"timeout_s": TIMEOUT_S, **options})
