@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tt_impl.harness import plugin, verdicts
@@ -63,6 +63,7 @@ def phases(nodeid: str, fate: str) -> list[Any]:
     return [reported(nodeid, when, *found) for when, found in shown.get(fate, usual)]
 
 
+@settings(deadline=None)  # how long an example takes is the machine's
 @given(
     fates=st.lists(st.sampled_from(sorted(WANTED)), max_size=12),
     files=st.lists(st.sampled_from(["failed", "skipped"]), max_size=3),
