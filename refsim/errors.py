@@ -57,11 +57,11 @@ class NotFiniteError(RefsimError):
 
 
 class CommError(RefsimError):
-    """A transfer failed or timed out; ``peer`` tells the culprit from its victims."""
+    """A transfer failed; ``peer`` and whether it ``timed_out`` tell the culprit from its victims."""
 
-    def __init__(self, message: str, *, peer: int) -> None:
+    def __init__(self, message: str, *, peer: int, timed_out: bool = False) -> None:
         super().__init__(message)
-        self.peer = peer
+        self.peer, self.timed_out = peer, timed_out
 
 
 class RankFailure(RefsimError):

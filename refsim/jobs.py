@@ -78,8 +78,8 @@ def injected(fault: str) -> AbstractContextManager[Any]:
 def failure(error: BaseException) -> dict[str, Any]:
     """Return the answer of a job that raised.
 
-    ``kind`` is ``user`` for a mistake of the user's, ``comm`` for a transfer that failed (``peer`` is the other rank)
-    and ``error`` for anything else.
+    ``kind`` is ``user`` for a mistake of the user's, ``comm`` for a transfer that failed (``peer`` is the other rank,
+    ``timed_out`` whether it was waited for in vain) and ``error`` for anything else.
     """
     kind = "comm" if isinstance(error, CommError) else "user" if isinstance(error, UserError) else "error"
     message = error.with_flags if isinstance(error, RefsimError) else f"{type(error).__name__}: {error}"
@@ -88,5 +88,6 @@ def failure(error: BaseException) -> dict[str, Any]:
         "kind": kind,
         "message": message,
         "peer": getattr(error, "peer", None),
+        "timed_out": getattr(error, "timed_out", False),
         "traceback": "".join(traceback.format_exception(error)),
     }

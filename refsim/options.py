@@ -26,7 +26,7 @@ PromptLayout = Literal["replicated", "split"]
 RingOrder = Literal["gather", "step", "block"]
 Math = Literal["reference", "storage"]
 VAEParallel = Literal["spatial", "tensor"]
-Transport = Literal["gloo", "shared"]
+Transport = Literal["auto", "gloo", "shared"]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
@@ -78,9 +78,10 @@ class RunOptions:
             expert ``transformer_2=FILE:SCALE`` (see ``refsim.lora``).
         vae_parallel: what tp cuts of an image's decoder, its columns (``spatial``) or its channels (``tensor``).
         backend: what computes: ``cpu`` (refsim's ranks), ``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``.
-        transport: how tensors come from rank to rank: by sockets (``gloo``), or out of each other's memory on one host
-            (``shared``). Bits, trace and hazards are the same, but only gloo writes into a posted receive while its
-            rank does something else, as a device does.
+        transport: how tensors come from rank to rank: by sockets (``gloo``), out of each other's memory on one host
+            (``shared``), or ``auto``, the second where every rank may read its neighbour's memory, else the first.
+            Bits, trace and hazards are the same, but only gloo writes into a posted receive in the middle of an op, as
+            a device does. A result says which it was.
         timeout_s: the longest wait for a peer, and the longest time without any sign of life, in seconds.
         trace: keep the events of every rank.
         delay: for tests of the harness: (seed, longest pause in seconds) of pauses and of operations that do not
@@ -110,7 +111,7 @@ class RunOptions:
     lora: tuple[str, ...] = ()
     vae_parallel: VAEParallel = "spatial"
     backend: Backend = "cpu"
-    transport: Transport = "gloo"
+    transport: Transport = "auto"
     timeout_s: float = DEFAULT_TIMEOUT_S
     trace: bool = False
     delay: tuple[int, float] | None = None

@@ -46,6 +46,7 @@ class Ran:
         report: ``seconds`` per stage, and what else there is to say of the run.
         replicas_equal: every rank ended with the same frames.
         hazards: uses of device buffers that nothing kept apart.
+        transport: what moved tensors between refsim's ranks, ``gloo`` or ``shared``.
     """
 
     tensors: dict[str, Tensor]
@@ -54,6 +55,7 @@ class Ran:
     replicas_equal: bool = True
     hazards: tuple[str, ...] = ()
     bytes_by_collective: dict[str, int] = field(default_factory=dict)
+    transport: str | None = None
 
 
 Progress = Callable[[int, int], None]
@@ -71,6 +73,7 @@ class Generated:
         decoder_input: what the decoder was given of the last of them, scaled; None from a backend that keeps it.
         seconds: per stage, as rank 0 saw it.
         replicas_equal: every rank ended with the same frames.
+        transport: what moved tensors between refsim's ranks; None from another backend.
         notes: what else a backend reported.
         check: against another run, None unless asked for.
     """
@@ -86,6 +89,7 @@ class Generated:
     notes: dict[str, Any] = field(default_factory=dict)
     check: Check | None = None
     decoder_input: Tensor | None = None
+    transport: str | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,7 @@ def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progr
         replicas_equal=len({value["digest"] for value in result.values}) == 1,
         hazards=tuple(str(hazard) for hazard in result.hazards),
         bytes_by_collective=result.bytes_by_collective,
+        transport=result.transport,
     )
 
 
@@ -273,6 +278,7 @@ def _generated(result: Ran, fps: int) -> Generated:
         fps=fps,
         notes={name: value for name, value in result.report.items() if name != "seconds"},
         decoder_input=result.tensors.get("decoder_input"),
+        transport=result.transport,
     )
 
 

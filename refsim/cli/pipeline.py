@@ -66,7 +66,7 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, wanted: W
         "parallel": str(options.parallel),
         "backend": options.backend,
         "math": options.math if options.backend == "cpu" else None,
-        "transport": options.transport if options.backend == "cpu" else None,
+        "transport": found.transport,
         "pictures": len(found.pixels),
         "size": list(found.pixels.shape[1:3]),
         "files": [str(path) for path in files],

@@ -68,8 +68,8 @@ def run(
     ] = "spatial",
     backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
     transport: Annotated[
-        str, typer.Option(help="Between ranks on cpu: gloo (sockets) or shared (each other's memory).")
-    ] = "gloo",
+        str, typer.Option(help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.")
+    ] = "auto",
     timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
     trace: Annotated[Path | None, typer.Option(help=f"Model: {TRACE}")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -209,7 +209,9 @@ def _run_pipeline(folder: Path, request: Any, options: RunOptions, wanted: Wante
         raise typer.Exit(code)
 
 
-def _summary(asked: _Forward, options: RunOptions, tensors: dict[str, Any]) -> dict[str, Any]:
+def _summary(
+    asked: _Forward, options: RunOptions, tensors: dict[str, Any], transport: str | None = None
+) -> dict[str, Any]:
     """Return what both kinds of backend print of a run."""
     parallel = options.parallel
     return {
@@ -220,7 +222,7 @@ def _summary(asked: _Forward, options: RunOptions, tensors: dict[str, Any]) -> d
         "dtype": options.dtype,
         "backend": options.backend,
         "math": options.math if options.backend == "cpu" else None,
-        "transport": options.transport if options.backend == "cpu" else None,
+        "transport": transport,
         "outputs": {name: list(t.shape) for name, t in tensors.items()},
         "out": str(asked.out),
         "trace": str(asked.trace) if asked.trace else None,
@@ -256,7 +258,7 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         from refsim.runtime import perfetto
 
         perfetto.write(result.trace, asked.trace, _title(asked, options))
-    summary = _summary(asked, options, result.tensors) | {
+    summary = _summary(asked, options, result.tensors, result.transport) | {
         "ranks": options.mesh.num_devices,
         "replicas_equal": len(set(result.value["digests"])) == 1,
         "hazards": [str(hazard) for hazard in result.hazards],

@@ -127,6 +127,8 @@ class Device:
             buffer: id of the device buffer it reads, as the trace is to name it.
             channels_dim: dim of the features that a norm is over; the device holds pictures with theirs last.
         """
+        if self._transport is not None:
+            self._transport.progress()
         if tensors and self.not_finite is None:
             self._look_at(op, tensors[0])
         activity = Activity(Kind.COMPUTING, op, self._path(), step)

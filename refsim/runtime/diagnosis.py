@@ -58,6 +58,8 @@ def diagnose(found: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
             return _failure(found, rank, "failed", reason=failure["message"], traceback=failure["traceback"])
     rank, circle = (found.hung, []) if found.hung is not None else _culprit(found)
     if circle:
+        # Of the circle, those that lost a connection did so because the first to give up hung up on them.
+        rank = next((one for one in circle if found.failures.get(one, {}).get("timed_out")), rank)
         failure = found.failures.get(rank, {"message": "", "traceback": ""})
         how = f"waits in a circle (ranks {' -> '.join(map(str, circle))}) and made no progress"
         return _failure(found, rank, how, reason=failure["message"], traceback=failure["traceback"])

@@ -42,6 +42,7 @@ class Result:
         hazards: uses of device buffers that nothing keeps apart; empty in a correct program.
         not_finite: per rank, the first activation that held NaN or infinity; padding may.
         trace: events of all ranks, empty unless asked for.
+        transport: what moved the tensors between ranks: ``gloo`` or ``shared``.
         wall_s: seconds from handing out the job to the last rank's reply.
     """
 
@@ -54,6 +55,7 @@ class Result:
     not_finite: list[NotFinite | None] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
+    transport: str | None = None
 
     @property
     def value(self) -> dict[str, Any]:
@@ -156,6 +158,7 @@ def execute(
         hazards=[Hazard(**hazard) for hazard in header["hazards"]],
         trace=header["trace"],
         wall_s=time.monotonic() - started,
+        transport=header["transport"],
     )
 
 

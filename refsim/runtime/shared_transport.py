@@ -5,15 +5,16 @@
            |-------------- "so many bytes lie at this address" -------------->|   notes, written into the pipe of the
            |<------------- "I have them" -------------------------------------|   rank they are for, which sleeps on it
 
-The copy is Linux's ``process_vm_readv``, made by the receiver while it waits for any transfer. Whoever waits moves
-every transfer that it has posted, so ranks whose transfers depend on each other get on in whatever order they wait. The
-notes keep the order of memory, too: a rank reads only what the kernel has handed it a note of.
+The copy is Linux's ``process_vm_readv``, made by the receiver before each of its ops and while it waits for any
+transfer. Whoever waits moves every transfer that it has posted, so ranks whose transfers depend on each other get on in
+whatever order they wait. The notes keep the order of memory, too: a rank reads only what the kernel has handed it a
+note of.
 
 Nothing has a name or outlives a rank, however that ends: pipes are opened through ``/proc``, no memory is set apart. A
 pipe that nobody reads any more says that its rank has ended, or has given up and hung up on everybody (as gloo does).
 
-Unlike gloo, nothing is written into a posted receive before its rank waits: a race of the program is in the hazard log
-as ever, but shows in values less often. So this is not the default.
+Unlike with gloo, nothing is written into a posted receive in the middle of an op: a race of the program is in the
+hazard log as ever, but shows in values less often.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import select
 import struct
 import time
 from collections import deque
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -72,6 +74,8 @@ class SharedTransport:
         pipe: this rank's end of its own pipe.
     """
 
+    name: ClassVar[str] = "shared"
+
     def __init__(self, rank: int, addresses: list[list[int]], pipe: int) -> None:
         self.rank, self.world_size = rank, len(addresses)
         self.timeout_s = 0.0
@@ -108,14 +112,14 @@ class SharedTransport:
     def wait(self, transfer: _SharedTransfer) -> None:
         """Move whatever can be moved until ``transfer`` is complete; ``CommError`` as :class:`Transfer` says."""
         peer, gone, until = transfer.lane.peer, self._hung_up, time.monotonic() + self.timeout_s
-        self._progress()
+        self.progress()
         while not transfer.done:
             left_s = until - time.monotonic()
             if gone or left_s <= 0:
                 self._hang_up()
                 raise comm_error(transfer.what, peer, "lost the connection" if gone else "timed out", self.timeout_s)
             gone = self._sleep(peer, left_s)
-            self._progress()  # a rank that is gone may have left notes
+            self.progress()  # a rank that is gone may have left notes
 
     def _sleep(self, peer: int, longest_s: float) -> bool:
         """Sleep until there is something to do; whether ``peer`` is gone."""
@@ -125,9 +129,9 @@ class SharedTransport:
             poll.register(self._pipes[rank], select.POLLOUT if rank in self._full else 0)
         return bool(dict(poll.poll(longest_s * 1e3)).get(self._pipes[peer], 0) & select.POLLERR)
 
-    def _progress(self) -> None:
-        """Read what others have noted, then move what can be moved."""
-        if self._hung_up:
+    def progress(self) -> None:
+        """Read what others have noted, then move what can be moved; ``CommError`` if a sender has ended meanwhile."""
+        if self._hung_up or not self._busy:
             return
         with contextlib.suppress(BlockingIOError):
             notes = b" " * _NOTES_BYTES
@@ -217,8 +221,8 @@ def _read(pid: int, address: int, into: Tensor) -> None:
         done += count
 
 
-def _join(gloo: GlooTransport) -> SharedTransport:
-    """Return the transport of all ranks; ``UserError`` on every rank if one of them cannot read its neighbour."""
+def _join(gloo: GlooTransport) -> SharedTransport | None:
+    """Return the transport of all ranks; None on every rank if one of them cannot read its neighbour."""
     secret = torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.int64)
     mine, pipe = [0, 0], -1
     with contextlib.suppress(OSError, AttributeError):  # no Linux
@@ -238,10 +242,7 @@ def _join(gloo: GlooTransport) -> SharedTransport:
     if not all(one for (one,) in _numbers_of_all(gloo, [works])):
         for descriptor in (pipe, mine[1]) if pipe >= 0 else ():
             os.close(descriptor)
-        raise UserError(
-            "these ranks may not read each other's memory (several hosts, or a container without "
-            "process_vm_readv); choose --transport gloo."
-        )
+        return None
     return SharedTransport(gloo.rank, [one[:2] for one in every], pipe)
 
 
@@ -261,12 +262,16 @@ def _numbers_of_all(gloo: GlooTransport, mine: list[int]) -> list[list[int]]:
     return [[int(number) for number in row] for row in table]
 
 
-_joined: tuple[object, SharedTransport] | None = None
-"""The process group whose ranks read each other's memory, and their transport."""
+_joined: tuple[object, SharedTransport | None] | None = None
+"""The process group whose ranks have tried to read each other's memory, and their transport if they may."""
 
 
 def connect(wanted: str, timeout_s: float) -> Transport:
-    """Return what moves a job's tensors, ``gloo`` or ``shared``; every rank of the default process group calls this.
+    """Return what moves a job's tensors; every rank of the default process group calls this.
+
+    Args:
+        wanted: ``gloo``, ``shared``, or ``auto``: ``shared`` where the ranks may read each other's memory, else
+            ``gloo``.
 
     Raises:
         UserError: ``shared`` was wanted, but the ranks cannot read each other's memory.
@@ -278,5 +283,12 @@ def connect(wanted: str, timeout_s: float) -> Transport:
     if _joined is None or _joined[0] is not dist.group.WORLD:
         _joined = dist.group.WORLD, _join(gloo)
     shared = _joined[1]
+    if shared is None and wanted == "auto":
+        return gloo
+    if shared is None:
+        raise UserError(
+            "these ranks may not read each other's memory (several hosts, or a container without "
+            "process_vm_readv); choose --transport gloo."
+        )
     shared.timeout_s = timeout_s
     return shared

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -25,12 +25,16 @@ class Transfer(Protocol):
 class Transport(Protocol):
     """Point-to-point transfers of contiguous CPU tensors, in order per pair of ranks and channel (0 to 126)."""
 
+    name: ClassVar[str]
     rank: int
     world_size: int
 
     def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> Transfer: ...
 
     def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer: ...
+
+    def progress(self) -> None:
+        """Move what can be moved now, of a transport that nothing else has do so; a rank calls this before each op."""
 
 
 def check_contiguous(tensor: Tensor, what: str, peer: int) -> None:
@@ -41,7 +45,7 @@ def check_contiguous(tensor: Tensor, what: str, peer: int) -> None:
 
 def comm_error(what: str, peer: int, how: str, timeout_s: float) -> CommError:
     """Return the error of a transfer that has waited in vain: ``receive from rank 1 timed out (bound 30 s)``."""
-    return CommError(f"{what} rank {peer} {how} (bound {timeout_s:g} s)", peer=peer)
+    return CommError(f"{what} rank {peer} {how} (bound {timeout_s:g} s)", peer=peer, timed_out=how == "timed out")
 
 
 class _GlooTransfer:
@@ -60,6 +64,8 @@ class _GlooTransfer:
 class GlooTransport:
     """gloo send / receive on the default process group; one tag counter per ordered pair of ranks and channel."""
 
+    name: ClassVar[str] = "gloo"
+
     def __init__(self, timeout_s: float) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._timeout_s = timeout_s
@@ -71,6 +77,9 @@ class GlooTransport:
 
     def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer:
         return self._post(dist.irecv, tensor, src, channel, self._received, "receive from")
+
+    def progress(self) -> None:
+        """gloo has a thread for it."""
 
     def _post(
         self,

@@ -64,6 +64,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         "bytes": dict(total),
         "bytes_per_rank": [one["bytes"] for one in every],
         "collectives": device.collectives,
+        "transport": transport.name,
         "trace": [event for one in every for event in one["trace"]],
         "not_finite": [one["not_finite"] for one in every],
         "hazards": [vars(hazard) for hazard in found],

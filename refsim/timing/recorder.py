@@ -13,7 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch import dtype as Dtype
@@ -115,6 +115,7 @@ class _Done:
 class _Posts:
     """A transport whose transfers are complete at once; the collective they are posted in reads and writes them."""
 
+    name: ClassVar[str] = "none"
     rank, world_size = 0, 1
 
     def __init__(self, device: ReadingDevice) -> None:
@@ -129,6 +130,8 @@ class _Posts:
         if self._device.moving:
             self._device.flow.writes(self._device.moving[-1:], [tensor])
         return _Done()
+
+    def progress(self) -> None: ...
 
 
 class ReadingDevice(Device):

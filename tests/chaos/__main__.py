@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="run the case of this index alone")
     parser.add_argument("--kinds", default=",".join(SHARES), help="comma-separated; default all")
-    parser.add_argument("--transport", default="gloo", help="gloo or shared")
+    parser.add_argument("--transport", default="auto", help="auto, gloo or shared")
     parser.add_argument("--json", type=Path, default=Path("out/chaos.json"))
     options = parser.parse_args()
     cases = plan(options.runs, options.seed, tuple(options.kinds.split(",")))

@@ -56,7 +56,7 @@ MESHES = {4: ("bh-qb", "sp2_tp2"), 8: ("t3k", "cfg2_sp2_tp2"), 32: ("galaxy", "s
 class Files:
     """A checkpoint folder and inputs, and the workloads on them, whose ranks are connected by ``transport``."""
 
-    def __init__(self, folder: Path, transport: str = "gloo") -> None:
+    def __init__(self, folder: Path, transport: str = "auto") -> None:
         self.transport = transport
         self.checkpoint = save(make_model(), folder / "checkpoint")
         self.inputs = folder / "in.safetensors"

@@ -69,7 +69,7 @@ def test_run_writes_sample_guided_and_trace(files):
     summary = loads("run", done.stdout)
     assert summary["replicas_equal"] and summary["ranks"] == 8
     assert summary["math"] == "storage"
-    assert summary["transport"] == "gloo"
+    assert summary["transport"] == "shared"
     out, expected = load_file(files / "out.safetensors"), load_file(files / "expected.safetensors")["sample"]
     assert relative_rmse(out["sample"], expected) <= 5e-6
     uncond, cond = expected.chunk(2)

@@ -55,7 +55,7 @@ def test_the_dtype_has_one_name(given, dtype):
         ({"vae_parallel": "rows"}, "spatial, tensor"),
         ({"backend": "cuda"}, "ttnn-mock"),
         ({"math": "fp64"}, "choose one of reference, storage"),
-        ({"transport": "tcp"}, "choose one of gloo, shared"),
+        ({"transport": "tcp"}, "choose one of auto, gloo, shared"),
         ({"q_chunk_size": True}, "1 or more"),
         ({"k_chunk_size": 0}, "1 or more"),
         ({"timeout_s": float("nan")}, "above 0"),

@@ -20,8 +20,9 @@ def events(*last: Activity) -> dict[int, list[tuple[float, Activity]]]:
     return {rank: [(1.0, Activity(Kind.IDLE)), (0.5, activity)] for rank, activity in enumerate(last)}
 
 
-def gave_up(peer: int) -> dict:
-    return {"kind": "comm", "message": f"receive from rank {peer} timed out", "peer": peer, "traceback": "T"}
+def gave_up(peer: int, *, timed_out: bool = True) -> dict:
+    said = f"receive from rank {peer} {'timed out' if timed_out else 'lost the connection'}"
+    return {"kind": "comm", "message": said, "peer": peer, "timed_out": timed_out, "traceback": "T"}
 
 
 RAISED = {"kind": "error", "message": "ValueError: planted", "peer": None, "traceback": "T"}
@@ -54,10 +55,26 @@ BUSY = Activity(Kind.COMPUTING, "sdpa", "ring_attention", 2)
             0,
             "circle (ranks 0 -> 1 -> 0)",
         ),
+        (
+            Findings(events(waiting(1), waiting(0)), failures={0: gave_up(1, timed_out=False), 1: gave_up(0)}),
+            1,
+            ": receive from rank 0 timed out.",
+        ),
         (Findings(events(BUSY, BUSY), hung=1), 1, "rank 1 made no progress"),
         (Findings(events(BUSY, BUSY), too_big=(1, 10**10, "of memory, too much,")), 1, "rank 1 held 10.0 GB of memory"),
     ],
-    ids=["death", "waiter", "raised", "chain", "silent_chain", "hung_says_it_waits", "circle", "hung", "memory"],
+    ids=[
+        "death",
+        "waiter",
+        "raised",
+        "chain",
+        "silent_chain",
+        "hung_says_it_waits",
+        "circle",
+        "hung_up_on",
+        "hung",
+        "memory",
+    ],
 )
 def test_the_first_to_fail_is_named(found, rank, says):
     error = diagnose(found, [-signal.SIGKILL] * len(found.events))

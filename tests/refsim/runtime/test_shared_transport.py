@@ -47,6 +47,7 @@ def test_ranks_hand_on_tensors_of_every_dtype_and_size(transport):
     result = run("handed_on", "bh-qb-1x4", "sp4", {"dtypes": dtypes, "sizes": sizes}, transport=transport)
     assert [value["wrong"] for value in result.values] == [[]] * 4
     assert result.values[0]["count"] == len(sizes) * len(dtypes)
+    assert result.transport == transport
 
 
 @pytest.mark.parametrize("scheme", ["t3k_1x8-ring8", "t3k_1x8-ulysses8", "t3k-usp_ring2@0_ulysses4@1"])
@@ -70,11 +71,11 @@ def test_more_small_messages_than_a_pipe_takes(two):
     assert two[0]._full == {1}  # the pipe holds fewer
     answer, send = torch.zeros(1), two[1].isend(torch.ones(1), 0)
     receive = two[0].irecv(answer, 1)
-    two[0]._progress()  # "I have it" finds the pipe full
+    two[0].progress()  # "I have it" finds the pipe full
     assert (answer == 1, receive.done) == (True, False)
     with ThreadPoolExecutor() as threads:
         asleep = threads.submit(two[0]._sleep, 1, 10.0)
-        two[1]._progress()  # reads its pipe
+        two[1].progress()  # reads its pipe
         asleep.result(timeout=5.0)
     together(send.wait, receive.wait)
     arrived = torch.empty_like(messages)
@@ -136,6 +137,17 @@ def test_what_was_offered_before_a_rank_gave_up_still_arrives(two):
         missing.wait()
 
 
+def test_what_was_offered_is_written_before_the_next_op_of_whoever_receives(two):
+    sent, arrived = torch.rand(7), torch.zeros(7)
+    two[0].irecv(arrived, 1)
+    send = two[1].isend(sent, 0)
+    assert torch.equal(arrived, torch.zeros(7))
+    two[0].progress()
+    assert torch.equal(arrived, sent)
+    two[1].progress()
+    assert send.done
+
+
 def test_tensors_that_do_not_fit_each_other_are_told(two):
     two[0].isend(torch.rand(3), 1)
     with pytest.raises(InvariantError, match="rank 0 sent a tensor of 12 bytes, rank 1 receives one of 8"):
@@ -159,6 +171,7 @@ def test_ranks_that_may_not_read_each_others_memory_say_what_would_work(error):
         with pytest.raises(UserError, match=r"may not read each other's memory .*; choose transport gloo\.") as caught:
             run("gathered_ranks", "n300", "sp2", transport="shared", fault=fault)
         assert_one_sentence(str(caught.value))
-        assert run("gathered_ranks", "n300", "sp2", fault=fault).value == {"ranks": [0, 1]}
+        result = run("gathered_ranks", "n300", "sp2", fault=fault)
+        assert (result.transport, result.value) == ("gloo", {"ranks": [0, 1]})
     finally:
         end_ranks()
