@@ -28,6 +28,10 @@ VERSIONS = ("-c", "constraints.txt")
 PEERS = ("ring-attention-pytorch==0.5.20", "yunchang==0.6.4")
 """Other libraries' sequence parallelism, beside that of torch and diffusers."""
 
+PATIENT = {"OMP_WAIT_POLICY": "passive"}
+"""For tests that run two at a time: torch's threads sleep while they wait. By default they spin, and two processes with
+as many threads as there are cores take most of each other's time. Results do not depend on it."""
+
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
@@ -111,7 +115,7 @@ def mutation_ttnn(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The tests, on two cores."""
     session.install(*VERSIONS, "-e", ".[dev]")
-    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs, env=PATIENT)
 
 
 @nox.session
@@ -234,7 +238,7 @@ def docs(session: nox.Session) -> None:
 def ttnn(session: nox.Session) -> None:
     """The device backend: real ttnn on meshes without hardware, judged against refsim."""
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
-    session.run("pytest", "-n", "2", "--dist", "loadfile", *TTNN_TESTS, *session.posargs)
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *TTNN_TESTS, *session.posargs, env=PATIENT)
     for model, mesh, parallel in MEMORY:
         session.run("refsim", "memory", "--model", model, "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
@@ -246,7 +250,7 @@ def ttnn_previous(session: nox.Session) -> None:
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     folder = Path(session.create_tmp(), f"ttnn-{PREVIOUS_TTNN}").absolute()
     session.run("pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(folder), f"ttnn=={PREVIOUS_TTNN}")
-    with_previous = {"PYTHONPATH": str(folder), "REFSIM_TTNN_VERSION": PREVIOUS_TTNN}
+    with_previous = PATIENT | {"PYTHONPATH": str(folder), "REFSIM_TTNN_VERSION": PREVIOUS_TTNN}
     # What programs go through, and operations of a few modules; all of them are of the pinned version.
     chosen = "plugin or runner or findings or version or [matmul or [collectives or [layout or [host or [norm-"
     session.run("pytest", "-n", "2", "tests/tt_impl/test_shadow.py", "tests/harness", "-k", chosen, env=with_previous)
