@@ -29,6 +29,7 @@ from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import DOCUMENT, DOCUMENT_OPS, SPEC
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
+from refsim.tables import as_markdown
 from refsim.timing.drafter import Kernel, forward, split_ms
 from refsim.timing.stages import EAGER_GAP_NS
 
@@ -120,6 +121,20 @@ def _flops(step: Callable[[], torch.Tensor]) -> tuple[int, int]:
     return attention, sum(counts.values()) - attention
 
 
+_MEASURED = (
+    *("context", "cached ms", "uncached ms", "speed-up"),
+    *("cached: MFLOP in attention", "elsewhere", "uncached: MFLOP in attention", "elsewhere"),
+)
+_PREDICTED = (
+    *("context", "TT-Lang", "document", "error", "TTNN", "document", "error", "TTNN share", "document"),
+    *("wall", "document", "error", "uncached: TT-Lang", "TTNN", "wall", "times cached"),
+)
+_OPERATIONS = (
+    *("operation", "count", "predicted avg ms", "document avg ms", "error", "bound", "roofline", "roofline ms"),
+    *("MB moved", "MB needed", "document's verdict"),
+)
+
+
 def measured_report(rows: list[Measured], config: DFlashConfig = SMALL) -> str:
     when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     load = os.getloadavg()[0]
@@ -130,17 +145,13 @@ def measured_report(rows: list[Measured], config: DFlashConfig = SMALL) -> str:
         f"layers, {config.hidden_size} features, {config.num_attention_heads} heads on {config.num_key_value_heads}. "
         f"Processor time of a step, least of several, {NEW} newly accepted rows each. Operations are counted as they "
         "run.\n",
-        "| context | cached ms | uncached ms | speed-up | cached: MFLOP in attention | elsewhere | uncached: MFLOP in "
-        "attention | elsewhere |",
-        "|---|---|---|---|---|---|---|---|",
     ]
+    cells = []
     for r in rows:
-        (ca, cr), (ua, ur) = r.cached_flops, r.uncached_flops
-        text.append(
-            f"| {r.context:,} | {r.cached_s * 1e3:.2f} | {r.uncached_s * 1e3:.2f} | {r.uncached_s / r.cached_s:.1f} | "
-            f"{ca / 1e6:.1f} | {cr / 1e6:.1f} | {ua / 1e6:.1f} | {ur / 1e6:.1f} |"
-        )
-    return "\n".join(text) + "\n"
+        times = (f"{r.cached_s * 1e3:.2f}", f"{r.uncached_s * 1e3:.2f}", f"{r.uncached_s / r.cached_s:.1f}")
+        flops = (f"{flop / 1e6:.1f}" for flop in (*r.cached_flops, *r.uncached_flops))
+        cells.append((f"{r.context:,}", *times, *flops))
+    return "\n".join([*text, as_markdown(cells, _MEASURED)]) + "\n"
 
 
 def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str:
@@ -152,29 +163,28 @@ def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str
         "reads are those of its repository and of ttnn, prices those of the stored calibration and of tt-metal's NoC "
         "table. With short contexts TTNN is bound by the host, for which a gap of another program is taken "
         f"({EAGER_GAP_NS / 1000:.0f} us an operation). Uncached: without the upload of outputs.\n",
-        "| context | TT-Lang | document | error | TTNN | document | error | TTNN share | document | wall | document | "
-        "error | uncached: TT-Lang | TTNN | wall | times cached |",
-        "|---" * 16 + "|",
     ]
+    rows: list[tuple[object, ...]] = []
     for context, (wall, lang, ttnn) in DOCUMENT.items():
         progress(f"context {context}")
         a, b = split_ms(forward(context, new=NEW))
         ua, ub = split_ms(forward(context, new=NEW, cached=False))
-        text.append(
-            f"| {context:,} | {a:.1f} | {lang} | {a / lang - 1:+.0%} | {b:.1f} | {ttnn} | {b / ttnn - 1:+.0%} | "
-            f"{b / (a + b):.0%} | {ttnn / wall:.0%} | {a + b:.1f} | {wall} | {(a + b) / wall - 1:+.0%} | {ua:.1f} | "
-            f"{ub:.1f} | {ua + ub:.1f} | {(ua + ub) / (a + b):.1f} |"
+        rows.append(
+            (
+                *(f"{context:,}", f"{a:.1f}", lang, f"{a / lang - 1:+.0%}", f"{b:.1f}", ttnn, f"{b / ttnn - 1:+.0%}"),
+                *(f"{b / (a + b):.0%}", f"{ttnn / wall:.0%}", f"{a + b:.1f}", wall, f"{(a + b) / wall - 1:+.0%}"),
+                *(f"{ua:.1f}", f"{ub:.1f}", f"{ua + ub:.1f}", f"{(ua + ub) / (a + b):.1f}"),
+            )
         )
     context = max(DOCUMENT)
     text += [
+        as_markdown(rows, _PREDICTED),
         f"\n## Per operation, context {context:,}, cached\n",
         "*bound*: what sets the predicted time of the kernel as it runs; *roofline*: the arithmetic alone (compute or "
         "memory bound at the chip's ridge) and its time; *bytes*: predicted to be read and written, against what is "
         "needed once.\n",
-        "| operation | count | predicted avg ms | document avg ms | error | bound | roofline | roofline ms | MB moved "
-        "| MB needed | document's verdict |",
-        "|---" * 11 + "|",
     ]
+    rows = []
     kernels: dict[str, list[Kernel]] = {}
     for k in forward(context, new=NEW):
         kernels.setdefault(k.name, []).append(k)
@@ -183,11 +193,10 @@ def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str
         ms = sum(k.ns for k in same) / len(same) / 1e6
         reported = (f"{known[0]:.3f}", f"{ms / known[0] - 1:+.0%}", known[2]) if known else ("", "", "")
         first = same[0]
-        text.append(
-            f"| {name} ({first.lane}) | {len(same)} | {ms:.3f} | {reported[0]} | {reported[1]} | {first.cost.bound} | "
-            f"{first.verdict} | {first.roofline_ns / 1e6:.3f} | {first.moved / 1e6:.1f} | {first.nbytes / 1e6:.1f} | "
-            f"{reported[2]} |"
-        )
+        sizes = (f"{size / 1e6:.1f}" for size in (first.moved, first.nbytes))
+        bound = (first.cost.bound, first.verdict, f"{first.roofline_ns / 1e6:.3f}", *sizes)
+        rows.append((f"{name} ({first.lane})", len(same), f"{ms:.3f}", *reported[:2], *bound, reported[2]))
+    text.append(as_markdown(rows, _OPERATIONS))
     text.append(
         "\nThe document calls gate_up+silu 96 % compute bound from counters of threads that wait for each other; its "
         "own traffic (540 MiB at 395 GB/s) is 77 % of the chip's DRAM bandwidth, and ten times what one pass over the "

@@ -32,6 +32,7 @@ from refsim.errors import UserError
 from refsim.models.registry import published, spec_of
 from refsim.models.spec import Published
 from refsim.options import RunOptions
+from refsim.tables import as_markdown
 
 _SHARD_BYTES = 2 << 30
 _STEM = "diffusion_pytorch_model"
@@ -229,6 +230,12 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
     return record
 
 
+_COLUMNS = (
+    *("model", "layers", "mesh", "parallel", "attention", "latent", "batch", "weights GiB", "step s", "peak PSS GiB"),
+    *("of it private GiB", "PSS / weights", "1 - PCC to diffusers bf16", "machine", "its load before", "date"),
+)
+
+
 def markdown(records: list[dict[str, Any]]) -> str:
     """The records as a table."""
     head = (
@@ -236,24 +243,17 @@ def markdown(records: list[dict[str, Any]]) -> str:
         "**Measured** by `refsim bench full-size` (random weights, bf16, one process per device, gloo).\n"
         "PSS: the proportional set size summed over all ranks, so that a page of weights that n ranks map counts "
         "once.\n\n"
-        "| model | layers | mesh | parallel | attention | latent | batch "
-        "| weights GiB | step s | peak PSS GiB | of it private GiB | PSS / weights | 1 - PCC to diffusers bf16 "
-        "| machine | its load before | date |\n"
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
     rows = []
     for r in records:
         latent = "x".join(map(str, r["latent"]))
         pcc = f"{r['check']['one_minus_pcc']:.1e}" if "check" in r else "not checked"
         busy = f"{r['load_before']:.1f}" if "load_before" in r else "not read"
-        rows.append(
-            f"| {r['model']} | {r['layers']} | {r['mesh']} | {r['parallel']} | {r['attention']} | {latent} "
-            f"| {r['batch']} "
-            f"| {r['weights_bytes'] / 2**30:.2f} | {r['step_s']:.0f} | {r['peak_pss_bytes'] / 2**30:.2f} "
-            f"| {r['peak_pss_anonymous_bytes'] / 2**30:.2f} | {r['pss_over_weights']:.2f} | {pcc} "
-            f"| {r['machine']} | {busy} | {r['measured']} |"
-        )
-    return head + "\n".join(rows) + "\n"
+        label = (r[name] for name in ("model", "layers", "mesh", "parallel", "attention"))
+        sizes = (f"{r[name] / 2**30:.2f}" for name in ("peak_pss_bytes", "peak_pss_anonymous_bytes"))
+        cells = (f"{r['weights_bytes'] / 2**30:.2f}", f"{r['step_s']:.0f}", *sizes, f"{r['pss_over_weights']:.2f}")
+        rows.append((*label, latent, r["batch"], *cells, pcc, r["machine"], busy, r["measured"]))
+    return head + as_markdown(rows, _COLUMNS) + "\n"
 
 
 def parse_size(text: str, model: str) -> tuple[int, ...]:

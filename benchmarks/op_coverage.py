@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from refsim.tables import as_markdown
+
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests/tt_impl/cases"
 TABLE = ROOT / "docs/ttnn_ops.md"
@@ -148,22 +150,23 @@ def markdown(table: Sequence[Row], upstream: bool) -> str:
         "Made by `python -m benchmarks.op_coverage --out docs/ttnn_ops.md`; a test compares it with the code. Which",
         "values a program gets, and what they rest on:",
         "",
-        "| evidence | operations | meaning |",
-        "|---|---|---|",
-        *(f"| {kind} | {counts[kind]} | {meaning} |" for kind, meaning in MEANING.items()),
+        as_markdown(
+            ((kind, counts[kind], meaning) for kind, meaning in MEANING.items()), ("evidence", "operations", "meaning")
+        ),
         "",
         f"{sum(row.property for row in table)} of the rules are called by a property: a case of the tests that draws",
         "shapes, dtypes and options, and compares every device with torch. An option refused is a parameter of the",
         "operation that its rule does not know: a call that passes it is an error that names it."
         + (" Upstream counts passed tests that called it." if upstream else ""),
         "",
-        "| operation | evidence | property |" + (" upstream |" if upstream else "") + " options refused |",
-        "|---|---|---|" + ("---|" if upstream else "") + "---|",
     ]
+    rows = []
     for row in table:
         cells = [f"`{row.name}`", row.evidence, "yes" if row.property else ""]
         cells += [str(row.upstream or "")] if upstream else []
-        lines.append("| " + " | ".join([*cells, " ".join(f"`{name}`" for name in row.refused)]) + " |")
+        rows.append((*cells, " ".join(f"`{name}`" for name in row.refused)))
+    columns = ("operation", "evidence", "property", *(["upstream"] if upstream else []), "options refused")
+    lines.append(as_markdown(rows, columns))
     return "\n".join(lines) + "\n"
 
 

@@ -29,6 +29,7 @@ from parity.store import CheckpointStore
 from refsim import output
 from refsim.options import RunOptions
 from refsim.runtime import launch
+from refsim.tables import as_markdown
 from tt_impl import ops
 from tt_impl.launch import Worker
 
@@ -136,28 +137,31 @@ def table(found: dict[str, Any]) -> str:
         "device operations, and bytes of the tensors that an operation reads and writes in one device's DRAM, each",
         "once. Nothing here is a time.",
         "",
-        "| per block | ours | tt_dit |",
-        "|---|---|---|",
     ]
+    rows = []
     for key in KEYS:
         a, b = ((f"{t[key] / MIB:.1f} MiB" if key.endswith("bytes") else str(t[key])) for t in (ours, theirs))
-        lines.append(f"| {key.replace('_bytes', '').replace('link', 'received over links')} | {a} | {b} |")
-    lines.append(f"| L1 peak of a core | {ours['l1_bytes'] // 1024} KiB | {theirs['l1_bytes'] // 1024} KiB |")
+        rows.append((key.replace("_bytes", "").replace("link", "received over links"), a, b))
+    rows.append(("L1 peak of a core", *(f"{t['l1_bytes'] // 1024} KiB" for t in (ours, theirs))))
+    lines.append(as_markdown(rows, ("per block", "ours", "tt_dit")))
     if "values" in found:
         n, text = found["values"]["tokens"]
         lines += ["", f"## 1 - PCC, {n} + {text} tokens, the same weights and inputs", ""]
         pairs = found["values"]["one_minus_pcc"]
         streams = list(next(iter(pairs.values())))
-        lines += ["| | " + " | ".join(streams) + " |", "|---|" + "---|" * len(streams)]
-        lines += [f"| {pair} | " + " | ".join(f"{row[s]:.1e}" for s in streams) + " |" for pair, row in pairs.items()]
+        judged = ((pair, *(f"{row[s]:.1e}" for s in streams)) for pair, row in pairs.items())
+        lines.append(as_markdown(judged, (None, *streams)))
         lines += ["", "tt_dit's feed-forward has the erf GELU, diffusers' and ours the tanh one."]
     for title, part in (("Ours", found["ours"]), ("tt_dit", found["theirs"])):
-        lines += ["", f"## {title}", "", "| count | operation | fuses | MiB read | written | received |", "|---|" * 6]
-        lines[-1] = "|---" * 6 + "|"
-        for row in part["operations"]:
-            sizes = (row[key] * row["count"] / MIB for key in KEYS[3:])
-            cells = [str(row["count"]), row["op"].removeprefix("ttnn."), ", ".join(row["fuses"])]
-            lines.append("| " + " | ".join([*cells, *(f"{size:.2f}" for size in sizes)]) + " |")
+        operations = (
+            (
+                *(row["count"], row["op"].removeprefix("ttnn."), ", ".join(row["fuses"])),
+                *(f"{row[key] * row['count'] / MIB:.2f}" for key in KEYS[3:]),
+            )
+            for row in part["operations"]
+        )
+        columns = ("count", "operation", "fuses", "MiB read", "written", "received")
+        lines += ["", f"## {title}", "", as_markdown(operations, columns)]
     return "\n".join(lines) + "\n"
 
 

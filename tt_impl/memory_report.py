@@ -11,6 +11,7 @@ from refsim import output
 from refsim.errors import RankFailure, UserError
 from refsim.models.registry import get_published, spec_of
 from refsim.options import RunOptions
+from refsim.tables import as_markdown
 from tt_impl import memory
 from tt_impl.launch import Worker
 from tt_impl.residency import Model, residency
@@ -114,37 +115,34 @@ def _readme(rows: list[Row]) -> Iterator[str]:
         "after a forward; *L1 peak*: circular buffers, tensors and semaphores of the fullest core. The batch is what a "
         "step predicts at once on one cfg group (two prompts with guidance and no cfg2).\n\n## Transformers\n"
     )
-    yield f"| {' | '.join(_HEAD)} |\n{'|---' * len(_HEAD)}|"
-    for row in rows:
-        yield _transformer(row)
+    yield as_markdown(map(_transformer, rows), _HEAD)
     yield (
         "\n## Pipelines\n\nEvery stage under the same configuration. *held*: weights and persistent buffers, "
         "*working*: the transient peak beside them. Two experts are two models; a video's "
         "decoder is run for three of its passes, and the frames of further ones come on top. *swap*: the models that "
         "cannot stay, chosen so that the fewest bytes are loaded per picture.\n"
     )
-    yield "| model | mesh | configuration | stage: held + working, MiB | all held | of | swap |\n" + "|---" * 7 + "|"
-    for row in rows:
-        yield _pipeline(row)
+    columns = ("model", "mesh", "configuration", "stage: held + working, MiB", "all held", "of", "swap")
+    yield as_markdown(map(_pipeline, rows), columns)
     yield from _unfit(rows)
 
 
-def _transformer(row: Row) -> str:
+def _transformer(row: Row) -> list[str]:
     name, size, mesh, parallel = row["system"]
-    label = f"| {name} {size} | {mesh} | {parallel} |"
+    label = [f"{name} {size}", mesh, parallel]
     stage = next(stage for stage in row["stages"] if stage["model"] == name)
     if "missing" in stage:
-        return f"{label} {stage['missing']} |" + " |" * (len(_HEAD) - 4)
+        return [*label, stage["missing"]]
     g, l1 = stage["groups"][0], stage["groups"][0]["l1"]
     sizes = [g["weights"], g["persistent"] - g["weights"], g["peak"] - g["persistent"], g["peak"], g["total"]]
     cells = [f"{n / memory.MIB:.1f}" for n in [*sizes, g["headroom"], g["largest_free"]]]
     cells += [_op(g["peak_op"]), f"{l1['peak'] / 1024:.0f} of {l1['total'] / 1024:.0f}", f"{l1['headroom'] / 1024:.0f}"]
-    return f"{label} {' | '.join([*cells, _op(l1['peak_op']), 'fits' if stage['fits'] else '**does not fit**'])} |"
+    return [*label, *cells, _op(l1["peak_op"]), "fits" if stage["fits"] else "**does not fit**"]
 
 
-def _pipeline(row: Row) -> str:
+def _pipeline(row: Row) -> list[str]:
     name, size, mesh, parallel = row["system"]
-    label = f"| {name} {size} | {mesh} | {parallel} |"
+    label = [f"{name} {size}", mesh, parallel]
     parts, there, total = [], [], 0
     for stage in row["stages"]:
         if "missing" in stage:
@@ -161,7 +159,7 @@ def _pipeline(row: Row) -> str:
     elif len(there) < len(row["stages"]):
         choice += " (of those measured)"
     held = sum(model.held for model in there)
-    return f"{label} {'; '.join(parts)} | {held / memory.MIB:.0f} | {total / memory.MIB:.0f} | {choice} |"
+    return [*label, "; ".join(parts), f"{held / memory.MIB:.0f}", f"{total / memory.MIB:.0f}", choice]
 
 
 def _unfit(rows: list[Row]) -> Iterator[str]:

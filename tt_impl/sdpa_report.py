@@ -11,6 +11,7 @@ from refsim import output
 from refsim.errors import RefsimError, UserError
 from refsim.models.registry import get_published, spec_of
 from refsim.options import RunOptions
+from refsim.tables import as_markdown
 from tt_impl import memory
 from tt_impl.launch import Worker
 
@@ -105,10 +106,9 @@ def _table(row: Row) -> Iterator[str]:
     prompt = f", prompt {'x'.join(map(str, row['rear']))}" if row["rear"] else ", no prompt"
     yield f"q {'x'.join(map(str, row['q']))}{prompt}; {row['ran']}; {row['total'] / 1024:.0f} KiB of L1.\n"
     keys = sorted({cell["k"] for cell in row["rows"]})
-    yield f"| q \\ k | {' | '.join(map(str, keys))} |\n|{'---|' * (len(keys) + 1)}"
-    for q in sorted({cell["q"] for cell in row["rows"]}):
-        cells = [_cell(cell, row["used"]) for cell in row["rows"] if cell["q"] == q]
-        yield f"| {q} | {' | '.join(cells)} |"
+    queries = sorted({cell["q"] for cell in row["rows"]})
+    cells = ([q, *(_cell(cell, row["used"]) for cell in row["rows"] if cell["q"] == q)] for q in queries)
+    yield as_markdown(cells, ["q \\ k", *keys])
     yield ""
     refused = {cell["refused"] for cell in row["rows"]} - {""}
     if others := sorted(sentence for sentence in refused if not any(words in sentence for words in _FULL)):

@@ -18,6 +18,7 @@ from typing import Any
 from refsim.config import parse_parallel
 from refsim.mesh import get_mesh
 from refsim.models.registry import figures, published
+from refsim.tables import as_markdown
 from refsim.timing import estimate as estimates
 from refsim.timing.estimate import Execution
 
@@ -150,45 +151,58 @@ def _chip(known: list[Run]) -> dict[str, float]:
     }
 
 
+_RATIOS = ("geometric_mean", "least", "most")
+
+
 def markdown(known: list[Run], compared: list[Compared]) -> str:
     """Return the tables."""
     found = document(known, compared)
+    ratios = ("predicted / published: mean", "least", "most")
     lines = [
         "# Order and size of published differences\n",
         "Predicted beside published by others; nothing is fitted on them but the host's seconds of a picture "
         "(Flux.1). *range*: 80 %, made without the figures of the model that is judged. Pipelines differ in what "
         "their authors count (steps, guidance, encoders, export): see each source.\n",
-        "| chip | figures | inside their range | ranges within 30 % | predicted / published: mean | least | most |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for arch, c in found["chips"].items():
-        lines.append(
-            f"| {arch} | {c['figures']} | {c['inside']} | {c['narrow']} | {c['geometric_mean']:.2f} | "
-            f"{c['least']:.2f} | {c['most']:.2f} |"
-        )
-    lines += [
+        as_markdown(
+            (
+                (arch, c["figures"], c["inside"], c["narrow"], *(f"{c[name]:.2f}" for name in _RATIOS))
+                for arch, c in found["chips"].items()
+            ),
+            ("chip", "figures", "inside their range", "ranges within 30 %", *ratios),
+        ),
         "\n## Figures\n",
-        "| model | system | configuration | published s | predicted s | range | inside | source |",
-        "|---|---|---|---|---|---|---|---|",
+        as_markdown(
+            (
+                (
+                    *(f"{r.model} {r.size}", r.mesh, r.parallel, f"{r.measured:g}", f"{r.predicted:.2f}"),
+                    *(f"{r.low:.2f} to {r.high:.2f}", "yes" if r.inside else "no", r.source),
+                )
+                for r in known
+            ),
+            ("model", "system", "configuration", "published s", "predicted s", "range", "inside", "source"),
+        ),
+        "\n## Systems of one model\n",
+        as_markdown(
+            (
+                (model, f"{value:+.2f}", sum(c["model"] == model for c in found["systems"]))
+                for model, value in found["kendall_tau"].items()
+            ),
+            ("model", "Kendall's tau", "pairs"),
+        ),
     ]
-    for r in known:
-        lines.append(
-            f"| {r.model} {r.size} | {r.mesh} | {r.parallel} | {r.measured:g} | {r.predicted:.2f} | {r.low:.2f} to "
-            f"{r.high:.2f} | {'yes' if r.inside else 'no'} | {r.source} |"
-        )
-    lines += ["\n## Systems of one model\n", "| model | Kendall's tau | pairs |", "|---|---|---|"]
-    for model, value in found["kendall_tau"].items():
-        lines.append(f"| {model} | {value:+.2f} | {sum(c['model'] == model for c in found['systems'])} |")
     for title, rows in (("Pairs of systems", systems(known)), ("Pairs of wirings and configurations", compared)):
-        lines += [
-            f"\n## {title}\n",
-            "Times as long the first takes as the second.\n",
-            "| model | first | second | published | predicted | right order | source |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for c in rows:
-            lines.append(
-                f"| {c.model} {c.size} | {c.first} | {c.second} | {c.measured:.2f} | {c.predicted:.2f} | "
-                f"{'yes' if c.right else 'no'} | {c.source} |"
-            )
+        lines += [f"\n## {title}\n", "Times as long the first takes as the second.\n", _pairs(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _pairs(rows: Iterable[Compared]) -> str:
+    return as_markdown(
+        (
+            (
+                *(f"{c.model} {c.size}", c.first, c.second, f"{c.measured:.2f}", f"{c.predicted:.2f}"),
+                *("yes" if c.right else "no", c.source),
+            )
+            for c in rows
+        ),
+        ("model", "first", "second", "published", "predicted", "right order", "source"),
+    )

@@ -5,7 +5,7 @@ Everything here is a prediction but the columns *published* and *ttnn*. Two runs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from refsim import output
@@ -14,6 +14,7 @@ from refsim.errors import RefsimError
 from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.registry import figures, published
 from refsim.options import RunOptions
+from refsim.tables import as_markdown
 from refsim.timing import estimate as estimates
 from refsim.timing import plan as plans
 from refsim.timing import plots, ranking
@@ -88,8 +89,23 @@ def write_ranking(out: Path, progress: Progress = lambda text: None) -> None:
     output.write(out / "ranking.md", text.encode())
 
 
-def _head(*columns: str) -> tuple[str, str]:
-    return f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"
+_SYSTEMS = (
+    *("system", "configuration", "expected", "denoising", "overlapped", "desired", "ratio", "bound", "exposed"),
+    "GB/device",
+)
+_PUBLISHED = (
+    *("model", "system", "configuration", "wiring", "expected", "published", "ratio", "rank today", "rank of all"),
+    "source",
+)
+_MEMORY = (
+    *("model", "mesh", "configuration", "weights: account", "ttnn", "buffers: account", "ttnn"),
+    *("transient: account", "ttnn", "total: account", "ttnn", "account / ttnn", "of"),
+)
+_SCALING = (
+    *("model", "devices", "system", "fastest", "wiring", "s/step", "desired", "efficiency", "bound", "exposed"),
+    "would help",
+)
+_HIDING = ("model", "arch", "ring", "tokens/device", "T_gather", "T_sdpa", "sum", "max", "overlapped", "hidden")
 
 
 def _try(
@@ -116,34 +132,25 @@ def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, flo
         "*overlapped*: denoising if every collective ran as soon as what it reads is there (not with fsdp); "
         "*desired*: denoising at the roofline, all communication hidden, and its ratio to expected; *exposed*: share "
         "of denoising in which only the fabric works. Published times: [published.md](published.md).\n",
-        *_head(
-            "system",
-            "configuration",
-            "expected",
-            "denoising",
-            "overlapped",
-            "desired",
-            "ratio",
-            "bound",
-            "exposed",
-            "GB/device",
-        ),
     ]
+    lines: list[tuple[object, ...]] = []
     for mesh, parallel, found in rows:
         system = get_mesh(mesh).system
         if isinstance(found, str):
-            text.append(f"| {system} | {parallel} | cannot run: {found} | | | | | | | |")
+            lines.append((system, parallel, f"cannot run: {found}"))
             continue
         e, overlapped = found
         m = e.memory
         held = f"{m.total / 1e9:.1f}{' fsdp' if m.fsdp else ''}{'' if m.fits else ' DOES NOT FIT'}"
         beside = "-" if m.fsdp else f"{overlapped:.2f}"
-        text.append(
-            f"| {system} | {estimates.describe(e.parallel)} | {e.total_seconds:.2f} | {e.seconds:.2f} | {beside} | "
-            f"{e.desired_seconds:.2f} | {e.seconds / e.desired_seconds:.1f} | {e.bound} | "
-            f"{e.timeline.exposed_ns / e.timeline.ns:.0%} | {held} |"
+        lines.append(
+            (
+                *(system, estimates.describe(e.parallel), f"{e.total_seconds:.2f}", f"{e.seconds:.2f}", beside),
+                *(f"{e.desired_seconds:.2f}", f"{e.seconds / e.desired_seconds:.1f}", e.bound),
+                *(f"{e.timeline.exposed_ns / e.timeline.ns:.0%}", held),
+            )
         )
-    return "\n".join(text) + "\n"
+    return "\n".join([*text, as_markdown(lines, _SYSTEMS)]) + "\n"
 
 
 def _published(progress: Progress) -> str:
@@ -155,19 +162,8 @@ def _published(progress: Progress) -> str:
         "the published run was; plans take today's. *rank*: of the published factors in the plan for "
         "their mesh with the topology they were run with, among what tt_dit can be asked to run today (no Ulysses; "
         "`refsim plan --today`), and among all schemes.\n",
-        *_head(
-            "model",
-            "system",
-            "configuration",
-            "wiring",
-            "expected",
-            "published",
-            "ratio",
-            "rank today",
-            "rank of all",
-            "source",
-        ),
     ]
+    rows = []
     for (model, size, mesh, parallel), known in figures().items():
         on = get_mesh(mesh)
         progress(f"plan of {model} {size} on {mesh}")
@@ -181,11 +177,13 @@ def _published(progress: Progress) -> str:
             rank = next(c.rank for c in candidates if c.text == estimates.describe(config))
             ranks.append(f"{rank} of {max(c.rank for c in candidates)}" if rank else "cannot run")
         wiring = f"{known.topology.value} x{max(on.links)}"
-        text.append(
-            f"| {model} {size} | {on.system} | {estimates.describe(config)} | {wiring} | {e.total_seconds:.2f} | "
-            f"{known.seconds:g} | {e.total_seconds / known.seconds:.2f} | {ranks[0]} | {ranks[1]} | {known.source} |"
+        rows.append(
+            (
+                *(f"{model} {size}", on.system, estimates.describe(config), wiring, f"{e.total_seconds:.2f}"),
+                *(f"{known.seconds:g}", f"{e.total_seconds / known.seconds:.2f}", *ranks, known.source),
+            )
         )
-    return "\n".join(text) + "\n"
+    return "\n".join([*text, as_markdown(rows, _PUBLISHED)]) + "\n"
 
 
 def _memory(folder: Path, progress: Progress) -> str:
@@ -194,22 +192,8 @@ def _memory(folder: Path, progress: Progress) -> str:
         "# Memory: the account and ttnn's own allocation\n",
         "GB (1e9 bytes) of the fullest device, one forward. *ttnn*: what its allocator gave out on a mock mesh, "
         "measured by `refsim memory --json`; *account*: from the ops read off the model.\n",
-        *_head(
-            "model",
-            "mesh",
-            "configuration",
-            "weights: account",
-            "ttnn",
-            "buffers: account",
-            "ttnn",
-            "transient: account",
-            "ttnn",
-            "total: account",
-            "ttnn",
-            "account / ttnn",
-            "of",
-        ),
     ]
+    rows = []
     for path in sorted(folder.glob("*.json")):
         progress(f"memory of {path.stem}")
         t = read_ttnn(path)
@@ -219,12 +203,10 @@ def _memory(folder: Path, progress: Progress) -> str:
         reading = read_published(published()[name], published()[name].sizes["1024"], options, batch=t.parallel.cfg)
         m = memory(reading, get_chip(t.mesh.arch), t.parallel)
         pairs = [(m.weights, t.weights), (m.buffers, t.buffers), (m.activations, t.transient), (m.total, t.total)]
-        cells = " | ".join(f"{a / 1e9:.3f} | {b / 1e9:.3f}" for a, b in pairs)
-        text.append(
-            f"| {name} 1024 | {t.mesh.name} | {estimates.describe(t.parallel)} | {cells} | {m.total / t.total:.3f} | "
-            f"{t.capacity / 1e9:.2f} |"
-        )
-    return "\n".join(text) + "\n"
+        cells = (f"{size / 1e9:.3f}" for pair in pairs for size in pair)
+        label = (f"{name} 1024", t.mesh.name, estimates.describe(t.parallel))
+        rows.append((*label, *cells, f"{m.total / t.total:.3f}", f"{t.capacity / 1e9:.2f}"))
+    return "\n".join([*text, as_markdown(rows, _MEMORY)]) + "\n"
 
 
 def _scaling(out: Path, progress: Progress) -> None:
@@ -236,32 +218,20 @@ def _scaling(out: Path, progress: Progress) -> None:
         "Seconds per denoising step of the fastest configuration (ring attention, any cfg, sp, tp and axes). 64 "
         "devices and more are **simulated systems**, several Galaxies as one torus: predictions only. *efficiency*: "
         "devices times seconds against the smallest system.\n",
-        *_head(
-            "model",
-            "devices",
-            "system",
-            "fastest",
-            "wiring",
-            "s/step",
-            "desired",
-            "efficiency",
-            "bound",
-            "exposed",
-            "would help",
-        ),
     ]
     lines: dict[str, list[tuple[int, float, float]]] = {}
     notes: list[str] = []
+    rows: list[tuple[object, ...]] = []
     for model, size in chosen.items():
         points, smallest = lines.setdefault(f"{model} {size}", []), None
         for mesh in meshes:
             progress(f"{model} {size} on {mesh.name}")
             found = plans.plan(model, mesh, size=size, only=plans.Only(attention="ring"))
             mark = f"{mesh.system}**" if mesh in SIMULATED else mesh.system
-            label = f"| {model} {size} | {mesh.num_devices} | {'**' * (mesh in SIMULATED)}{mark}"
+            label = (f"{model} {size}", mesh.num_devices, f"{'**' * (mesh in SIMULATED)}{mark}")
             best = found[0]
             if best.reason:
-                text.append(f"{label} | cannot run: {best.reason} | | | | | | | |")
+                rows.append((*label, f"cannot run: {best.reason}"))
                 continue
             e = best.estimate
             step, ideal = e.seconds / e.steps, e.desired_seconds / e.steps
@@ -272,10 +242,14 @@ def _scaling(out: Path, progress: Progress) -> None:
                     f"\n{model} {size}, {efficiency:.0%} on {mesh.num_devices} devices: {above(smallest, best)}"
                 )
             saving, share = next(iter(best.savings.items()))
-            text.append(
-                f"{label} | {best.text}{' fsdp' * e.memory.fsdp} | {best.wiring} | {step:.3f} | {ideal:.3f} | "
-                f"{efficiency:.0%} | {e.bound} | {e.timeline.exposed_ns / e.timeline.ns:.0%} | {saving} -{share:.0%} |"
+            rows.append(
+                (
+                    *(*label, f"{best.text}{' fsdp' * e.memory.fsdp}", best.wiring, f"{step:.3f}", f"{ideal:.3f}"),
+                    *(f"{efficiency:.0%}", e.bound, f"{e.timeline.exposed_ns / e.timeline.ns:.0%}"),
+                    f"{saving} -{share:.0%}",
+                )
             )
+    text.append(as_markdown(rows, _SCALING))
     output.write(out / "scaling.md", ("\n".join([*text, *notes, "\n![scaling](scaling.svg)\n"])).encode())
     plots.scaling(lines, out / "scaling.svg")
 
@@ -328,9 +302,8 @@ def _sweeps(out: Path) -> None:
         "# Ring attention: ring size, chunk size, hidden communication\n",
         "One layer, ms, on a Galaxy. *overlapped* is the replay (a step starts when its shard is there); *sum* nothing "
         "hidden, *max* everything.\n",
-        *_head("model", "arch", "ring", "tokens/device", "T_gather", "T_sdpa", "sum", "max", "overlapped", "hidden"),
     ]
-    bars = {}
+    bars, rows = {}, []
     for name, tokens, heads, width in (
         ("SD3.5-L 1024", 4096, 10, 64),
         ("Wan 480p", 32760, 10, 128),
@@ -338,28 +311,29 @@ def _sweeps(out: Path) -> None:
     ):
         for arch in ("wormhole_b0", "blackhole"):
             for size in (2, 4, 8, 16, 32):
-                rows = -(-tokens // size // 32) * 32
-                gather, sdpa, total, longest, now = hiding(arch, size, rows, heads, width, (256, 512))
+                tokens_each = -(-tokens // size // 32) * 32
+                gather, sdpa, total, longest, now = hiding(arch, size, tokens_each, heads, width, (256, 512))
                 hidden = (total - now) / min(gather, sdpa)
                 bars.setdefault((name, arch), []).append((size, gather, sdpa, now))
-                text.append(
-                    f"| {name} | {arch} | {size} | {rows} | {gather:.3f} | {sdpa:.3f} | {total:.3f} | {longest:.3f} | "
-                    f"{now:.3f} | {hidden:.0%} |"
-                )
+                times = (f"{ms:.3f}" for ms in (gather, sdpa, total, longest, now))
+                rows.append((name, arch, size, tokens_each, *times, f"{hidden:.0%}"))
     text += [
+        as_markdown(rows, _HIDING),
         "\n![hiding](hiding.svg)\n",
         "## Query chunk\n",
         "ms of one layer, overlapped. Of the chunk sizes the model sees how many whole query chunks each core gets; "
         "the key chunk has no effect in it.\n",
-        *_head("arch", "q chunk", "SD3.5-L 1024, ring 4", "Wan 480p, ring 8", "Wan 720p, ring 8"),
+        as_markdown(_chunks(), ("arch", "q chunk", "SD3.5-L 1024, ring 4", "Wan 480p, ring 8", "Wan 720p, ring 8")),
     ]
-    for arch in ("wormhole_b0", "blackhole"):
-        for q in (32, 64, 128, 256, 512):
-            shapes = ((4, 1024, 64), (8, 4096, 128), (8, 9472, 128))
-            times = " | ".join(f"{hiding(arch, n, rows, 10, e, (q, 512))[4]:.3f}" for n, rows, e in shapes)
-            text.append(f"| {arch} | {q} | {times} |")
     output.write(out / "ring.md", ("\n".join(text) + "\n").encode())
     plots.hiding(bars, out / "hiding.svg")
+
+
+def _chunks() -> Iterator[tuple[object, ...]]:
+    shapes = ((4, 1024, 64), (8, 4096, 128), (8, 9472, 128))
+    for arch in ("wormhole_b0", "blackhole"):
+        for q in (32, 64, 128, 256, 512):
+            yield arch, q, *(f"{hiding(arch, n, rows, 10, width, (q, 512))[4]:.3f}" for n, rows, width in shapes)
 
 
 def _index() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from refsim import output
+from refsim.tables import as_markdown
 from tt_impl.kernels.cases import LIMITS, KernelCase, cases, operands
 from tt_impl.kernels.simulator import KernelError, run
 
@@ -47,18 +48,17 @@ def markdown(records: list[dict[str, Any]]) -> str:
         "# TT-Lang kernels at the drafter's shapes\n\n"
         "**Measured** by `refsim kernels --real` on the functional simulator, against torch in "
         "float64.\nSeconds are of the simulation on this machine and say nothing about a device.\n\n"
-        "| kernel | shape | dtype | grid | 1 - PCC | relative RMSE | L1 bytes of a node | buffers | simulated s |\n"
-        "|---|---|---|---|---|---|---|---|---|\n"
     )
-    lines = []
+    columns = ("1 - PCC", "relative RMSE", "L1 bytes of a node", "buffers", "simulated s")
+    rows = []
     for r in records:
         shape, grid = ("x".join(map(str, r[name])) for name in ("shape", "grid"))
-        cells = f"| refused: {r['error']} | | | | |"
+        cells = [f"refused: {r['error']}"]
         if not r["error"]:
-            cells = f"| {r['one_minus_pcc']:.1e} | {r['rel_rmse']:.1e} | {r['l1_bytes']:,} | {r['buffers']} "
-            cells += f"| {r['seconds']:.1f} |"
-        lines.append(f"| {r['kernel']} | {shape} | {r['dtype']} | {grid} {cells}")
-    return head + "\n".join(lines) + "\n"
+            cells = [f"{r['one_minus_pcc']:.1e}", f"{r['rel_rmse']:.1e}", f"{r['l1_bytes']:,}", r["buffers"]]
+            cells.append(f"{r['seconds']:.1f}")
+        rows.append((r["kernel"], shape, r["dtype"], grid, *cells))
+    return head + as_markdown(rows, ("kernel", "shape", "dtype", "grid", *columns)) + "\n"
 
 
 def run_checks(*, real: bool = False, progress: Callable[[str], None] | None = None) -> dict[str, Any]:
