@@ -149,9 +149,11 @@ def reports(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Ring attention and Ulysses beside other libraries' on the same ranks, minutes; what cannot run is listed."""
+    """Ring attention and Ulysses beside other libraries' on the same ranks, then cost by size; minutes."""
     session.install(*VERSIONS, "-e", ".[oracle,report]", *PEERS)
     session.run("refsim", "bench", "peers", *(session.posargs or ["--rows", "4096"]))
+    if not session.posargs:
+        session.run("refsim", "bench", "scale", "--out", "reports/sim")
 
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")

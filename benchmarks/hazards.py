@@ -19,14 +19,13 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
-import psutil
 import torch
 from torch import Tensor
 
 from benchmarks.alias import run_as
+from benchmarks.sim import cpu_s
 from parity.cases import AttentionShape, Case, Layout, make_case
 from parity.cpu_runner import CpuRunner
 from parity.suites import suite_cases
@@ -35,20 +34,12 @@ from refsim.runtime import launch
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.device import Device
 from refsim.runtime.hazards import UseLog
-from refsim.runtime.pool import ForkServer
 
 FULL_LENGTH = make_case(
     "attention", "attention", Layout("t3k-1x8", "sp8"), AttentionShape(heads=38, n=4096, text=333), tag="1024px"
 )
 ENOUGH_S = 30.0
 SMOKE = ("sd35_medium-t3k-cfg2_sp2_tp2-ring-fp32", "sd35_tiny-t3k-cfg2_sp2_tp2-ring-fp32")
-
-
-def cpu_s() -> float:
-    """Seconds of CPU that the ranks have used so far."""
-    ranks = psutil.Process(ForkServer.get()._process.pid).children()
-    tasks = (task for rank in ranks for task in Path(f"/proc/{rank.pid}/task").iterdir())
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def measure(runner: CpuRunner, case: Case, detect: bool) -> tuple[float, float]:

@@ -251,7 +251,7 @@ def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = prin
     names = [name for name in PEERS if name in names or PEERS[name].package == "refsim"]
     measured, tensors = {name: _Measured(name, setup) for name in names}, setup.inputs()
     load = os.getloadavg()[0]
-    alone, alone_s = one_process(tensors)
+    alone, alone_s, _ = one_process(tensors)
     with as_file(tensors) as path:
         for number in range(setup.repetitions):
             first = number % len(names)

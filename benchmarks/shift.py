@@ -34,8 +34,8 @@ TIMES = 5
 """Shifts of one measurement."""
 
 
-def program(device: Device, *, size: int, copy: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Shift ``size`` bytes around the ring, or copy them, on every rank; when this one began and ended."""
+def program(device: Device, *, size: int, copy: bool, times: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Shift ``size`` bytes around the ring ``times`` times, or copy them, on every rank; when it began and ended."""
     group = device.groups["sp"]
     to, source = (group.index + 1) % group.size, (group.index - 1) % group.size
     numbers = torch.arange(size // 4, dtype=torch.int32)
@@ -50,7 +50,7 @@ def program(device: Device, *, size: int, copy: bool) -> tuple[dict[str, Any], d
     move(0)
     all_gather(device, torch.ones(1), group, dim=0)  # all begin together
     began = time.monotonic()
-    for step in range(TIMES):
+    for step in range(times):
         move(step)
     ended = time.monotonic()
     wanted = numbers + (group.index if copy else source)
@@ -65,7 +65,20 @@ def measure(ranks: int, mib: int, rounds: int, *, say: Callable[[str], None] = p
     """
     if not (2 <= ranks <= 1024 and mib >= 1 and rounds >= 1):
         raise UserError(f"ranks are 2 to 1024, MiB and rounds 1 or more, not {ranks}, {mib} and {rounds}.")
-    check_fits(f"a shift of {mib} MiB", {"tensors": 4 * ranks * mib << 20}, instead="choose fewer --mib or --ranks")
+    return {"machine": machine(), "mib": mib} | compare(ranks, mib << 20, rounds, say=say)
+
+
+def compare(
+    ranks: int, size: int, rounds: int, *, times: int = TIMES, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Return what a shift of ``size`` bytes a rank takes, ``times`` of them in a measurement.
+
+    Raises:
+        UserError: more than this machine holds.
+        RankFailure: a rank died, raised or hung.
+    """
+    mib = f"{size / 2**20:g} MiB"
+    check_fits(f"a shift of {mib}", {"tensors": 4 * ranks * size}, instead="choose fewer --mib or --ranks")
     mesh = MeshSpec(f"1x{ranks}", "a row of devices", "wormhole_b0", (1, ranks), (0, 1))
     options = RunOptions.of(mesh=mesh, parallel=f"sp{ranks}")
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -73,22 +86,21 @@ def measure(ranks: int, mib: int, rounds: int, *, say: Callable[[str], None] = p
     for number in range(rounds + 1):
         for way in WAYS[number % 3 :] + WAYS[: number % 3]:
             used = options.but(transport="gloo" if way == "gloo" else "shared")
-            result = launch.execute("benchmarks.shift:program", used, {"size": mib << 20, "copy": way == "copy"})
+            arguments = {"size": size, "copy": way == "copy", "times": times}
+            result = launch.execute("benchmarks.shift:program", used, arguments)
             assert result is not None  # the command refuses torchrun
             right = right and all(value["right"] for value in result.values) and not result.hazards
             took = max(v["ended"] for v in result.values) - min(v["began"] for v in result.values)
             if number:
-                seconds[way].append(took / TIMES)
+                seconds[way].append(took / times)
         if number:
-            say(f"round {number}: " + ", ".join(f"{way} {1e3 * seconds[way][-1]:.1f} ms" for way in WAYS))
+            say(f"{mib}, round {number}: " + ", ".join(f"{way} {1e3 * seconds[way][-1]:.3g} ms" for way in WAYS))
     middle = {way: statistics.median(taken) for way, taken in seconds.items()}
     return {
-        "machine": machine(),
         "ranks": ranks,
-        "mib": mib,
         "rounds": rounds,
         "seconds": middle,
-        "gb_per_s": {way: ranks * (mib << 20) / taken / 1e9 for way, taken in middle.items()},
+        "gb_per_s": {way: ranks * size / taken / 1e9 for way, taken in middle.items()},
         "times_gloo": _ratio(seconds["gloo"], seconds["shared"]),
         "of_copy": _ratio(seconds["copy"], seconds["shared"]),
         "right": right,

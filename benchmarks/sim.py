@@ -6,7 +6,8 @@
 Both are run in turn, one first in every other pair, after a pair that does not count; a ratio is the median over pairs,
 since what else the machine does changes both. Time on the mesh is of the whole job: inputs are read and cut, the answer
 is gathered and handed back.
-Beside each time stands the error of its answer against float64, on some rows of every head.
+Beside each time stands the error of its answer against float64, on some rows of every head, and the seconds of CPU that
+it took: of this process, and for the mesh of its ranks too.
 
 ``refsim bench sim --ranks 8 --rows 16384 --heads 24 --dtype bf16``
 """
@@ -19,7 +20,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import psutil
 import torch
@@ -31,6 +33,7 @@ from refsim.errors import UserError
 from refsim.mesh import MeshSpec
 from refsim.options import RunOptions
 from refsim.runtime.memory import check_fits
+from refsim.runtime.pool import ForkServer
 
 SCHEMES = ("ring", "ulysses")
 WORST = 4.0
@@ -48,6 +51,8 @@ class Setup:
         UserError: a number that is too small.
     """
 
+    fewest_ranks: ClassVar[int] = 2
+
     ranks: int = 8
     rows: int = 2048
     heads: int = 8
@@ -61,8 +66,8 @@ class Setup:
         for name in ("rows", "heads", "head_dim", "repetitions"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is 1 or more, not {getattr(self, name)}.")
-        if not 2 <= self.ranks <= 1024:
-            raise UserError(f"ranks is a number from 2 to 1024, not {self.ranks}.")
+        if not self.fewest_ranks <= self.ranks <= 1024:
+            raise UserError(f"ranks is a number from {self.fewest_ranks} to 1024, not {self.ranks}.")
 
     def options(self, scheme: str) -> RunOptions:
         """The options of a run on a 1-D mesh of that many devices; ``UserError`` if this machine cannot hold it."""
@@ -81,17 +86,25 @@ class Setup:
 
 
 def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """The record of one scheme; ``seconds`` are medians, ``ratio`` is the median over pairs and its range."""
+    """The record of one scheme; ``seconds`` are medians, a ratio is the median over pairs.
+
+    Raises:
+        UserError: this machine cannot hold it.
+        RankFailure: a rank died, raised or hung.
+    """
     options, tensors = setup.options(scheme), setup.inputs()
-    load, pairs = psutil.getloadavg()[0], []
+    load, pairs, cpu_pairs = psutil.getloadavg()[0], [], []
     for number in range(setup.repetitions + 1):
         if number % 2:
-            alone, alone_s = one_process(tensors)
+            alone, alone_s, alone_cpu_s = one_process(tensors)
+        before = cpu_s() + time.process_time()
         result = attention_result(tensors, options=options)
+        mesh_cpu_s = cpu_s() + time.process_time() - before
         if not number % 2:
-            alone, alone_s = one_process(tensors)
+            alone, alone_s, alone_cpu_s = one_process(tensors)
         if number:
             pairs.append((alone_s, result.wall_s))
+            cpu_pairs.append((alone_cpu_s, mesh_cpu_s))
             say(f"{scheme}, pair {number}: one process {alone_s:.3f} s, mesh {result.wall_s:.3f} s")
     rows, truth = exact(tensors)
     errors = {"one_process": error(alone[:, :, rows], truth), "mesh": error(result.tensors["out"][:, :, rows], truth)}
@@ -99,15 +112,28 @@ def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) ->
     return {
         "scheme": scheme,
         **asdict(setup),
-        "seconds": {name: statistics.median(of) for name, of in zip(errors, zip(*pairs, strict=True), strict=True)},
+        "seconds": _medians(pairs),
         "ratio": statistics.median(ratios),
         "ratio_range": [min(ratios), max(ratios)],
+        "cpu_seconds": _medians(cpu_pairs),
+        "cpu_ratio": statistics.median(mesh / alone for alone, mesh in cpu_pairs),
         "rel_rmse": errors,
         "right": errors["mesh"] <= WORST * errors["one_process"],
         "hazards": len(result.hazards),
         "sent_bytes": sum(result.bytes_by_collective.values()),
         "load_before": load,
     }
+
+
+def _medians(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    return dict(zip(("one_process", "mesh"), map(statistics.median, zip(*pairs, strict=True)), strict=True))
+
+
+def cpu_s() -> float:
+    """Seconds of CPU that the ranks have used so far."""
+    ranks = psutil.Process(ForkServer.get()._process.pid).children()
+    tasks = (task for rank in ranks for task in Path(f"/proc/{rank.pid}/task").iterdir())
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def machine() -> dict[str, Any]:
@@ -130,16 +156,17 @@ def text(record: dict[str, Any]) -> str:
     return (
         f"{record['scheme']:8} {record['ranks']} ranks, {record['rows']} x {record['heads']} x {record['head_dim']} "
         f"{record['dtype']}, {record['math']} math: {record['seconds']['mesh']:.3f} s, {record['ratio']:.2f} times one "
-        f"process ({low:.2f} to {high:.2f}); error {error:.1e}, of one process {alone:.1e}"
+        f"process ({low:.2f} to {high:.2f}), {record['cpu_ratio']:.2f} times its CPU seconds; error {error:.1e}, "
+        f"of one process {alone:.1e}"
         f"{'' if record['right'] else ': WRONG'}"
     )
 
 
-def one_process(tensors: dict[str, Tensor]) -> tuple[Tensor, float]:
-    """Torch's attention on whole tensors and its wall seconds; the ranks wait for their next job meanwhile."""
-    started = time.monotonic()
+def one_process(tensors: dict[str, Tensor]) -> tuple[Tensor, float, float]:
+    """Torch's attention on whole tensors, its wall and its CPU seconds; the ranks wait for their next job meanwhile."""
+    started, cpu = time.monotonic(), time.process_time()
     out = F.scaled_dot_product_attention(tensors["q"], tensors["k"], tensors["v"])
-    return out, time.monotonic() - started
+    return out, time.monotonic() - started, time.process_time() - cpu
 
 
 def exact(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

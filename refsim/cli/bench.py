@@ -199,6 +199,40 @@ def shift(
         raise typer.Exit(1)
 
 
+@bench.command()
+def scale(
+    ranks: Annotated[str, typer.Option(help="Devices of ring attention, each a process.")] = "1,2,4,8,16,32,64,128",
+    rows: Annotated[str, typer.Option(help="Tokens of ring attention on 8 ranks.")] = "1024,2048,4096,8192,16384",
+    mib: Annotated[str, typer.Option(help="MiB of a ring shift's messages, on 8 ranks.")] = "0.0625,0.25,1,4,16,64",
+    repetitions: Annotated[int, typer.Option(min=1, help="Measurements of a size that count.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder of scale.md and its plots.")] = None,
+    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure how cost grows: ring attention by ranks and by tokens, and a ring shift by the size of its message.
+
+    Minutes. A size that cannot run is listed with its reason; exit code 1 if a result is wrong or nothing could run.
+    """
+    from benchmarks.scale import Sizes, markdown, measure, records, write
+    from refsim import output, tables
+    from refsim.errors import UserError
+    from refsim.runtime.launch import under_torchrun
+
+    if under_torchrun():
+        raise UserError("this benchmark starts its own ranks; run it without torchrun.")
+    tables.check_csv(csv)
+    if out is not None:
+        output.check_folder(out, "--out")
+    sizes = Sizes.parse(ranks, rows, mib, repetitions)
+    found = measure(sizes, say=lambda line: typer.echo(line, err=True))
+    tables.write_csv(records(found), csv)
+    if out is not None:
+        write(found, out)
+    typer.echo(output.document(found) if as_json else markdown(found))
+    if found["wrong"] or not (found["ranks"] or found["rows"] or found["messages"]):
+        raise typer.Exit(1)
+
+
 @bench.command("full-size")
 def full_size(
     model: Annotated[str, typer.Argument(help="A published model's name; see `refsim time --help`.")],

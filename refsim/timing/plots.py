@@ -102,6 +102,25 @@ def scaling(lines: dict[str, list[tuple[int, float, float]]], path: Path) -> Non
     _save(figure, path)
 
 
+def lines(series: dict[str, list[tuple[float, float]]], path: Path, **labels: str) -> None:
+    """Draw points (x, y) of each series as a line, both axes logarithmic, every x written out.
+
+    Args:
+        labels: ``xlabel``, ``ylabel`` and ``title``, as matplotlib calls them.
+    """
+    figure, ((axis,),) = _figure(1, 1, 6.4, 4.2)
+    for (name, points), style in zip(series.items(), ("o-", "s--", "^-.", "x:"), strict=False):
+        axis.plot(*zip(*points, strict=True), style, label=name)
+    sizes = sorted({x for points in series.values() for x, _ in points})
+    axis.set(xscale="log", yscale="log", **labels)
+    axis.set_xticks(sizes, [f"{x:g}" for x in sizes])
+    axis.minorticks_off()
+    _log(axis.yaxis)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    _save(figure, path)
+
+
 def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], path: Path) -> None:
     """Draw, per model and arch, the gather, sdpa and their overlapped time (ms) over ring sizes, between max and sum
     of both.

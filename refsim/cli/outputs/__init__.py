@@ -120,6 +120,7 @@ OUTPUTS: dict[str, Callable[[], Any]] = {
     "bench sim": lambda: measuring.Simulations,
     "bench peers": lambda: measuring.Peers,
     "bench shift": lambda: measuring.Shift,
+    "bench scale": lambda: measuring.Scale,
     "bench full-size": lambda: measuring.FullSize,
     "parity list": _cases,
     "parity run": _suite,

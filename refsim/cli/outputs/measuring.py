@@ -36,6 +36,9 @@ class Simulated(Setup):
     seconds: dict[str, float]
     ratio: float
     ratio_range: list[float]
+    cpu_seconds: dict[str, float]
+    """Of this process; of the mesh with its ranks."""
+    cpu_ratio: float
     rel_rmse: dict[str, float]
     right: bool
     hazards: int
@@ -75,10 +78,8 @@ class Ratio(Object):
     range: list[float]
 
 
-class Shift(Document):
-    machine: Machine
+class Shifted(Object):
     ranks: int
-    mib: int
     rounds: int
     seconds: dict[str, float]
     """Of one shift, by transport, and of a plain copy."""
@@ -86,6 +87,34 @@ class Shift(Document):
     times_gloo: Ratio
     of_copy: Ratio
     right: bool
+
+
+class Shift(Document, Shifted):
+    machine: Machine
+    mib: int
+
+
+class Message(Shifted):
+    mib: float
+
+
+class Skipped(Object):
+    sweep: str
+    size: float
+    sentence: str
+    """Why."""
+
+
+class Scale(Document):
+    """Ring attention by ranks and by rows, and a ring shift by the size of its message."""
+
+    machine: Machine
+    ranks: list[Simulated]
+    rows: list[Simulated]
+    messages: list[Message]
+    could_not_run: list[Skipped]
+    wrong: int
+    """Results that are not right, or with hazards."""
 
 
 class WithHazards(Object):
