@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -55,7 +56,9 @@ def test_two_faults_of_one_name_are_refused():
 
 
 def test_what_whole_tensor_pcc_misses_is_caught(tmp_path):
-    result = CliRunner().invoke(app, ["run", "-k", PCC_MISSES, "--out", str(tmp_path), "--json"])
+    table = tmp_path / "records.csv"
+    words = ["run", "-k", PCC_MISSES, "--out", str(tmp_path), "--csv", str(table), "--json"]
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     told = loads("faults run", (tmp_path / "faults.json").read_text())
     assert told["summary"]["caught"] == told["summary"]["faults"] == 6
@@ -64,6 +67,9 @@ def test_what_whole_tensor_pcc_misses_is_caught(tmp_path):
     missed = {r["id"]: r["missed_by"] for r in told["records"]}
     assert "one_minus_pcc" in missed["answer-scaled"]
     assert "rel_rmse" in missed["one-stale-copy"]
+    written = pd.read_csv(table)
+    for name in ("id", "verdict"):
+        assert list(written[name]) == [record[name] for record in told["records"]]
 
 
 @pytest.fixture

@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from parity import checkpoints
 from refsim.cli import time_ttnn
+from refsim.cli.app import app
 from refsim.config import parse_parallel
 from refsim.errors import UserError
 from refsim.mesh import get_mesh
 from refsim.options import RunOptions
 from refsim.timing.estimate import estimate
+from tests.json_output import loads
 from tt_impl import ops
 from tt_impl.launch import Outcome, Worker
 
@@ -54,6 +58,22 @@ def test_totals_are_the_rows(outcome: Outcome) -> None:
         for key in ("read_bytes", "written_bytes", "link_bytes"):
             assert totals[key] == sum(row[key] * row["count"] for row in rows) > 0
         assert totals["l1_bytes"] == max(row["cb_bytes"] + row["l1_bytes"] for row in rows)
+
+
+def test_the_command_writes_the_rows_of_its_json(
+    folder: Path, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "count", lambda *given, **more: outcome)
+    table = tmp_path / "ops.csv"
+    words = ["ops", str(folder), "--mesh", "t3k", "--parallel", "sp2_tp4", "--csv", str(table), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    found = loads("ops", done.stdout)
+    told = [(part["kind"], op) for part in [*found["blocks"], found["around"]] for op in part["operations"]]
+    written = pd.read_csv(table)
+    assert list(written["block"]) == [kind for kind, _ in told]
+    for name in ("op", "count", "read_bytes", "link_bytes"):
+        assert list(written[name]) == [op[name] for _, op in told]
 
 
 def test_bytes_of_one_device(outcome: Outcome) -> None:
