@@ -209,6 +209,7 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
         "batch": step.batch,
         "dtype": options.dtype,
         "math": options.math,
+        "transport": result.transport,
         "seed": step.seed,
         "weights_bytes": weights,
         "write_s": written_s,
@@ -231,7 +232,19 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
 
 
 _COLUMNS = (
-    *("model", "layers", "mesh", "parallel", "attention", "latent", "batch", "weights GiB", "step s", "peak PSS GiB"),
+    *(
+        "model",
+        "layers",
+        "mesh",
+        "parallel",
+        "attention",
+        "transport",
+        "latent",
+        "batch",
+        "weights GiB",
+        "step s",
+        "peak PSS GiB",
+    ),
     *("of it private GiB", "PSS / weights", "1 - PCC to diffusers bf16", "machine", "its load before", "date"),
 )
 
@@ -240,7 +253,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
     """The records as a table."""
     head = (
         "# One denoising step at full size\n\n"
-        "**Measured** by `refsim bench full-size` (random weights, bf16, one process per device, gloo).\n"
+        "**Measured** by `refsim bench full-size` (random weights, bf16, one process per device).\n"
         "PSS: the proportional set size summed over all ranks, so that a page of weights that n ranks map counts "
         "once.\n\n"
     )
@@ -252,7 +265,8 @@ def markdown(records: list[dict[str, Any]]) -> str:
         label = (r[name] for name in ("model", "layers", "mesh", "parallel", "attention"))
         sizes = (f"{r[name] / 2**30:.2f}" for name in ("peak_pss_bytes", "peak_pss_anonymous_bytes"))
         cells = (f"{r['weights_bytes'] / 2**30:.2f}", f"{r['step_s']:.0f}", *sizes, f"{r['pss_over_weights']:.2f}")
-        rows.append((*label, latent, r["batch"], *cells, pcc, r["machine"], busy, r["measured"]))
+        transport = r.get("transport", "gloo")  # older records lack it, when gloo was the only one in use here
+        rows.append((*label, transport, latent, r["batch"], *cells, pcc, r["machine"], busy, r["measured"]))
     return head + as_markdown(rows, _COLUMNS) + "\n"
 
 

@@ -1,6 +1,7 @@
 """Ring attention and Ulysses of this simulator beside those of other libraries, on the same ranks, in turn.
 
-Every library's attention is called by the same processes (gloo, as many threads each) on the same shards of q, k and v.
+Every library's attention is called by the same processes (as many threads each) on the same shards of q, k and v. The
+others talk through gloo, this simulator through its own transport (``--transport auto``).
 What is timed is that call alone, from the first rank that begins to the last that ends. Every round runs all of them,
 each first in turn, and calls twice, of which the second counts; a ratio is the median over rounds, to this simulator's
 scheme of the same kind. Beside each time stands the error of the answer against float64. What cannot run on CPU is

@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import scale, sim
+from benchmarks import scale
 from refsim.cli.process import run_command
 from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
+from tests.test_bench_sim import answer_too_large
 
 SMALL = ["--ranks", "1,2", "--rows", "256", "--mib", "0.0625", "--repetitions", "1"]
 
@@ -48,14 +49,7 @@ def test_all_sizes_are_written_and_one_that_cannot_run_is_named(capsys, tmp_path
 
 
 def test_a_wrong_answer_fails_the_benchmark(capsys, monkeypatch):
-    right = sim.attention_result
-
-    def wrong(tensors, **options):
-        result = right(tensors, **options)
-        result.tensors["out"] *= 1.05
-        return result
-
-    monkeypatch.setattr(sim, "attention_result", wrong)
+    answer_too_large(monkeypatch)
     assert run_command(["bench", "scale", "--ranks", "2", "--rows", "", "--mib", "", "--repetitions", "1"]) == 1
     assert "| WRONG |" in capsys.readouterr().out
 

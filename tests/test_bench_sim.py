@@ -26,7 +26,8 @@ def test_a_record_holds_what_its_ratio_is_made_of(capsys):
         assert record["sent_bytes"] > 0
 
 
-def test_a_wrong_answer_fails_the_benchmark(capsys, monkeypatch):
+def answer_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the mesh of ``refsim bench sim`` answer 5 % too much."""
     right = sim.attention_result
 
     def wrong(tensors, **options):
@@ -35,6 +36,10 @@ def test_a_wrong_answer_fails_the_benchmark(capsys, monkeypatch):
         return result
 
     monkeypatch.setattr(sim, "attention_result", wrong)
+
+
+def test_a_wrong_answer_fails_the_benchmark(capsys, monkeypatch):
+    answer_too_large(monkeypatch)
     assert run_command(["bench", "sim", *SMALL, "--scheme", "ring"]) == 1
     assert "WRONG" in capsys.readouterr().out
 

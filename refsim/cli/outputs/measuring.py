@@ -159,6 +159,7 @@ class FullSize(Document):
     batch: int
     dtype: str
     math: str
+    transport: str
     seed: int
     weights_bytes: int
     write_s: float
