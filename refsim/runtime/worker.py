@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from refsim.jobs import Job, failure, injected, named
-from refsim.runtime import hazards, messages
+from refsim.runtime import bfloat16, hazards, messages
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
 from refsim.runtime.shared_transport import connect
@@ -41,7 +41,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
     transport = connect(job.options.transport, job.options.timeout_s)
     device = Device(job.options, transport.rank, transport, board=board)
     device.activity(Kind.STARTING, "the program")
-    with torch.inference_mode():
+    with torch.inference_mode(), bfloat16.products(job.options.dtype):
         result, tensors = named(job.program)(device, **job.arguments)
     device.finish()
     if device.observations is not None:
