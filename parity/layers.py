@@ -131,11 +131,10 @@ def _block_hook(found: Modules, name: str, streams: Callable[[Any], tuple]) -> C
 
 @dataclass(frozen=True)
 class Judged:
-    """The metrics of :data:`METRICS`, for each the layer and the rank that were worst, and all findings."""
+    """The metrics of :data:`METRICS`, and for each the layer and the rank that were worst."""
 
     metrics: dict[str, float]
     worst: dict[str, str]
-    findings: list[Finding] = field(default_factory=list)
 
 
 def judge(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> Judged:
@@ -153,7 +152,7 @@ def judge(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, pro
     found = findings(ranks, oracle, options, prompt)
     values = {name: [f.metrics[name] for f in found] for name in METRICS}
     worst = {name: str(found[_index_of_worst(x)]) for name, x in values.items() if x}
-    return Judged({name: m.worst(x) for name, x in values.items()}, worst, found)
+    return Judged({name: m.worst(x) for name, x in values.items()}, worst)
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class Finding:
         first_piece: index of the rank's first head among all.
         metrics: those of :data:`METRICS`.
         signed: the factor with its sign, <ours - oracle, oracle> / <oracle, oracle>; NaN of another shape.
-        rows: rows that hold all of the error, of the rank's part, [start, stop).
+        rows: rows that hold all of the error, of the rank's part, [start, stop); (0, 0) where nobody asked.
     """
 
     name: str
@@ -185,21 +184,31 @@ class Finding:
         return f"{self.name.partition('#')[0]} on rank {self.rank}"
 
 
-def findings(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> list[Finding]:
-    """Every piece of every tensor beside the oracle's, rank by rank in program order; arguments of :func:`judge`."""
+def findings(
+    ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int, *, rows: bool = False
+) -> list[Finding]:
+    """Every piece of every tensor beside the oracle's, rank by rank in program order.
+
+    Args:
+        ranks, oracle, options, prompt: see :func:`judge`.
+        rows: look where the error is, too, which only an explanation needs.
+    """
     found = []
+    terms: dict[tuple, Tensor] = {}  # ranks that differ in their tokens alone share them
     for rank, observed in enumerate(ranks):
         calls = Counter(one.name for one in observed)
         groups = parallel_groups(options.mesh, options.parallel, rank)
-        part = _Part(groups, oracle, calls, prompt)
+        part = _Part(groups, oracle, calls, prompt, terms)
         for index, one in enumerate(observed):
-            least, pairs = part.least(one), part.pairs(one, observed)
+            least, (ours, theirs, pieces) = part.least(one), part.pieces(one, observed)
             heads = one.local.shape[1] if one.local.ndim == 4 and "tp" in one.cut else 0
             name = f"{one.name}#{one.call}" if one.call else one.name
-            for piece, (ours, theirs) in enumerate(pairs):
-                metrics, (signed, rows) = _distances(ours, theirs, least), _where(ours, theirs)
-                place = rank, index, piece, len(pairs), groups["tp"].index * heads
-                found.append(Finding(name, *place, metrics, signed, rows))
+            places = [(rank, index, piece, pieces, groups["tp"].index * heads) for piece in range(pieces)]
+            where = _rows_with_error(ours, theirs, pieces) if rows else [(0, 0)] * pieces
+            for place, (metrics, signed), at in zip(
+                places, _distances(ours, theirs, pieces, least), where, strict=True
+            ):
+                found.append(Finding(name, *place, metrics, signed, at))
     return found
 
 
@@ -208,7 +217,7 @@ def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOp
     found = []
     for rank, observed in enumerate(ranks):
         groups = parallel_groups(options.mesh, options.parallel, rank)
-        part = _Part(groups, oracle, Counter(one.name for one in observed), prompt)
+        part = _Part(groups, oracle, Counter(one.name for one in observed), prompt, {})
         for index, one in enumerate(observed):
             padding = part.padding(one)
             if padding is not None and bool((padding != 0).any()):
@@ -219,17 +228,16 @@ def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOp
     return found
 
 
-def _where(ours: Tensor, theirs: Tensor) -> tuple[float, tuple[int, int]]:
-    """The factor with its sign, and the rows with an error of a tenth of the largest row's or more."""
+def _rows_with_error(ours: Tensor, theirs: Tensor, pieces: int) -> list[tuple[int, int]]:
+    """Of each piece the rows with an error of a tenth of the largest row's or more."""
     if ours.shape != theirs.shape:
-        return math.nan, (0, 0)
-    a, b = ours.double(), theirs.double()
-    error = (a - b).square().sum((0, 2))
-    error = torch.where(error.isfinite(), error, torch.inf)
-    rows = (error >= 0.01 * float(error.max())).nonzero().flatten()
-    size = float(b.square().sum())
-    signed = float(((a - b) * b).sum()) / size if size else 0.0
-    return signed, (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+        return [(0, 0)]
+    error_NP = (ours.double() - theirs.double()).square().unflatten(-1, (pieces, -1)).sum((0, 3))
+    found = []
+    for error in torch.where(error_NP.isfinite(), error_NP, torch.inf).unbind(1):
+        rows = (error >= 0.01 * float(error.max())).nonzero().flatten()
+        found.append((int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0))
+    return found
 
 
 def floor(noise: Modules, ref: Modules) -> dict[str, float]:
@@ -246,13 +254,22 @@ def floor(noise: Modules, ref: Modules) -> dict[str, float]:
 class _Part:
     """The part of the oracle's tensors that one rank holds."""
 
-    def __init__(self, groups: dict[str, Group], oracle: Modules, calls: Counter[str], prompt: int) -> None:
+    def __init__(
+        self,
+        groups: dict[str, Group],
+        oracle: Modules,
+        calls: Counter[str],
+        prompt: int,
+        terms: dict[tuple, Tensor],
+    ) -> None:
         self._groups, self._oracle, self._calls, self._prompt = groups, oracle, calls, prompt
+        self._terms = terms
 
-    def pairs(self, one: Observed, observed: list[Observed]) -> list[Pair]:
-        """Ours and the oracle's, real rows and features only; one pair per head where the tensor has heads.
+    def pieces(self, one: Observed, observed: list[Observed]) -> tuple[Tensor, Tensor, int]:
+        """Ours and the oracle's, (B, N, D), real rows and features only, and in how many pieces of equal width they
+        are judged: one per head where the tensor has heads, none where this rank has only padding.
 
-        They differ in shape if the program is wrong; nothing comes back where this rank has only padding.
+        They differ in shape if the program is wrong, and then are one piece.
         """
         name, _, lanes = one.name.partition("@")
         if name.endswith(".term"):
@@ -269,11 +286,10 @@ class _Part:
             theirs = self._rows(theirs, cut="sp" in one.cut)
             ours = ours[:, : theirs.shape[1]]
         if ours.shape != theirs.shape:
-            return [(ours, theirs)]
+            return ours, theirs, 1
         if not ours.numel():
-            return []
-        pieces = max(1, heads * ours.shape[-1] // local.shape[-1]) if heads else 1
-        return list(zip(ours.chunk(pieces, -1), theirs.chunk(pieces, -1), strict=True))
+            return ours, theirs, 0
+        return ours, theirs, max(1, heads * ours.shape[-1] // local.shape[-1])
 
     def padding(self, one: Observed) -> Tensor | None:
         """What a layer gave behind its last real lane, (B, N, lanes); None of what has none, or may fill it: norms."""
@@ -305,17 +321,21 @@ class _Part:
         """This rank's term: of each input of the layer, the lanes that lie here, by their columns of the weight."""
         weight = self._oracle[name].weight
         assert weight is not None
-        inputs = [x for x in observed if x.name.split("@")[0] == f"{name}.in"]
-        total, ours = 0, [x for x in inputs if x.call == one.call]
-        for x in ours:
-            whole = self._of(f"{name}.in", x.call, self._calls[x.name])
-            _, _, lanes = x.name.partition("@")
-            start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
-            width = x.local.shape[-1] * (x.local.shape[1] if x.local.ndim == 4 else 1)
-            start += self._groups["tp"].index * width if "tp" in x.cut else 0
-            stop = min(start + width, limit)
-            total = total + whole[..., start:stop].double() @ weight[:, start:stop].double().T
-        return total, 0, weight.shape[0]
+        inputs, cuts = [], []
+        for x in observed:
+            if x.name.split("@")[0] == f"{name}.in" and x.call == one.call:
+                whole = self._of(f"{name}.in", x.call, self._calls[x.name])
+                _, _, lanes = x.name.partition("@")
+                start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
+                width = x.local.shape[-1] * (x.local.shape[1] if x.local.ndim == 4 else 1)
+                start += self._groups["tp"].index * width if "tp" in x.cut else 0
+                inputs.append(whole)
+                cuts.append((start, min(start + width, limit)))
+        key = name, one.call, self._calls[one.name], self._groups["cfg"].index, *cuts
+        if key not in self._terms:
+            terms = (x[..., a:b].double() @ weight[:, a:b].double().T for x, (a, b) in zip(inputs, cuts, strict=True))
+            self._terms[key] = sum(terms, start=torch.zeros((), dtype=torch.float64))
+        return self._terms[key], 0, weight.shape[0]
 
     def _rows(self, x_BND: Tensor, *, cut: bool) -> Tensor:
         """The real rows of this rank's shard."""
@@ -326,17 +346,28 @@ class _Part:
         return x_BND[:, start:stop]
 
 
-def _distances(ours: Tensor, theirs: Tensor, least: float = 0.0) -> dict[str, float]:
+def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[tuple[dict[str, float], float]]:
+    """Of each piece the metrics, and the factor with its sign: <ours - theirs, theirs> / <theirs, theirs>."""
     if ours.shape != theirs.shape:
-        return dict.fromkeys(METRICS, math.inf)
-    a, b = ours.double(), theirs.double()
-    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
-        return dict.fromkeys(METRICS, math.nan)
-    size, error = max(float(b.square().sum()), least**2 * b.numel()), a - b
+        return [(dict.fromkeys(METRICS, math.inf), math.nan)]
+    if not pieces:
+        return []
+    b = theirs.double()
+    error = ours.double() - b
+    sums = [x.unflatten(-1, (pieces, -1)).sum((0, 1, 3)).tolist() for x in (b * b, error * b, error * error)]
+    numbers = theirs.numel() // pieces
+    return [_ratios(*of_piece, least**2 * numbers) for of_piece in zip(*sums, strict=True)]
+
+
+def _ratios(size: float, along: float, error: float, smallest: float) -> tuple[dict[str, float], float]:
+    """See :func:`_distances`; a sum is finite only where all of its numbers are."""
+    signed = along / size if size else 0.0
+    if not (math.isfinite(size) and math.isfinite(error)):
+        return dict.fromkeys(METRICS, math.nan), signed
+    size = max(size, smallest)
     if size == 0.0:
-        return dict.fromkeys(METRICS, math.inf if error.any() else 0.0)
-    gain, rmse = abs(float((error * b).sum())) / size, (float(error.square().sum()) / size) ** 0.5
-    return {"layer_gain": gain, "layer_rel_rmse": rmse}
+        return dict.fromkeys(METRICS, math.inf if error else 0.0), signed
+    return {"layer_gain": abs(along) / size, "layer_rel_rmse": math.sqrt(error / size)}, signed
 
 
 def _distances_of_pieces(ours_BND: Tensor, theirs_BND: Tensor) -> dict[str, float]:

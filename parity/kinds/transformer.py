@@ -35,11 +35,10 @@ _SCHEDULE = tuple(replace(bound, optional=True) for bound in traces.BOUNDS)
 
 @dataclass
 class Answer(Result):
-    """A result with what every rank's layers took and gave, None where that was not asked for, and the findings."""
+    """A result with what every rank's layers took and gave, None where that was not asked for, and the worst."""
 
     observed: list[list[observe.Observed]] | None = None
     worst_layers: dict[str, str] = field(default_factory=dict)
-    findings: list[layers.Finding] = field(default_factory=list)
 
 
 class Transformer(ModelKind):
@@ -116,7 +115,7 @@ class Transformer(ModelKind):
         if isinstance(result, Answer) and result.observed is not None:
             modules = self._modules[self.key(case, seed, torch.float32)]
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
-            result.worst_layers, result.findings = judged.worst, judged.findings
+            result.worst_layers = judged.worst
             found |= judged.metrics
         return found | (traces.check(result.trace, case.layout) if result.trace else {})
 
@@ -128,11 +127,12 @@ class Transformer(ModelKind):
         limit = limits.get("worst_token", limits["rel_rmse"])
         whole = tokens.find(out_tokens, ref_tokens, shards, case.layout, limit)
         bounds = {name: limit for name, limit in limits.items() if name in layers.METRICS}
-        if not isinstance(result, Answer) or not result.findings or not bounds:
+        if not isinstance(result, Answer) or not result.worst_layers or not bounds:
             return whole
         modules, options = self._modules[self.key(case, seed, torch.float32)], case.layout.options(case.dtype)
-        padding = layers.spoiled_padding(result.observed or [], modules, options, case.shape.text)
-        found = layered.find([*result.findings, *padding], bounds, get_mesh(case.mesh))
+        asked = result.observed or [], modules, options, case.shape.text
+        pieces = [*layers.findings(*asked, rows=True), *layers.spoiled_padding(*asked)]
+        found = layered.find(pieces, bounds, get_mesh(case.mesh))
         found.features |= whole.features
         if found.place is None:
             found.place, found.by_rank, found.error_map = whole.place, whole.by_rank, whole.error_map
