@@ -34,7 +34,8 @@ def coverage(
 ) -> None:
     """Run cases and count the lines of functions that they execute, in every process; exit code 1 below --least.
 
-    What is left out: lines that run when a file is imported, docstrings, and refusals (`raise`).
+    What is left out: lines that run when a file is imported, docstrings, and `raise`. Lines that no right run gets to
+    are counted apart as well: of models that every run refuses, and of branches that only a `raise` leaves.
     """
     from parity.lines import report
     from parity.lines.measure import Asked, measured
@@ -51,7 +52,8 @@ def coverage(
             out and out / "lines.json",
             lambda case: typer.echo(f"{case.verdict:7} {case.case} {case.seconds:.1f} s", err=True),
         )
-        counts = [report.count(file, tree.read(file), found.lines(file)) for file in asked.files]
+        refused = report.timing_only()
+        counts = [report.count(file, tree.read(file), found.lines(file), file in refused) for file in asked.files]
     if out is not None:
         report.write(asked, counts, found, out)
     if as_json:

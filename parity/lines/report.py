@@ -11,36 +11,70 @@ from typing import Any
 from parity.lines.measure import Asked, LineMap
 from parity.lines.source import statements
 from refsim import output, tables
+from refsim.models.registry import own
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the form of coverage.json."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """Statements of a file (or folder), how many of them are executed, and the first lines of those that are not."""
+    """Statements of a file (or folder).
+
+    Attributes:
+        lines: all of them.
+        executed: how many of them are.
+        missing: the first lines of those that are not, but for refusals.
+        refused: how many of those that are not stand in refusals, see :func:`count`.
+    """
 
     file: str
     lines: int
     executed: int
     missing: list[int] = field(default_factory=list)
+    refused: int = 0
 
     @property
     def percent(self) -> float:
-        return 100.0 * self.executed / self.lines if self.lines else 100.0
+        """Return the part of all statements."""
+        return _percent(self.executed, self.lines)
+
+    @property
+    def percent_of_runs(self) -> float:
+        """Return the part of those that are not refused."""
+        return _percent(self.executed, self.lines - self.refused)
 
 
-def count(file: str, source: str, executed: set[int]) -> Count:
-    """Count the statements in functions of a file; one over several lines counts once."""
+def _percent(executed: int, lines: int) -> float:
+    return 100.0 * executed / lines if lines else 100.0
+
+
+def count(file: str, source: str, executed: set[int], refused: bool = False) -> Count:
+    """Count the statements in functions of a file; one over several lines counts once.
+
+    Args:
+        refused: every run refuses what the file is for; otherwise refusals are branches that only a `raise` leaves.
+    """
     known = statements(source)
-    missing = [s.first for s in known if not s.is_in(executed)]
-    return Count(file, len(known), len(known) - len(missing), missing)
+    left = [s for s in known if not s.is_in(executed)]
+    missing = [s.first for s in left if not (refused or s.refuses)]
+    return Count(file, len(known), len(known) - len(left), missing, len(left) - len(missing))
+
+
+def timing_only() -> set[str]:
+    """The files that are for predictions alone: those of the models that every run refuses, and of no other."""
+    files: dict[bool, set[str]] = {False: set(), True: set()}
+    for spec in own():
+        used = (spec.model, spec.config, f"refsim.models.{spec.name}.spec:")
+        files[spec.timing_only] |= {name.partition(":")[0].replace(".", "/") + ".py" for name in used}
+    return files[True] - files[False]
 
 
 def total(counts: Iterable[Count], name: str = "all") -> Count:
     """The sum of counts."""
     known = list(counts)
-    return Count(name, sum(c.lines for c in known), sum(c.executed for c in known))
+    lines, executed, refused = (sum(getattr(c, of) for c in known) for of in ("lines", "executed", "refused"))
+    return Count(name, lines, executed, refused=refused)
 
 
 def folders(counts: list[Count]) -> list[Count]:
@@ -68,7 +102,11 @@ def text(counts: list[Count], found: LineMap) -> str:
     """A line a file that has functions, the folders, the sum."""
     rows = [*(c for c in counts if c.lines), *folders(counts), total(counts)]
     width = max(len(c.file) for c in rows)
-    lines = [f"{c.file:{width}} {c.executed:5} of {c.lines:5} {c.percent:6.1f} %  {ranges(c.missing)}" for c in rows]
+    lines = [
+        f"{c.file:{width}} {c.executed:5} of {c.lines:5} {c.percent:6.1f} %, {c.percent_of_runs:5.1f} % without "
+        f"{c.refused:3} refused  {ranges(c.missing)}"
+        for c in rows
+    ]
     lines += [f"not counted, {c.verdict}: {c.case}: {c.reason}" for c in found.troubled]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -80,11 +118,16 @@ def as_dict(asked: Asked, counts: list[Count], found: LineMap) -> dict[str, Any]
         "asked": asdict(asked),
         "lines": every.lines,
         "executed": every.executed,
-        "percent": round(every.percent, 2),
-        "files": [{**asdict(c), "percent": round(c.percent, 2)} for c in counts],
+        "refused": every.refused,
+        **_percents(every),
+        "files": [asdict(c) | _percents(c) for c in counts],
         "cases": len(found.cases) - len(found.troubled),
         "not_counted": [{"case": c.case, "verdict": c.verdict, "reason": c.reason} for c in found.troubled],
     }
+
+
+def _percents(c: Count) -> dict[str, float]:
+    return {"percent": round(c.percent, 2), "percent_of_runs": round(c.percent_of_runs, 2)}
 
 
 def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
@@ -92,7 +135,7 @@ def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
     every, cases = total(counts), len(found.cases) - len(found.troubled)
     chosen = f", those that match `{asked.expr}`" if asked.expr else ""
     rows = (
-        (c.file, c.lines, c.executed, f"{c.percent:.1f}", ranges(c.missing))
+        (c.file, c.lines, c.executed, f"{c.percent:.1f}", c.refused, f"{c.percent_of_runs:.1f}", ranges(c.missing))
         for c in [*(c for c in counts if c.lines), *folders(counts)]
     )
     lines = [
@@ -100,9 +143,13 @@ def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
         "",
         f"**Measured.** {cases} cases of suite `{asked.suite}` on backend `{asked.backend}`{chosen} execute "
         f"{every.executed} of {every.lines} lines ({every.percent:.1f} %): statements in functions, without docstrings "
-        "and refusals (`raise`), in the launcher and in every process that it starts.",
+        "and `raise`, in the launcher and in every process that it starts.",
         "",
-        tables.as_markdown(rows, ("file", "lines", "executed", "%", "not executed")),
+        f"{every.refused} of the others are refused: no right run gets to them. Those are the lines of models that "
+        "every run refuses (`timing_only` of a spec), and what stands before a `raise` in a branch that only this "
+        f"`raise` leaves. Without them it is {every.percent_of_runs:.1f} % of {every.lines - every.refused}.",
+        "",
+        tables.as_markdown(rows, ("file", "lines", "executed", "%", "refused", "% without", "not executed")),
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,18 +1,23 @@
-"""The statements of a file that a right program may execute: those in functions, refusals and docstrings left out."""
+"""The statements of a file that a run may execute: those in functions, `raise` and docstrings left out."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement: its lines from ``first`` to ``last``, of an ``if``, ``for`` or ``with`` those of its head."""
+    """One statement: its lines from ``first`` to ``last``, of an ``if``, ``for`` or ``with`` those of its head.
+
+    Attributes:
+        refuses: it stands in a branch that nothing leaves but the ``raise`` at its end.
+    """
 
     first: int
     last: int
+    refuses: bool = False
 
     def is_in(self, lines: Iterable[int]) -> bool:
         """Whether one of the lines is the statement's."""
@@ -40,17 +45,32 @@ def statements(source: str) -> list[Statement]:
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Raise)
+_EXITS = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
 
 
-def _of(body: list[ast.stmt]) -> Iterator[Statement]:
+def _of(body: list[ast.stmt], refuses: bool = False) -> Iterator[Statement]:
     for node in body:
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         declared = isinstance(node, ast.AnnAssign) and node.value is None
         if not is_text and not declared and not isinstance(node, _SILENT):
-            yield head(node)
+            yield replace(head(node), refuses=refuses)
         if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            for inner in ast.iter_child_nodes(node):
-                if isinstance(inner, ast.stmt):
-                    yield from _of([inner])
-                elif isinstance(inner, (ast.ExceptHandler, ast.match_case)):
-                    yield from _of(inner.body)
+            for block, is_branch in _blocks(node):
+                yield from _of(block, refuses or (is_branch and _only_raises(block)))
+
+
+def _blocks(node: ast.AST) -> Iterator[tuple[list[ast.stmt], bool]]:
+    """The blocks of a statement, and whether each is one that a run may pass by."""
+    for _, value in ast.iter_fields(node):
+        inner = value if isinstance(value, list) else []
+        if inner and isinstance(inner[0], ast.stmt):
+            yield inner, isinstance(node, (ast.If, ast.ExceptHandler, ast.match_case))
+        for part in inner:
+            if isinstance(part, (ast.ExceptHandler, ast.match_case)):
+                yield from _blocks(part)
+
+
+def _only_raises(block: list[ast.stmt]) -> bool:
+    """Whether nothing leaves a block but the ``raise`` at its end."""
+    inner = (x for statement in block for x in ast.walk(statement))
+    return isinstance(block[-1], ast.Raise) and not any(isinstance(x, _EXITS) for x in inner)

@@ -13,6 +13,7 @@ from parity.lines import child, measure, report, tree
 from parity.lines.source import Statement, statements
 from refsim.cli.app import app, mount
 from refsim.errors import UserError
+from refsim.models.registry import own
 from tests.json_output import loads
 
 SOURCE = '''"""Words."""
@@ -42,6 +43,51 @@ class A:
 def test_statements_are_those_of_functions_without_docstrings_and_refusals():
     found = [(s.first, s.last) for s in statements(SOURCE)]
     assert found == [(6, 6), (8, 9), (10, 11), (12, 12), (13, 13), (15, 15), (16, 16), (21, 21)]
+
+
+REFUSALS = """
+def f(x):
+    if x is None:
+        known = g(x)
+        for name in known:
+            known = name
+        raise ValueError(known)
+    elif x:
+        if x > 3:
+            return 3
+        raise ValueError("left by a return as well")
+    try:
+        y = g(x)
+        raise ValueError("every run is in here")
+    except OSError as e:
+        y = 3
+        raise ValueError("no") from e
+    except ValueError:
+        y = 2
+    for x in y:
+        known = x
+        raise ValueError
+    return y
+"""
+
+
+def test_refused_is_what_stands_before_a_raise_in_a_branch_that_only_this_raise_leaves():
+    assert [s.first for s in statements(REFUSALS) if s.refuses] == [4, 5, 6, 16]
+    executed = set(range(1, 30)) - {4, 6, 10, 16}
+    counted = report.count("a.py", REFUSALS, executed)
+    assert (counted.lines, counted.executed, counted.refused, counted.missing) == (14, 10, 3, [10])
+    assert counted.percent == pytest.approx(100 * 10 / 14) and counted.percent_of_runs == pytest.approx(100 * 10 / 11)
+    whole = report.total([counted, report.count("b.py", REFUSALS, set(), refused=True)])
+    assert (whole.lines, whole.executed, whole.refused, whole.missing) == (28, 10, 17, [])
+
+
+def test_models_that_every_run_refuses_are_known_by_their_spec():
+    """Their folders and the outline they share; no file that a model which runs is made of."""
+    files = report.timing_only()
+    assert {"refsim/models/outline.py", "refsim/models/mochi/config.py", "refsim/models/mochi/spec.py"} <= files
+    assert all((tree.ROOT / file).is_file() for file in files)
+    timing_only = [spec.name for spec in own() if spec.timing_only]
+    assert {file.split("/")[2] for file in files} == {"outline.py", *timing_only}
 
 
 def test_a_statement_over_several_lines_counts_once():
@@ -154,6 +200,7 @@ def test_the_command_counts_and_fails_below_the_least(tmp_path):
     assert told == json.loads((tmp_path / "coverage.json").read_text())
     percent = {file["file"]: file["percent"] for file in told["files"]}
     assert percent["refsim/parallel/ring.py"] > 90 and percent["refsim/parallel/halo.py"] == 0
+    assert told["percent_of_runs"] >= told["percent"] and told["refused"] == sum(f["refused"] for f in told["files"])
     assert "| refsim/parallel/ring.py |" in (tmp_path / "coverage.md").read_text()
     done = CliRunner().invoke(app, [*command[:-1], "30"])  # from the kept map
     assert done.exit_code == 0 and "refsim/parallel" in done.stdout, done.output

@@ -85,14 +85,22 @@ class FileLines(Object):
     lines: int
     executed: int
     missing: list[int]
+    """Neither executed nor refused."""
+    refused: int
+    """Not executed, and no right run gets to them."""
     percent: float
+    """Of all lines."""
+    percent_of_runs: float
+    """Of those that are not refused."""
 
 
 class Lines(Document):
     asked: dict[str, Any]
     lines: int
     executed: int
+    refused: int
     percent: float
+    percent_of_runs: float
     files: list[FileLines]
     cases: int
     not_counted: list[dict[str, str]]
