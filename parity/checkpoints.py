@@ -451,6 +451,23 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
     return model.eval()
 
 
+def load_block(folder: Path, index: int) -> tuple[Any, Any]:
+    """The diffusers model of a folder with only the weights of one block, in fp32, and that block."""
+    import torch
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text())
+    model_class, oracle = diffusers_class(config["_class_name"]), oracle_of(config["_class_name"])
+    with torch.device("meta"):
+        model = model_class.from_config(model_class.load_config(folder))
+    oracle.restore(model, config, torch.float32)
+    prefix = oracle.block_prefix(config, index)
+    block = model.get_submodule(prefix.removesuffix("."))
+    state = load_file(folder / "diffusion_pytorch_model.safetensors")
+    block.load_state_dict({name.removeprefix(prefix): x.float() for name, x in state.items()}, strict=True, assign=True)
+    return model, block.eval()
+
+
 def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
     import torch
 

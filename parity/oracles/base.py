@@ -61,6 +61,10 @@ class Oracle:
         """What a block is run on besides its two streams and the time step."""
         return {}
 
+    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
+        """What diffusers' block takes of both streams, the time step and :meth:`further_block_inputs`."""
+        return {"hidden_states": given["spatial"], "encoder_hidden_states": given["prompt"], "temb": given["time"]}
+
     def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
         """(image, prompt) of what a block returns; None for a prompt that it drops or only reads."""
         return (out[1], out[0]) if isinstance(out, tuple) else (out, None)

@@ -34,6 +34,12 @@ class CogVideoXOracle(Oracle):
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         return {"grid": torch.tensor(box(shape.n))}
 
+    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
+        frames, rows, columns = given["grid"].tolist()
+        patch = model.config.patch_size
+        latent = torch.empty(1, frames * (model.config.patch_size_t or 1), 1, rows * patch, columns * patch)
+        return super().block_arguments(model, given) | {"image_rotary_emb": _rotary_tables(model, latent)}
+
     def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
         return out
 

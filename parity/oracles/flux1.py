@@ -43,6 +43,10 @@ class FluxOracle(Oracle):
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         return _ids(1, shape.n, shape.text)
 
+    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
+        rotary = model.pos_embed(torch.cat([given["txt_ids"], given["img_ids"]]))
+        return super().block_arguments(model, given) | {"image_rotary_emb": rotary}
+
 
 def _ids(rows: int, columns: int, text: int) -> dict[str, Tensor]:
     """Positions (N, 3) of the image and (L, 3) of the prompt, which has some too here, so that they count."""

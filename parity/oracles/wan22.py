@@ -45,6 +45,11 @@ class WanOracle(Oracle):
         chunks = torch.randn(shape.batch, 6, features, generator=generator(0, "modulation")) * 0.5
         return {"grid": torch.tensor(_grid(shape.n)), **rounded({"modulation": chunks}, "bf16")}
 
+    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
+        size = (n * patch for n, patch in zip(given["grid"].tolist(), model.config.patch_size, strict=True))
+        rotary = model.rope(torch.empty(1, 1, *size))
+        return super().block_arguments(model, given) | {"temb": given["modulation"], "rotary_emb": rotary}
+
 
 def _grid(tokens: int) -> tuple[int, int, int]:
     """Frames, rows and columns of so many tokens, none of them 1 where that can be."""

@@ -40,11 +40,12 @@ def _models(found: Registry) -> None:
         found.add(make_case(kind, name, layout, shape))
 
     picture, prompt = ModelShape((16, 20), 29, 1), ModelShape((2, 4, 6), 520, 1)
-    add("transformer", "sd35_tiny", "sd3_tiny_no_qk_norm", _SP, picture, qk_norm=None)
-    add("transformer", "wan22_tiny", "wan22_tiny_long_prompt", _SP, prompt)  # more than one block of 512 keys
+    add("transformer", "sd35_tiny", "sd3_tiny_no_qk_norm", _SP, picture, qk_norm=None, out_channels=None)
+    long = {"out_channels": None}  # as many as there are channels; and more than one block of 512 keys
+    add("transformer", "wan22_tiny", "wan22_tiny_long_prompt", _SP, prompt, **long)
     frames = ModelShape((2, 3, 4), 0, 1)
     bright = {"gains": (("decoder.conv_out", 8.0),)}
-    add("vae_decoder", "wan_vae_tiny", "wan_vae_tiny_clamped", _SP, frames, **bright)
+    add("vae_decoder", "wan_vae_tiny", "wan_vae_tiny_clamped", _SP, frames, decoder_base_dim=12, **bright)
     image = ModelShape((7, 9), 0, 1)
     add("vae_decoder", "sd35_vae_tiny", "sd_vae_tiny_post_quant", _SP, image, use_post_quant_conv=True)
     add("text_encoder", "clip_l_tiny", "clip_tiny_legacy_end", _TP, _PROMPTS, eos_token_id=2)

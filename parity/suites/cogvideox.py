@@ -66,7 +66,8 @@ def _reference(found: Registry) -> None:
         add_transformer(found, model, Layout("t3k", "sp2_tp4"), dtype="bf16", **size)
 
     image = _DEEP_SIZE | {"latent": (4, 8, 12)}
-    for layout, dtype, suite in ((Layout("bh-qb", "sp2_tp2"), "fp32", "smoke"), (USP24, "bf16", "full")):
+    split = Layout("bh-qb", "sp2_tp2", prompt_layout="split")
+    for layout, dtype, suite in ((split, "fp32", "smoke"), (USP24, "bf16", "full")):
         add_transformer(found, "cogvideox_15_i2v_tiny64", layout, dtype=dtype, suite=suite, **image)
 
 

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import refsim
+from parity.kinds.single_file import authors_names
 from refsim.checkpoint import Weights
 from refsim.errors import UserError
 from refsim.models.registry import open_checkpoint
 from refsim.models.sd35.config import SD35Config
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
-
-BLOCK = {"norm1.linear": "x_block.adaLN_modulation.1", "norm1_context.linear": "context_block.adaLN_modulation.1"}
-BLOCK |= {"ff.net.0.proj": "x_block.mlp.fc1", "ff.net.2": "x_block.mlp.fc2"}
-BLOCK |= {"ff_context.net.0.proj": "context_block.mlp.fc1", "ff_context.net.2": "context_block.mlp.fc2"}
-BLOCK |= {"attn.norm_q": "x_block.attn.ln_q", "attn.norm_k": "x_block.attn.ln_k", "attn.to_out.0": "x_block.attn.proj"}
-BLOCK |= {"attn.norm_added_q": "context_block.attn.ln_q", "attn.norm_added_k": "context_block.attn.ln_k"}
-BLOCK |= {"attn.to_add_out": "context_block.attn.proj", "attn2.to_out.0": "x_block.attn2.proj"}
-BLOCK |= {"attn2.norm_q": "x_block.attn2.ln_q", "attn2.norm_k": "x_block.attn2.ln_k"}
-REST = {"pos_embed.proj": "x_embedder.proj", "context_embedder": "context_embedder", "proj_out": "final_layer.linear"}
-REST |= {f"time_text_embed.timestep_embedder.linear_{n + 1}": f"t_embedder.mlp.{2 * n}" for n in (0, 1)}
-REST |= {f"time_text_embed.text_embedder.linear_{n + 1}": f"y_embedder.mlp.{2 * n}" for n in (0, 1)}
-REST |= {"norm_out.linear": "final_layer.adaLN_modulation.1"}
-QKV = {"attn.to_q": "x_block.attn", "attn.add_q_proj": "context_block.attn", "attn2.to_q": "x_block.attn2"}
-
-
-def authors_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of a model as a file of its authors might hold them."""
-    found = {"pos_embed": state["pos_embed.pos_embed"]}
-    for name, x in state.items():
-        module, _, kind = name.rpartition(".")
-        block = re.fullmatch(r"transformer_blocks\.(\d+)\.(.+)", module)
-        if block and block[2] in QKV:
-            parts = (state[name], state[name.replace("q", "k")], state[name.replace("q", "v")])
-            found[f"joint_blocks.{block[1]}.{QKV[block[2]]}.qkv.{kind}"] = torch.cat(parts)
-        elif block and block[2] in BLOCK:
-            found[f"joint_blocks.{block[1]}.{BLOCK[block[2]]}.{kind}"] = x
-        elif module in REST:
-            found[f"{REST[module]}.{kind}"] = x
-    return {f"model.diffusion_model.{name}": x.contiguous() for name, x in found.items()}
 
 
 @pytest.fixture(scope="module")

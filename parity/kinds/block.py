@@ -1,0 +1,65 @@
+"""One block of a transformer on given streams, judged by diffusers' block in fp32, also by what it adds to them.
+
+It is run by the program that is the reference for the blocks of the device programs (kind ``ttnn_block``), on the same
+inputs, so that this reference is judged by itself too, and not only as a part of whole transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from parity.cases import Case, Layout
+from parity.checkpoints import MODELS, load_block
+from parity.kinds.base import CpuKind, Metrics, token_shards
+from parity.kinds.ttnn_block import STREAMS, TTNNBlock, compare
+from parity.oracles import oracle_of
+from parity.store import CheckpointStore
+from parity.thresholds import FINITE, SAME_ARITHMETIC
+from refsim import scratch
+from refsim.runtime import launch
+from refsim.runtime.launch import Result
+
+
+class Block(CpuKind):
+    """The image's and the prompt's stream in, both out."""
+
+    thresholds: ClassVar = {
+        "fp32": (*SAME_ARITHMETIC, *(replace(t, metric=f"added_{t.metric}") for t in SAME_ARITHMETIC), FINITE)
+    }
+
+    def __init__(self, store: CheckpointStore) -> None:
+        super().__init__(store)
+        self._counterpart = TTNNBlock(store)
+
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        """What both kinds of block cases are run on."""
+        return self._counterpart.inputs(case, seed)
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
+        with scratch.Folder("block") as folder:
+            path = Path(folder) / "inputs.safetensors"
+            save_file(self.inputs(case, seed), path)
+            arguments = self._counterpart.arguments(case, seed) | {"inputs": str(path)}
+            return launch.execute("refsim.pipelines.block:program", layout.options(case.dtype, **more), arguments)
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        shards = token_shards(case.layout, case.shape.n, case.shape.n)
+        return compare(self.inputs(case, seed), result.tensors, self.reference(case, seed), shards)[0]
+
+    def reference(self, case: Case, seed: int) -> dict[str, Tensor]:
+        """Both streams after diffusers' block; one that it drops or only reads is not among them."""
+        model, oracle = MODELS[case.model], oracle_of(MODELS[case.model].class_name)
+        whole, block = load_block(self.store.folder(case.model, seed), model.block or 0)
+        for part in block.modules():
+            if hasattr(part, "silu"):
+                part.silu = torch.nn.Identity()  # the time step comes with silu applied
+        with torch.inference_mode():
+            out = block(**oracle.block_arguments(whole, self.inputs(case, seed)))
+        found = zip(STREAMS, oracle.block_streams(out), strict=True)
+        return {name: x for name, x in found if x is not None}

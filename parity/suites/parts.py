@@ -1,0 +1,33 @@
+"""What no whole model runs: single blocks, schedules as recurrences, a checkpoint in one file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parity.cases import BlockShape, Layout, ModelShape, Registry, make_case
+from parity.checkpoints import MODELS, register
+
+_ALONE, _TP = Layout("n150", "tp1"), Layout("n300", "tp2")
+_LINE, _SQUARE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2")
+
+
+def add(found: Registry) -> None:
+    """Add the cases."""
+    _blocks(found)
+    for scheduler in ("euler", "ddim", "dpm", "unipc"):
+        found.add(make_case("schedule", f"schedule_{scheduler}", _ALONE, ModelShape((2, 3, 5), 0, 1)))
+    found.add(make_case("single_file", "sd35_tiny", _TP, ModelShape((14, 22), 29, 1), tag="single_file"))
+
+
+def _blocks(found: Registry) -> None:
+    """One block of every model; tokens of image and prompt divide by nothing, nor do three heads."""
+    tiny, changes = MODELS["flux1_tiny64"], {"num_layers": 1, "num_single_layers": 1}
+    register("flux1_tiny64_single_block", replace(tiny, config=tiny.config | changes, block=1))
+    split = replace(_LINE, prompt_layout="split")
+    for model, layout in (
+        ("sd35_tiny64_dual_block", split),
+        ("flux1_tiny64_single_block", _TP),
+        ("wan22_uneven64_block", _SQUARE),
+        ("cogvideox_5b_tiny64_block", split),
+    ):
+        found.add(make_case("block", model, layout, BlockShape(75, 45)))
