@@ -20,18 +20,27 @@ from parity.kinds.base import CpuKind, Metrics, token_shards
 from parity.kinds.ttnn_block import STREAMS, TTNNBlock, compare
 from parity.oracles import oracle_of
 from parity.store import CheckpointStore
-from parity.thresholds import FINITE, SAME_ARITHMETIC
+from parity.thresholds import FINITE, Threshold, pcc
 from refsim import scratch
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
+
+_BOUNDS = (
+    Threshold(
+        "rel_rmse",
+        4e-4,
+        "eight times the distance of diffusers' own fp32 block from float64, which was 3.2e-5 to 5.3e-5 in what these "
+        "blocks add, over 24 seeds: an eighth of their hidden features lie in GELU's tail, where 1 + tanh cancels to a "
+        "thousandth of its terms, and weigh the more on the way out",
+    ),
+    *pcc(8e-8, "half the square of the relative RMSE allowed, 4e-4"),
+)
 
 
 class Block(CpuKind):
     """The image's and the prompt's stream in, both out."""
 
-    thresholds: ClassVar = {
-        "fp32": (*SAME_ARITHMETIC, *(replace(t, metric=f"added_{t.metric}") for t in SAME_ARITHMETIC), FINITE)
-    }
+    thresholds: ClassVar = {"fp32": (*_BOUNDS, *(replace(t, metric=f"added_{t.metric}") for t in _BOUNDS), FINITE)}
 
     def __init__(self, store: CheckpointStore) -> None:
         super().__init__(store)

@@ -121,8 +121,8 @@ def _ttnn(found: Registry) -> None:
     ):
         add_transformer(found, "sd35_tiny64", layout, guidance=guidance, text=29, **kind)
     for layout in (Layout("t3k", "sp4_tp2"), Layout("t3k", "sp4_tp2", "ulysses"), USP24, Layout("bh-qb", "sp2_tp2")):
-        split = replace(layout, prompt_layout="split")  # 141 tokens reach the second device of every ring
-        add_transformer(found, "sd35_tiny64", split, text=141, suite="full", **kind)
+        split, suite = replace(layout, prompt_layout="split"), "smoke" if layout is USP24 else "full"
+        add_transformer(found, "sd35_tiny64", split, text=141, suite=suite, **kind)  # the second device of every ring
     for model in ("sd35_medium", "sd35_large"):
         for where in _TTNN_LAYOUTS:
             found.add(make_case("ttnn_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))

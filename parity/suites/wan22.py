@@ -71,7 +71,7 @@ def _ttnn(found: Registry) -> None:
     for layout in (t3k, Layout("t3k-1x8", "tp8"), Layout("bh-qb", "sp2_tp2")):
         add_transformer(found, "wan22_uneven64", layout, suite="full", **kind)
     for model, text in (("wan21_i2v_tiny64", 512), ("wan22_ti2v_tiny64", 29)):
-        add_transformer(found, model, Layout("bh-qb", "sp2_tp2"), batch=1, suite="full", **kind | {"text": text})
+        add_transformer(found, model, Layout("bh-qb", "sp2_tp2"), batch=1, **kind | {"text": text})
     for model in ("wan22_tiny64_block", "wan22_uneven64_block"):  # 192 features are 256 lanes over four devices
         found.add(make_case("ttnn_block", model, t3k, BlockShape(75, 45), dtype="bf16"))
     for layout in (t3k, Layout("galaxy", "sp8_tp4")):

@@ -1,0 +1,97 @@
+"""What judges single blocks, schedules and checkpoints in one file: right answers pass, each wrong one fails."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from parity import gate
+from parity.cpu_runner import CpuRunner
+from parity.kinds import load, schedule, single_file
+from parity.kinds.base import Measured
+from parity.store import CheckpointStore
+from parity.suites import suite_cases
+from refsim.runtime.launch import Result
+
+pytest.importorskip("diffusers")
+CASES = {kind: [case for case in suite_cases("smoke") if case.kind == kind] for kind in ("block", "schedule")}
+FILE = next(case for case in suite_cases("smoke") if case.kind == "single_file")
+
+
+class Answered:
+    """A runner whose runs have given these metrics."""
+
+    def __init__(self, metrics):
+        self._metrics = metrics
+
+    def run(self, case, seed):
+        return Measured(self._metrics)
+
+
+def judged(case, metrics):
+    record = gate.run_case(Answered(metrics), case, "cpu", 0)
+    return record.verdict, record.reason
+
+
+@pytest.fixture(scope="module")
+def store():
+    with CheckpointStore() as held:
+        yield held
+
+
+@pytest.mark.parametrize("case", CASES["block"], ids=lambda case: case.model)
+def test_a_block_is_judged_by_every_stream_and_by_what_it_adds(case, store):
+    kind = load("block")(store)
+    right, given = kind.reference(case, 0), kind.inputs(case, 0)
+    assert ("prompt" in right) == (case.model != "wan22_uneven64_block")
+
+    def verdict(**changed):
+        return judged(case, kind.measure(case, 0, Result([{}], {**right, **changed}, {}, [])))
+
+    assert verdict() == ("passed", "")
+    for stream, x in right.items():
+        added = x - given[stream]
+        assert "added_rel_rmse" in verdict(**{stream: x + 1e-3 * added})[1], f"a factor on what {stream} got"
+        one = x.clone()
+        one[:, -1] += added[:, -1]
+        assert "one_minus_pcc_shard" in verdict(**{stream: one})[1], f"the last token of {stream}"
+
+
+@pytest.mark.parametrize("case", CASES["schedule"], ids=lambda case: case.model)
+def test_a_schedule_is_judged_step_by_step(case, monkeypatch):
+    kind, right = load("schedule")(None), schedule.recurrences
+
+    def verdict(step, **changes):
+        def changed(given):
+            steps = right(given)
+            steps[step] = replace(steps[step], **{name: change(steps[step]) for name, change in changes.items()})
+            return steps
+
+        monkeypatch.setattr(schedule, "recurrences", changed)
+        return judged(case, kind.measure(case, 0, kind.run(case, case.layout, 0)))
+
+    assert verdict(0) == ("passed", "")
+    for step in range(schedule.STEPS):
+        wrong = verdict(step, predictions=lambda s: (s.predictions[0] + 1e-4, *s.predictions[1:]))
+        assert "rel_rmse" in wrong[1] and "wrong_steps" not in wrong[1]
+    assert "wrong_steps 1" in verdict(4, latents=lambda s: (*s.latents, *[0.0] * 4))[1]
+    if case.model == "schedule_dpm":
+        assert "rel_rmse" in verdict(2, draws=lambda s: s.draws + 1)[1]
+
+
+def test_a_schedule_of_other_times_or_of_fewer_steps_fails():
+    case, kind = CASES["schedule"][0], load("schedule")(None)
+    result = kind.run(case, case.layout, 0)
+    times = result.tensors["timesteps"] + torch.tensor([0, 0, 1, 0, 0])
+    other = replace(result, tensors=result.tensors | {"timesteps": times})
+    assert judged(case, kind.measure(case, 0, other))[1] == "wrong_steps 1 is above 0"
+    fewer = replace(result, tensors={name: x[:-1] for name, x in result.tensors.items()})
+    assert "wrong_steps 1" in judged(case, kind.measure(case, 0, fewer))[1]
+
+
+def test_a_file_that_diffusers_reads_otherwise_is_no_reference(monkeypatch):
+    """Shift and scale of the last norm in diffusers' order, which its converter turns round."""
+    monkeypatch.setattr(single_file, "shift_first", lambda x: x)
+    with CpuRunner() as runner:
+        record = gate.run_case(runner, FILE, "cpu", 0)
+    assert record.verdict == "failed" and "wrong_weights 4 is above 0" in record.reason
