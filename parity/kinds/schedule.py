@@ -25,8 +25,8 @@ from refsim import scratch
 from refsim.pipelines.hosts.schedule import Recurrence, Schedule, recurrences
 from refsim.runtime.launch import Result
 
-STEPS = 5
-"""One more than the longest recurrence looks back, so that its first step is forgotten."""
+STEPS = 7
+"""The fewest at which UniPC of third order looks back as far as it ever does, at the last step but one."""
 _FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 5.0}
 SCHEDULES: dict[str, tuple[str, dict[str, Any], int]] = {
     "schedule_euler": ("FlowMatchEulerDiscreteScheduler", {"shift": 3.0}, 1),

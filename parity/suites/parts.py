@@ -29,7 +29,7 @@ def _blocks(found: Registry) -> None:
     for model, layout in (
         ("sd35_tiny64_dual_block", split),
         ("flux1_tiny64_single_block", _SQUARE),
-        ("wan22_uneven64_block", _SQUARE),
+        ("wan22_uneven64_block", Layout("t3k", "sp2_tp4")),  # 192 features are 256 over four devices
         ("cogvideox_5b_tiny64_block", split),
     ):
         found.add(make_case("block", model, layout, BlockShape(60, 45)))

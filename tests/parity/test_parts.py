@@ -82,7 +82,7 @@ def test_a_schedule_is_judged_step_by_step(case, monkeypatch):
 def test_a_schedule_of_other_times_or_of_fewer_steps_fails():
     case, kind = CASES["schedule"][0], load("schedule")(None)
     result = kind.run(case, case.layout, 0)
-    times = result.tensors["timesteps"] + torch.tensor([0, 0, 1, 0, 0])
+    times = result.tensors["timesteps"] + torch.eye(schedule.STEPS)[2]
     other = replace(result, tensors=result.tensors | {"timesteps": times})
     assert judged(case, kind.measure(case, 0, other))[1] == "wrong_steps 1 is above 0"
     fewer = replace(result, tensors={name: x[:-1] for name, x in result.tensors.items()})
