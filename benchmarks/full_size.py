@@ -270,13 +270,19 @@ def markdown(records: list[dict[str, Any]]) -> str:
     return head + as_markdown(rows, _COLUMNS) + "\n"
 
 
-def parse_size(text: str, model: str) -> tuple[int, ...]:
-    """A latent size: a name the model has, or numbers such as ``64x64``."""
-    sizes = published()[model].sizes
-    try:
-        return sizes.get(text) or tuple(int(n) for n in text.split("x"))
-    except ValueError:
-        raise UserError(f"--size is one of {', '.join(sizes)} or numbers such as 64x64, not '{text}'.") from None
+def parse_size(text: str, name: str) -> tuple[int, ...]:
+    """A latent size of a published model: by its name, or as many numbers as the named ones have, ``64x64``."""
+    if name not in (known := published()):
+        raise UserError(f"'{name}' is measured by its published name only; choose one of {', '.join(known)}.")
+    sizes, numbers = known[name].sizes, text.split("x")
+    if text in sizes:
+        return sizes[text]
+    example = next(iter(sizes.values()))
+    if len(numbers) == len(example) and all(n.isdigit() and int(n) for n in numbers):
+        return tuple(map(int, numbers))
+    raise UserError(
+        f"--size is one of {', '.join(sizes)} or a latent such as {'x'.join(map(str, example))}, not '{text}'."
+    )
 
 
 def write(record: dict[str, Any], folder: Path) -> None:

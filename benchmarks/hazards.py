@@ -90,9 +90,9 @@ def counted(runner: CpuRunner, case: Case) -> dict:
     """Largest share of CPU that logging and screening take on any rank, and how many uses that rank logged."""
     original = launch.execute
 
-    def execute(program, mesh, config, arguments, **more):
+    def execute(program, options, arguments, **more):
         wrapped = {"program": program, "arguments": arguments}
-        return original("benchmarks.hazards:accounted", mesh, config, wrapped, **more)
+        return original("benchmarks.hazards:accounted", options, wrapped, **more)
 
     with mock.patch.object(launch, "execute", execute):
         values = runner.simulate(case, 0).values

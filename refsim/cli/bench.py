@@ -81,7 +81,7 @@ def accuracy(
 
 @bench.command()
 def hazards(
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs of runs per case, at least.")] = 12,
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs of runs per case, at least.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure what it costs to look for hazards: the same run with and without, in turn."""
@@ -260,6 +260,8 @@ def full_size(
     if under_torchrun():
         raise UserError("this benchmark starts its own ranks; run it without torchrun.")
     refuse_timing_only(find(model)[0])
+    if out is not None:
+        output.check_folder(out, "--out")
     options = RunOptions.of(mesh=mesh, parallel=parallel, attention=attention, dtype="bf16", timeout_s=timeout)
     step = Step(model, parse_size(size, model), batch, layers, seed, check)
     with ExitStack() as stack:
