@@ -8,10 +8,13 @@ import types
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 if importlib.util.find_spec("ttl") is None:
     pytest.skip("tt-lang-sim is not installed: the TT-Lang kernels did not run", allow_module_level=True)
 
+from refsim.cli.app import app
+from tests.json_output import loads
 from tt_impl.kernels.cases import KernelCase, cases
 from tt_impl.kernels.check import judge, run_checks, write
 from tt_impl.kernels.simulator import KERNELS, KernelError, run
@@ -78,6 +81,18 @@ def test_the_real_ttnn_is_kept_apart(monkeypatch):
 def test_torch_keeps_its_bfloat16():
     judge(REDUCED[0])
     assert torch.zeros(1, dtype=torch.bfloat16).element_size() == 2
+
+
+def test_the_command_tells_programs(tmp_path, monkeypatch):
+    """A kernel that passes, and one that is refused, since no node holds its row."""
+    chosen = [REDUCED[0], KernelCase("softmax", (32, 4096), "fp32")]
+    monkeypatch.setattr("tt_impl.kernels.check.cases", lambda real: iter(chosen))
+    done = CliRunner().invoke(app, ["kernels", "--json", "--out", str(tmp_path)])
+    told = loads("kernels", done.stdout)
+    assert (done.exit_code, told["cases"], told["failed"]) == (1, 2, 1)
+    good, refused = told["records"]
+    assert good["passed"] and good["l1_bytes"] > 0 and "does not fit a node" in refused["error"]
+    assert '"failed": 1' in (tmp_path / "kernels.json").read_text()
 
 
 def test_the_report(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from parity.explain.settings import settings
 from parity.explain.single import find_case
 from parity.explain.truth import right_place
 from parity.faults import ref_tools
+from parity.faults.cli import app as faults_app
 from parity.faults.ref import ref_faults
 from parity.formulas import attention_float64
 from parity.inputs import attention_inputs
@@ -242,6 +243,17 @@ def test_the_guided_sample_is_a_place_only_where_it_is_wrong():
 
     assert place(3.5) is None
     assert place(3.6).tensor == "guided"
+
+
+def test_the_command_judges_what_is_drawn_and_tells_programs(monkeypatch):
+    """In place of what the seed would draw a fault of attention, whose case takes a moment."""
+    monkeypatch.setattr(study, "draw", lambda count, seed: ["lse-sign", "one-row"])
+    result = CliRunner().invoke(faults_app, ["recognise", "--count", "1", "--seed", "3", "--json"])
+    told = loads("faults recognise", result.stdout)
+    (judged,) = told.pop("faults")
+    assert result.exit_code == 0
+    assert told == {"seed": 3, "judged": 1, "places_right": 1, "causes_right": 1, "unseen": []}
+    assert judged["fault"] == "lse-sign" and judged["place_right"] and len(judged["causes"]) == 3
 
 
 def test_one_case_runs_again_by_its_id():

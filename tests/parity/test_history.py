@@ -124,6 +124,9 @@ def test_bisect_says_the_commit_and_its_exit_code(tmp_path, capsys):
     code, shown, _ = command(capsys, "bisect", "-k", "a", "--db", db)
     assert code == 1
     assert shown.startswith("a (cpu, seed 0): c1 (2026-01-11T00:00:00+00:00), after c0, compared with c0: rel_rmse ")
+    code, shown, _ = command(capsys, "bisect", "--db", db, "--json")
+    (turn,) = loads("history bisect", shown)["turns"]
+    assert (code, turn["case"], turn["commit"], turn["before"], turn["since"]) == (1, "a", "c1", "c0", "c0")
     put(tmp_path, 1, case())
     assert command(capsys, "bisect", "--db", db)[:2] == (0, "1 cases at 2 commits: none became worse beyond noise\n")
 

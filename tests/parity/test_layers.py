@@ -5,9 +5,11 @@ from collections import Counter
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from parity import layers, perturbation, sensitivity
 from parity.cases import Layout, ModelShape, make_case
+from parity.cli import app
 from parity.cpu_runner import CpuRunner
 from parity.kinds import thresholds_for
 from parity.kinds.transformer import Transformer
@@ -17,6 +19,7 @@ from refsim.errors import InvariantError, UserError
 from refsim.options import RunOptions
 from refsim.runtime.group import parallel_groups
 from refsim.runtime.observe import Observed
+from tests.json_output import loads
 
 OPTIONS = RunOptions.of(mesh="bh-qb", parallel="sp2_tp2")
 ROWS, FEATURES = 70, 48  # 64 + 6 rows, 32 + 16 features
@@ -169,3 +172,12 @@ def test_rows_of_the_table_say_what_is_seen():
     text = sensitivity.as_markdown(rows)
     assert "| a | attention | 0.01 | 0.03 | yes | layer_gain |" in text and "| a | norm | 1 | - | no | - |" in text
     assert sensitivity.to_json(rows)["good"] == 1
+
+
+def test_the_command_measures_an_op_of_a_case_and_tells_programs():
+    words = ["sensitivity", "-k", "attention-n300-sp2-ring-fp32-normal", "--op", "attention", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    told = loads("parity sensitivity", done.stdout)
+    (row,) = told["rows"]
+    assert told["good"] == row["good"] == 1 and 0 < row["passes"] < row["fails"] <= told["goal"]["fp32"]

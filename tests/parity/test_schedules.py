@@ -103,7 +103,14 @@ def test_the_commands_tell_and_their_exit_codes_too(monkeypatch, answer):
         (command,) = record["replay"]
         again = CliRunner().invoke(app, shlex.split(command)[2:])
         assert (again.exit_code, "rank 1 died." in again.stdout) == (1, True)
-    assert CliRunner().invoke(app, ["replay", CASE, "--seed", "4"]).exit_code == 0
+    replayed = CliRunner().invoke(app, ["replay", CASE, "--seed", "5", "--json"])
+    told = loads("schedules replay", replayed.stdout)
+    assert (replayed.exit_code, told["verdict"], told["schedules"]) == (
+        record["verdict"] == "failed",
+        record["verdict"],
+        1,
+    )
+    assert told["failures"] == record["failures"]
 
 
 def test_a_case_that_does_not_exist_is_refused():

@@ -35,6 +35,18 @@ def test_every_command_with_json_has_a_schema():
     assert all(schema_of(command) for command in OUTPUTS)
 
 
+def test_what_every_command_prints_is_read_by_a_test():
+    """Those of ``CHEAP`` here, the others beside the tests of what they do."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    here = {" ".join(words[:count]) for words in CHEAP for count in (1, 2)}
+    assert [name for name in OUTPUTS if name not in here and f'loads("{name}", ' not in texts] == []
+
+
+def test_the_stored_floors_are_what_the_schema_says():
+    """``refsim parity calibrate --json`` prints what it stores."""
+    assert loads("parity calibrate", (ROOT / "parity/calibration.json").read_text(encoding="utf-8"))["floors"]
+
+
 @pytest.mark.parametrize("words", CHEAP, ids=lambda words: " ".join(words[:2]))
 def test_what_a_command_prints_is_what_its_schema_says(words):
     mount()

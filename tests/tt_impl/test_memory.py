@@ -6,12 +6,18 @@ The published models, all blocks, are allocated by ``nox -s ttnn`` (``refsim mem
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from refsim.cli.app import app
 from refsim.errors import UserError
 from refsim.models.spec import Published
 from refsim.options import RunOptions
+from refsim.tables import flat
+from tests.json_output import loads
 from tt_impl import memory
 from tt_impl.launch import Outcome, Worker
 from tt_impl.residency import Model, residency
@@ -31,8 +37,12 @@ def plan(
     return memory.plan(model, options, memory.input_shapes(model, size, options), run=worker.execute, **more)
 
 
-def test_four_blocks_on_t3k(worker: Worker) -> None:
-    outcome = plan(worker, FOUR, "t3k", "cfg2_sp2_tp2", optable=True)
+@pytest.fixture(scope="module")
+def outcome(worker: Worker) -> Outcome:
+    return plan(worker, FOUR, "t3k", "cfg2_sp2_tp2", optable=True)
+
+
+def test_four_blocks_on_t3k(outcome: Outcome) -> None:
     (found,) = outcome.report["groups"]
     assert found["shape"] == [2, 2]
     assert found["parameters"] == 8_146_280_768 - 34 * BLOCK  # 38 blocks: 8 056 627 520 and the positional table
@@ -54,6 +64,22 @@ def test_four_blocks_on_t3k(worker: Worker) -> None:
     assert outcome.collectives and outcome.tensors == {}
     text = memory.text(outcome, "large")
     assert "headroom" in text and "mock t3k (2x4)" in text and "of ring.k on axis 0" in text and "Fits: " in text
+
+
+def test_the_command_writes_the_values_of_its_json(
+    outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "plan", lambda *given, **more: outcome)
+    table = tmp_path / "memory.csv"
+    words = ["memory", "--model", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2"]
+    done = CliRunner().invoke(app, [*words, "--optable", "--csv", str(table), "--json"])
+    assert done.exit_code == 0, done.output
+    found = loads("memory", done.stdout)
+    assert found["resources"] == outcome.resources and found["optable"] == outcome.optable
+    (row,) = pd.read_csv(table, keep_default_na=False).to_dict("records")
+    assert json.loads(row.pop("groups")) == found["groups"] and json.loads(row.pop("latent")) == found["latent"]
+    assert row == {name: value for name, value in flat(found).items() if name in row}
+    assert {"name", "mesh", "parallel", "ran", "wall_s", "fits"} <= row.keys()
 
 
 def test_what_is_needed_is_what_is_allocated(worker: Worker) -> None:

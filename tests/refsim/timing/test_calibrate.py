@@ -124,8 +124,10 @@ def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
     trace, out = write(tmp_path / "my.csv", *rows(range(1, 30))), tmp_path / "my_chip.json"
     words = ["calibrate", "--trace", str(trace), "--out", str(out)]
     assert "fitted on" in CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    told = loads("calibrate", CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
     assert read_calibration(out).params.tile_ns == pytest.approx(CHIP.tile_ns, rel=0.02)
     written = json.loads(out.read_text())
+    assert told == written
     assert written["from"] == ["my.csv"] and "relay_gbps" in written["kept"] and written["held_out"]["shapes"] > 0
 
 

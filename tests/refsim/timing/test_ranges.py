@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from refsim import output
 from refsim.cli.app import app
 from refsim.mesh import get_mesh
 from refsim.models import registry
@@ -135,6 +136,7 @@ def test_the_tables_say_what_is_inside_and_what_is_wrong():
     assert found["chips"][WH]["inside"] == 1 and found["chips"][WH]["narrow"] == 2
     assert found["chips"][WH]["geometric_mean"] == pytest.approx(math.sqrt(10 / 12 * 4 / 6))
     assert found["kendall_tau"] == {"m": 1.0} and not found["wirings"][0]["right"]
+    assert loads("bench accuracy", output.document(found)) == {"schema": output.SCHEMA, **found}
     text = ranking.markdown(known, [wrong])
     assert "| 1.20 | 0.90 | no | somebody |" in text and "| 6 | 4.00 | 3.60 to 5.00 | no |" in text
 
