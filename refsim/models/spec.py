@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any, Literal
 
 from refsim.errors import UserError
@@ -36,6 +37,7 @@ class Figure:
         fsdp: weights were cut over sp too; None where the source does not say.
         fused: pairs of matmul and collective ran as one program where the wiring has such.
         chunks: rows of queries and of keys per chunk of attention, where they are not those of ``replay.py``.
+        day: of the code, where its collectives were not today's (``refsim/timing/history.py``).
     """
 
     size: str
@@ -48,6 +50,7 @@ class Figure:
     fsdp: bool | None = None
     fused: bool = True
     chunks: tuple[int, int] | None = None
+    day: date | None = None
 
 
 @dataclass(frozen=True)

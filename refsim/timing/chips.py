@@ -32,6 +32,8 @@ class Chip:
         link_gbps: one Ethernet link, one direction (tech_reports/CCLs/CCL_bandwidth.md; Blackhole runs at half rate).
         link_payload: payload ceiling of a link (same).
         hop_ns: one more hop (same).
+        packet_bytes: what a packet carries as tt_dit sets the fabric up: two bf16 tiles of the default's 4352 B, 8 KiB
+            on a Blackhole Galaxy (``ring_params_8k``, tt-metal commit c2fca8dc).
     """
 
     arch: str
@@ -45,6 +47,7 @@ class Chip:
     link_gbps: float
     link_payload: float
     hop_ns: float
+    packet_bytes: int = 4096
 
     @property
     def num_cores(self) -> int:
@@ -63,7 +66,7 @@ CHIPS: dict[str, Chip] = {
     "blackhole": _BLACKHOLE,
     # Galaxy boards give a program more of the die: 8x9 and 12x10 (sdpa_perf_utils.py).
     "wormhole_b0-galaxy": Chip(**{**_WORMHOLE.__dict__, "cores": (8, 9)}),
-    "blackhole-galaxy": Chip(**{**_BLACKHOLE.__dict__, "cores": (12, 10)}),
+    "blackhole-galaxy": Chip(**{**_BLACKHOLE.__dict__, "cores": (12, 10), "packet_bytes": 8192}),
 }
 
 

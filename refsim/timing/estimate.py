@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from datetime import date
 
 from refsim.config import DiTParallelConfig
 from refsim.errors import UserError
@@ -36,6 +37,7 @@ class Execution:
             given.
         weights: dtype of the linears' weights (bf16, bfp8, bfp4); activations are bf16.
         fidelity: of the matrix engines in linears and attention (LoFi, HiFi2, HiFi3, HiFi4).
+        day: whose collectives run (``history.py``); today's if not given.
     """
 
     steps: int | None = None
@@ -46,18 +48,20 @@ class Execution:
     calibration: Calibration | None = None
     weights: str = "bf16"
     fidelity: str = "HiFi2"
+    day: date | None = None
 
     @classmethod
     def of(cls, figure: Figure) -> Execution:
         """Return how a published figure was run."""
         return cls(
-            steps=figure.steps, topology=figure.topology, fsdp=figure.fsdp, fuse=figure.fused, chunks=figure.chunks
-        )
+            steps=figure.steps, topology=figure.topology, fsdp=figure.fsdp, fuse=figure.fused, chunks=figure.chunks,
+            day=figure.day,
+        )  # fmt: skip
 
     def machine(self, mesh: MeshSpec) -> replay.Machine:
         """Return a mesh as it is run this way."""
         params = self.calibration.of(mesh.arch) if self.calibration else get_params(mesh.arch)
-        options = {"fuse": self.fuse, "topology": self.topology, "chunks": self.chunks}
+        options = {"fuse": self.fuse, "topology": self.topology, "chunks": self.chunks, "day": self.day}
         return replay.machine(mesh, params, **options, weights=self.weights, fidelity=self.fidelity)
 
 

@@ -39,14 +39,14 @@ _HOP_NS = {
 }  # fmt: skip
 _PAIR = 0.51
 """Share of line rate a Line of two reaches (same summary): every byte is read from DRAM, none only passed on."""
-_PACKET_NS = {"wormhole_b0": 567.0, "blackhole": 0.0}
-"""A router's time per packet. tt_dit's packets on Wormhole carry 4 KiB: an all-gather of (13664, 1344) bf16 over a ring
-of 4 with 4 links moves 13.8 MB through each link and direction in 1906 us (agmm_fused_vs_unfused.md), 567 ns a packet;
-with 6 KiB the summary above has 520 to 590. On Blackhole the 8 KiB packets are bound by the link."""
+_SMALL_PACKETS = math.sqrt(1.086 * 1.228)
+_PACKET_NS = {"wormhole_b0": 567.0, "blackhole": 4096 / (0.955 * 25 / _SMALL_PACKETS)}
+"""A link's time per packet of a gather. tt_dit's packets on Wormhole carry 4 KiB: an all-gather of (13664, 1344) bf16
+over a ring of 4 with 4 links moves 13.8 MB through each link and direction in 1906 us (agmm_fused_vs_unfused.md), 567
+ns a packet; with 6 KiB the summary above has 520 to 590. Blackhole's packets of 8 KiB are bound by the link, and gather
+8.6 to 22.8 % faster than those of two tiles (tt-metal issue 57083, two P150a): 198 ns. No trace has a part in it."""
 _WORKER_GBPS = {"wormhole_b0": 9.0, "blackhole": math.inf}
 """What one reduce-scatter worker core moves, in and out (minimax_h3_wormhole/ff2.md, 3.5)."""
-PAYLOAD = 4096
-"""Bytes of a packet as tt_dit sets the fabric up on Wormhole; two bf16 tiles."""
 TILE_BYTES = 2048
 WORKERS = 2
 """Reduce-scatter workers per link and direction in tt_dit (``CCLManager.get_rs_hyperparams``)."""
@@ -55,23 +55,34 @@ _KINDS = {"all_gather": "gather", "ring_attention": "gather", "reduce_scatter": 
 
 @dataclass(frozen=True)
 class Fabric:
-    """The links of one mesh axis: ``size`` devices, ``links`` per hop, packets of ``payload`` bytes."""
+    """The links of one mesh axis: ``size`` devices, ``links`` per hop.
+
+    Attributes:
+        payload: bytes of a packet; those of the chip if 0.
+        workers: of a reduce-scatter, per link and direction.
+        link_gbps: what a gather moves through one link and direction at most, where that is less than the link does.
+    """
 
     chip: Chip
     size: int
     links: float
     topology: Topology
-    payload: float = PAYLOAD
+    payload: int = 0
     workers: int = WORKERS
+    link_gbps: float = math.inf
 
     def rate(self, kind: str) -> float:
         """Return the bytes per ns of one direction of one hop."""
         value = self.chip.link_gbps * self.links * _EFFICIENCY[self.chip.arch][kind, self.topology.value]
         if self.size == 2 and self.chip.arch == "wormhole_b0":
             value = min(value, self.chip.link_gbps * self.links * _PAIR)
-        if kind == "gather" and _PACKET_NS[self.chip.arch]:
-            value = min(value, self.links * self.payload / _PACKET_NS[self.chip.arch])
+        if kind == "gather":
+            value = min(value, self.links * min(self.packet_bytes / _PACKET_NS[self.chip.arch], self.link_gbps))
         return value
+
+    @property
+    def packet_bytes(self) -> int:
+        return self.payload or self.chip.packet_bytes
 
     def scatter_workers_ns(self, nbytes: float, addcmul: bool = False) -> float:
         """Return what the worker cores of a reduce-scatter need: each slice is read, sent on, received and written.
@@ -130,7 +141,7 @@ class Fabric:
         """
         rows, shard = -(-m // TILE), max(k // TILE // self.size, 1)
         blocks, half = -(-shard // k_block), -(-min(k_block, shard) // 2)
-        held = max(int(self.payload // TILE_BYTES), 1)
+        held = max(self.packet_bytes // TILE_BYTES, 1)
         packets = (self.size - 1) * rows * blocks * -(-half // held)
         sent = (self.size - 1) * rows * blocks * half * TILE_BYTES
         rate = self.chip.link_gbps * self.links * _EFFICIENCY[self.chip.arch]["gather", "Ring"]

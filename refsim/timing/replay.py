@@ -17,8 +17,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from datetime import date
 
 from refsim.mesh import MeshSpec, Topology
+from refsim.timing import history
 from refsim.timing import ops as cost
 from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
@@ -121,7 +123,7 @@ _CHUNKS = {  # (blackhole, head width) -> (q, k): tt_dit's chunk maps, sp2/tp2 a
 class Machine:
     """A mesh with its chips and the fitted parameters; ``fuse`` overlaps matmuls and collectives on Rings.
 
-    ``weights``: dtype of linears' weights; ``fidelity``: of linears and attention.
+    ``weights``: dtype of linears' weights; ``fidelity``: of linears and attention; ``day``: as ``history.py`` has it.
     """
 
     mesh: MeshSpec
@@ -132,13 +134,14 @@ class Machine:
     chunks: tuple[int, int] | None = None
     weights: str = "bf16"
     fidelity: str = "HiFi2"
+    day: date | None = None
 
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
         links = self.mesh.links[axis] or max(self.mesh.links) or 1
         topology = topology_of(op, self.topology)
         # Members that are not neighbours: as many groups lie between each other and share the hops.
-        return Fabric(self.chip, op.size, links / op.stride, topology)
+        return history.as_on(self.day, Fabric(self.chip, op.size, links / op.stride, topology), op.name)
 
 
 def topology_of(op: Op, chosen: Topology | None) -> Topology:
@@ -312,7 +315,7 @@ def gather_weights(
 ) -> None:
     """Add what FSDP costs: a block's weights are gathered over ``axis`` before it runs, with nothing beside it."""
     topology = (m.topology or topology) if size > 2 else Topology.LINEAR
-    fabric = Fabric(m.chip, size, m.mesh.links[axis] or 1, topology)
+    fabric = history.as_on(m.day, Fabric(m.chip, size, m.mesh.links[axis] or 1, topology), "all_gather")
     each = fabric.collective_ns("all_gather", nbytes / size / blocks)
     brought = round(nbytes / size / blocks)
     op = Op("collective", "gather_weights", (), (), m.weights, "", axis, size, topology, brought, group="sp")
