@@ -35,8 +35,7 @@ from refsim.timing.tensors import Tensor_
 __all__ = ["KEPT", "Spread", "get_spread", "of"]
 UNSEEN = "bh_8xp150_deepseek_v3_d_p.csv"
 """A trace that no parameter was fitted on. What was seen in it: that a causal ring keeps step on its diagonal, that
-operands stay in L1 and outputs there are not free, that a kernel was rewritten, that gathers are slower in packets of two
-tiles."""
+operands stay in L1 and outputs there are not free, that a kernel was rewritten, that small packets gather slower."""
 ARCHES = ("wormhole_b0", "blackhole")
 Ratio = tuple[str, str, bool, float]
 """Chip, class, whether parameters were fitted on the operation, measured / predicted."""
