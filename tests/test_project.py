@@ -181,7 +181,9 @@ def test_every_data_file_is_in_the_wheel():
 
 def constraints() -> dict[str, str]:
     """Package -> version, of ``constraints.txt``."""
-    return dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [Requirement(line) for line in lines if not line.startswith("#")]
+    return {one.name: str(one.specifier).removeprefix("==") for one in wanted}
 
 
 def test_constraints_are_within_the_ranges():
@@ -190,6 +192,20 @@ def test_constraints_are_within_the_ranges():
     ranges = {r.name: r.specifier for r in map(Requirement, quoted) if "<" in str(r.specifier)}
     assert set(ranges) == set(constraints())
     assert [name for name, version in constraints().items() if version not in ranges[name]] == []
+
+
+@pytest.mark.parametrize("name", ["diffusers", "transformers"])
+def test_the_oldest_python_is_not_bound_to_what_it_cannot_have(name):
+    """Of either the constrained version has no release for Python 3.10; the range has older ones."""
+    wanted = map(
+        Requirement, re.findall(r"^\w.+", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    (marker,) = (one.marker for one in wanted if one.name == name)
+    assert pyproject(r'^requires-python = "(.+)"$') == [">=3.10"]
+    assert marker and [v for v in ("3.10", "3.11", "3.13") if marker.evaluate({"python_version": v})] == [
+        "3.11",
+        "3.13",
+    ]
 
 
 def test_constraints_are_the_versions_of_what_was_measured():
