@@ -133,7 +133,7 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
     import diffusers
 
     spec, steps, given = PIPELINES[name], [], []
-    loaded = {"torch_dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
+    loaded = {"dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
     left_out = {name: part for name, part in spec.arguments.items() if part is None}  # diffusers wants them said again
     pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **left_out, **loaded)
     pipe.to(torch.float32)
