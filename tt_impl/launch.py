@@ -195,4 +195,5 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
 
 def _last(folder: Path) -> str:
     path = folder / "last_op"
-    return path.read_text(encoding="utf-8") if path.exists() else "opening the mesh"
+    # What stands behind the first line is left from an operation with a longer one.
+    return path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else "opening the mesh"

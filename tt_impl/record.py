@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,20 @@ BYTES = {ttnn.bfloat16: 2.0, ttnn.float32: 4.0, ttnn.bfloat8_b: 1088 / 1024, ttn
 class Recorder:
     """A handler for :func:`tt_impl.intercept.intercepted` that keeps one entry per device operation.
 
-    ``last_op`` is a file that always names the operation under way, so that a crash of the process can be blamed.
+    ``last_op`` is a file whose first line always names the operation under way, so that a crash of the process can be
+    blamed.
     """
 
     def __init__(self, last_op: Path | None = None) -> None:
         self.ops: list[dict[str, Any]] = []
-        self._last_op = last_op
+        # Open as long as the recorder is: to open a file for every operation takes longer than many operations.
+        self._last_op = None if last_op is None else last_op.open("wb", buffering=0)
 
     def __call__(self, call: Invocation) -> Any:
         inputs = [t for t in tensors_in((call.args, call.kwargs)) if on_device(t)]
         shapes = [list(t.shape) for t in inputs]
         if self._last_op is not None:
-            self._last_op.write_text(f"{call.name} on {shapes}", encoding="utf-8")
+            os.pwrite(self._last_op.fileno(), f"{call.name} on {shapes}\n".encode(), 0)  # in one step
         entry: dict[str, Any] = {"op": call.name, "inputs": shapes}
         if inputs and (found := collectives(call, inputs)):
             entry["collectives"] = found

@@ -14,7 +14,7 @@ from refsim import scratch
 from refsim.errors import RankFailure, UserError
 from refsim.mesh import get_mesh
 from refsim.options import RunOptions
-from tt_impl.launch import Outcome, Worker
+from tt_impl.launch import Outcome, Worker, _last
 
 MESH = get_mesh("n300")
 
@@ -112,3 +112,13 @@ def test_a_killed_launcher_takes_the_program_along(tmp_path: Path) -> None:
         time.sleep(0.05)
     assert list(tmp_path.iterdir()) == []
     assert not Path(f"/proc/{program}").exists()
+
+
+def test_the_operation_under_way_is_named_without_what_a_longer_one_left(tmp_path):
+    from tt_impl.intercept import Invocation
+    from tt_impl.record import Recorder
+
+    recorder = Recorder(tmp_path / "last_op")
+    for name in ("ttnn.a_long_name", "ttnn.add"):
+        recorder(Invocation(name, (), {}, lambda: None))
+    assert _last(tmp_path) == "ttnn.add on []"
