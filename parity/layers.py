@@ -354,9 +354,11 @@ def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[
         return []
     b = theirs.double()
     error = ours.double() - b
-    sums = [x.unflatten(-1, (pieces, -1)).sum((0, 1, 3)).tolist() for x in (b * b, error * b, error * error)]
-    numbers = theirs.numel() // pieces
-    return [_ratios(*of_piece, least**2 * numbers) for of_piece in zip(*sums, strict=True)]
+    sizes, along, errors = (
+        x.unflatten(-1, (pieces, -1)).sum((0, 1, 3)).tolist() for x in (b * b, error * b, error * error)
+    )
+    smallest = least**2 * (theirs.numel() // pieces)
+    return [_ratios(*sums, smallest) for sums in zip(sizes, along, errors, strict=True)]
 
 
 def _ratios(size: float, along: float, error: float, smallest: float) -> tuple[dict[str, float], float]:
