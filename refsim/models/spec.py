@@ -108,6 +108,7 @@ class Published:
         branches: predictions a step needs, 2 with guidance by a negative prompt.
         encoders: the text encoders of its pipeline.
         decoder: the name of its autoencoder's configuration, in the autoencoder's own spec.
+        ratios: frames and pixels per latent frame and row, of an autoencoder that has no spec.
         figures: seconds that others published.
         pairs: ways to run it that others compared.
         reported: sizes for which ``refsim report perf`` writes tables.
@@ -123,6 +124,7 @@ class Published:
     branches: int = 2
     encoders: tuple[Companion, ...] = ()
     decoder: str = ""
+    ratios: tuple[int, int] | None = None
     figures: tuple[Figure, ...] = ()
     pairs: tuple[Pair, ...] = ()
     reported: tuple[str, ...] = ()

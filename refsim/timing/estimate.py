@@ -227,13 +227,7 @@ def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
 
 def _of_pixels(model: Published, frames: int | None, height: int | None, width: int | None) -> tuple[int, ...]:
     """Return the latent of a picture or of a video, whose frames are the published ones where none are given."""
-    if not model.decoder:
-        raise UserError(
-            f"{model.name} has no autoencoder here that says how many pixels a latent has; "
-            f"choose --size {' or '.join(model.sizes)}."
-        )
-    spec, decoder = get_published(model.decoder)
-    temporal, spatial = spec.config_class.from_dict(decoder.config).ratios
+    temporal, spatial = _ratios(model)
     step = spatial * _PATCH
     if not (height and width) or height % step or width % step:
         raise UserError(f"--height and --width are multiples of {step} for {model.name}, not {height} and {width}.")
@@ -249,6 +243,19 @@ def _of_pixels(model: Published, frames: int | None, height: int | None, width: 
         raise UserError(f"--frames is one more than a multiple of {temporal} for {model.name}, such as {near}.")
     whole = (frames - 1) // temporal + 1
     return whole + -whole % (model.config.get("patch_size_t") or 1), *picture
+
+
+def _ratios(model: Published) -> tuple[int, int]:
+    """Return the frames and the pixels per latent frame and row."""
+    if model.ratios is not None:
+        return model.ratios
+    if not model.decoder:
+        raise UserError(
+            f"{model.name} has no autoencoder here that says how many pixels a latent has; "
+            f"choose --size {' or '.join(model.sizes)}."
+        )
+    spec, decoder = get_published(model.decoder)
+    return spec.config_class.from_dict(decoder.config).ratios
 
 
 def estimate(

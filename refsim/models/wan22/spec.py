@@ -93,9 +93,10 @@ SPEC = ModelSpec(
             "wan22-ti2v-5b",
             _TI2V_5B,
             parameters=4_999_787_712,
-            sizes={"720p": (31, 44, 80)},  # 121 frames of 704 x 1280; its autoencoder is not among refsim's
+            sizes={"720p": (31, 44, 80)},  # 121 frames of 704 x 1280
             text=512,
             steps=50,
+            ratios=(4, 16),  # of its own autoencoder, which is not among refsim's
         ),
     ),
     diffusers=DiffusersParts("blocks", ("attn1",), prompt_first=None, rotary=("rotary_emb", 1)),

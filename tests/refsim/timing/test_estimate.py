@@ -268,6 +268,7 @@ def _check_predicted(document, found):
     [
         ("sd35-large", "1024x768", (128, 96)),
         ("wan22-t2v-a14b", "81x480x832", registry.published()["wan22-t2v-a14b"].sizes["480p"]),
+        ("wan22-ti2v-5b", "121x704x1280", registry.published()["wan22-ti2v-5b"].sizes["720p"]),
         ("wan22-t2v-a14b", "480x832", registry.published()["wan22-t2v-a14b"].sizes["480p"]),
     ],
 )
@@ -281,6 +282,7 @@ def test_a_size_in_pixels(model, size, shape):
         (["sd35-large", "--height", "1000", "--width", "1024"], "--height and --width are multiples of 16"),
         (["sd35-large", "--height", "1024", "--width", "1024", "--frames", "9"], "leave out --frames"),
         (["sd35-large", "--height", "1024"], "--height and --width"),
+        (["wan22-ti2v-5b", "--height", "720", "--width", "1280"], "--height and --width are multiples of 32"),
         (["wan22-t2v-a14b", "--height", "480", "--width", "832", "--frames", "80"], "one more than a multiple of 4"),
     ],
 )
