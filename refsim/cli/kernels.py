@@ -15,11 +15,12 @@ def kernels(
 ) -> None:
     """Run the TT-Lang kernels on tt-lang-sim and judge them; exit code 1 if a case fails or a kernel is refused."""
     import importlib.util
+    import sys
 
     from refsim import output
     from refsim.errors import UserError
 
-    if importlib.util.find_spec("ttl") is None:
+    if "ttl" not in sys.modules and importlib.util.find_spec("ttl") is None:  # once imported, it has no spec
         raise UserError("the kernels need tt-lang-sim, which is not installed; pip install 'refsim[kernels]'.")
     from tt_impl.kernels.check import run_checks, write
 

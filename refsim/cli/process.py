@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 a check failed or a rank did, 2 the user's mistake (one se
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from refsim.given import out_of_descriptors
 from refsim.torchrun import is_main
 
 _STDOUT_CLOSED = 141
+_GARBAGE = 10_000  # new objects before Python looks for garbage; at its default of 700 imports take a quarter longer
 _RANK_0_FIRST_S = 2.0  # how long torchrun's other ranks wait for rank 0 to say the same
 # Typer's base of all command-line mistakes; some versions carry their own copy of click, so it is reached by way of
 # the one subclass that every version exports.
@@ -30,6 +32,7 @@ _NO_WORDS = "NoArgsIsHelpError"  # what click, from 8.2 on, raises once it has p
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and end the process."""
+    gc.set_threshold(_GARBAGE)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with a closed one, whose number the next file opened would get
             setattr(sys, name, open(os.devnull, "w"))
@@ -42,6 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     if code in NAMES:
         _leave(code)
     signals.ignore()
+    gc.freeze()  # or Python, as it ends, looks for garbage among all that was imported
     sys.exit(code)
 
 

@@ -32,9 +32,11 @@ def main(control_fd: str, run_dir: str) -> None:
     pools: dict[int, list[int]] = {}
     try:
         with processes.ending_with(control.fileno(), lambda: shutil.rmtree(run_dir, ignore_errors=True)):
+            gc.disable()  # what is imported stays
             for module in PRELOAD:
                 importlib.import_module(module)
         gc.freeze()
+        gc.enable()
         while True:
             message, _, fds = messages.receive(control)
             if message["command"] == "start":
@@ -50,6 +52,7 @@ def main(control_fd: str, run_dir: str) -> None:
         for pids in pools.values():
             processes.kill(pids)
         shutil.rmtree(run_dir, ignore_errors=True)
+        gc.freeze()  # nothing here is worth looking through once more as Python ends
 
 
 def _threads() -> int:
