@@ -12,7 +12,6 @@ report (JSON values) and such tensors.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import re
@@ -107,11 +106,8 @@ def main(run_dir: str) -> None:
         shutil.rmtree(run_dir, ignore_errors=True)
 
     with processes.ending_with(sys.stdin.fileno(), clean_up):
-        gc.disable()  # what is imported stays
         import ttnn  # noqa: F401 - so that no job waits for it
 
-        gc.freeze()  # nor does any job's process look through it for garbage, which would copy its pages
-        gc.enable()
         shared = False
         for line in sys.stdin:
             folder = Path(line.rstrip("\n"))

@@ -45,7 +45,8 @@ def main(argv: list[str] | None = None) -> None:
     if code in NAMES:
         _leave(code)
     signals.ignore()
-    gc.freeze()  # or Python, as it ends, looks for garbage among all that was imported
+    if "ttnn" not in sys.modules:  # which tells of everything that is still there at its end
+        gc.freeze()  # or Python, as it ends, looks for garbage among all that was imported
     sys.exit(code)
 
 
