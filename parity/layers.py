@@ -48,7 +48,6 @@ LEAST = 1 / 8
 is smaller (beside large embeddings of positions) the sum keeps few digits, in the oracle as here."""
 
 _BLOCK = re.compile(r"\w*blocks\.\d+")
-Pair = tuple[Tensor, Tensor]
 
 
 @dataclass
@@ -232,6 +231,8 @@ def _rows_with_error(ours: Tensor, theirs: Tensor, pieces: int) -> list[tuple[in
     """Of each piece the rows with an error of a tenth of the largest row's or more."""
     if ours.shape != theirs.shape:
         return [(0, 0)]
+    if not pieces:
+        return []
     error_NP = (ours.double() - theirs.double()).square().unflatten(-1, (pieces, -1)).sum((0, 3))
     found = []
     for error in torch.where(error_NP.isfinite(), error_NP, torch.inf).unbind(1):

@@ -22,6 +22,7 @@ from refsim.runtime.observe import Observed
 from tests.json_output import loads
 
 OPTIONS = RunOptions.of(mesh="bh-qb", parallel="sp2_tp2")
+PLACE = OPTIONS.mesh, OPTIONS.parallel
 ROWS, FEATURES = 70, 48  # 64 + 6 rows, 32 + 16 features
 
 
@@ -38,7 +39,7 @@ def observed(oracle, name="ff", partial=False):
     for rank in range(4):
         groups = parallel_groups(OPTIONS.mesh, OPTIONS.parallel, rank)
         sp, tp = groups["sp"].index, groups["tp"].index
-        whole = torch.nn.functional.pad(oracle["ff"].gave[0], (0, 64 - FEATURES, 0, 128 - ROWS))
+        whole = torch.nn.functional.pad(oracle["ff"].gave[0], (0, 64 - FEATURES, 0, 128 - oracle["ff"].gave[0].shape[1]))
         local = whole[:, 64 * sp : 64 * sp + 64, 32 * tp : 32 * tp + 32].clone()
         ranks.append([Observed(name, 0, local, {"sp": 1, "tp": 2}, partial)])
     return ranks
@@ -55,6 +56,14 @@ def test_a_factor_on_one_rank_is_named(oracle):
     found = layers.judge(ranks, oracle, OPTIONS, prompt=0)
     assert found.metrics["layer_gain"] == pytest.approx(0.01, rel=1e-4)
     assert found.worst["layer_gain"] == "ff on rank 3"
+
+
+def test_a_rank_with_nothing_but_padding_has_no_findings(oracle):
+    oracle["ff"].gave[0] = oracle["ff"].gave[0][:, :30]  # all in the first shard
+    ranks = observed(oracle)
+    for asked in (False, True):
+        found = layers.findings(ranks, oracle, OPTIONS, 0, rows=asked)
+        assert {f.rank for f in found} == {r for r in range(4) if not parallel_groups(*PLACE, r)["sp"].index}
 
 
 def test_padding_is_not_judged_and_a_nan_is(oracle):
