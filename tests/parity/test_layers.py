@@ -39,7 +39,9 @@ def observed(oracle, name="ff", partial=False):
     for rank in range(4):
         groups = parallel_groups(OPTIONS.mesh, OPTIONS.parallel, rank)
         sp, tp = groups["sp"].index, groups["tp"].index
-        whole = torch.nn.functional.pad(oracle["ff"].gave[0], (0, 64 - FEATURES, 0, 128 - oracle["ff"].gave[0].shape[1]))
+        whole = torch.nn.functional.pad(
+            oracle["ff"].gave[0], (0, 64 - FEATURES, 0, 128 - oracle["ff"].gave[0].shape[1])
+        )
         local = whole[:, 64 * sp : 64 * sp + 64, 32 * tp : 32 * tp + 32].clone()
         ranks.append([Observed(name, 0, local, {"sp": 1, "tp": 2}, partial)])
     return ranks
