@@ -9,14 +9,17 @@ from pathlib import Path
 from parity import checkpoints, pipelines
 from refsim import scratch
 
+Key = tuple[str, int, bool]
+"""Model, seed, and whether weights are stored in bf16."""
+
 
 @dataclass
 class CheckpointStore:
-    """Folders by (model, seed); a context manager."""
+    """Folders by model and seed; a context manager."""
 
     _held: scratch.Folder | None = None
     _root: Path | None = None
-    _known: dict[tuple[str, int], Path] = field(default_factory=dict)
+    _known: dict[Key, Path] = field(default_factory=dict)
 
     def __enter__(self) -> CheckpointStore:
         self._held = scratch.Folder("parity")
@@ -28,19 +31,28 @@ class CheckpointStore:
             self._held.cleanup()
         self._known.clear()
 
-    def folder(self, model: str, seed: int) -> Path:
-        """The folder of a model or of a pipeline, built on first use; KeyError if there is none of that name."""
-        if (model, seed) not in self._known:
-            path = self._root / f"{model}-{seed}"
-            if model in pipelines.PIPELINES:
+    def folder(self, model: str, seed: int, *, in_bf16: bool = False) -> Path:
+        """The folder of a model or of a pipeline, built on first use; KeyError if there is none of that name.
+
+        Args:
+            in_bf16: with the weights of a transformer of diffusers stored in bf16, as published folders of large models
+                are. Every rank that computes in bf16 then maps them where it would convert all that it takes.
+        """
+        key = (model, seed, in_bf16)
+        if key not in self._known:
+            path = self._root / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
+            if in_bf16:
+                checkpoints.convert(self.folder(model, seed), path)
+            elif model in pipelines.PIPELINES:
                 pipelines.build(model, seed, path)
             else:
                 checkpoints.build(checkpoints.MODELS[model], seed, path)
-            self._known[model, seed] = path
-        return self._known[model, seed]
+            self._known[key] = path
+        return self._known[key]
 
     def drop(self, model: str, seed: int) -> None:
-        """Remove a folder that no later case needs."""
-        path = self._known.pop((model, seed), None)
-        if path is not None:
-            shutil.rmtree(path, ignore_errors=True)
+        """Remove folders that no later case needs."""
+        for in_bf16 in (False, True):
+            path = self._known.pop((model, seed, in_bf16), None)
+            if path is not None:
+                shutil.rmtree(path, ignore_errors=True)

@@ -68,7 +68,8 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
     }
     if shifts(group):
         found["shift"] = shift(device, x, group, **chunks)
-    answers = {name: x.contiguous() for name, x in found.items()}
+    # on one device a collective may answer with its argument, which several answers would then share
+    answers = {name: x.clone(memory_format=torch.contiguous_format) for name, x in found.items()}
     return {"digests": {name: digest(x) for name, x in answers.items()}}, answers
 
 

@@ -17,7 +17,7 @@ def add(found: Registry) -> None:
     _attention(found)
     _models(found)
     _generation(found)
-    for layout in (_SP, Layout("t3k-1x8", "sp8"), Layout("t3k", "sp4_tp2")):
+    for layout in (Layout("n150", "sp1"), _SP, Layout("t3k-1x8", "sp8"), Layout("t3k", "sp4_tp2")):
         for dtype in ("fp32", "bf16"):
             suite = "smoke" if dtype == "fp32" or layout is _SP else "full"
             found.add(make_case("collectives", "collectives", layout, ModelShape((), 0, 1), dtype=dtype, suite=suite))
