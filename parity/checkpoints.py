@@ -373,6 +373,7 @@ def transformers_model(spec: RandomModel, g: torch.Generator) -> Any:
     """The model of a spec in transformers, random."""
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     model_class = getattr(transformers, spec.class_name)
     model = model_class(model_class.config_class(**spec.config)).requires_grad_(False)
     for name, p in model.named_parameters():

@@ -5,6 +5,8 @@ The parts are the tiny models of ``parity.checkpoints``, a tokenizer of whole wo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,28 @@ def build(name: str, seed: int, folder: Path) -> None:
     parts |= {part: _tokenizer(length) for part, length in spec.tokenizers.items()}
     scheduler, arguments = spec.scheduler
     parts["scheduler"] = getattr(diffusers, scheduler)(**arguments)
-    getattr(diffusers, spec.class_name)(**parts, **spec.arguments).save_pretrained(folder)
+    with quietly():
+        getattr(diffusers, spec.class_name)(**parts, **spec.arguments).save_pretrained(folder)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Within it diffusers and transformers show no progress and warn of nothing: their own words are not the user's."""
+    import diffusers
+    import transformers
+
+    libraries = diffusers.utils.logging, transformers.utils.logging
+    before = [(library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
+    for library in libraries:
+        library.set_verbosity_error()
+        library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library, (verbosity, shown) in zip(libraries, before, strict=True):
+            library.set_verbosity(verbosity)
+            if shown:
+                library.enable_progress_bar()
 
 
 def _tokenizer(longest: int) -> Any:

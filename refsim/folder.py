@@ -54,6 +54,10 @@ def file_of(folder: Path, file: str) -> Path:
         inside = Path(file).name == file and (real.is_relative_to(whole) or _is_blob(whole, real))
     except (OSError, ValueError, RuntimeError):  # no name of a file, or links in a circle
         inside = False
+    if not inside and Path(file).name == file and path.is_symlink():
+        raise UserError(
+            f"'{path}' is a link to a file outside of the folder, which is not opened; put the file itself there."
+        )
     if not inside:
         raise UserError(f"checkpoint '{folder}' names '{file}', which is not a file inside the folder.")
     if not _is(Path.is_file, path):
@@ -83,10 +87,12 @@ def find_weights(folder: Path, variant: str | None = None, *, or_plain: bool = F
         return found
     there = sorted(path.name for path in folder.iterdir())
     has = [f"--variant {next(filter(None, match.groups()))}" for match in map(_VARIANT.fullmatch, there) if match]
-    has += ["no --variant"] * any(name in there for name in _names(None))
+    plain = any(name in there for name in _names(None))
+    if variant and (has or plain):
+        would = " or ".join(filter(None, [", ".join(dict.fromkeys(has)), plain and "no variant at all"]))
+        raise UserError(f"checkpoint '{folder}' has no weights of --variant {variant}; it has those of {would}.")
     if has:
-        asked = f"--variant {variant}" if variant else "no --variant"
-        raise UserError(f"checkpoint '{folder}' has no weights for {asked}, but for {' or '.join(dict.fromkeys(has))}.")
+        raise UserError(f"checkpoint '{folder}' has weights of a variant only; give {' or '.join(dict.fromkeys(has))}.")
     for name in there:
         if name.endswith(_PICKLES):
             raise UserError(

@@ -141,6 +141,12 @@ class Judged:
     causes: list[str]
     cause_right: bool
 
+    def text(self) -> str:
+        """The same in three lines."""
+        place, cause = ("right" if found else "WRONG" for found in (self.place_right, self.cause_right))
+        alike = "; ".join(self.causes) or "looks like nothing that is known"
+        return f"{self.fault} in {self.case}\n  {place}: {self.place}\n  {cause}: {alike}"
+
 
 def draw(count: int, seed: int) -> list[str]:
     """Ids of so many faults, drawn by seed, in a random order."""
@@ -167,7 +173,7 @@ def judge_draw(count: int, seed: int, progress: Progress) -> tuple[list[Judged],
                 progress(f"{name}: not seen in {case.id}")
                 continue
             found.append(_judged(runner, run))
-            progress(f"{name}: {found[-1].place} [{'right' if found[-1].place_right else 'WRONG'}]; {found[-1].causes}")
+            progress(found[-1].text())
     return found, unseen
 
 

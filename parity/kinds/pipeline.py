@@ -13,7 +13,7 @@ from torch import Tensor
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.kinds.base import CpuKind, Metrics
-from parity.pipelines import PIPELINES
+from parity.pipelines import PIPELINES, quietly
 from parity.store import CheckpointStore
 from parity.thresholds import FINITE, REPLICAS, Threshold
 from refsim.api.images import Generated, generate_images
@@ -107,9 +107,9 @@ class Pipeline(CpuKind):
         key = case.model, case.dtype, seed
         if key not in self._references:
             folder = self.store.folder(case.model, seed)
-            self._references[key] = diffusers_run(
-                case.model, folder, rounded=case.dtype == "bf16", variant=self.variant
-            )
+            with quietly():
+                run = diffusers_run(case.model, folder, rounded=case.dtype == "bf16", variant=self.variant)
+            self._references[key] = run
         return self._references[key]
 
 
@@ -136,7 +136,11 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
     loaded = {"dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
     left_out = {name: part for name, part in spec.arguments.items() if part is None}  # diffusers wants them said again
     pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **left_out, **loaded)
-    pipe.to(torch.float32)
+    for part in pipe.components.values():
+        if isinstance(part, torch.nn.Module):
+            torch.nn.Module.float(
+                part
+            )  # diffusers' own `to` warns of what it keeps in fp32, even where all becomes fp32
     pipe.set_progress_bar_config(disable=True)
     decode = pipe.vae.decode
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, TRACE, VARIANT
-from refsim.cli.wanted import Wanted
+from refsim.cli.wanted import Wanted, refuse_of_a_pipeline
 from refsim.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(
+    context: typer.Context,
     checkpoint_dir: Annotated[
         Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
     ],
@@ -138,6 +139,7 @@ def run(
         raise UserError(
             f"'{checkpoint_dir}' is one model and no pipeline (no model_index.json); give --inputs instead."
         )
+    refuse_of_a_pipeline(context, checkpoint_dir)
     if inputs is None:
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
     _check_files(checkpoint_dir, inputs, out, trace, backend=options.backend)

@@ -146,6 +146,8 @@ def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name
         (["--mesh", "n150", "--out", "nowhere/out.safetensors"], "create the folder"),
         (["--mesh", "n150", "--ring", "0"], "1 or more"),
         (["--mesh", "n150", "--prompt", "a cat"], "one model and no pipeline"),
+        (["--mesh", "n150", "--check"], "--check is an option of pipelines"),
+        (["--mesh", "n150", "--height", "512"], "--height is an option of pipelines"),
         (["--mesh"], "--mesh"),
         (["--colour", "red"], "--colour"),
     ],
