@@ -220,7 +220,7 @@ def bisect(entries: Sequence[Entry]) -> list[Turn]:
     judged = [entry for entry in entries if _judged(entry)]
     found = [turn for part in each(judged) if (turn := _turn(part))]
     if not found and len({entry.commit for entry in judged}) < 2:
-        raise UserError("the history has less than two commits of these cases; add the results of another.")
+        raise UserError("the history has fewer than two commits of these cases; add the results of another.")
     return found
 
 

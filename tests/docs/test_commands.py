@@ -1,9 +1,10 @@
 """The commands of the documents: those of ``sh`` blocks are run, in order, in an empty folder; all are read.
 
 Read means: the command, its options and nox's session exist. A block whose fence says ``not_run="why"`` is only read,
-as is a command within a sentence. ``# exit code 2`` behind a command says how it ends. Pages in ``OWN`` have a test of
-their own. Names in capitals are folders that a page takes for granted. Commands are run in this process, scripts in
-one of their own.
+as is a command within a sentence. ``# exit code 2`` behind a command says how it ends. ``smaller="--steps 2"`` on a
+fence is appended to its commands here, so that one of minutes takes seconds. Pages in ``OWN`` have a test of their own.
+Names in capitals are folders that a page takes for granted; small ones stand for published models. Commands are run in
+this process, scripts in one of their own.
 """
 
 from __future__ import annotations
@@ -29,31 +30,36 @@ from refsim.cli import process
 from refsim.cli.app import app, mount
 from tests.docs.test_add_a_model import ROOT, blocks
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+from tests.refsim.pipelines import test_speculative, tiny_sd3_pipeline, tiny_wan_pipeline
+from tests.refsim.timing import test_calibrate
 from tests.test_documents import DOCUMENTS
 
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in DOCUMENTS if path.name != "CHANGELOG.md"}
 OWN = {"docs/add_a_model.md", "docs/add_a_scheme.md", "docs/ttnn_tests.md"}
 LONG = {
     "docs/check_a_checkpoint.md",
+    "docs/ci.md",
     "docs/debug_a_case.md",
     "docs/judge.md",
     "docs/plan_a_deployment.md",
     "docs/run.md",
 }
-"""A minute in all: run in CI, and where ``REFSIM_LONG_DOCUMENTS`` is set."""
+"""Two minutes in all: run in CI, and where ``REFSIM_LONG_DOCUMENTS`` is set."""
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-_WHY, _CODE = re.compile(r'not_run="(.+?)"'), re.compile(r"# .*exit code (\d+)$")
+_WHY, _SMALLER = re.compile(r'not_run="(.+?)"'), re.compile(r'smaller="(.+?)"')
+_CODE = re.compile(r"# .*exit code (\d+)$")
 _SESSION = re.compile(r"^@nox\.session(?:\(.*?\))?\ndef (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a document: how it ends, and why it is not run (empty if it is)."""
+    """A command of a document: how it ends, why it is not run (empty if it is), and what makes it smaller."""
 
     page: str
     text: str
     code: int = 0
     why: str = ""
+    smaller: str = ""
 
 
 def commands(page: str, text: str) -> list[Command]:
@@ -61,12 +67,13 @@ def commands(page: str, text: str) -> list[Command]:
     found = []
     for block in blocks(text):
         if block.kind.split(" ")[0] == "sh":
-            why = _WHY.search(block.kind)
+            why, smaller = _WHY.search(block.kind), _SMALLER.search(block.kind)
             for line in block.body.replace("\\\n", "").splitlines():
                 code = _CODE.search(line)
                 if line and not line.startswith("#"):
                     reason = why[1] if why else "CI runs it" if "venv" in line else ""
-                    found.append(Command(page, line, int(code[1]) if code else 0, reason))
+                    more = smaller[1] if smaller else ""
+                    found.append(Command(page, line, int(code[1]) if code else 0, reason, more))
     return found
 
 
@@ -134,10 +141,23 @@ def test_what_does_not_exist_is_found(line, unknown):
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """What pages take for granted: a checkpoint and its inputs."""
+    """What pages take for granted: a checkpoint and its inputs, pipelines, two models of a language, a profile, results
+    of two runs.
+    """
     folder = tmp_path_factory.mktemp("given")
-    save(make_model(), folder / "CHECKPOINT_DIR")
+    for name in ("CHECKPOINT_DIR", "SD35_LARGE_TRANSFORMER"):
+        save(make_model(), folder / name)
     save_file(make_inputs(), folder / "in.safetensors")
+    tiny_sd3_pipeline.make_pipeline().save_pretrained(folder / "SD3_DIR")
+    tiny_wan_pipeline.make_pipeline().save_pretrained(folder / "WAN_DIR")
+    pair = test_speculative.Pair(tmp_path_factory.mktemp("pair"), vocab=64)
+    test_speculative.save_tokenizer(pair.target, 64)
+    pair.target.rename(folder / "TARGET_DIR")
+    pair.draft.rename(folder / "DRAFT_DIR")
+    test_calibrate.write(folder / "my.csv", *test_calibrate.rows(range(1, 30)))
+    for name in ("before", "after"):
+        run = ["parity", "run", "-k", "attention-n300-sp2-ring-fp32-normal", "--out", str(folder / name)]
+        assert process.run_command(run) == 0
     return folder
 
 
@@ -153,7 +173,7 @@ def follow(page: str, text: str) -> None:
     for command in commands(page, text):
         if command.why:
             continue
-        name, *words = shlex.split(command.text, comments=True)
+        name, *words = shlex.split(command.text, comments=True) + shlex.split(command.smaller)
         if name == "refsim":
             code, shown = process.run_command(words), ""
         else:

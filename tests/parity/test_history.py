@@ -138,7 +138,7 @@ def test_bisect_says_the_commit_and_its_exit_code(tmp_path, capsys):
         (["show", "--db", "text"], "file is not a database"),
         (["add", "run0", "--db", "other"], "is a database of something else"),
         (["bisect", "--db", "h.sqlite", "-k", "attention-x"], "matches -k 'attention-x'; it has 1, such as a"),
-        (["bisect", "--db", "h.sqlite"], "less than two commits"),
+        (["bisect", "--db", "h.sqlite"], "fewer than two commits"),
         (["show", "--db", "h.sqlite", "--metric", "pc"], "choose PCC or one of one_minus_pcc, rel_rmse"),
         (["add", "old", "--db", "h.sqlite"], "needs the name of one commit"),
         (["add", ".", "--db", "h.sqlite"], r"several commits \(none, c0\)"),
