@@ -1,4 +1,4 @@
-"""What no whole model runs: single blocks, schedules as recurrences, a checkpoint in one file."""
+"""What no whole model runs: single blocks, schedules as recurrences, a checkpoint in one file, published sizes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from parity.cases import BlockShape, Layout, ModelShape, Registry, make_case
 from parity.checkpoints import MODELS, register
+from parity.published import published_models
 
 _ALONE, _TP = Layout("n150", "tp1"), Layout("n300", "tp2")
 _LINE, _SQUARE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2")
@@ -16,6 +17,8 @@ def add(found: Registry) -> None:
     _blocks(found)
     for scheduler in ("euler", "ddim", "dpm", "unipc", "unipc_3"):
         found.add(make_case("schedule", f"schedule_{scheduler}", _ALONE, ModelShape((2, 3, 5), 0, 1)))
+    for published in published_models():
+        found.add(make_case("published", published, _ALONE, ModelShape((), 0, 1)))
     old = "sd3_tiny64_no_qk_norm"  # as the first Stable Diffusion 3, whose file does not tell how wide a head is: 64
     register(old, replace(MODELS["sd35_tiny64"], config=MODELS["sd35_tiny64"].config | {"qk_norm": None}))
     for model in ("sd35_tiny", old):

@@ -1,4 +1,4 @@
-"""What judges single blocks, schedules and checkpoints in one file: right answers pass, each wrong one fails."""
+"""What judges single blocks, schedules, checkpoints in one file and published sizes: each wrong answer fails."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 
 from parity import gate
 from parity.cpu_runner import CpuRunner
-from parity.kinds import load, schedule, single_file
+from parity.kinds import load, published, schedule, single_file
 from parity.kinds.base import Measured
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
@@ -95,3 +95,61 @@ def test_a_file_that_diffusers_reads_otherwise_is_no_reference(monkeypatch):
     with CpuRunner() as runner:
         record = gate.run_case(runner, FILE, "cpu", 0)
     assert record.verdict == "failed" and "wrong_weights 4 is above 0" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong", "reason"),
+    [
+        ("published_sd35_large", {"num_layers": 37}, "wrong_parameters"),
+        ("published_wan22_ti2v_5b", {"ffn_dim": 14337}, "wrong_parameters"),
+        ("published_qwen_image", {"attention_head_dim": 127}, "wrong_parameters"),
+        ("published_flux2_dev", {"num_single_layers": 47}, "wrong_parameters"),
+    ],
+)
+def test_a_published_size_that_is_wrong_fails(monkeypatch, model, wrong, reason):
+    spec, right = published.published_models()[model]
+    other = {model: (spec, right.but(config=right.config | wrong))}
+    monkeypatch.setattr(published, "published_models", lambda: other)
+    assert reason in judge_published(model)
+
+
+def judge_published(model):
+    """Why the case of a published model fails; empty if it passes."""
+    case = next(case for case in suite_cases("smoke") if case.model == model)
+    kind = load("published")(None)
+    return judged(case, kind.measure(case, 0, kind.run(case, case.layout, 0)))[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value"),
+    [
+        ("published_qwen3_30b_a3b", "norm_topk_prob", True),
+        ("published_umt5_xxl", "vocab_size", 32128),
+        ("published_wan22_ti2v_5b", "out_channels", 48),
+    ],
+)
+def test_a_key_read_otherwise_than_by_the_library_fails(monkeypatch, model, key, value):
+    """Each was read so once: what config.json lacked was taken for another model's."""
+    assert judge_published(model) == ""
+    right = published.defaults
+    monkeypatch.setattr(published, "defaults", lambda *given: right(*given) | {key: value})
+    assert judge_published(model) == "wrong_defaults 1 is above 0"
+
+
+def test_weights_that_no_checkpoint_has_fail(monkeypatch):
+    right = published.stacked
+    monkeypatch.setattr(published, "stacked", lambda shapes: right(shapes) | {"proj_out.bias": (3,)})
+    assert "wrong_weights" in judge_published("published_sd35_medium")
+
+
+def test_an_outline_of_another_size_fails(monkeypatch):
+    right = published.asked_for
+
+    def more(spec, config):
+        asked = right(spec, config)
+        asked.shapes |= {f"more.{i}": (2048, 2048) for i in range(config["num_layers"])}
+        return asked
+
+    monkeypatch.setattr(published, "asked_for", more)
+    assert "outline_off" in judge_published("published_ltx_video_2b")
+    assert "outline_block_off" in judge_published("published_ltx_video_2b")

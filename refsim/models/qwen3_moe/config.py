@@ -11,7 +11,7 @@ from refsim.schema import Count, Flag, Positive, Size, check, read, short
 
 @dataclass(frozen=True)
 class Qwen3MoeConfig:
-    """Keys of transformers' config.json, with the values of Qwen3-30B-A3B.
+    """Keys and defaults of transformers' config.json (30B-A3B: 48 layers, ``norm_topk_prob``).
 
     Published folders say ``num_experts`` and ``rope_theta``, transformers 5 writes ``num_local_experts`` and
     ``rope_parameters``; both are read.
@@ -19,14 +19,14 @@ class Qwen3MoeConfig:
 
     vocab_size: Size = 151936
     hidden_size: Size = 2048
-    num_hidden_layers: Size = 48
+    num_hidden_layers: Size = 24
     num_attention_heads: Size = 32
     num_key_value_heads: Size = 4
     head_dim: Size = 128
     num_experts: Size = 128
     num_experts_per_tok: Size = 8
     moe_intermediate_size: Size = 768
-    norm_topk_prob: Flag = True
+    norm_topk_prob: Flag = False
     rms_norm_eps: Positive = 1e-6
     rope_theta: Positive = 1e6
     tie_word_embeddings: Flag = False

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from refsim.errors import UserError
+from refsim.models.t5.spec import UMT5
 from refsim.schema import Positive, Size, read
+
+_OF_UMT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
+"""Defaults of transformers' ``UMT5Config`` that are not those of T5."""
 
 
 @dataclass(frozen=True)
 class T5Config:
-    """Keys and defaults of transformers' config.json (XXL: 24 layers of 64 heads of 64, d_model 4096, d_ff 10240).
+    """Keys of transformers' config.json, T5's defaults (XXL: 24 layers of 64 heads of 64, d_model 4096, d_ff 10240).
 
-    ``model_type`` is ``t5`` (relative bias in the first layer, used by all) or ``umt5`` (one in every layer).
+    ``model_type`` is ``t5`` (relative bias in the first layer, used by all) or ``umt5`` (one in every layer); without
+    it, ``architectures`` tells. A T5 that does not say ``feed_forward_proj`` is the first version, with ``relu``.
     """
 
     model_type: Literal["t5", "umt5"] = "t5"
@@ -31,7 +36,9 @@ class T5Config:
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> T5Config:
         """Read a parsed config.json; ``UserError`` for a value this encoder cannot have."""
-        result = read(cls, config)
+        is_umt5 = config.get("model_type", "umt5" if config.get("architectures") == [UMT5] else "t5") == "umt5"
+        unsaid = {"model_type": "umt5"} | _OF_UMT5 if is_umt5 else {"feed_forward_proj": "relu"}
+        result = read(cls, unsaid | config)
         exact = result.relative_attention_num_buckets // 4
         if not 1 <= exact < result.relative_attention_max_distance:
             raise UserError(

@@ -8,6 +8,8 @@ CLASS_NAME = "AutoencoderKL"
 _SD35 = {
     "_class_name": CLASS_NAME,
     "latent_channels": 16,
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
     "block_out_channels": (128, 256, 512, 512),
     "layers_per_block": 2,
     "norm_num_groups": 32,

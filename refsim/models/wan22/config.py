@@ -45,7 +45,7 @@ class WanConfig:
                 f"config.json has pos_embed_seq_len = {short(config['pos_embed_seq_len'])}, a model of first and last "
                 "frame; text-to-video and image-to-video models (null there) are supported."
             )
-        if config.get("out_channels") is None:
+        if config.get("out_channels", 0) is None:
             config = config | {"out_channels": config.get("in_channels", cls.in_channels)}
         result = read(cls, config)
         if result.attention_head_dim % 2 or result.attention_head_dim < 6:

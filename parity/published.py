@@ -1,0 +1,24 @@
+"""Published models as cases: their names, and which of them a library can judge."""
+
+from __future__ import annotations
+
+from refsim.models.registry import models
+from refsim.models.spec import ModelSpec, Published
+
+NO_LIBRARY = ("dflash", "motif")
+"""Specs whose class neither diffusers nor transformers has."""
+
+
+def name_of(published: Published) -> str:
+    """What the case of a published model is called, such as ``published_sd35_large``."""
+    return "published_" + published.name.replace("-", "_").replace(".", "_")
+
+
+def published_models() -> dict[str, tuple[ModelSpec, Published]]:
+    """Spec and configuration of every published model that a library has, by the name of its case."""
+    return {
+        name_of(published): (spec, published)
+        for spec in models().all
+        if spec.name not in NO_LIBRARY
+        for published in spec.published
+    }
