@@ -41,13 +41,13 @@ def _request(steps: int, guidance: float, **sizes: Any) -> PipelineRequest:
     return PipelineRequest("a cat runs over green hills", "slow dog", steps, guidance, seed=7, **sizes)
 
 
-def _cogvideox(transformer: str, scheduler: str) -> PipelineSpec:
+def _cogvideox(transformer: str, scheduler: str, max_text: int) -> PipelineSpec:
     return PipelineSpec(
         "CogVideoXPipeline",
         {"text_encoder": "t5_32_tiny", "vae": "cogvideox_vae_tiny", "transformer": transformer},
         {"tokenizer": 512},
         (scheduler, {}),
-        _request(2, 6.0, height=64, width=96, frames=9, max_text=13),
+        _request(2, 6.0, height=64, width=96, frames=9, max_text=max_text),
     )
 
 
@@ -79,8 +79,8 @@ PIPELINES = {
         _request(3, 3.5, guidance_2=2.0, height=64, width=96, frames=5, max_text=40),
         {"boundary_ratio": 0.909},  # 909 is the second of the three time steps: the first expert's, too
     ),
-    "cogvideox_2b_pipeline_tiny": _cogvideox("cogvideox_2b_tiny", "CogVideoXDDIMScheduler"),
-    "cogvideox_5b_pipeline_tiny": _cogvideox("cogvideox_5b_tiny", "CogVideoXDPMScheduler"),
+    "cogvideox_2b_pipeline_tiny": _cogvideox("cogvideox_2b_tiny", "CogVideoXDDIMScheduler", 13),
+    "cogvideox_5b_pipeline_tiny": _cogvideox("cogvideox_5b_tiny", "CogVideoXDPMScheduler", 11),
 }
 
 

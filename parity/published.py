@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refsim.models.registry import models
+from refsim.models.registry import own
 from refsim.models.spec import ModelSpec, Published
 
 NO_LIBRARY = ("dflash", "motif")
@@ -15,10 +15,10 @@ def name_of(published: Published) -> str:
 
 
 def published_models() -> dict[str, tuple[ModelSpec, Published]]:
-    """Spec and configuration of every published model that a library has, by the name of its case."""
+    """Spec and configuration of every published model of refsim's own that a library has, by the name of its case."""
     return {
         name_of(published): (spec, published)
-        for spec in models().all
+        for spec in own()
         if spec.name not in NO_LIBRARY
         for published in spec.published
     }

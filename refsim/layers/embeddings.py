@@ -74,10 +74,8 @@ class PatchEmbed:
             weights,
             device,
             f"{name}.proj",
-            in_features=in_channels * patch * patch,
+            in_features=(in_channels, patch, patch),
             out_features=features,
-            gathered_input=False,
-            unflatten=(in_channels, patch, patch),
         )
         self.table_rows([(0, 0)])  # declares the table as used, reads nothing
 

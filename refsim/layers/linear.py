@@ -37,8 +37,8 @@ class ColParallelLinear:
     """Out features cut over tp. Input tp=Replicate (padded lanes allowed), output tp=Shard(-1), padded to tiles.
 
     Args:
+        in_features: of a convolution over patches, used as a linear, the shape that its weight has in the checkpoint.
         gathered_input: the input comes from ``gather_features`` and so has the padded number of lanes.
-        unflatten: the checkpoint's shape of the weight, where it is a convolution used as a linear.
         bias: the linear has one.
     """
 
@@ -48,20 +48,17 @@ class ColParallelLinear:
         device: Device,
         name: str,
         *,
-        in_features: int,
+        in_features: int | tuple[int, ...],
         out_features: int,
-        gathered_input: bool,
-        unflatten: tuple[int, ...] | None = None,
+        gathered_input: bool = False,
         bias: bool = True,
     ) -> None:
         self._device, self._name = device, name
         tp = device.groups["tp"]
         rows = shard_range(padded_features(out_features, tp.size), tp)
-        lanes = (0, padded_features(in_features, tp.size) if gathered_input else in_features)
-        if unflatten is None:
-            self.weight = weights.take(f"{name}.weight", (out_features, in_features), rows, lanes)
-        else:
-            self.weight = weights.take(f"{name}.weight", (out_features, *unflatten), rows).flatten(1)
+        sizes = (in_features,) if isinstance(in_features, int) else in_features
+        lanes = [(0, padded_features(sizes[0], tp.size))] if gathered_input else []
+        self.weight = weights.take(f"{name}.weight", (out_features, *sizes), rows, *lanes).flatten(1)
         self.bias = weights.take(f"{name}.bias", (out_features,), rows) if bias else None
 
     @in_module

@@ -267,7 +267,7 @@ class OutlinedTransformer:
             Linear(weights, f"time.{i}", in_features=a, out_features=b) for i, (a, b) in enumerate(pairwise(o.time))
         ]
         self._embedders = [
-            ColParallelLinear(weights, device, name, in_features=size, out_features=features, gathered_input=False)
+            ColParallelLinear(weights, device, name, in_features=size, out_features=features)
             for name, size, features in (
                 ("x_embedder", o.token_features, o.features),
                 ("context_embedder", o.text_features, o.prompt_features),

@@ -7,7 +7,7 @@ import torch
 
 from parity import gate
 from parity.cpu_runner import CpuRunner
-from parity.kinds import load, published, schedule, single_file
+from parity.kinds import load, published, refusals, schedule, single_file
 from parity.kinds.base import Measured
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
@@ -153,3 +153,12 @@ def test_an_outline_of_another_size_fails(monkeypatch):
     monkeypatch.setattr(published, "asked_for", more)
     assert "outline_off" in judge_published("published_ltx_video_2b")
     assert "outline_block_off" in judge_published("published_ltx_video_2b")
+
+
+def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store):
+    """A way that spoils nothing stands for one that refsim does not see."""
+    case = next(case for case in suite_cases("smoke") if case.kind == "refusals" and case.model == "clip_l_tiny_quiet")
+    monkeypatch.setitem(refusals.WAYS, "nothing at all", lambda *given: None)
+    with CpuRunner() as runner:
+        record = gate.run_case(runner, case, "cpu", 0)
+    assert record.reason == "accepted 1 is above 0" and record.extra["accepted"] == ["nothing at all"]

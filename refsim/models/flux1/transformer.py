@@ -37,7 +37,7 @@ class FluxTransformer:
         d = config.features
         self._conditioning = Conditioning(weights, config)
         self._x_embedder, self._context_embedder = (
-            ColParallelLinear(weights, device, name, in_features=size, out_features=d, gathered_input=False)
+            ColParallelLinear(weights, device, name, in_features=size, out_features=d)
             for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
         )
         count = config.num_layers + config.num_single_layers

@@ -51,7 +51,6 @@ class SD35Transformer:
             "context_embedder",
             in_features=config.joint_attention_dim,
             out_features=d,
-            gathered_input=False,
         )
         self._blocks = [SD35Block(weights, device, config, i) for i in range(config.num_layers)]
         channels = p * p * config.out_channels

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from refsim.errors import UserError
 from refsim.models.t5.spec import UMT5
-from refsim.schema import Positive, Size, read
+from refsim.schema import Positive, Size, check_fixed, read
 
 _OF_UMT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
 """Defaults of transformers' ``UMT5Config`` that are not those of T5."""
@@ -39,6 +39,7 @@ class T5Config:
         is_umt5 = config.get("model_type", "umt5" if config.get("architectures") == [UMT5] else "t5") == "umt5"
         unsaid = {"model_type": "umt5"} | _OF_UMT5 if is_umt5 else {"feed_forward_proj": "relu"}
         result = read(cls, unsaid | config)
+        check_fixed(config, {"dense_act_fn": "gelu_new", "is_gated_act": True, "is_decoder": False})
         exact = result.relative_attention_num_buckets // 4
         if not 1 <= exact < result.relative_attention_max_distance:
             raise UserError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from refsim.errors import UserError
-from refsim.schema import Flag, Positive, Real, Size, read
+from refsim.schema import Flag, Positive, Real, Size, check_fixed, read
 
 _MOST_STAGES = 16
 """Each but the last doubles the picture; more would make pixels of a single latent that no machine can hold."""
@@ -30,6 +30,7 @@ class VAEConfig:
     def from_dict(cls, config: dict[str, Any]) -> VAEConfig:
         """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
         result = read(cls, config, may_be_null=("shift_factor",))
+        check_fixed(config, {"act_fn": "silu"})
         check_stages(result.block_out_channels)
         if any(width % result.norm_num_groups for width in result.block_out_channels):
             raise UserError(

@@ -33,10 +33,8 @@ class VideoPatches:
             weights,
             device,
             "patch_embedding",
-            in_features=channels * patch[0] * patch[1] * patch[2],
+            in_features=(channels, *patch),
             out_features=config.features,
-            gathered_input=False,
-            unflatten=(channels, *patch),
         )
 
     def grid(self, size: tuple[int, ...]) -> Grid:
@@ -101,7 +99,6 @@ class ConditionEmbedder:
             f"{name}.text_embedder.linear_1",
             in_features=config.text_dim,
             out_features=d,
-            gathered_input=False,
         )
         self._text_2 = RowParallelLinear(
             weights,
@@ -150,7 +147,6 @@ class ImageEmbedder:
             f"{name}.ff.net.0.proj",
             in_features=image_dim,
             out_features=image_dim,
-            gathered_input=False,
         )
         self._out = RowParallelLinear(
             weights,

@@ -1,0 +1,120 @@
+"""A tiny checkpoint and its inputs, spoiled in one way after the other: each is refused in a sentence, none is run.
+
+What each way means judges: the library's own strict loading raises for the first three, and to the others no answer is
+right. The case's ``model`` is a tiny model; its kind says which inputs that has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from parity.cases import Case, Layout
+from parity.checkpoints import MODELS
+from parity.kinds import load
+from parity.kinds.base import CpuKind, Metrics
+from parity.thresholds import Threshold
+from refsim import api, scratch
+from refsim.errors import UserError
+from refsim.folder import class_name_of
+from refsim.models.registry import get
+from refsim.runtime.launch import Result
+
+Tensors = dict[str, Tensor]
+Spoil = Callable[[Tensors, Tensors, dict[str, Any]], None]
+"""Changes weights, inputs or config in place."""
+
+
+class Refusals(CpuKind):
+    """A folder and inputs in, the ways that were not refused out."""
+
+    thresholds: ClassVar = {"fp32": (Threshold("accepted", 0, "what cannot be right is refused, or it is not"),)}
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
+        begun, folder = time.monotonic(), self.store.folder(case.model, seed)
+        kind = load(get(MODELS[case.model].class_name).kind)(self.store)
+        inputs = kind.inputs(dataclasses.replace(case, family="normal"), seed)
+        accepted = [name for name, spoil in WAYS.items() if not self._refused(folder, inputs, spoil, layout)]
+        return Result([{"accepted": accepted}], {}, {}, [], wall_s=time.monotonic() - begun)
+
+    @staticmethod
+    def _refused(folder: Path, inputs: Tensors, spoil: Spoil, layout: Layout) -> bool:
+        (file,) = folder.glob("*.safetensors")
+        weights, given = load_file(file), {name: x.clone() for name, x in inputs.items()}
+        config = json.loads((folder / "config.json").read_text())
+        spoil(weights, given, config)
+        with scratch.Folder("refusals") as into:
+            (Path(into) / "config.json").write_text(json.dumps(config))
+            save_file(weights, Path(into) / file.name, metadata={"format": "pt"})
+            try:
+                api.run(into, inputs=given, options=layout.options("fp32"))
+            except UserError:
+                return True
+        return False
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        return {"accepted": len(result.value["accepted"])}
+
+    def extra(self, result: Result) -> dict[str, Any]:
+        return {"accepted": result.value["accepted"]} if result.value["accepted"] else {}
+
+    def answers(self, result: Result) -> Tensors:
+        return {}
+
+
+def _last(weights: Tensors) -> str:
+    """The name of a norm's weight, which every model has; of an autoencoder the decoder's: refsim runs no encoder."""
+    decoder = [name for name in weights if name.startswith("decoder.")]
+    return max(name for name in decoder or weights if "norm" in name)
+
+
+def _unused(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+    weights[f"{_last(weights)}_of_another_model"] = torch.zeros(1)
+
+
+def _missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+    del weights[_last(weights)]
+
+
+def _larger(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+    name = _last(weights)
+    weights[name] = torch.cat([weights[name], weights[name][:1]])
+
+
+def _weight_is_nan(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+    weights[_last(weights)].view(-1)[-1] = torch.nan
+
+
+def _input_missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+    del inputs[max(inputs)]
+
+
+def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+    """A value that is none: NaN, or an id behind the vocabulary's last."""
+    name = "input_ids" if "input_ids" in inputs else min(inputs)
+    inputs[name].view(-1)[-1] = torch.nan if inputs[name].is_floating_point() else config["vocab_size"]
+
+
+def _config_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+    read = {field.name for field in dataclasses.fields(get(class_name_of(config)).config_class)}
+    name = next(name for name, value in config.items() if name in read and type(value) is int)
+    config[name] = str(config[name])
+
+
+WAYS: dict[str, Spoil] = {
+    "a weight that no part uses": _unused,
+    "a weight that is missing": _missing,
+    "a weight that is larger": _larger,
+    "a weight that is not a number": _weight_is_nan,
+    "an input that is missing": _input_missing,
+    "an input that is none": _input_wrong,
+    "a text in config.json where a number belongs": _config_wrong,
+}
