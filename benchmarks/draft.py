@@ -15,7 +15,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -35,8 +35,8 @@ from refsim.timing.stages import EAGER_GAP_NS
 
 NEW = 3
 """Rows accepted since the last step, as in the document's benchmark."""
-SMALL = DFlashConfig(hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
-                     num_key_value_heads=2, head_dim=32)  # fmt: skip
+SMALL = replace(DFlashConfig.from_dict(SPEC.published[0].config), hidden_size=256, intermediate_size=768,
+                num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2, head_dim=32)  # fmt: skip
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384)
 
 

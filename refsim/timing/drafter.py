@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from refsim.models.dflash.config import DFlashConfig
+from refsim.models.dflash.spec import SPEC
 from refsim.timing.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
 from refsim.timing.fitted import get_params
 from refsim.timing.measured import Sample, predict
@@ -90,7 +91,7 @@ def forward(context: int, *, new: int = 3, cached: bool = True) -> list[Kernel]:
 
     Without a cache all rows are handed in; what fc made of them is kept, and the upload of outputs is not counted.
     """
-    config = DFlashConfig()
+    config = DFlashConfig.from_dict(SPEC.published[0].config)
     d, e = config.hidden_size, config.head_dim
     q, kv = config.num_attention_heads * e, config.num_key_value_heads * e
     noise, given = _padded(config.block_size), _padded(new if cached else context)

@@ -12,24 +12,24 @@ from refsim.schema import Count, Layers, Positive, Size, check, read, short
 
 @dataclass(frozen=True)
 class DFlashConfig:
-    """Keys of config.json, with the values of the drafter of Qwen3-Coder-30B-A3B.
+    """Keys of config.json, all of which a folder has to say: no library has defaults for them.
 
     ``target_layer_ids`` and ``mask_token_id`` stand in ``dflash_config``; without ids there, they are spread over the
     target's layers (see :func:`spread_layer_ids`).
     """
 
-    vocab_size: Size = 151936
-    hidden_size: Size = 2048
-    intermediate_size: Size = 6144
-    num_hidden_layers: Size = 8
-    num_attention_heads: Size = 32
-    num_key_value_heads: Size = 4
-    head_dim: Size = 128
-    rms_norm_eps: Positive = 1e-6
-    rope_theta: Positive = 1e7
-    block_size: Size = 16
-    mask_token_id: Count = 151669
-    target_layer_ids: tuple[Count, ...] = (1, 12, 23, 34, 45)
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    rms_norm_eps: Positive
+    rope_theta: Positive
+    block_size: Size
+    mask_token_id: Count
+    target_layer_ids: tuple[Count, ...]
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> DFlashConfig:
@@ -43,7 +43,7 @@ class DFlashConfig:
             given["rope_theta"] = rope
         ids = own.get("target_layer_ids", given.get("target_layer_ids"))
         if ids is None:
-            target, count = given.get("num_target_layers", 48), given.get("num_hidden_layers", cls.num_hidden_layers)
+            target, count = given.get("num_target_layers", 48), given.get("num_hidden_layers", 1)
             ids = spread_layer_ids(
                 check(Layers, target, "num_target_layers"), check(Layers, count, "num_hidden_layers")
             )
@@ -51,8 +51,8 @@ class DFlashConfig:
             check(tuple[Count, ...] | None, place.get("target_layer_ids"), "target_layer_ids")
             check(Count | None, place.get("mask_token_id"), "mask_token_id")
         mask = own.get("mask_token_id", given.get("mask_token_id"))
-        given |= {"target_layer_ids": ids, "mask_token_id": cls.mask_token_id if mask is None else mask}
-        result = read(cls, given, may_be_null=("rope_theta",))
+        given |= {"target_layer_ids": ids, "mask_token_id": mask}
+        result = read(cls, given, may_be_null=("rope_theta", "mask_token_id"))
         if not result.target_layer_ids:
             raise UserError("config.json has no target_layer_ids; it must be a list of numbers of layers.")
         if result.block_size < 2:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers.cache_utils import DFlashCache
@@ -11,6 +13,7 @@ from refsim.errors import UserError
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig, spread_layer_ids
 from refsim.models.dflash.draft import DFlashDraftModel, check_pair
+from refsim.models.dflash.spec import SPEC
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
@@ -98,14 +101,15 @@ def test_drafter_of_another_target(changed, said):
     sizes = {"vocab_size": 12, "hidden_size": HIDDEN}
     target = Qwen3MoeConfig(**sizes, num_hidden_layers=3)
     with pytest.raises(UserError, match=said):
-        check_pair(target, DFlashConfig(**sizes | {"target_layer_ids": KEEP} | changed))
+        draft = DFlashConfig.from_dict(SPEC.published[0].config)
+        check_pair(target, replace(draft, **sizes | {"target_layer_ids": KEEP} | changed))
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
         ({"dflash_config": 3}, "an object"),
-        ({"dflash_config": {"target_layer_ids": []}}, "list of numbers"),
+        ({"dflash_config": {"mask_token_id": 3, "target_layer_ids": []}}, "list of numbers"),
         ({"dflash_config": {"mask_token_id": 12}}, "vocabulary ends at 11"),
         ({"block_size": 1}, "2 tokens or more"),
         ({"layer_types": ["sliding_attention"]}, "full_attention"),
@@ -113,4 +117,14 @@ def test_drafter_of_another_target(changed, said):
 )
 def test_configs_that_do_not_fit(changed, said):
     with pytest.raises(UserError, match=said):
-        DFlashConfig.from_dict({"vocab_size": 12, "dflash_config": {"mask_token_id": 3}} | changed)
+        small = SPEC.published[0].config | {"vocab_size": 12, "dflash_config": {"mask_token_id": 3}}
+        DFlashConfig.from_dict(small | changed)
+
+
+def test_what_a_folder_has_to_say():
+    for key in ("num_key_value_heads", "rope_theta", "block_size"):
+        lacking = {name: value for name, value in SPEC.published[0].config.items() if name != key}
+        with pytest.raises(UserError, match=f"lacks {key}"):
+            DFlashConfig.from_dict(lacking)
+    with pytest.raises(UserError, match="lacks mask_token_id"):
+        DFlashConfig.from_dict(SPEC.published[0].config | {"dflash_config": {}})
