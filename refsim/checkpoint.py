@@ -118,10 +118,14 @@ class Weights:
     Args:
         dtype: floating-point tensors are converted to it.
         meta: hand out meta tensors of the right shape and read nothing; used to validate a folder.
+        replica: this rank's number among those that take the same slices, and how many they are. Each of them looks
+            for NaN and infinity in its own part of a slice, which reads every weight once instead of once a rank.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, *, meta: bool = False) -> None:
-        self.checkpoint, self._dtype, self._meta = checkpoint, dtype, meta
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, *, meta: bool = False, replica: tuple[int, int] = (0, 1)
+    ) -> None:
+        self.checkpoint, self._dtype, self._meta, self._replica = checkpoint, dtype, meta, replica
         self._taken = _Taken()
 
     @property
@@ -136,7 +140,15 @@ class Weights:
 
     def to(self, dtype: torch.dtype) -> Weights:
         """Hand out the same tensors in another dtype (what a model keeps in fp32); what is used counts for both."""
-        other = Weights(self.checkpoint, dtype, meta=self._meta)
+        other = Weights(self.checkpoint, dtype, meta=self._meta, replica=self._replica)
+        other._taken = self._taken
+        return other
+
+    def alone(self) -> Weights:
+        """Hand out the same tensors to one that takes rows of its own, as of a table of positions: it looks at all
+        of them itself; what is used counts for both.
+        """
+        other = Weights(self.checkpoint, self._dtype, meta=self._meta)
         other._taken = self._taken
         return other
 
@@ -178,8 +190,14 @@ class Weights:
         return tensor
 
     def _check_finite(self, name: str, tensor: Tensor, starts: list[int]) -> None:
-        """Raise ``UserError`` if a slice that begins at ``starts`` holds NaN or infinity in the storage dtype."""
-        index = first_not_finite(tensor)
+        """Raise ``UserError`` if a slice that begins at ``starts`` holds NaN or infinity in the storage dtype.
+
+        The parts of all replicas are the whole slice: part i ends where part i + 1 begins.
+        """
+        (number, count), rows = self._replica, len(tensor)
+        first = rows * number // count
+        starts[0] += first
+        index = first_not_finite(tensor[first : rows * (number + 1) // count])
         if index is not None:
             place = tuple(start + i for start, i in zip(starts, index, strict=True))
             raise UserError(
@@ -237,6 +255,10 @@ class ShapeWeights(Weights):
         other = copy.copy(self)
         other._dtype = dtype
         return other
+
+    def alone(self) -> ShapeWeights:
+        """Hand out the same tensors: no values are looked at."""
+        return self
 
     def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> Tensor:
         """Return a tensor of the size of this slice; lanes beyond the shape are there as well (padding)."""

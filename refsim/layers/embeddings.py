@@ -68,7 +68,7 @@ class PatchEmbed:
         features: int,
         table_size: int,
     ) -> None:
-        self._device, self._weights, self._name = device, weights, name
+        self._device, self._weights, self._name = device, weights.alone(), name
         self._patch, self._features, self.table_size = patch, features, table_size
         self._proj = ColParallelLinear(
             weights,
@@ -136,7 +136,7 @@ class TokenEmbedding:
     """
 
     def __init__(self, weights: Weights, name: str, *, vocab_size: int, features: int) -> None:
-        self._weights, self._name, self._shape = weights, f"{name}.weight", (vocab_size, features)
+        self._weights, self._name, self._shape = weights.alone(), f"{name}.weight", (vocab_size, features)
         self._rows: dict[int, Tensor] = {0: self._read(0)}  # also declares the table as used
 
     def __call__(self, ids_BN: Tensor) -> Tensor:

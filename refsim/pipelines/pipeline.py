@@ -120,7 +120,8 @@ def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta:
         raise UserError(f"pipeline '{root}' has a {checkpoint.class_name} as {name}; it needs a {kind.__name__}.")
     if not meta:
         device.loading(name)
-    return model(Weights(checkpoint, options.storage, meta=meta), device, config), config
+    weights = Weights(checkpoint, options.storage, meta=meta, replica=device.replica)
+    return model(weights, device, config), config
 
 
 def check_fit(root: Path, part: str, pairs: list[tuple[str, int, str, int]]) -> None:

@@ -36,7 +36,7 @@ def program(
     folder = open_checkpoint(checkpoint, device.options.variant, device.options.lora)
     storage = device.options.storage
     device.loading("its weights")
-    weights = Weights(folder, storage)
+    weights = Weights(folder, storage, replica=device.replica)
     model = load_model(folder, weights, device)
     model_class, config = find_model(folder)
     file = TensorFile(inputs)

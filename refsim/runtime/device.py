@@ -83,6 +83,12 @@ class Device:
         self.observations = Observations() if options.observe else None
 
     @property
+    def replica(self) -> tuple[int, int]:
+        """Return this rank's number among those that hold the same weights (members of cfg and sp), and their count."""
+        cfg, sp = self.groups["cfg"], self.groups["sp"]
+        return cfg.index * sp.size + sp.index, cfg.size * sp.size
+
+    @property
     def mesh(self) -> MeshSpec:
         """Return the mesh this device is one of."""
         return self.options.mesh

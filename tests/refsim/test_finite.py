@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import refsim
+from refsim.checkpoint import Checkpoint, Weights
 from refsim.errors import NotFiniteError, UserError
 from refsim.finite import NotFinite, first_not_finite
 from refsim.pipelines.request import PipelineRequest
@@ -37,14 +38,19 @@ def spoilt(good: Path, place: Path, value: float, dtype: torch.dtype = torch.flo
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "storage"),
-    [(float("nan"), torch.float32, "fp32"), (1e300, torch.float64, "fp32"), (3.4e38, torch.float32, "bf16")],
-    ids=["nan", "too_large_for_fp32", "too_large_for_bf16"],
+    ("value", "dtype", "storage", "where"),
+    [
+        (float("nan"), torch.float32, "fp32", ("n150", "sp1")),
+        (float("nan"), torch.float32, "fp32", ("t3k", "cfg2_sp2_tp2")),
+        (1e300, torch.float64, "fp32", ("n150", "sp1")),
+        (3.4e38, torch.float32, "bf16", ("n300", "sp2")),
+    ],
+    ids=["nan", "nan_on_a_mesh", "too_large_for_fp32", "too_large_for_bf16"],
 )
-def test_a_weight_that_is_not_finite_in_the_storage_dtype(good, tmp_path, value, dtype, storage):
+def test_a_weight_that_is_not_finite_in_the_storage_dtype(good, tmp_path, value, dtype, storage, where):
     folder = spoilt(good, tmp_path, value, dtype)
     with pytest.raises(UserError, match=r"1\.ff\.net\.0\.proj\.weight.*not finite at \(5, 2\)") as caught:
-        refsim.run(folder, inputs=make_inputs(), mesh="n150", dtype=storage)
+        refsim.run(folder, inputs=make_inputs(), mesh=where[0], parallel=where[1], dtype=storage)
     assert caught.value.exit_code == 2
     assert_one_sentence(str(caught.value))
 
@@ -116,3 +122,26 @@ def test_the_first_value_is_found():
 def test_a_pipeline_is_asked_for_finite_guidance(changes):
     with pytest.raises(UserError, match="finite number"):
         PipelineRequest("a cat", **changes)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_every_row_of_a_weight_is_looked_at_by_one_of_the_ranks_that_hold_it(tmp_path, count):
+    """However few rows it has; and by each rank where it takes rows that the others do not."""
+    shapes = {"one": (1, 2), "two": (2, 3), "seven": (7, 2)}
+    (tmp_path / "config.json").write_text("{}")
+    for name, shape in shapes.items():
+        for row in range(shape[0]):
+            tensors = {other: torch.zeros(size) for other, size in shapes.items()}
+            tensors[name][row, 1] = torch.nan
+            save_file(tensors, tmp_path / "model.safetensors")
+            refused = 0
+            for number in range(count):
+                weights = Weights(Checkpoint(tmp_path), torch.float32, replica=(number, count))
+                try:
+                    weights.take(name, shape)
+                except UserError as e:
+                    assert f"not finite at ({row}, 1)" in str(e)
+                    refused += 1
+                with pytest.raises(UserError, match="not finite"):
+                    weights.alone().take(name, shape)
+            assert refused == 1
