@@ -123,6 +123,9 @@ def _ttnn(found: Registry) -> None:
     for layout in (Layout("t3k", "sp4_tp2"), Layout("t3k", "sp4_tp2", "ulysses"), USP24, Layout("bh-qb", "sp2_tp2")):
         split, suite = replace(layout, prompt_layout="split"), "smoke" if layout is USP24 else "full"
         add_transformer(found, "sd35_tiny64", split, text=141, suite=suite, **kind)  # the second device of every ring
+    few = BlockShape(64, 72)  # of so few keys one counts; and 72 tokens of a prompt reach the second device
+    split = Layout("t3k", "sp2_tp4", prompt_layout="split")
+    found.add(make_case("ttnn_block", "sd35_medium_block", split, few, dtype="bf16", needs_gb=4, tag="few_keys"))
     for model in ("sd35_medium", "sd35_large"):
         for where in _TTNN_LAYOUTS:
             found.add(make_case("ttnn_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))
