@@ -46,6 +46,7 @@ KINDS: dict[str, Entry] = {
     "schedule": Entry("parity.kinds.schedule:ScheduleSteps", cut="nothing", checkpoint=False),
     "published": Entry("parity.kinds.published:PublishedModel", cut="nothing", checkpoint=False),
     "refusals": Entry("parity.kinds.refusals:Refusals", cut="nothing"),
+    "keys": Entry("parity.kinds.keys:UnreadKeys", cut="nothing"),
     "vae_decoder": Entry("parity.kinds.vae_decoder:VAEDecoder", cut="picture"),
     "text_encoder": Entry("parity.kinds.text_encoder:TextEncoder", cut="heads"),
     "causal_lm": Entry("parity.kinds.causal_lm:CausalLM", cut="heads"),

@@ -119,13 +119,17 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
     if spec.timing_only:
         return {}
     found: dict[str, Any] = {}
-    known, fields = library_defaults(published.class_name), dataclasses.fields(spec.config_class)
-    for name in [field.name for field in fields if field.name in known]:
+    known, unsaid = (
+        library_defaults(published.class_name),
+        {f.name: f.default for f in dataclasses.fields(spec.config_class)},
+    )
+    for name in known.keys() & unsaid.keys():
         lacking = {key: value for key, value in published.config.items() if key != name}
         try:
             found[name] = getattr(spec.config_class.from_dict(lacking), name)
-        except UserError:
-            continue
+        except UserError:  # other keys have to agree with it, or it has to be said; a number's own default is left
+            if isinstance(unsaid[name], int | float):
+                found[name] = unsaid[name]
     return found
 
 

@@ -40,6 +40,11 @@ class Limits:
     budget_s: float = 1200.0
     each_s: float = 60.0
 
+    @classmethod
+    def of(cls, count: int, budget_s: float) -> Limits:
+        """Return limits that leave one mutation a minute, or four times its part of a large budget."""
+        return cls(count, budget_s, max(cls.each_s, 4 * budget_s / count))
+
 
 @dataclass(frozen=True)
 class Tried:

@@ -52,7 +52,8 @@ def mutate(
     does not. Of those tried --least percent must be killed: few that were tried say little; none tried is exit code 1.
 
     Cases of the smoke suite that execute the changed line run one after the other, the quickest first, until one fails,
-    for a minute at most. Which those are is recorded first, and kept in the folder of --out until a source changes.
+    for a minute or, if that is more, four times its part of --budget; those that are left then count as passed. Which
+    those are is recorded first, and kept in the folder of --out until a source changes.
     """
     from parity.lines.measure import Asked
     from parity.lines.tree import files_under
@@ -60,7 +61,7 @@ def mutate(
     from refsim import output
 
     found = files_under(files)
-    limits = campaign.Limits(count, seconds(budget, "--budget"))
+    limits = campaign.Limits.of(count, seconds(budget, "--budget"))
     if out is not None:
         output.check_folder(out, "--out")
     done = campaign.run(

@@ -66,4 +66,5 @@ def add(found: Registry) -> None:
         for layout in layouts:
             for dtype in ("fp32", "bf16"):
                 found.add(make_case(kind, model, layout, shape, dtype=dtype))
-        found.add(make_case("refusals", model, layouts[0], shape, tag="refusals"))
+        for every in ("refusals", "keys"):
+            found.add(make_case(every, model, layouts[0], shape, tag=every))

@@ -267,3 +267,8 @@ def test_the_command_draws_runs_and_writes(tmp_path):
     assert told == json.loads((tmp_path / "mutation.json").read_text())
     assert told["summary"]["mutations"] == 3 and len(told["mutations"]) == 3
     assert "# Mutation testing" in (tmp_path / "mutation.md").read_text()
+
+
+def test_a_large_budget_leaves_a_mutation_more_time():
+    assert campaign.Limits.of(30, 60).each_s == 60
+    assert campaign.Limits.of(300, 6 * 3600) == campaign.Limits(300, 6 * 3600, 288)

@@ -7,7 +7,7 @@ import torch
 
 from parity import gate
 from parity.cpu_runner import CpuRunner
-from parity.kinds import load, published, refusals, schedule, single_file
+from parity.kinds import keys, load, published, refusals, schedule, single_file
 from parity.kinds.base import Measured
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
@@ -162,3 +162,17 @@ def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store):
     with CpuRunner() as runner:
         record = gate.run_case(runner, case, "cpu", 0)
     assert record.reason == "accepted 1 is above 0" and record.extra["accepted"] == ["nothing at all"]
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value"),
+    [("sd35_vae_tiny_quiet", "act_fn", "gelu"), ("t5_tiny_quiet", "is_gated_act", False)],
+)
+def test_a_key_that_is_overlooked_fails(monkeypatch, model, key, value):
+    """Each was overlooked once."""
+    case = next(case for case in suite_cases("smoke") if case.kind == "keys" and case.model == model)
+    right = keys.taken
+    monkeypatch.setattr(keys, "taken", lambda folder: right(folder) | {key: value})
+    with CpuRunner() as runner:
+        record = gate.run_case(runner, case, "cpu", 0)
+    assert record.reason == "overlooked 1 is above 0" and record.extra["overlooked"] == [f"{key} = {value}"]
