@@ -29,8 +29,8 @@ from refsim.models.registry import get
 from refsim.runtime.launch import Result
 
 Tensors = dict[str, Tensor]
-Spoil = Callable[[Tensors, Tensors, dict[str, Any]], None]
-"""Changes weights, inputs or config in place."""
+Spoil = Callable[[Tensors, Tensors, dict[str, Any]], Any]
+"""Changes weights, inputs or config in place; False of a model that it cannot be done to."""
 
 
 class Refusals(CpuKind):
@@ -50,7 +50,8 @@ class Refusals(CpuKind):
         (file,) = folder.glob("*.safetensors")
         weights, given = load_file(file), {name: x.clone() for name, x in inputs.items()}
         config = json.loads((folder / "config.json").read_text())
-        spoil(weights, given, config)
+        if spoil(weights, given, config) is False:
+            return True
         with scratch.Folder("refusals") as into:
             (Path(into) / "config.json").write_text(json.dumps(config))
             save_file(weights, Path(into) / file.name, metadata={"format": "pt"})
@@ -103,6 +104,15 @@ def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> N
     inputs[name].view(-1)[-1] = torch.nan if inputs[name].is_floating_point() else config["vocab_size"]
 
 
+def _latent_uneven(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
+    """A column less, of a picture in patches of two."""
+    latent = inputs.get("hidden_states")
+    if latent is None or latent.ndim < 4:
+        return False
+    inputs["hidden_states"] = latent[..., :-1].contiguous()
+    return True
+
+
 def _config_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
     read = {field.name for field in dataclasses.fields(get(class_name_of(config)).config_class)}
     name = next(name for name, value in config.items() if name in read and type(value) is int)
@@ -116,5 +126,6 @@ WAYS: dict[str, Spoil] = {
     "a weight that is not a number": _weight_is_nan,
     "an input that is missing": _input_missing,
     "an input that is none": _input_wrong,
+    "a latent that is no whole patches": _latent_uneven,
     "a text in config.json where a number belongs": _config_wrong,
 }

@@ -36,7 +36,7 @@ def _small(found: Registry) -> None:
     _like("sd3_pipeline", **picture)
     _like("flux1_pipeline", **picture)
     _like("wan_pipeline", **video)
-    _like("cogvideox_2b_pipeline", **video)
+    _like("cogvideox_2b_pipeline", height=None, width=None, frames=None)  # as its transformer's config.json has them
     _like("cogvideox_5b_pipeline", **video, guidance=3.0)  # at 6 diffusers' own picture is 2e-3 from fp32's
     wan = PIPELINES["wan_pipeline_small"]  # one transformer for all steps: no boundary
     parts = {name: model for name, model in wan.parts.items() if name != "transformer_2"}
