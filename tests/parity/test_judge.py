@@ -18,7 +18,7 @@ import parity.kinds
 from parity import formulas, gate, thresholds, traces
 from parity import metrics as m
 from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, make_case
-from parity.kinds import collectives, generation, load, thresholds_for, transformer
+from parity.kinds import KINDS, collectives, generation, load, thresholds_for, transformer
 from parity.kinds.base import Measured
 from parity.kinds.generation import Expected, Generation
 from parity.store import CheckpointStore
@@ -203,6 +203,8 @@ def check_unmeasured(store):
 
 
 def check_limits(store):
+    every = {f"{kind} {dtype}" for kind in KINDS for dtype in load(kind).thresholds}
+    assert LIMITS.keys() == every, "every kind of case is pinned"
     for key, pinned in LIMITS.items():
         found = {t.metric: t.limit for t in thresholds_for(*key.split())}
         for metric, limit in pinned.items():
