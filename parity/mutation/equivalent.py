@@ -9,17 +9,17 @@ from parity.mutation.sites import Mutation
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("refsim/layers/convolution.py", "self._kernel // 2", "(self._kernel % 2)"): (
-        "decoders of images have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1"
+        "decoders of images have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1."
     ),
     (
         "refsim/layers/norm.py",
         "padded_features(features, tp.size) // tp.size",
         "(-(-padded_features(features, tp.size) // tp.size))",
-    ): "padded features are whole tiles of every member, so that they divide",
+    ): "padded features are whole tiles of every member, so that they divide.",
     ("refsim/pipelines/request.py", "(KeyboardInterrupt, SystemExit)", "(SystemExit, KeyboardInterrupt)"): (
-        "one handler for either, in whatever order they are named"
+        "one handler for either, in whatever order they are named."
     ),
-    ("refsim/pipelines/transformer.py", "16", "17"): "the length of a digest, which is only compared with its like",
+    ("refsim/pipelines/transformer.py", "16", "17"): "the length of a digest, which is only compared with its like.",
 }
 """(file, the source that is changed, what it is changed to) -> why the answers are the same."""
 
