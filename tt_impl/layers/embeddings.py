@@ -66,10 +66,8 @@ class PatchEmbed:
             weights,
             ctx,
             f"{name}.proj",
-            in_features=in_channels * patch * patch,
+            in_features=(in_channels, patch, patch),
             out_features=features,
-            gathered_input=False,
-            unflatten=(in_channels, patch, patch),
         )
         self._table = weights.take(f"{name}.pos_embed", (1, table_size**2, features))
 

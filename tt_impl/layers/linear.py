@@ -45,8 +45,8 @@ class ColParallelLinear:
     """Out features cut over tp, no communication; padded out features are zero.
 
     Args:
+        in_features: of a convolution over patches, used as a linear, the shape that its weight has in the checkpoint.
         gathered_input: the input comes from ``gather_features`` and so has the padded number of lanes.
-        unflatten: the checkpoint's shape of the weight, where it is a convolution used as a linear.
         bias: the linear has one.
     """
 
@@ -56,17 +56,17 @@ class ColParallelLinear:
         ctx: Context,
         name: str,
         *,
-        in_features: int,
+        in_features: int | tuple[int, ...],
         out_features: int,
-        gathered_input: bool,
-        unflatten: tuple[int, ...] | None = None,
+        gathered_input: bool = False,
         bias: bool = True,
     ) -> None:
         self._ctx, self._bias = ctx, None
         out_padded = padded_features(out_features, ctx.tp)
-        in_padded = padded_features(in_features, ctx.tp) if gathered_input else in_features
-        weight = weights.take(f"{name}.weight", (out_features, *(unflatten or (in_features,)))).flatten(1)
-        weight = pad_to(weight, out_padded, in_padded)
+        sizes = (in_features,) if isinstance(in_features, int) else in_features
+        weight = weights.take(f"{name}.weight", (out_features, *sizes)).flatten(1)
+        lanes = weight.shape[1]
+        weight = pad_to(weight, out_padded, padded_features(lanes, ctx.tp) if gathered_input else lanes)
         self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=3)
         if bias:
             values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)

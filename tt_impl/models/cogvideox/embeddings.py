@@ -38,10 +38,8 @@ class VideoPatches:
             weights,
             ctx,
             "patch_embed.proj",
-            in_features=c * self._deep * p * p,
+            in_features=c * self._deep * p * p if config.patch_size_t else (c, p, p),
             out_features=config.features,
-            gathered_input=False,
-            unflatten=None if config.patch_size_t else (c, p, p),
         )
 
     def grid(self, size: tuple[int, ...]) -> Grid:

@@ -33,7 +33,6 @@ class CogVideoXTransformer:
             "patch_embed.text_proj",
             in_features=config.text_embed_dim,
             out_features=d,
-            gathered_input=False,
         )
         self._time = TimeEmbedding(weights, ctx, config)
         self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, ctx, config, ofs=True)

@@ -28,7 +28,7 @@ class FluxTransformer:
         self._config = config
         self._conditioning = Conditioning(weights, ctx, config)
         self._x_embedder, self._context_embedder = (
-            ColParallelLinear(weights, ctx, name, in_features=size, out_features=d, gathered_input=False)
+            ColParallelLinear(weights, ctx, name, in_features=size, out_features=d)
             for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
         )
         count = config.num_layers + config.num_single_layers

@@ -43,7 +43,6 @@ class SD35Transformer:
             "context_embedder",
             in_features=config.joint_attention_dim,
             out_features=d,
-            gathered_input=False,
         )
         self._blocks = [SD35Block(weights, ctx, config, i) for i in range(config.num_layers)]
         self._norm_out = LayerNorm(ctx, features=d, eps=_EPS)

@@ -93,7 +93,6 @@ class ConditionEmbedder:
             f"{name}.text_embedder.linear_1",
             in_features=config.text_dim,
             out_features=d,
-            gathered_input=False,
         )
         self._text_2 = RowParallelLinear(
             weights,
@@ -138,7 +137,6 @@ class ImageEmbedder:
             f"{name}.ff.net.0.proj",
             in_features=image_dim,
             out_features=image_dim,
-            gathered_input=False,
         )
         self._out = RowParallelLinear(
             weights,
