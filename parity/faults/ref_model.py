@@ -174,7 +174,7 @@ def qkv_reshuffle_omitted() -> Iterator[None]:
 def weights_of_the_neighbour() -> Iterator[None]:
     def init(original: Any, self: Any, weights: Any, device: Any, name: str, **sizes: Any) -> None:
         tp = device.groups["tp"]
-        neighbour = replace(tp, index=(tp.index + 1) % tp.size) if sizes["gathered_input"] else tp
+        neighbour = replace(tp, index=(tp.index + 1) % tp.size) if sizes.get("gathered_input") else tp
         with instead(linear, "shard_range", lambda padded, group: tensor.shard_range(padded, neighbour)):
             original(self, weights, device, name, **sizes)
 
