@@ -119,10 +119,8 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
     if spec.timing_only:
         return {}
     found: dict[str, Any] = {}
-    known, unsaid = (
-        library_defaults(published.class_name),
-        {f.name: f.default for f in dataclasses.fields(spec.config_class)},
-    )
+    known = library_defaults(published.class_name)
+    unsaid = {field.name: field.default for field in dataclasses.fields(spec.config_class)}
     for name in known.keys() & unsaid.keys():
         lacking = {key: value for key, value in published.config.items() if key != name}
         try:
@@ -134,8 +132,14 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
 
 
 def library_class(class_name: str) -> Any:
-    """The class in diffusers or transformers; None where neither has it."""
-    return getattr(diffusers, class_name, None) or getattr(transformers, class_name, None)
+    """The class in diffusers or transformers; ``UserError`` where neither has it."""
+    found = getattr(diffusers, class_name, None) or getattr(transformers, class_name, None)
+    if found is None:
+        raise UserError(
+            f"neither diffusers {diffusers.__version__} nor transformers {transformers.__version__} has {class_name}; "
+            "install the versions of constraints.txt."
+        )
+    return found
 
 
 def library_defaults(class_name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from parity.kinds import keys, load, published, refusals, schedule, single_file
 from parity.kinds.base import Measured
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
+from refsim.errors import UserError
 from refsim.runtime.launch import Result
 
 pytest.importorskip("diffusers")
@@ -176,3 +177,8 @@ def test_a_key_that_is_overlooked_fails(monkeypatch, model, key, value):
     with CpuRunner() as runner:
         record = gate.run_case(runner, case, "cpu", 0)
     assert record.reason == "overlooked 1 is above 0" and record.extra["overlooked"] == [f"{key} = {value}"]
+
+
+def test_a_class_that_no_library_has_is_named():
+    with pytest.raises(UserError, match=r"nor transformers .* has NoSuchModel; install the versions of constraints"):
+        published.library_class("NoSuchModel")
