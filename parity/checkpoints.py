@@ -444,32 +444,16 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
         if f".{variant}" in path.stem if variant else "." not in path.stem:
             state |= load_file(path)
     for name, x in state.items():
-        exact = _stays_fp32(model_class, name)
+        exact = stays_fp32(model_class, name)
         lower = torch.float32 if exact and dtype == torch.bfloat16 else dtype
         state[name] = (x.bfloat16() if rounded and not exact else x).to(lower)
     model.load_state_dict(state, strict=True, assign=True)
     return model.eval()
 
 
-def _stays_fp32(model_class: Any, name: str) -> bool:
+def stays_fp32(model_class: Any, name: str) -> bool:
     """Whether diffusers keeps a weight in fp32 when it loads the model in bf16."""
     return not set(model_class._keep_in_fp32_modules or ()).isdisjoint(name.split("."))
-
-
-def convert(folder: Path, into: Path) -> None:
-    """Write a folder of a diffusers model anew with its weights in bf16, but for what diffusers keeps in fp32."""
-    from safetensors.torch import load_file, save_file
-
-    into.mkdir(parents=True)
-    for path in sorted(folder.glob("*.json")):
-        (into / path.name).write_bytes(path.read_bytes())
-    model_class = diffusers_class(json.loads((folder / "config.json").read_text())["_class_name"])
-    for path in sorted(folder.glob("*.safetensors")):
-        state = {
-            name: x if _stays_fp32(model_class, name) or not x.is_floating_point() else x.bfloat16()
-            for name, x in load_file(path).items()
-        }
-        save_file(state, into / path.name)
 
 
 def load_block(folder: Path, index: int) -> tuple[Any, Any]:

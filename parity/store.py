@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,7 @@ class CheckpointStore:
         if key not in self._known:
             path = self._root / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
             if in_bf16:
-                checkpoints.convert(self.folder(model, seed), path)
+                convert(self.folder(model, seed), path)
             elif model in pipelines.PIPELINES:
                 pipelines.build(model, seed, path)
             else:
@@ -56,3 +57,19 @@ class CheckpointStore:
             path = self._known.pop((model, seed, in_bf16), None)
             if path is not None:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def convert(folder: Path, into: Path) -> None:
+    """Write a folder of a diffusers model anew with its weights in bf16, but for what diffusers keeps in fp32."""
+    from safetensors.torch import load_file, save_file
+
+    into.mkdir(parents=True)
+    for path in sorted(folder.glob("*.json")):
+        (into / path.name).write_bytes(path.read_bytes())
+    model_class = checkpoints.diffusers_class(json.loads((folder / "config.json").read_text())["_class_name"])
+    for path in sorted(folder.glob("*.safetensors")):
+        state = {
+            name: x if checkpoints.stays_fp32(model_class, name) or not x.is_floating_point() else x.bfloat16()
+            for name, x in load_file(path).items()
+        }
+        save_file(state, into / path.name)

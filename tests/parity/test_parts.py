@@ -11,6 +11,7 @@ from parity.kinds import keys, load, published, refusals, schedule, single_file
 from parity.kinds.base import Measured
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
+from refsim import api
 from refsim.errors import UserError
 from refsim.runtime.launch import Result
 
@@ -182,3 +183,15 @@ def test_a_key_that_is_overlooked_fails(monkeypatch, model, key, value):
 def test_a_class_that_no_library_has_is_named():
     with pytest.raises(UserError, match=r"nor transformers .* has NoSuchModel; install the versions of constraints"):
         published.library_class("NoSuchModel")
+
+
+@pytest.mark.parametrize("model", ["wan22_tiny", "sd35_tiny"])
+def test_a_folder_stored_in_bf16_gives_the_same_bits(store, model):
+    """Wan's has weights that diffusers keeps in fp32."""
+    case = next(c for c in suite_cases("smoke") if c.model == f"{model}_quiet" and c.dtype == "bf16")
+    inputs = load("transformer")(store).inputs(case, 0)
+    folders = [store.folder(model, 0, in_bf16=in_bf16) for in_bf16 in (False, True)]
+    sizes = [sum(path.stat().st_size for path in folder.glob("*.safetensors")) for folder in folders]
+    assert sizes[1] < 0.7 * sizes[0]
+    plain, stored = (api.run(folder, inputs=inputs, options=case.layout.options("bf16")) for folder in folders)
+    assert torch.equal(plain.tensors["sample"], stored.tensors["sample"])
