@@ -136,11 +136,7 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
     loaded = {"dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
     left_out = {name: part for name, part in spec.arguments.items() if part is None}  # diffusers wants them said again
     pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **left_out, **loaded)
-    for part in pipe.components.values():
-        if isinstance(part, torch.nn.Module):
-            torch.nn.Module.float(
-                part
-            )  # diffusers' own `to` warns of what it keeps in fp32, even where all becomes fp32
+    pipe.to(torch.float32)
     pipe.set_progress_bar_config(disable=True)
     decode = pipe.vae.decode
 

@@ -42,8 +42,8 @@ class Limits:
 
     @classmethod
     def of(cls, count: int, budget_s: float) -> Limits:
-        """Return limits that leave one mutation a minute, or four times its part of a large budget."""
-        return cls(count, budget_s, max(cls.each_s, 4 * budget_s / count))
+        """Return limits that leave one mutation a minute, or four times its part of a larger budget."""
+        return cls(count, budget_s, max(cls.each_s, min(4 / count, 1) * budget_s))
 
 
 @dataclass(frozen=True)

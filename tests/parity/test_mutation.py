@@ -271,4 +271,5 @@ def test_the_command_draws_runs_and_writes(tmp_path):
 
 def test_a_large_budget_leaves_a_mutation_more_time():
     assert campaign.Limits.of(30, 60).each_s == 60
+    assert campaign.Limits.of(1, 1200).each_s == 1200
     assert campaign.Limits.of(300, 6 * 3600) == campaign.Limits(300, 6 * 3600, 288)
