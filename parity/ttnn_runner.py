@@ -29,11 +29,16 @@ class TTNNRunner:
     """Runs cases on a ttnn backend, each in a process of its own, some ahead of their turn; a context manager.
 
     Checkpoints and inputs are kept until :meth:`drop`, the reference's answers until the case has run.
+
+    Attributes:
+        optable: whether records tell what every operation takes on a device.
     """
 
-    def __init__(self, backend: str) -> None:
+    optable = True
+
+    def __init__(self, backend: str, store: CheckpointStore | None = None) -> None:
         self._backend = backend
-        self._store = CheckpointStore()
+        self._store = store or CheckpointStore()
         self._kinds: dict[str, TTNNKind] = {}
         self._inputs: dict[tuple[str, int], Path] = {}
         self._answers: dict[tuple[str, int], Any] = {}
@@ -57,6 +62,11 @@ class TTNNRunner:
         self._threads.shutdown()
         self._folder.cleanup()
         self._store.__exit__(*error)
+
+    def warm_up(self) -> None:
+        """Start the processes that programs are forked from now, before this one has other threads."""
+        for worker in self._workers:
+            worker.warm_up()
 
     def plan(self, cases: Sequence[tuple[Case, int]]) -> None:
         """Say which cases will be run, in this order, with which seeds, so that some can be started early."""
@@ -101,7 +111,7 @@ class TTNNRunner:
         """
         kind = self._kind(case)
         arguments = kind.arguments(case, seed) | {"inputs": str(self._inputs_of(case, seed))}
-        optable = self._backend == "ttnn-mock" and not fault
+        optable = self.optable and self._backend == "ttnn-mock" and not fault
 
         def work() -> tuple[Outcome, float]:
             worker = self._idle.get()

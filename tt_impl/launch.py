@@ -71,6 +71,11 @@ class Worker:
         self._stop()
         self._folder.cleanup()
 
+    def warm_up(self) -> None:
+        """Start the process, unless it runs; otherwise the first program does."""
+        if self._process is None:
+            self._start()
+
     def execute(
         self,
         program: str,
@@ -114,8 +119,7 @@ class Worker:
 
     def _run(self, folder: Path, timeout_s: float, progress: Callable[[int, int], None] | None) -> int:
         """Exit code of the job's process, or of the worker itself if that ended first."""
-        if self._process is None:
-            self._start()
+        self.warm_up()
         try:
             self._process.stdin.write(f"{folder}\n".encode())
             self._process.stdin.flush()

@@ -1,7 +1,8 @@
 """A function called in a process of its own that imports the packages from a copied tree.
 
 It is forked from a process with one thread that has imported torch and the oracles, which takes longer than most cases;
-the packages of this project it imports anew. The fork server of refsim's ranks is forked from it in turn.
+the packages of this project it imports anew. The fork servers of refsim's ranks and of ttnn's programs are forked from
+it in turn.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from parity.lines.tree import PACKAGES
 from refsim import scratch
 
 Hear = Callable[[dict[str, Any]], None]
-FORK_SERVER = "refsim.runtime.forkserver"
+FORK_SERVERS = ("refsim.runtime.forkserver", "tt_impl.worker")
 _PRELOADED = ("diffusers.models.", "diffusers.pipelines.", "diffusers.schedulers.", "transformers.models.")
 
 
@@ -129,12 +130,12 @@ def _enter(root: Path, folder: Path) -> None:
 
 
 def _starter(start: Callable[..., Any]) -> Callable[..., Any]:
-    """``refsim.processes.start``, but for the ranks' fork server, which is forked and need not import torch again."""
+    """``refsim.processes.start``, but for the fork servers, which are forked and need not import torch again."""
 
     def started(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> Any:
-        if module != FORK_SERVER:
+        if module not in FORK_SERVERS:
             return start(module, *arguments, env=env, **more)
-        return _Forked(module, arguments, env, more["pass_fds"])
+        return _Forked(module, arguments, env, **more)
 
     return started
 
@@ -142,17 +143,37 @@ def _starter(start: Callable[..., Any]) -> Callable[..., Any]:
 class _Forked:
     """A forked process, with what is used of :class:`subprocess.Popen`: it has the given files and environment."""
 
-    def __init__(self, module: str, arguments: tuple[str, ...], env: Mapping[str, str], fds: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: tuple[str, ...],
+        env: Mapping[str, str],
+        *,
+        pass_fds: tuple[int, ...] = (),
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: BinaryIO | None = None,
+    ) -> None:
         self._code: int | None = None
+        from_it, its_stdout = os.pipe() if stdout == subprocess.PIPE else (-1, -1)
+        its_stdin, to_it = os.pipe() if stdin == subprocess.PIPE else (-1, -1)
         self.pid = os.fork()
         if self.pid:
+            for fd in {its_stdin, its_stdout} - {-1}:
+                os.close(fd)
+            self.stdin = None if to_it < 0 else open(to_it, "wb")
+            self.stdout = None if from_it < 0 else open(from_it, "rb")
             return
         code = 1
         try:
             os.setsid()
             os.environ |= env
+            for fd, target in ((its_stdin, 0), (its_stdout, 1), (stderr.fileno() if stderr else -1, 2)):
+                if fd >= 0:
+                    os.dup2(fd, target)
+            sys.stdin = open(0, closefd=False)
             for fd in map(int, os.listdir("/proc/self/fd")):
-                if fd > 2 and fd not in fds:
+                if fd > 2 and fd not in pass_fds:
                     with contextlib.suppress(OSError):  # the one that lists
                         os.close(fd)
             importlib.import_module(module).main(*arguments)

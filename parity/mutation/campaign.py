@@ -22,6 +22,10 @@ BOUND, ERROR, HUNG = "bound", "error", "hung"
 """How a mutation is killed: a case judges its answer wrong, it raises an error, or a case that runs it never ends."""
 
 JUDGE = "parity.mutation.judge:run_cases"
+KEPT = ".kept"
+"""Folder in the copied tree, see :mod:`parity.mutation.kept`."""
+PROCESS_S = 0.5
+"""What a case takes besides what it computes."""
 START_S, SLOWER = 20.0, 10.0
 """A case that takes this long for its process and so many times its own time hangs."""
 
@@ -99,6 +103,10 @@ def run(
     started, tried = time.monotonic(), []
     with copied(asked.files) as tree:
         found = measure.measured(asked, tree, kept, progress[0])
+        if asked.backend != "cpu":
+            from parity.mutation import kept as answers
+
+            found = replace(found, imported=[*found.imported, *answers.prepare(tree.root / KEPT)])
         child.preload(found.imported)
         begun = time.monotonic()
         for mutation in drawn({file: tree.read(file) for file in asked.files}, seed):
@@ -110,13 +118,13 @@ def run(
 
 
 def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked, limit_s: float) -> Tried:
-    """Run one mutation by the cases that execute it, the quickest first.
+    """Run one mutation by the cases that execute it, see :func:`in_turn`.
 
     An error that did not come through the changed file, or no end, counts only if the same case passes on the
     unchanged program just now: anything may fail on a machine that is full, and this tool may be wrong.
     """
     source = tree.read(mutation.file)
-    diff, cases = mutation.diff(source), found.executing(mutation.file, mutation.runs)
+    diff, cases = mutation.diff(source), in_turn(found.executing(mutation.file, mutation.runs), mutation.file)
     if why := proof(mutation):
         return Tried(mutation, diff, EQUIVALENT, reason=why, cases=len(cases))
     if not cases:
@@ -127,6 +135,7 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
         "backend": asked.backend,
         "seed": asked.seed,
         "timeout_s": 10.0 + 2 * max(case.seconds for case in cases),
+        "kept": str(tree.root / KEPT),
     }
     started = time.monotonic()
     with tree.changed(mutation.file, mutation.applied(source)):
@@ -137,6 +146,22 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
         became = became.against(_failure(again, tree, limit_s))
     seconds = time.monotonic() - started
     return Tried(mutation, diff, became.verdict, became.by, became.reason, heard.ran, len(cases), seconds, became.how)
+
+
+def in_turn(cases: list[Executed], file: str) -> list[Executed]:
+    """The same cases, the next always the one with the most that none before it had, for its seconds.
+
+    That is each word of its id (model, mesh, factors, scheme, dtype, what it is about) and how it goes through the
+    changed file. A mutation that one case passes will pass the next of its kind as well; another kind may kill it.
+    """
+    has = {case.case: {*case.case.split("-"), str(case.lines.get(file))} for case in cases}
+    seen, turns, waiting = set[str](), list[Executed](), list(cases)
+    while waiting:
+        best = max(waiting, key=lambda case: len(has[case.case] - seen) / (case.seconds + PROCESS_S))
+        waiting.remove(best)
+        seen |= has[best.case]
+        turns.append(best)
+    return turns
 
 
 def _failure(arguments: dict[str, Any], tree: Tree, limit_s: float) -> str:

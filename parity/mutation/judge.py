@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from parity import gate
 from parity.lines import recorder
@@ -14,22 +15,33 @@ _NO_MEMORY = re.compile(r"of memory when the machine had")
 """What other programs did to a run says nothing of the change."""
 
 
-def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: float) -> None:
+def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: float, kept: str) -> None:
     """Run the named cases in this order and tell the verdict of each, up to the first that fails.
 
     Told are ``case``, ``verdict``, ``reason`` and ``error``, the traceback of what was no judgement.
 
     Args:
         timeout_s: the longest that a rank may wait for another, or be silent.
+        kept: folder for what no mutation alters, see :mod:`parity.mutation.kept`.
     """
     launch.warm_up()  # forked while this process has one thread
     known = {case.id: case for case in suite_cases("full", backend)}
-    with recorder.every_job(timeout_s=timeout_s), gate.make_runner(backend) as runner:
-        for name in ids:
-            case = known[name]
-            record = gate.run_case(runner, case, backend, seed + case.seed)
+    cases = [(known[name], seed + known[name].seed) for name in ids]
+    with recorder.every_job(timeout_s=timeout_s), _runner(backend, Path(kept)) as runner:
+        for index, (case, its_seed) in enumerate(cases):
+            record = gate.run_case(runner, case, backend, its_seed)
             no_memory = _NO_MEMORY.search(record.reason) is not None
             verdict = "skipped" if no_memory else record.verdict
-            tell({"case": name, "verdict": verdict, "reason": record.reason, "error": record.error})
+            tell({"case": case.id, "verdict": verdict, "reason": record.reason, "error": record.error})
             if verdict == "failed":
                 return
+            if index == 0 and (plan := getattr(runner, "plan", None)) is not None:
+                plan(cases[1:])  # most mutations end with their first case, and have no use for what others would begin
+
+
+def _runner(backend: str, kept: Path) -> gate.Runner:
+    if backend == "cpu":
+        return gate.make_runner(backend)
+    from parity.mutation.kept import KeptRunner
+
+    return KeptRunner(backend, kept)

@@ -162,7 +162,7 @@ def test_an_error_names_the_copied_files_it_came_through_and_a_death_none():
 def test_a_forked_server_is_waited_for_as_often_as_asked(source, code, tmp_path, monkeypatch):
     (tmp_path / "somebodys_server.py").write_text(f"import time\ndef main():\n    {source}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    forked = child._Forked("somebodys_server", (), {}, ())
+    forked = child._Forked("somebodys_server", (), {})
     if code == -9:
         with pytest.raises(subprocess.TimeoutExpired):
             forked.wait(timeout=0.1)
@@ -204,3 +204,16 @@ def test_the_command_counts_and_fails_below_the_least(tmp_path):
     assert "| refsim/parallel/ring.py |" in (tmp_path / "coverage.md").read_text()
     done = CliRunner().invoke(app, [*command[:-1], "30"])  # from the kept map
     assert done.exit_code == 0 and "refsim/parallel" in done.stdout, done.output
+
+
+def test_a_forked_server_is_spoken_to_by_pipes(tmp_path, monkeypatch):
+    text = "import os, sys\ndef main(word):\n    for line in sys.stdin:\n        os.write(1, (word + line).encode())\n"
+    (tmp_path / "somebodys_worker.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with (tmp_path / "log").open("wb") as log:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        forked = child._Forked("somebodys_worker", ("said ",), {}, **pipes, stderr=log)
+    forked.stdin.write(b"a\nb\n")
+    forked.stdin.close()
+    assert forked.stdout.read() == b"said a\nsaid b\n" and forked.wait(timeout=30.0) == 0
+    forked.stdout.close()

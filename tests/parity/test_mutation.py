@@ -11,7 +11,7 @@ from parity.cases import AttentionShape, Layout, make_case
 from parity.faults.cli import app
 from parity.lines import child, measure, tree
 from parity.lines.source import Statement
-from parity.mutation import campaign, equivalent, judge, report
+from parity.mutation import campaign, equivalent, judge, kept, report
 from parity.mutation.cli import backend_of, seconds
 from parity.mutation.operators import OPERATORS
 from parity.mutation.sites import Mutation, drawn, mutations
@@ -246,7 +246,7 @@ def test_a_machine_without_memory_kills_nothing(monkeypatch):
     monkeypatch.setattr(judge, "suite_cases", lambda suite, backend: known)
     monkeypatch.setattr(judge.gate, "run_case", lambda *_: replace(record, verdict="failed", reason=next(said)))
     told = []
-    judge.run_cases(told.append, ["a", "b"], "cpu", 0, 10.0)
+    judge.run_cases(told.append, ["a", "b"], "cpu", 0, 10.0, "unused")
     assert [(t["case"], t["verdict"]) for t in told] == [("a", "skipped"), ("b", "failed")]
 
 
@@ -273,3 +273,23 @@ def test_a_large_budget_leaves_a_mutation_more_time():
     assert campaign.Limits.of(30, 60).each_s == 60
     assert campaign.Limits.of(1, 1200).each_s == 1200
     assert campaign.Limits.of(300, 6 * 3600) == campaign.Limits(300, 6 * 3600, 288)
+
+
+def test_the_next_case_is_the_one_most_unlike_those_before():
+    """Quick cases of one kind wait for a slower one of another; of equal ones the quickest is next."""
+    alike = [measure.Executed(f"a-n300-tp2-{n}", "passed", "", 0.1 * n, {FILE: [1]}) for n in (1, 2, 3)]
+    other = measure.Executed("b-t3k-sp8-1", "passed", "", 0.6, {FILE: [1, 2]})
+    turns = campaign.in_turn([*alike, other], FILE)
+    assert [case.case for case in turns] == ["a-n300-tp2-1", "b-t3k-sp8-1", "a-n300-tp2-2", "a-n300-tp2-3"]
+    assert campaign.in_turn([], FILE) == []
+
+
+def test_checkpoints_are_kept_for_the_next_process(tmp_path):
+    """A folder is there whole or not at all, and stays where a runner would drop it."""
+    with kept.KeptStore(tmp_path) as store:
+        folder = store.folder("sd35_tiny64", 0)
+        made = (folder / "config.json").stat().st_mtime_ns
+        store.drop("sd35_tiny64", 0)
+    with kept.KeptStore(tmp_path) as store:
+        assert store.folder("sd35_tiny64", 0) == folder and (folder / "config.json").stat().st_mtime_ns == made
+    assert [path.name for path in tmp_path.iterdir()] == ["sd35_tiny64-0"]

@@ -44,11 +44,16 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 def share_runtime_root(folder: Path | None = None) -> None:
-    """Make one runtime root and one cache of kernels, in ``folder``, for all processes that this one forks."""
+    """Have one runtime root and one cache of kernels, in ``folder``, for all processes that this one forks.
+
+    They are made unless they are there; the first folder stays the shared one.
+    """
     global _shared
-    folder = folder or make_folder()
-    make_runtime_root(folder)
-    _shared = folder
+    if _shared is None:
+        folder = folder or make_folder()
+        if not (folder / "root").is_dir():
+            make_runtime_root(folder)
+        _shared = folder
 
 
 def make_runtime_root(folder: Path) -> Path:
