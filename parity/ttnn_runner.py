@@ -111,14 +111,14 @@ class TTNNRunner:
         """
         kind = self._kind(case)
         arguments = kind.arguments(case, seed) | {"inputs": str(self._inputs_of(case, seed))}
-        optable = self.optable and self._backend == "ttnn-mock" and not fault
+        optable = self.optable and kind.values and self._backend == "ttnn-mock" and not fault
 
         def work() -> tuple[Outcome, float]:
             worker = self._idle.get()
             began = time.monotonic()
             try:
                 options = case.layout.options(case.dtype, backend=self._backend, fault=fault)
-                outcome = worker.execute(kind.program, options, arguments, optable=optable)
+                outcome = worker.execute(kind.program, options, arguments, values=kind.values, optable=optable)
                 return outcome, time.monotonic() - began
             finally:
                 self._idle.put(worker)

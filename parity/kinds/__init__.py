@@ -57,6 +57,8 @@ KINDS: dict[str, Entry] = {
     "ttnn_block": Entry("parity.kinds.ttnn_block:TTNNBlock", backend="ttnn"),
     "ttnn_text_encoder": Entry("parity.kinds.ttnn_text_encoder:TTNNTextEncoder", cut="heads", backend="ttnn"),
     "ttnn_pipeline": Entry("parity.kinds.ttnn_pipeline:TTNNPipeline", backend="ttnn"),
+    "ttnn_refused": Entry("parity.kinds.ttnn_calls:RefusedCalls", cut="nothing", backend="ttnn", checkpoint=False),
+    "ttnn_given": Entry("parity.kinds.ttnn_calls:GivenCalls", cut="nothing", backend="ttnn", checkpoint=False),
     "ttnn_generation": Entry("parity.kinds.ttnn_generation:TTNNGeneration", cut="heads", backend="ttnn"),
 }
 

@@ -197,10 +197,12 @@ class TTNNKind(Kind):
     """A kind that ``tt_impl`` runs on a ttnn backend and that refsim, itself judged on CPU, is the reference for.
 
     Attributes:
-        program: of ``tt_impl``, ``module:function``.
+        program: ``module:function`` in the device's process.
+        values: it needs golden values of what it computes, and a record of what every operation takes on a device.
     """
 
     program: ClassVar[str]
+    values: ClassVar[bool] = True
 
     @abstractmethod
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:

@@ -39,6 +39,9 @@ GATHERS = {
 }
 """Collectives that take any persistent buffer (the others' ttnn checks itself), and the dim they gather if fixed."""
 
+AXES_AT = {"ttnn.experimental.neighbor_pad_async": 5}
+"""Where among the arguments an operation over two axes takes them."""
+
 DIVIDE = frozenset({"ttnn.MeshDevice.create_submesh", "ttnn.MeshDevice.create_submeshes"})
 
 
@@ -193,6 +196,8 @@ def _per_axis(call: Invocation, name: str) -> list[tuple[Any, int | None]]:
 def _axis(call: Invocation) -> Any:
     if "cluster_axis" in call.kwargs:
         return call.kwargs["cluster_axis"]
+    if call.name in AXES_AT:
+        return call.args[AXES_AT[call.name]]
     for place, argument in enumerate(call.args):  # (x, dim, axis, mesh, topology, ...) or (x, axis, mesh, ...)
         if isinstance(argument, ttnn.MeshDevice) and place and isinstance(call.args[place - 1], int):
             return call.args[place - 1]

@@ -1,6 +1,6 @@
 """Chunk sizes of attention per architecture and configuration.
 
-The table is upstream's for SD3.5 (tt_dit): (blackhole, sp, tp) -> (q chunk, k chunk).
+They are upstream's for SD3.5 (tt_dit): its table has an entry for most configurations, and all but one say the same.
 """
 
 from __future__ import annotations
@@ -9,13 +9,8 @@ import ttnn
 
 from tt_impl.parallel.context import Context
 
-_CHUNKS = {
-    (False, 2, 2): (256, 512),
-    (False, 4, 4): (256, 512),
-    (True, 2, 2): (256, 512),
-    (True, 4, 4): (128, 512),
-    (True, 1, 4): (256, 512),
-}
+_CHUNKS = {(True, 4, 4): (128, 512)}
+"""(blackhole, sp, tp) -> (q chunk, k chunk)."""
 _DEFAULT = (256, 512)
 _LOCAL_TILES = 4
 """Of attention in one piece: chunks of 128 rows, their mask and a head's features fit into L1 several times."""

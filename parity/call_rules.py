@@ -1,0 +1,166 @@
+"""What a call of ttnn in a model's forward has to be given, held against what it was given.
+
+The rules are the documented ones: tt_dit's settings of arithmetic (models/tt_dit/layers and blocks of tt-metal), what
+``minimal_matmul`` and the mux say of their sizes, and what the documents of ``tt_impl.parallel.programs`` promise of
+blocks. A choice is not compared with how it is made: all sizes that are allowed are tried here, and none may be better.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from refsim.mesh import MeshSpec, Topology
+
+TILE = 32
+LARGEST_BLOCK, SUBBLOCK, SHORTEST_K = 8, 4, 4
+"""Tiles of a block that fit L1; that the destination holds with fp32 sums; of a K block that is worth its start."""
+MUX_BYTES, PACKET_BYTES, ENOUGH_PACKETS = 1 << 20, 4400, 48
+LONG = 512
+"""Rows on a device from which on activations lie in DRAM."""
+
+LINEAR = {"fidelity": "HiFi2", "approximate": True, "fp32": True, "l1_accumulation": True}
+NORM = {"fidelity": "HiFi4", "approximate": False, "fp32": True, "l1_accumulation": False}
+ATTENTION = {"fidelity": "HiFi2", "approximate": False, "fp32": False}
+CHUNKS = {("blackhole", 4, 4): (128, 512)}
+"""tt_dit's chunks of queries and keys of SD3.5 by architecture, sp and tp, where they are not the usual ones."""
+USUAL_CHUNKS, LOCAL_CHUNK = (256, 512), 128
+
+Seen = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The mesh of a run: its spec, the compute grid (x, y) of a device, the submesh's shape, and the factors."""
+
+    spec: MeshSpec
+    grid: tuple[int, int]
+    shape: tuple[int, int]
+    sp: int
+    tp: int
+
+    def is_ring(self, axis: int) -> bool:
+        return self.shape[axis] == self.spec.shape[axis] and self.spec.topology(axis) is Topology.RING
+
+
+def wrong(call: Seen, where: Where) -> list[str]:
+    """A sentence about everything that a call should have been given and was not; its keys are those of
+    ``tt_impl.pipelines.given_calls``.
+    """
+    found = [*_arithmetic(call), *_collective(call, where)]
+    if "matmul" in call:
+        found += [*_matmul(call, where), *_hidden(call)]
+    if "attention" in call["op"]:
+        found += _attention(call, where)
+    return [f"{call['op']} on {[shape for shape, *_ in call['inputs']]}: {sentence}" for sentence in found]
+
+
+def _arithmetic(call: Seen) -> list[str]:
+    """Fidelity, and what sums are kept in."""
+    op, given = call["op"].rpartition(".")[2], call.get("compute", {})
+    if "norm" in op:
+        wanted: dict[str, Any] = NORM
+    elif "attention" in op:
+        wanted = ATTENTION
+    elif op == "matmul":  # sums of statistics and of masks, which norms ask for, and products of small tables
+        wanted = {"fp32": True} if given else {}
+    elif op == "linear" or "minimal_matmul" in op:
+        wanted = NORM if call["inputs"][0][2] == "FLOAT32" else LINEAR  # two passes keep too few digits of fp32
+    else:
+        wanted = {}
+    return [f"{name} is {given.get(name)}, not {value}" for name, value in wanted.items() if given.get(name) != value]
+
+
+def _collective(call: Seen, where: Where) -> list[str]:
+    """Every link of the axis, and a ring where there is one; what has no ends, but for pictures, is a ring."""
+    axis, given = call["given"].get("cluster_axis"), call["given"]
+    if axis is None or "num_links" not in given:
+        return []
+    found = []
+    if given["num_links"] != where.spec.links[axis]:
+        found.append(f"{given['num_links']} links, and the axis has {where.spec.links[axis]}")
+    kind = "Ring" if where.is_ring(axis) else "Linear"
+    if given.get("topology") != kind:
+        found.append(f"it is {given.get('topology')}, and the axis {kind}")
+    if "num_workers_per_link" in given:
+        workers, buffers = given["num_workers_per_link"], given["num_buffers_per_channel"]
+        if -(-where.grid[0] // workers) != given["num_links"]:
+            found.append(f"{workers} workers a link leave links of {where.grid[0]} columns without one")
+        room = [n for n in range(1, ENOUGH_PACKETS + 1) if n * workers * PACKET_BYTES <= MUX_BYTES]
+        if buffers != max(room):
+            found.append(f"{buffers} packets a channel, and {max(room)} fit")
+    return found
+
+
+def _matmul(call: Seen, where: Where) -> list[str]:
+    """Blocks: no other allowed one leaves fewer cores idle, computes less padding or waits less."""
+    block, gathers = call["matmul"], "all_gather" in call["op"]
+    (_, x, *_), (_, w, *_) = call["inputs"][:2]
+    batch_rows = math.prod(x[:-1])
+    grid = (where.grid[0], where.grid[1] - 1) if gathers else where.grid
+    found = [] if tuple(block["grid"]) == grid else [f"cores {block['grid']}, not {list(grid)}"]
+    by_rows = gathers or batch_rows > w[-1]
+    along_m, along_n = grid if by_rows else grid[::-1]
+    for name, size, cores in (("m", batch_rows, along_m), ("n", w[-1], along_n)):
+        tiles = math.ceil(size / TILE / cores)
+        best = min(range(1, LARGEST_BLOCK + 1), key=lambda b, t=tiles: (math.ceil(t / b), math.ceil(t / b) * b))
+        if block[name] != best:
+            found.append(f"block {name} of {block[name]} tiles, where {best} would do for {tiles}")
+    share = call["inputs"][0][0][-1] if gathers else w[-2]
+    tiles, ring = math.ceil(share / TILE), call["given"].get("topology") == "Ring"
+    if ring and tiles % block["k"]:
+        found.append(f"block k of {block['k']} tiles does not divide a ring's share of {tiles}")
+    if _cost(tiles, block["k"]) > min(_cost(tiles, k) for k in _k_blocks(tiles, ring)) or block["k"] > LARGEST_BLOCK:
+        found.append(f"block k of {block['k']} tiles is not the best for {tiles}")
+    h, w_ = block["h"], block["w"]
+    areas = [(a * b, -abs(a - b)) for a, b in product(range(1, SUBBLOCK + 1), repeat=2) if _divide(block, a, b)]
+    if not _divide(block, h, w_) or (h * w_, -abs(h - w_)) != max(area for area in areas if area[0] <= SUBBLOCK):
+        found.append(f"a part of {h} x {w_} tiles is not the largest and squarest for {block['m']} x {block['n']}")
+    return found
+
+
+def _divide(block: dict[str, int], h: int, w: int) -> bool:
+    return block["m"] % h == 0 and block["n"] % w == 0
+
+
+def _cost(tiles: int, k: int) -> int:
+    """Every block as long as its tiles and one more for its start, padding included."""
+    return math.ceil(tiles / k) * (k + 1)
+
+
+def _k_blocks(tiles: int, ring: bool) -> list[int]:
+    if ring:
+        return [k for k in range(1, LARGEST_BLOCK + 1) if tiles % k == 0]
+    return [k for k in range(1, min(LARGEST_BLOCK, tiles) + 1) if k >= min(SHORTEST_K, tiles)]
+
+
+def _hidden(call: Seen) -> list[str]:
+    """A feed-forward's hidden features, which gather and activation make, stay in L1 while a device has few rows."""
+    if "fused_activation" not in call["given"] or "all_gather" not in call["op"]:
+        return []
+    rows, memory = call["inputs"][0][0][-2], call["outputs"][0][3]
+    wanted = "L1" if rows < LONG else "DRAM"
+    return [] if memory == wanted else [f"hidden features of {rows} rows lie in {memory}, not in {wanted}"]
+
+
+def _attention(call: Seen, where: Where) -> list[str]:
+    """Chunks as long as tt_dit's, but no longer than the rows there are; in one piece, the largest that divide them."""
+    given, ring = call.get("sdpa"), "ring" in call["op"]
+    if given is None:
+        return []
+    (q, *_), (k, *_) = call["inputs"][:2]
+    rows, keys = (-(-x[2] // TILE) * TILE for x in (q, k))
+    grid = [where.grid[0], where.grid[1] - ring]
+    found = [] if given["grid"] == grid else [f"cores {given['grid']}, not {grid}"]
+    if given["approximate"]:
+        found.append("exp is approximated")
+    if call["given"].get("output_concat_heads"):
+        q_wanted = k_wanted = max(n for n in range(TILE, LOCAL_CHUNK + 1, TILE) if rows % n == 0)
+    else:
+        usual = CHUNKS.get((where.spec.arch, where.sp, where.tp), USUAL_CHUNKS)
+        q_wanted, k_wanted = min(usual[0], rows), min(usual[1], keys)
+    if (given["q"], given["k"]) != (q_wanted, k_wanted):
+        found.append(f"chunks of {given['q']} and {given['k']} rows, not {q_wanted} and {k_wanted}")
+    return found

@@ -1,0 +1,78 @@
+"""What a call is given: each rule takes what the program gives, and says what is wrong with anything else."""
+
+import copy
+
+import pytest
+
+from parity.call_rules import Where, wrong
+from refsim.mesh import get_mesh
+
+WHERE = Where(get_mesh("bh-loudbox"), (11, 10), (2, 4), 2, 4)
+_ROWS = [1, 1, 2048]
+GATHERED = {
+    "op": "ttnn.experimental.all_gather_minimal_matmul_async",
+    "inputs": [[s, s, "BFLOAT16", "DRAM"] for s in ([*_ROWS, 608], [1, 1, 2432, 1824])],
+    "outputs": [[[*_ROWS, 1824], [*_ROWS, 1824], "BFLOAT16", "DRAM"]],
+    "given": {
+        **{"num_links": 2, "cluster_axis": 1, "topology": "Ring", "num_workers_per_link": 6},
+        **{"num_buffers_per_channel": 39, "fused_activation": "SILU"},
+    },
+    "compute": {"fidelity": "HiFi2", "approximate": True, "fp32": True, "l1_accumulation": True},
+    "matmul": {"m": 6, "k": 1, "n": 7, "h": 3, "w": 1, "grid": [11, 9]},
+}
+RING = {
+    "op": "ttnn.transformer.ring_joint_scaled_dot_product_attention",
+    "inputs": [[[1, 10, 2048, 64], [1, 10, 2048, 64], "BFLOAT16", "DRAM"]] * 3,
+    "outputs": [],
+    "given": {"num_links": 2, "cluster_axis": 0, "topology": "Linear"},
+    "compute": {"fidelity": "HiFi2", "approximate": False, "fp32": False, "l1_accumulation": False},
+    "sdpa": {"q": 256, "k": 512, "approximate": False, "grid": [11, 9]},
+}
+LOCAL = {
+    "op": "ttnn.transformer.scaled_dot_product_attention",
+    "inputs": [[[1, 4, 160, 64], [1, 4, 160, 64], "BFLOAT16", "DRAM"]] * 3,
+    "outputs": [],
+    "given": {"output_concat_heads": True},
+    "compute": RING["compute"],
+    "sdpa": {"q": 32, "k": 32, "approximate": False, "grid": [11, 10]},
+}
+
+
+@pytest.mark.parametrize("call", [GATHERED, RING, LOCAL])
+def test_what_documents_ask_for_is_right(call):
+    assert wrong(call, WHERE) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "part", "name", "value", "says"),
+    [
+        (GATHERED, "compute", "fp32", False, "fp32 is False, not True"),
+        (GATHERED, "given", "num_links", 1, "1 links, and the axis has 2"),
+        (GATHERED, "given", "topology", "Linear", "it is Linear, and the axis Ring"),
+        (GATHERED, "given", "num_workers_per_link", 11, "11 workers a link leave links"),
+        (GATHERED, "given", "num_buffers_per_channel", 40, "40 packets a channel, and 39 fit"),
+        (GATHERED, "matmul", "grid", [11, 10], "cores [11, 10], not [11, 9]"),
+        (GATHERED, "matmul", "m", 3, "block m of 3 tiles, where 6 would do for 6"),
+        (GATHERED, "matmul", "n", 8, "block n of 8 tiles, where 7 would do for 7"),
+        (GATHERED, "matmul", "k", 4, "does not divide a ring's share of 19"),
+        (GATHERED, "matmul", "h", 2, "a part of 2 x 1 tiles is not the largest"),
+        (RING, "sdpa", "q", 128, "chunks of 128 and 512 rows, not 256 and 512"),
+        (RING, "sdpa", "approximate", True, "exp is approximated"),
+        (RING, "sdpa", "grid", [11, 10], "cores [11, 10], not [11, 9]"),
+        (RING, "compute", "fidelity", "HiFi4", "fidelity is HiFi4, not HiFi2"),
+        (LOCAL, "sdpa", "k", 64, "chunks of 32 and 64 rows, not 32 and 32"),
+    ],
+)
+def test_anything_else_is_said(call, part, name, value, says):
+    spoiled = copy.deepcopy(call)
+    spoiled[part][name] = value
+    assert any(says in sentence for sentence in wrong(spoiled, WHERE))
+
+
+def test_few_rows_stay_in_l1_and_fp32_takes_all_passes():
+    few = copy.deepcopy(GATHERED)
+    few["inputs"][0][:2] = few["outputs"][0][:2] = [[1, 1, 128, 608]] * 2
+    assert any("hidden features of 128 rows lie in DRAM, not in L1" in sentence for sentence in wrong(few, WHERE))
+    linear = {"op": "ttnn.linear", "inputs": [[[1, 1, 1, 64], [1, 1, 32, 64], "FLOAT32", "DRAM"]] * 2, "outputs": []}
+    linear |= {"given": {}, "compute": GATHERED["compute"]}
+    assert any("fidelity is HiFi2, not HiFi4" in sentence for sentence in wrong(linear, WHERE))

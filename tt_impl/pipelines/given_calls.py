@@ -1,0 +1,114 @@
+"""One forward of a published model on a mesh, without weights, and what every call of ttnn in it was given.
+
+Twice, so that both of what takes turns is used. Only one block of each kind is there, at the real widths.
+Counterpart of nothing in ``refsim``: only ttnn takes such options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+import ttnn
+
+from refsim.checkpoint import ShapeWeights
+from refsim.options import RunOptions
+from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
+from tt_impl.parallel.context import Context
+from tt_impl.pipelines.memory import Subject
+from tt_impl.pipelines.transformer import submeshes
+
+Seen = dict[str, Any]
+
+
+def program(
+    device: ttnn.MeshDevice, options: RunOptions, *, model: str, shapes: dict[str, list[int]], **_: Any
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The report has ``calls``, different ones once each (see :func:`described`), ``grid``, ``shape`` of the submesh,
+    and how many global semaphores no call was given (``idle``)."""
+    subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
+    subject = subject.with_counts(dict.fromkeys(subject.counts(), 1)) if subject.counts() else subject
+    watcher = Watcher()
+    with intercepted(watcher):
+        built = subject.build(Context(submesh, options), ShapeWeights(torch.bfloat16))
+        for _again in range(2):
+            subject.feed(built)
+    size = submesh.compute_with_storage_grid_size()
+    report = {"calls": list(watcher.calls.values()), "idle": watcher.idle, "grid": [size.x, size.y]}
+    return report | {"shape": list(submesh.shape)}, {}
+
+
+class Watcher:
+    """A handler for :func:`tt_impl.intercept.intercepted`."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Seen] = {}
+        self._semaphores: dict[int, tuple[Any, bool]] = {}
+
+    @property
+    def idle(self) -> int:
+        """Global semaphores that were made and no call was given."""
+        return sum(not used for _, used in self._semaphores.values())
+
+    def __call__(self, call: Invocation) -> Any:
+        result = call.proceed()
+        if call.name == "ttnn.create_global_semaphore":
+            self._semaphores[id(result)] = result, False
+        for given in _nested([*call.args, *call.kwargs.values()]):
+            if id(given) in self._semaphores:
+                self._semaphores[id(given)] = given, True
+        if any(on_device(t) for t in tensors_in((call.args, call.kwargs))):
+            seen = described(call, result)
+            self.calls.setdefault(str(seen), seen)
+        return result
+
+
+def _nested(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _nested(value)
+        else:
+            yield value
+
+
+def described(call: Invocation, result: Any) -> Seen:
+    """What a call was given, as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
+    ``given`` (whole numbers, truths and names of its options), ``compute``, ``matmul``, ``sdpa``."""
+    inputs, outputs = ([_tensor(t) for t in tensors_in(x) if on_device(t)] for x in ((call.args, call.kwargs), result))
+    given = {name: _plain(value) for name, value in call.kwargs.items()}
+    seen: Seen = {"op": call.name, "inputs": inputs, "outputs": outputs}
+    seen["given"] = {name: value for name, value in given.items() if value is not None}
+    if (how := call.kwargs.get("compute_kernel_config")) is not None:
+        seen["compute"] = {
+            "fidelity": how.math_fidelity.name,
+            "approximate": how.math_approx_mode,
+            "fp32": how.fp32_dest_acc_en,
+            "l1_accumulation": how.packer_l1_acc,
+        }
+    if isinstance(config := call.kwargs.get("config"), ttnn.MinimalMatmulConfig):
+        size = config.compute_with_storage_grid_size
+        block = {"m": config.M_block_size, "k": config.K_block_size, "n": config.N_block_size}
+        seen["matmul"] = block | {"h": config.subblock_h, "w": config.subblock_w, "grid": [size.x, size.y]}
+    if isinstance(config := call.kwargs.get("program_config"), ttnn.SDPAProgramConfig):
+        size = config.compute_with_storage_grid_size
+        chunks = {"q": config.q_chunk_size, "k": config.k_chunk_size, "approximate": config.exp_approx_mode}
+        seen["sdpa"] = chunks | {"grid": [size.x, size.y]}
+    return seen
+
+
+def _plain(value: Any) -> Any:
+    """A number, a truth or a name; None of what is none of these."""
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(v, int) for v in value):
+        return list(value)
+    return value.name if isinstance(value, ttnn.Topology | ttnn.UnaryOpType | ttnn.DataType) else None
+
+
+def _tensor(t: ttnn.Tensor) -> list[Any]:
+    memory = "freed"
+    with suppress(RuntimeError):  # an operation may free what it was given
+        memory = t.memory_config().buffer_type.name
+    return [list(t.shape), list(t.padded_shape), t.dtype.name, memory]
