@@ -49,7 +49,7 @@ def wrong(call: Seen, where: Where) -> list[str]:
     """A sentence about everything that a call should have been given and was not; its keys are those of
     ``tt_impl.pipelines.given_calls``.
     """
-    found = [*_arithmetic(call), *_collective(call, where)]
+    found = [*_arithmetic(call), *_dtypes(call), *_collective(call, where)]
     if "matmul" in call:
         found += [*_matmul(call, where), *_hidden(call)]
     if "attention" in call["op"]:
@@ -71,6 +71,21 @@ def _arithmetic(call: Seen) -> list[str]:
     else:
         wanted = {}
     return [f"{name} is {given.get(name)}, not {value}" for name, value in wanted.items() if given.get(name) != value]
+
+
+def _dtypes(call: Seen) -> list[str]:
+    """What is asked for in fp32 is not made of what was rounded; a concatenation joins more than one tensor."""
+    op, dtypes, found = call["op"].rpartition(".")[2], [dtype for *_, dtype, _ in call["inputs"]], list[str]()
+    wide = any(dtype == "FLOAT32" for *_, dtype, _ in call["outputs"])
+    if call.get("squares"):
+        found += [] if wide else ["a square, whose mean less that of its root leaves little, is rounded"]
+    elif wide and op in ("add", "subtract", "multiply") and "FLOAT32" not in dtypes:
+        found.append("a result is fp32, and both of what it is made of were rounded")
+    if op == "matmul" and dtypes[:2] == ["FLOAT32", "BFLOAT16"]:
+        found.append("statistics in fp32 are multiplied with bf16")
+    if op == "concat" and len(dtypes) == 1:
+        found.append("it joins one tensor, which copies it for nothing")
+    return found
 
 
 def _collective(call: Seen, where: Where) -> list[str]:

@@ -244,7 +244,7 @@ MODELS: dict[str, RandomModel] = {
     "wan22_tiny64": _wan(4),
     "wan22_tiny64_block": _wan(4, block=1),
     "wan22_uneven64": _wan(3),
-    "wan21_i2v_tiny64": _wan(4, in_channels=36, image_dim=96, added_kv_proj_dim=256),
+    "wan21_i2v_tiny64": _wan(4, in_channels=36, image_dim=160, added_kv_proj_dim=256),
     "wan22_ti2v_tiny64": _wan(3, in_channels=48, out_channels=48),
     "wan22_uneven64_block": _wan(3, block=1),
     "wan_vae_tiny": RandomModel(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from parity.call_rules import Where, wrong
 from parity.cases import Case
+from parity.checkpoints import MODELS
 from parity.kinds.base import Metrics, TTNNKind
 from parity.thresholds import Threshold
 from refsim.mesh import get_mesh
@@ -57,8 +58,9 @@ class RefusedCalls(_Calls):
 
 
 class GivenCalls(_Calls):
-    """Every call of a published model's forward is given what documents ask for; a case's model is ``given_`` and its
-    name.
+    """Every call of a model's forward is given what documents ask for.
+
+    A case's model is ``given_`` and the name of a published one, or of an image's tiny decoder in ``MODELS``.
     """
 
     program, values = "tt_impl.pipelines.given_calls:program", False
@@ -72,13 +74,16 @@ class GivenCalls(_Calls):
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         from tt_impl import memory
 
-        spec, model = get_published(case.model.removeprefix("given_").replace("_", "-"))
-        shape, options = case.shape, case.layout.options("bf16")
+        name, shape = case.model.removeprefix("given_"), case.shape
+        if name.endswith("_tiny"):
+            config = MODELS[name].config | {"_class_name": MODELS[name].class_name}
+            return {"model": config, "shapes": {"z": [shape.batch, config["latent_channels"], *shape.latent]}}
+        spec, model = get_published(name.replace("_", "-"))
         if spec.kind == "text_encoder":
             sizes = {BATCH: shape.batch, "tokens": shape.text}
             shapes = {name: tuple(sizes[dim] for dim in dims) for name, dims in spec.inputs(model.config).items()}
         else:
-            shapes = memory.input_shapes(model, shape.latent, options, shape.batch)
+            shapes = memory.input_shapes(model, shape.latent, case.layout.options("bf16"), shape.batch)
         return {"model": model.name, "shapes": {name: list(sizes) for name, sizes in shapes.items()}}
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:

@@ -125,7 +125,7 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
     """
     source = tree.read(mutation.file)
     diff, cases = mutation.diff(source), in_turn(found.executing(mutation.file, mutation.runs), mutation.file)
-    if why := proof(mutation):
+    if why := proof(mutation, source):
         return Tried(mutation, diff, EQUIVALENT, reason=why, cases=len(cases))
     if not cases:
         return Tried(mutation, diff, UNREACHED)

@@ -19,11 +19,42 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("refsim/pipelines/request.py", "(KeyboardInterrupt, SystemExit)", "(SystemExit, KeyboardInterrupt)"): (
         "one handler for either, in whatever order they are named."
     ),
+    (
+        "tt_impl/layers/group_norm.py",
+        "key = samples, pixels",
+        "key = (pixels, samples)",
+    ): "a key that is looked up where it is made; of two pairs that differ so do the pairs turned round.",
+    (
+        "tt_impl/layers/paged_cache.py",
+        "for number in range(tokens[0].shape[1]):",
+        "for number in range(tokens[1].shape[1]):",
+    ): "a token has a key and a value, so that there are as many.",
+    (
+        "tt_impl/models/wan22/block.py",
+        '"logical_n": math.prod((frames, rows, columns)),',
+        '"logical_n": math.prod((frames, columns, rows)),',
+    ): "a product of three whole numbers in another order.",
+    (
+        "tt_impl/parallel/programs.py",
+        "return [n for n in range(1, tiles + 1) if tiles % n == 0]",
+        "return [n for n in range(1, tiles + 2) if tiles % n == 0]",
+    ): "no number is divided by the one above it.",
     ("refsim/pipelines/transformer.py", "16", "17"): "the length of a digest, which is only compared with its like.",
 }
-"""(file, the source that is changed, what it is changed to) -> why the answers are the same."""
+"""(file, the source that is changed, what it is changed to) -> why the answers are the same.
+
+The source is the changed expression, or, where that is found in many places, all of the changed lines.
+"""
 
 
-def proof(mutation: Mutation) -> str:
-    """Why a mutation is equivalent; empty if it is not known to be."""
-    return EQUIVALENT.get((mutation.file, mutation.before, mutation.after), "")
+def proof(mutation: Mutation, source: str) -> str:
+    """Why a mutation of a file's ``source`` is equivalent; empty if it is not known to be."""
+    changes = (mutation.before, mutation.after), changed_lines(mutation, source)
+    return next((why for change in changes if (why := EQUIVALENT.get((mutation.file, *change)))), "")
+
+
+def changed_lines(mutation: Mutation, source: str) -> tuple[str, str]:
+    """The lines that a mutation changes and what they become, without the space around them."""
+    lines = mutation.diff(source).splitlines()[3:]
+    before, after = ("\n".join(line[1:].strip() for line in lines if line[0] == sign) for sign in "-+")
+    return before, after

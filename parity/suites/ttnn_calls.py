@@ -6,15 +6,15 @@ from parity.cases import Layout, ModelShape, Registry, make_case
 
 _LINES, _MIXED, _RING = Layout("t3k", "sp2_tp4"), Layout("bh-loudbox", "sp2_tp4"), Layout("t3k-1x8", "tp8")
 _WIDE = Layout("bh-galaxy", "cfg2_sp4_tp4")  # where attention's chunks are not the usual ones
-_PAIR, _SQUARE = Layout("n300", "tp2"), Layout("bh-qb", "sp2_tp2")
+_PAIR, _ROWS, _SQUARE = Layout("n300", "tp2"), Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2")
 _FEW, _MANY = ModelShape((32, 32), 333, 1), ModelShape((128, 128), 333, 1)
 """Latents of 256 and of 4096 image tokens: activations on a device lie in L1, and in DRAM."""
 
 
 def add(found: Registry) -> None:
     """Add the cases."""
-    for layout in (_LINES, _MIXED, _RING):
-        found.add(make_case("ttnn_refused", "refused", layout, ModelShape((), 0, 1), dtype="bf16"))
+    for layout, suite in ((_LINES, "smoke"), (_RING, "smoke"), (_MIXED, "full"), (_PAIR, "full")):
+        found.add(make_case("ttnn_refused", "refused", layout, ModelShape((), 0, 1), dtype="bf16", suite=suite))
     for model, layout, shape, tag in (
         ("sd35_large", _MIXED, _MANY, "4096tokens"),
         ("sd35_large", _LINES, _FEW, "256tokens"),
@@ -23,7 +23,9 @@ def add(found: Registry) -> None:
         ("cogvideox_5b", _SQUARE, ModelShape((4, 20, 30), 0, 1), "video"),
         ("t5_xxl", _PAIR, ModelShape((), 256, 1), "prompt"),
         ("clip_g", _SQUARE, ModelShape((), 77, 1), "prompt"),
+        ("sd35_vae_tiny", _ROWS, ModelShape((4, 4), 0, 1), "picture"),
+        ("wan21_vae", _ROWS, ModelShape((1, 4, 4), 0, 1), "frame"),
         ("sd35_medium", _WIDE, _MANY, "4096tokens"),
     ):
-        suite = "full" if layout is _WIDE else "smoke"  # 32 devices take long to open
+        suite = "full" if model in ("cogvideox_5b", "clip_g", "sd35_medium") else "smoke"  # calls like the others'
         found.add(make_case("ttnn_given", f"given_{model}", layout, shape, dtype="bf16", suite=suite, tag=tag))

@@ -62,7 +62,7 @@ def blocks(
     m = _even(math.ceil(_tiles(rows) / along_m))
     n = _even(math.ceil(_tiles(columns) / along_n))
     h, w = max(
-        ((h, w) for h in range(1, m + 1) for w in range(1, n + 1) if m % h == 0 and n % w == 0 and h * w <= SUBBLOCK),
+        ((h, w) for h in _divisors(m) for w in _divisors(n) if h * w <= SUBBLOCK),
         key=lambda hw: (hw[0] * hw[1], -abs(hw[0] - hw[1])),
     )
     return Blocks(m, _k_block(_tiles(part or inner), divides=ring), n, h, w)
@@ -111,6 +111,10 @@ def _tiles(size: int) -> int:
     return -(-size // TILE)
 
 
+def _divisors(tiles: int) -> list[int]:
+    return [n for n in range(1, tiles + 1) if tiles % n == 0]
+
+
 def _even(tiles: int) -> int:
     """One core's tiles in as few blocks of up to ``LARGEST`` as possible, all about as long."""
     return math.ceil(tiles / math.ceil(tiles / LARGEST))
@@ -120,5 +124,5 @@ def _k_block(tiles: int, *, divides: bool) -> int:
     """The K block that costs least: every block as long as its tiles and one more for its start, padding included."""
     longest = min(LARGEST, tiles)
     if divides:
-        return max(k for k in range(1, longest + 1) if tiles % k == 0)
+        return max(k for k in _divisors(tiles) if k <= longest)
     return min(range(min(FEWEST_K, tiles), longest + 1), key=lambda k: (math.ceil(tiles / k) * (k + 1), -k))

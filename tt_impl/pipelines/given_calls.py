@@ -24,7 +24,7 @@ Seen = dict[str, Any]
 
 
 def program(
-    device: ttnn.MeshDevice, options: RunOptions, *, model: str, shapes: dict[str, list[int]], **_: Any
+    device: ttnn.MeshDevice, options: RunOptions, *, model: dict[str, Any] | str, shapes: dict[str, list[int]], **_: Any
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The report has ``calls``, different ones once each (see :func:`described`), ``grid``, ``shape`` of the submesh,
     and how many global semaphores no call was given (``idle``)."""
@@ -75,11 +75,14 @@ def _nested(values: Any) -> Iterator[Any]:
 
 def described(call: Invocation, result: Any) -> Seen:
     """What a call was given, as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
-    ``given`` (whole numbers, truths and names of its options), ``compute``, ``matmul``, ``sdpa``."""
+    ``given`` (whole numbers, truths and names of its options), ``compute``, ``matmul``, ``sdpa``, and ``squares`` of
+    what is multiplied with itself."""
     inputs, outputs = ([_tensor(t) for t in tensors_in(x) if on_device(t)] for x in ((call.args, call.kwargs), result))
     given = {name: _plain(value) for name, value in call.kwargs.items()}
     seen: Seen = {"op": call.name, "inputs": inputs, "outputs": outputs}
     seen["given"] = {name: value for name, value in given.items() if value is not None}
+    if call.name == "ttnn.multiply" and call.args[0] is call.args[1]:
+        seen["squares"] = True
     if (how := call.kwargs.get("compute_kernel_config")) is not None:
         seen["compute"] = {
             "fidelity": how.math_fidelity.name,
