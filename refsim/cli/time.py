@@ -182,7 +182,7 @@ def _critical(found: Estimate, reading: Reading) -> dict[str, Any]:
     forwards = found.forwards * found.steps / 1e9
     return {
         "overlapped_seconds": overlapped * forwards,
-        "dependencies_alone_seconds": path.chain_ns * forwards,
+        "dependencies_alone_seconds": path.chain_ns * found.timeline.beyond * forwards,
         "by_kind": {kind: ns * forwards * overlapped / path.ns for kind, ns in path.by_kind.items()},
     }
 
@@ -213,6 +213,7 @@ def _print_time(found: Estimate, row: dict[str, Any]) -> None:
         f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row['fidelity']}; "
         f"bound by {found.bound}; communication exposed {row['exposed_communication']:.0%}, "
         f"hidden {t.hidden_ns / t.ns:.0%}.\n"
+        + (f"Loops on this chip take {t.beyond:.2f} times what their kernels do.\n" if t.beyond > 1 else "")
         + (f"The chips' power limit makes it {t.throttling:.2f} times as long.\n" if t.throttling > 1 else "")
         + f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "
         f"(dependencies alone {path['dependencies_alone_seconds']:.2f} s): "

@@ -41,7 +41,6 @@ def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] |
         forward; no part of the seconds) and ``ran``, what was built.
     """
     from refsim.options import RunOptions
-    from refsim.timing.fitted import get_params
     from refsim.timing.replay import Ran
     from refsim.timing.side_by_side import side_by_side
     from tt_impl.launch import execute
@@ -49,9 +48,10 @@ def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] |
     options = RunOptions(found.mesh, found.parallel, dtype="bf16", backend="ttnn-mock")
     arguments = {"model": model, "shape": list(shape)}
     outcome = (run or execute)("refsim.cli.time_ttnn:program", options, arguments, values=False)
-    priced = [Ran(**row) for row in outcome.report["priced"]]
+    slow = found.timeline.slow
+    priced = [Ran(**row | {"ns": row["ns"] * slow}) for row in outcome.report["priced"]]
     forwards = found.forwards * found.steps
-    classes = side_by_side(found.timeline.programs, priced, get_params(found.mesh.arch).gap_ns, forwards)
+    classes = side_by_side(found.timeline.programs, priced, found.machine.params.gap_ns * slow, forwards)
     return {
         "ran": outcome.ran,
         "seconds": sum(row["ttnn_s"] for row in classes),

@@ -31,13 +31,15 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds of a whole pipeline that others measured and published, and what they ran it with.
+    """Seconds of a pipeline that others measured and published, and what they ran it with.
 
     Attributes:
+        of: what the seconds are of, the whole pipeline or its denoising.
+        blocks: what its program fused, as ``refsim/timing/tt_blocks.py`` has it.
         fsdp: weights were cut over sp too; None where the source does not say.
         fused: pairs of matmul and collective ran as one program where the wiring has such.
         chunks: rows of queries and of keys per chunk of attention, where they are not those of ``replay.py``.
-        day: of the code, where its collectives were not today's (``refsim/timing/history.py``).
+        day: of the code, where its kernels or collectives were not today's (``refsim/timing/history.py``).
     """
 
     size: str
@@ -51,6 +53,8 @@ class Figure:
     fused: bool = True
     chunks: tuple[int, int] | None = None
     day: date | None = None
+    of: Literal["pipeline", "denoising"] = "pipeline"
+    blocks: Literal["fused", "apart", "whole"] = "fused"
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class _Rank:
 
     def _ring(self, s: Span, steps: list[Span]) -> None:
         """Add ring attention: a message is passed on once it is here, a step starts once its shard is here."""
-        op, group, launched, slow = s.op, self._groups[s.op.group], self._last, self._found.timeline.throttling
+        op, group, launched, slow = s.op, self._groups[s.op.group], self._last, self._found.timeline.slow
         messages = self._found.machine.fabric(op).messages(op.bytes)
         came: dict[int, list[int]] = {}  # shard -> the receives that brought it
         there: dict[int, float] = {}  # shard -> when all of it is there

@@ -149,7 +149,7 @@ def _attention(chip: Chip, params: ops.Params, op: DeviceOp, known: OpName) -> P
     causal = op.causal or "is_causal': 'true" in op.attributes
     k, v = op.inputs[1:3]
     config = SDPAConfig(op.fidelity or "HiFi2", cores, int(chunks[1]), int(chunks[2]), causal, v.shape[3], k.dtype)
-    joint = op.inputs[3].shape[2] if "Joint" in known.code and len(op.inputs) > 3 else 0
+    joint = _joint_rows(op) if "Joint" in known.code else 0
     if known.code != "RingJointSDPA":
         cost = sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)
         return Priced(cost.ns, "sdpa", cost.bound, known.compared)
@@ -171,6 +171,13 @@ def _attention(chip: Chip, params: ops.Params, op: DeviceOp, known: OpName) -> P
     ends = [_ring_ns(device, arrivals, params.launch_ns) for device in steps]
     late = any(there > sum(c.ns for c in steps[-1][:i]) for i, there in enumerate(arrivals))
     return Priced(sum(ends) / len(ends), "sdpa", "fabric" if late else whole.bound, known.compared)
+
+
+def _joint_rows(op: DeviceOp) -> int:
+    """Return the rows of the prompt, the fourth tensor; without a prompt that is the buffer of gathered keys."""
+    if len(op.inputs) < 4 or op.inputs[3].shape[2] >= op.wires.size * op.inputs[1].shape[2] > op.inputs[1].shape[2]:
+        return 0
+    return op.inputs[3].shape[2]
 
 
 def _ring_ns(steps: list[ops.Cost], arrivals: tuple[float, ...], launch_ns: float) -> float:

@@ -12,12 +12,13 @@ from refsim.mesh import MeshSpec, Topology
 from refsim.models.registry import find, get_published, spec_of
 from refsim.models.spec import Figure, Published
 from refsim.options import RunOptions
-from refsim.timing import power, ranges, replay, stages
+from refsim.timing import loops, power, ranges, replay, stages
 from refsim.timing.chips import BYTES
 from refsim.timing.fitted import Calibration, get_params
 from refsim.timing.memory import Memory, memory
 from refsim.timing.program import programs
 from refsim.timing.reading import Reading, read_published
+from refsim.timing.tt_blocks import Blocks, as_blocks
 
 _PIXELS = re.compile(r"(?:(\d{1,5})x)?(\d{1,5})x(\d{1,5})")
 _PATCH = 2  # rows and columns of a latent that make a token, in every transformer here
@@ -37,7 +38,9 @@ class Execution:
             given.
         weights: dtype of the linears' weights (bf16, bfp8, bfp4); activations are bf16.
         fidelity: of the matrix engines in linears and attention (LoFi, HiFi2, HiFi3, HiFi4).
-        day: whose collectives run (``history.py``); today's if not given.
+        day: whose kernels and collectives run (``history.py``); today's if not given.
+        blocks: what is fused beyond layers (``tt_blocks.py``).
+        loop: take what loops take beyond their kernels (``loops.py``), but for gaps that a calibration has.
     """
 
     steps: int | None = None
@@ -49,18 +52,22 @@ class Execution:
     weights: str = "bf16"
     fidelity: str = "HiFi2"
     day: date | None = None
+    blocks: Blocks = "fused"
+    loop: bool = True
 
     @classmethod
     def of(cls, figure: Figure) -> Execution:
         """Return how a published figure was run."""
         return cls(
             steps=figure.steps, topology=figure.topology, fsdp=figure.fsdp, fuse=figure.fused, chunks=figure.chunks,
-            day=figure.day,
+            day=figure.day, blocks=figure.blocks,
         )  # fmt: skip
 
     def machine(self, mesh: MeshSpec) -> replay.Machine:
         """Return a mesh as it is run this way."""
         params = self.calibration.of(mesh.arch) if self.calibration else get_params(mesh.arch)
+        if self.loop and not self.calibration:
+            params = replace(params, gap_ns=loops.gap_ns(mesh, params.gap_ns))
         options = {"fuse": self.fuse, "topology": self.topology, "chunks": self.chunks, "day": self.day}
         return replay.machine(mesh, params, **options, weights=self.weights, fidelity=self.fidelity)
 
@@ -107,6 +114,10 @@ class Estimate:
         """Return the seconds with the encoders and the decoder, as far as ``stages.py`` has them."""
         return self.seconds + sum(self.around.values())
 
+    def seconds_of(self, figure: Figure) -> float:
+        """Return the seconds of what a published figure is of."""
+        return self.seconds if figure.of == "denoising" else self.total_seconds
+
     @property
     def forward_seconds(self) -> float:
         return self.timeline.ns / 1e9
@@ -121,8 +132,8 @@ class Estimate:
         return float(f"{self.seconds:.9g}"), self.seconds / self.timeline.throttling
 
     def at_power_limit(self, ns: float) -> float:
-        """Return the ns of a forward that would take ``ns`` without the power limit of the chips."""
-        return max(ns, power.least_ns(self.flops, self.mesh, self.execution.fidelity))
+        """Return the ns of a forward whose kernels and gaps take ``ns``."""
+        return max(ns * self.timeline.beyond, power.least_ns(self.flops, self.mesh, self.execution.fidelity))
 
     @property
     def by_kind(self) -> dict[str, float]:
@@ -187,6 +198,7 @@ class Estimate:
             "utilisation": self.utilisation,
             "bound": self.bound,
             "throttling": t.throttling,
+            "beyond_kernels": t.beyond,
             "exposed_communication": t.exposed_ns / t.ns,
             "by_kind": self.by_kind,
             "by_bound": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
@@ -282,7 +294,7 @@ def estimate(
     # The few weights that no linear has (norms, embeddings) are counted like the others.
     reading = replace(reading, weights_bytes=round(reading.weights_bytes * BYTES[execution.weights] / BYTES["bf16"]))
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
-    ops = programs(reading.ops)
+    ops = as_blocks(programs(reading.ops), execution.blocks, parallel.tp)
     timeline = replay.replay(ops, machine)
     if held.fsdp:
         axis = parallel.sequence_parallel.mesh_axis
@@ -291,6 +303,7 @@ def estimate(
         topology = (mesh.topology(axis) if whole else None) or Topology.LINEAR
         replay.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
     total = sum(replay.flops(op) for op in ops)
+    timeline = timeline.stretched(loops.factor(mesh.arch) if execution.loop else 1.0)
     timeline = timeline.throttled(power.least_ns(total, mesh, execution.fidelity))
     steps = execution.steps or model.steps
     peak = machine.chip.peak_tflops(execution.fidelity)

@@ -1,9 +1,13 @@
-"""Collectives of tt_dit as they were on the day of a published figure, where the code has changed since.
+"""Kernels and collectives of tt_dit as they were on the day of a published figure, where the code has changed since.
 
+until 4 March 2026     attention took its exponentials and its products in turn (38838)
 until 24 March 2026   Wan's ring attention gathered along a Line, on a Ring too (tt-metal pull request 40178)
 until 25 March        ring attention's gather asked DRAM for one packet of two tiles after another, one worker for a
                       link and direction (40618; the reader before it is that of 12 January, 34748)
 until 31 March        packets carried two tiles on a Blackhole Galaxy, too (commit c2fca8dc)
+until September 2026   P300 boards kept to 800 MHz, as their firmware did before tt-system-firmware's pull request 553:
+                       three public runs of 12 January (``P300_RUNS``) are nearer to that clock than to the full one;
+                       no later run says when it was lifted
 """
 
 from __future__ import annotations
@@ -11,10 +15,16 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 
-from refsim.mesh import Topology
-from refsim.timing.chips import get_chip
+from refsim.mesh import MeshSpec, Topology
+from refsim.timing.chips import Chip, get_chip
 from refsim.timing.fabric import TILE_BYTES, Fabric
+from refsim.timing.ops import Params
 
+P300_MESHES = ("bh-p300", "bh-qb", "bh-qb-1x4")
+P300_RUNS = {("flux1-dev", "bh-qb"): 12.9, ("flux1-dev", "bh-p300"): 24.7, ("wan22-t2v-a14b", "bh-qb"): 690.0}
+"""Seconds of pipelines on 12 January 2026 (34929); Wan's encoder ran on the host then, 27 s at most."""
+_P300_GHZ = 0.8
+_P300_SINCE, _STREAMING_SINCE = date(2026, 9, 1), date(2026, 3, 4)
 _BLACKHOLE = get_chip("blackhole")
 _PACKET = 2 * TILE_BYTES
 IDLE_NS = 576 / _BLACKHOLE.clock_ghz
@@ -38,6 +48,20 @@ def _busy_ns(rows: int = 8544, heads: int = 10, width: int = 128, size: int = 4,
 
 BUSY_NS = _busy_ns()
 """817 ns, 5.0 GB/s a link."""
+
+
+def serial_attention(day: date | None) -> bool:
+    """Return whether products and exponentials of attention took turns; None is today."""
+    return day is not None and day < _STREAMING_SINCE
+
+
+def clocked(day: date | None, mesh: MeshSpec, chip: Chip, params: Params) -> tuple[Chip, Params]:
+    """Return a chip and its parameters at the clock of the day: DRAM and Ethernet have clocks of their own."""
+    if day is None or day >= _P300_SINCE or mesh.name not in P300_MESHES:
+        return chip, params
+    slow = _P300_GHZ / chip.clock_ghz
+    chip = replace(chip, clock_ghz=_P300_GHZ, noc_gbps=chip.noc_gbps * slow, l1_gbps=chip.l1_gbps * slow)
+    return chip, replace(params, relay_gbps=params.relay_gbps * slow)
 
 
 def as_on(day: date | None, fabric: Fabric, name: str) -> Fabric:

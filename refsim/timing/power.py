@@ -18,11 +18,11 @@ from statistics import geometric_mean
 
 from refsim.mesh import MeshSpec
 from refsim.timing.chips import CYCLES_PER_TILE
+from refsim.timing.history import P300_MESHES
 from refsim.timing.published import H3_DENOISING, H3_TFLOP
 
 GALAXY_WATTS, P150_WATTS, P300_WATTS = 130.0, 150.0, 125.0
 """``tdp_limit`` of a chip (tt-system-firmware, fw_table.txt of GALAXY, P150B and P300C_L)."""
-_P300 = ("bh-p300", "bh-qb", "bh-qb-1x4")
 SUSTAINED_TFLOPS = geometric_mean(H3_TFLOP / seconds for seconds in H3_DENOISING)
 """Of a Blackhole at HiFi2 and ``GALAXY_WATTS``: 121, three runs within 8 % of it."""
 
@@ -33,7 +33,7 @@ def watts(mesh: MeshSpec) -> float:
         return math.inf
     if mesh.num_devices >= 32:
         return GALAXY_WATTS
-    return P300_WATTS if mesh.name in _P300 else P150_WATTS
+    return P300_WATTS if mesh.name in P300_MESHES else P150_WATTS
 
 
 def least_ns(flops: float, mesh: MeshSpec, fidelity: str) -> float:

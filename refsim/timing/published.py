@@ -20,6 +20,10 @@ arbitrary places read in bh_dram_read_microbenchmark.md: 344).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from refsim.mesh import Topology
+
 GEMM = {
     (
         "wormhole_b0",
@@ -134,18 +138,36 @@ MiniMaxH3.md@040c05ae, pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal 
 """
 H3_TFLOP = 49 * 21_340 / 32
 """TFLOP of a chip in them (minimax_h3_wormhole/README.md: 21.34 PFLOP a forward)."""
-Loop = tuple[str, tuple[int, ...], str, str, tuple[int, int] | None]
-UNSEEN_LOOPS: dict[Loop, float] = {
-    ("flux2-dev", (128, 128), "bh-galaxy", "sp4@0_tp8@1", None): 0.1450,
-    ("flux2-dev", (256, 256), "bh-galaxy", "sp4@0_tp8@1", None): (20.91 - 7.8) / 50 + 0.1450,
-    ("wan22-ti2v-5b", (21, 44, 80), "bh-galaxy", "sp8_tp4", (160, 512)): 10.701 / 40,
-    ("wan22-ti2v-5b", (31, 44, 80), "bh-galaxy", "sp8_tp4", (160, 512)): 19.76 / 40,
-    ("wan22-ti2v-5b", (21, 30, 52), "bh-galaxy", "sp8_tp4", (160, 512)): 5.667 / 40,
-}
-"""Denoising loops on Blackhole, of which nothing is fitted: (model, latent, mesh, factors, chunks) -> seconds a step,
-on Rings. Flux.2 dev: tt-metal pull request 46547, and issue 45244, whose two totals differ by what 50 steps at
-2048 x 2048 take longer, and its decoder. Wan2.2-TI2V-5B: Wan2_2_TI2V_nadim_opt.md@01002d7a, 1; that of 121 frames is
-the whole run.
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A denoising loop that somebody measured, of a model whose figures are not judged: ``seconds`` a step."""
+
+    model: str
+    latent: tuple[int, ...]
+    mesh: str
+    parallel: str
+    seconds: float
+    chunks: tuple[int, int] | None = None
+    topology: Topology = Topology.RING
+    fsdp: bool | None = None
+
+
+_FLUX2, _TI2V = ("flux2-dev", "sp4@0_tp8@1"), ("wan22-ti2v-5b", "sp8_tp4")
+UNSEEN_LOOPS = (
+    Loop(_FLUX2[0], (128, 128), "bh-galaxy", _FLUX2[1], 0.1450),
+    Loop(_FLUX2[0], (256, 256), "bh-galaxy", _FLUX2[1], (20.91 - 7.8) / 50 + 0.1450),
+    Loop(_TI2V[0], (21, 44, 80), "bh-galaxy", _TI2V[1], 10.701 / 40, (160, 512)),
+    Loop(_TI2V[0], (31, 44, 80), "bh-galaxy", _TI2V[1], 19.76 / 40, (160, 512)),
+    Loop(_TI2V[0], (21, 30, 52), "bh-galaxy", _TI2V[1], 5.667 / 40, (160, 512)),
+    Loop(_FLUX2[0], (128, 128), "galaxy", _FLUX2[1], 0.557, fsdp=True),
+    Loop("motif-6b", (128, 128), "galaxy", "cfg2@1_sp4@0_tp4@1", 0.1609, topology=Topology.LINEAR),
+)
+"""No parameter of an operation is fitted on them; ``loops.py`` takes from Blackhole's what loops take beyond kernels.
+Flux.2 dev: tt-metal pull requests 46547 and 45786 (Wormhole), and issue 45244, whose two totals differ by what 50 steps
+at 2048 x 2048 take longer, and its decoder. Wan2.2-TI2V-5B: Wan2_2_TI2V_nadim_opt.md@01002d7a, 1; that of 121 frames is
+the whole run. Motif: issue 46083, before its regression.
 """
 
 

@@ -82,6 +82,18 @@ def get_spread(kind: str, arch: str = "blackhole") -> Spread:
     return Spread(**_kept()["classes"][arch][kind])
 
 
+def keep(found: dict[str, Any]) -> None:
+    """Write what ``spread.py`` has found, and read it from now on."""
+    KEPT.write_text(json.dumps(found, indent=2) + "\n")
+    _kept.cache_clear()
+    calibration_version.cache_clear()
+
+
+def measured_loops() -> list[dict[str, Any]]:
+    """Return denoising loops that others measured, as ``spread.measured_loops`` has them."""
+    return _kept()["loops"]
+
+
 def pipeline_ratios(arch: str, without: str = "") -> list[float]:
     """Return published / predicted of the chip's published pipelines and loops, but for those of the model ``without``;
     of both chips if there are fewer than ``LEAST``.

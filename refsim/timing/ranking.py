@@ -76,10 +76,9 @@ def runs(progress: Callable[[str], None] = lambda text: None) -> list[Run]:
         progress(f"{model} {size} on {mesh}, {parallel}")
         on = get_mesh(mesh)
         e = estimates.estimate(model, on, parse_parallel(parallel, on), size=size, execution=Execution.of(known))
-        r = e.total_range(without=model)
-        found.append(
-            Run(model, size, mesh, parallel, on.arch, known.seconds, e.total_seconds, r.low, r.high, known.source)
-        )
+        r = e.range(without=model) if known.of == "denoising" else e.total_range(without=model)
+        seconds = (known.seconds, e.seconds_of(known))
+        found.append(Run(model, size, mesh, parallel, on.arch, *seconds, r.low, r.high, known.source))
     return found
 
 

@@ -67,7 +67,8 @@ class Ran:
 class Timeline:
     """A forward on one device. ``ns`` its length; ``ideal_ns`` the roofline with all communication hidden.
 
-    ``programs`` and the gaps between them make up ``ns``. ``throttling``: times as long as without ``power.py``.
+    ``programs`` and the gaps between them make up ``ns``. ``beyond``: times as long as by kernels and gaps alone, and
+    ``throttling``: times as long as without ``power.py``; everything else has both.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -78,16 +79,30 @@ class Timeline:
     exposed_ns: float = 0.0
     hidden_ns: float = 0.0
     throttling: float = 1.0
+    beyond: float = 1.0
 
     def throttled(self, least_ns: float) -> Timeline:
-        """Return it as it runs where the whole takes ``least_ns`` at least: all of it slower alike."""
+        """Return it as it runs where the whole takes ``least_ns`` at least."""
         slow = max(least_ns / self.ns, 1.0)
+        return replace(self._longer(slow), throttling=self.throttling * slow)
+
+    def stretched(self, beyond: float) -> Timeline:
+        """Return it as a loop takes ``beyond`` times its kernels (``loops.py``)."""
+        return replace(self._longer(beyond), beyond=self.beyond * beyond)
+
+    def _longer(self, slow: float) -> Timeline:
+        """Return it with all of it ``slow`` times as long."""
         spans = {id(s): replace(s, start=s.start * slow, end=s.end * slow) for s in self.spans}
         programs = [replace(p, ns=p.ns * slow, spans=tuple(spans[id(s)] for s in p.spans)) for p in self.programs]
         return replace(
-            self, spans=list(spans.values()), programs=programs, ns=self.ns * slow, throttling=self.throttling * slow,
+            self, spans=list(spans.values()), programs=programs, ns=self.ns * slow,
             exposed_ns=self.exposed_ns * slow, hidden_ns=self.hidden_ns * slow,
         )  # fmt: skip
+
+    @property
+    def slow(self) -> float:
+        """Return how many times as long it is as by kernels and gaps alone."""
+        return self.beyond * self.throttling
 
     @property
     def ideal_ns(self) -> float:
@@ -150,7 +165,8 @@ def topology_of(op: Op, chosen: Topology | None) -> Topology:
 
 
 def machine(mesh: MeshSpec, params: Params, **options) -> Machine:
-    return Machine(mesh, get_chip(mesh.arch, galaxy=mesh.num_devices >= 32), params, **options)
+    chip = get_chip(mesh.arch, galaxy=mesh.num_devices >= 32)
+    return Machine(mesh, *history.clocked(options.get("day"), mesh, chip, params), **options)
 
 
 CONV_PROGRAMS = 4
@@ -173,7 +189,8 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
         q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
-        return sdpa(m.chip, m.params, b, h, rows, keys, e, SDPAConfig(m.fidelity, cores, q, k))
+        config = SDPAConfig(m.fidelity, cores, q, k, serial=history.serial_attention(m.day))
+        return sdpa(m.chip, m.params, b, h, rows, keys, e, config)
     elements = math.prod(op.output)
     read = [p for s in op.inputs if (p := math.prod(s)) > elements // 64] if op.kind != "layout" else [elements]
     if op.name == "create_heads":

@@ -179,8 +179,8 @@ def _published(progress: Progress) -> str:
         wiring = f"{known.topology.value} x{max(on.links)}"
         rows.append(
             (
-                *(f"{model} {size}", on.system, estimates.describe(config), wiring, f"{e.total_seconds:.2f}"),
-                *(f"{known.seconds:g}", f"{e.total_seconds / known.seconds:.2f}", *ranks, known.source),
+                *(f"{model} {size}", on.system, estimates.describe(config), wiring, f"{e.seconds_of(known):.2f}"),
+                *(f"{known.seconds:g}", f"{e.seconds_of(known) / known.seconds:.2f}", *ranks, known.source),
             )
         )
     return "\n".join([*text, as_markdown(rows, _PUBLISHED)]) + "\n"

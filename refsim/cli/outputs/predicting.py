@@ -65,6 +65,8 @@ class Predicted(Object):
     bound: str
     throttling: float
     """Times as long as without the power limit of the chips."""
+    beyond_kernels: float
+    """Times as long as kernels and gaps alone, as public loops on the chip were; the power limit is not in it."""
     exposed_communication: float
     """Share of the time in which links are waited for."""
     by_kind: dict[str, float]

@@ -8,6 +8,9 @@ attention: transformer_flux1.py@622c6fb9.
 
 from __future__ import annotations
 
+from datetime import date
+from typing import Any
+
 from refsim.models.spec import Companion, Config, Figure, ModelSpec, Published, TtDit
 
 CLASS_NAME = "FluxTransformer2DModel"
@@ -27,6 +30,7 @@ _SIZES = {"512": (64, 64), "1024": (128, 128)}
 _TEXT = 512  # tokens of T5; CLIP gives one row of features
 _PACKED = 2  # latent rows and columns that become one token
 _TT_DIT = "tt_dit Flux1.md@8027459d"
+_RUN: dict[str, Any] = {"chunks": (128, 512), "day": date(2025, 11, 21), "blocks": "apart"}
 
 
 def block_counts(config: Config) -> dict[str, int]:
@@ -61,8 +65,8 @@ def _published(name: str, parameters: int, steps: int, quietbox: float, galaxy: 
         encoders=(Companion("clip_l", "clip-l", tokens=77, prompts=1), Companion("t5", "t5-xxl", _TEXT, prompts=1)),
         decoder="flux1-vae",
         figures=(
-            Figure("1024", "quietbox", "sp2_tp4", seconds=quietbox, steps=steps, source=_TT_DIT, chunks=(128, 512)),
-            Figure("1024", "galaxy", "sp4_tp8", seconds=galaxy, steps=steps, source=_TT_DIT, chunks=(128, 512)),
+            Figure("1024", "quietbox", "sp2_tp4", quietbox, steps, _TT_DIT, **_RUN),
+            Figure("1024", "galaxy", "sp4_tp8", galaxy, steps, _TT_DIT, **_RUN),
         ),
         reported=("1024",),
     )

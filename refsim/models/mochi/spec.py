@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from refsim.models.spec import Config, ModelSpec, Published, TtDit
+from datetime import date
+from typing import Any
+
+from refsim.models.spec import Config, Figure, ModelSpec, Published, TtDit
 
 CLASS_NAME = "MochiTransformer3DModel"
+_TT_DIT = "tt_dit Mochi_1.md@52393d83, with encoder and decoder, which are not predicted"
+_RUN: dict[str, Any] = {"fsdp": True, "day": date(2025, 10, 29), "blocks": "whole", "chunks": (256, 512)}
 _CONFIG = {
     "_class_name": CLASS_NAME,
     "num_layers": 48,
@@ -30,7 +35,18 @@ SPEC = ModelSpec(
     model="refsim.models.outline:OutlinedTransformer",
     config="refsim.models.mochi.config:MochiConfig",
     published=(
-        Published("mochi-1", _CONFIG, parameters=10_027_677_744, sizes={"480p": (28, 60, 106)}, text=256, steps=50),
+        Published(
+            "mochi-1",
+            _CONFIG,
+            parameters=10_027_677_744,
+            sizes={"480p": (28, 60, 106)},
+            text=256,
+            steps=50,
+            figures=(
+                Figure("480p", "t3k", "sp2_tp4", 1260, 50, _TT_DIT, **_RUN),
+                Figure("480p", "galaxy", "sp8_tp4", 391, 50, _TT_DIT, **_RUN),
+            ),
+        ),
     ),
     timing_only=True,
     latent="video",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from refsim.models.spec import Config, ModelSpec, Published, TtDit
+from datetime import date
+
+from refsim.models.spec import Companion, Config, Figure, ModelSpec, Published, TtDit
 
 CLASS_NAME = "MotifTransformer"
+_TT_DIT = "tt_dit Motif.md@2aed6ed4"
 _CONFIG = {
     "_class_name": CLASS_NAME,
     "num_layers": 30,
@@ -31,7 +34,24 @@ SPEC = ModelSpec(
     kind="transformer",
     model="refsim.models.outline:OutlinedTransformer",
     config="refsim.models.motif.config:MotifConfig",
-    published=(Published("motif-6b", _CONFIG, sizes={"1024": (128, 128)}, text=_TEXT, steps=28),),
+    published=(
+        Published(
+            "motif-6b",
+            _CONFIG,
+            sizes={"1024": (128, 128)},
+            text=_TEXT,
+            steps=28,
+            encoders=(
+                Companion("clip_l", "clip-l", tokens=77),
+                Companion("clip_g", "clip-g", tokens=77),
+                Companion("t5", "t5-xxl", tokens=256),
+            ),
+            decoder="sd35-vae",
+            figures=(
+                Figure("1024", "quietbox", "cfg2_sp2_tp2", 10.5, 20, _TT_DIT, day=date(2025, 11, 21), blocks="apart"),
+            ),
+        ),
+    ),
     timing_only=True,
     latent="image",
     tt_dit=TtDit(cfg=True, fsdp=False, pads_heads=True),

@@ -6,6 +6,8 @@ run: chunks of attention_sd35.py, whose linears gather first and multiply then (
 
 from __future__ import annotations
 
+from datetime import date
+
 from refsim.mesh import Topology
 from refsim.models.spec import (
     Companion,
@@ -52,7 +54,7 @@ _ENCODERS = (
     Companion("clip_g", "clip-g", tokens=77),
     Companion("t5", "t5-xxl", tokens=256),
 )
-_TT_DIT = "tt_dit StableDiffusion35.md@02e73163"
+_TT_DIT, _WRITTEN = "tt_dit StableDiffusion35.md@02e73163", date(2025, 9, 18)
 
 
 def block_counts(config: Config) -> dict[str, int]:
@@ -102,8 +104,8 @@ SPEC = ModelSpec(
             encoders=_ENCODERS,
             decoder="sd35-vae",
             figures=(
-                Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT),
-                Figure("1024", "galaxy", "cfg2_sp4_tp4", seconds=5.6, steps=20, source=_TT_DIT),
+                Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT, day=_WRITTEN),
+                Figure("1024", "galaxy", "cfg2_sp4_tp4", seconds=5.6, steps=20, source=_TT_DIT, day=_WRITTEN),
                 Figure("1024", "bh-qb-1x4", "tp4", 6.8, 20, _TT_DIT, Topology.RING, fused=False, chunks=(256, 512)),
             ),
             pairs=(

@@ -89,7 +89,7 @@ def test_time_adds_up_and_stays_above_the_roofline(sd35):
     assert sum(t.by_bound().values()) == pytest.approx(t.ns, rel=1e-6)
     gaps = t.by_kind()["host"]
     assert sum(ran.count * ran.ns for ran in t.programs) + gaps == pytest.approx(t.ns, rel=1e-6)
-    assert gaps == pytest.approx(len(t.programs) * get_params("wormhole_b0").gap_ns)
+    assert gaps == pytest.approx(len(t.programs) * sd35.machine.params.gap_ns)
     assert t.ns > t.ideal_ns
     spans = [s for s in t.spans if s.lane == "compute"]
     assert all(a.end <= b.start + 1e-3 for a, b in pairwise(spans)), "one device, one program"
@@ -156,10 +156,12 @@ def test_weights_that_do_not_fit_are_cut_over_sp_and_cost_time():
 
 
 WAN = "wan22-t2v-a14b"
-FAR = [(WAN, "480p", "bh-qb", "sp2_tp2")]
-"""The prediction of this is too short, 0.63 of what is published: reports/perf/ranking.md."""
+FAR = [case for case in registry.figures() if case[0] == "mochi-1"]
+"""Predictions of these are too short, 0.7 and 0.5 of what is published: reports/perf/ranking.md."""
 NEAR = [case for case in registry.figures() if case not in FAR]
-TOO_SHORT = pytest.mark.xfail(strict=True, reason="the model's prices of Wan on Blackhole are known to be too low")
+TOO_SHORT = pytest.mark.xfail(
+    strict=True, reason="published in October 2025 with encoder and decoder, on older linears"
+)
 
 
 @pytest.mark.parametrize("case", [*NEAR, *(pytest.param(c, marks=TOO_SHORT) for c in FAR)], ids=lambda c: "-".join(c))
@@ -167,7 +169,7 @@ def test_end_to_end_within_a_quarter_of_the_published_seconds(case):
     known, on = registry.figures()[case], get_mesh(case[2])
     run_so = estimates.Execution.of(known)
     found = estimates.estimate(case[0], on, parse_parallel(case[3], on), size=case[1], execution=run_so)
-    assert found.total_seconds == pytest.approx(known.seconds, rel=0.25)
+    assert found.seconds_of(known) == pytest.approx(known.seconds, rel=0.25)
 
 
 TABLE = date(2026, 3, 19)
@@ -183,15 +185,15 @@ def test_a_published_figure_is_run_as_its_source_was():
 
 
 def test_the_power_limit_slows_all_of_a_loop_alike():
-    found = estimate(WAN, "720p", "bh-galaxy", "sp8_tp4", topology=Topology.RING, fuse=False)
+    found = estimate(WAN, "720p", "bh-galaxy", "sp8_tp4", topology=Topology.RING, fuse=False, loop=False)
     t = found.timeline
-    assert t.throttling > 1.1 and found.row()["throttling"] == t.throttling
+    assert t.beyond == 1 and t.throttling > 1.1 and found.row()["throttling"] == t.throttling
     assert t.ns == pytest.approx(power.least_ns(found.flops, found.mesh, "HiFi2")) == found.at_power_limit(0.0)
     assert sum(t.by_kind().values()) == pytest.approx(t.ns) == pytest.approx(sum(t.by_bound().values()))
     assert sum(row["seconds"] for row in advice.by_layer(found)) == pytest.approx(found.seconds)
     assert t.by_kind()["host"] == pytest.approx(len(t.programs) * get_params("blackhole").gap_ns * t.throttling)
     assert t.throttled(t.ns / 2) == t, "a limit that does not bind"
-    line = estimate(WAN, "720p", "bh-galaxy", "sp8_tp4", topology=Topology.LINEAR, fuse=False)
+    line = estimate(WAN, "720p", "bh-galaxy", "sp8_tp4", topology=Topology.LINEAR, fuse=False, loop=False)
     assert line.seconds == pytest.approx(found.seconds) and line.order > found.order, (
         "the one with more to spare is first"
     )

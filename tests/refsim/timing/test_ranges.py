@@ -88,8 +88,8 @@ def test_stored_pipelines_are_the_published_ones():
     rows = kept["pipelines"]
     stored = {(r["model"], r["size"], r["mesh"], r["parallel"]): (r["published"], r["arch"]) for r in rows}
     assert stored == {key: (f.seconds, get_mesh(key[2]).arch) for key, f in registry.figures().items()}
-    loops = {(r["model"], tuple(r["latent"])): r["published"] for r in kept["loops"]}
-    assert loops == {key[:2]: round(seconds, 4) for key, seconds in published.UNSEEN_LOOPS.items()}
+    loops = [(r["model"], tuple(r["latent"]), r["mesh"], r["published"]) for r in kept["loops"]]
+    assert loops == [(u.model, u.latent, u.mesh, round(u.seconds, 4)) for u in published.UNSEEN_LOOPS]
 
 
 def test_a_configuration_that_does_not_fit_has_no_seconds_unless_asked_for():
