@@ -55,8 +55,8 @@ class System:
 
 
 def systems(rows: dict[str, list[System]], path: Path) -> None:
-    """Draw the systems of each model, one line each: denoising beside its roofline, the whole pipeline beside what is
-    published of it.
+    """Draw the systems of each model, one line each: denoising beside its roofline, and what is published beside
+    what is expected of the same run.
     """
     most = max(map(len, rows.values()))
     figure, axes = _figure(-(-len(rows) // 2), 2, 5.4, 0.2 * most + 1.3)
@@ -68,8 +68,8 @@ def systems(rows: dict[str, list[System]], path: Path) -> None:
         axis.plot(expected, places, "o", color="C0", markersize=6, label="denoising, expected")
         if whole := [(*r.whole, i) for i, r in enumerate(found) if r.whole]:
             ours, theirs, at = zip(*whole, strict=True)
-            axis.plot(ours, at, "D", color="C0", fillstyle="none", markersize=6, label="whole pipeline, expected")
-            axis.plot(theirs, at, "kD", markersize=4, label="whole pipeline, published")
+            axis.plot(ours, at, "D", color="C0", fillstyle="none", markersize=6, label="as published was run, expected")
+            axis.plot(theirs, at, "kD", markersize=4, label="published")
         axis.set_yticks(places, [r.name for r in found], fontsize=7)
         axis.set_ylim(most - 0.5, -0.7)
         axis.set(xscale="log", xlabel="s", title=name)
