@@ -58,7 +58,10 @@ def accuracy(
     if not files:
         from refsim.timing import ranking
 
-        known = ranking.runs(lambda text: typer.echo(text, err=True)), ranking.wirings()
+        def progress(text: str) -> None:
+            typer.echo(text, err=True)
+
+        known = ranking.runs(progress), ranking.wirings(), ranking.others(progress)
         document = ranking.document(*known)
         tables.write_csv(document["figures"], csv)
         typer.echo(output.document(document) if as_json else ranking.markdown(*known))

@@ -3,7 +3,7 @@
     class      ratio measured / predicted, 10th to 90th percentile of distinct operations that nothing was fitted on
     forward    a class errs alike in all its operations, two classes err apart: sqrt(sum (seconds x its half)^2)
     pipeline   no narrower than published / predicted of the chip's published pipelines and denoising loops, which have
-               all that a list of operations lacks
+               all that a list of operations lacks; and as much wider as one pipeline differs from run to run
 
 A class that too few operations were left for, of its chip or of both, has those that parameters were fitted on beside
 them; its range is *partly fitted* and says so. ``spread.py`` makes the numbers, ``spread.json`` keeps them.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim.timing.fitted import FITTED
+from refsim.timing.published import REPEATS
 
 KEPT = Path(__file__).with_name("spread.json")
 LEAST = 5
@@ -124,9 +125,18 @@ def together(parts: Iterable[tuple[float, Range]]) -> Range:
 
 
 def widened(seconds: float, found: Range, arch: str, without: str = "") -> Range:
-    """Return a range no narrower than how far published pipelines lay from their predictions (``pipeline_ratios``)."""
+    """Return a range no narrower than how far published pipelines lay from their predictions (``pipeline_ratios``), and
+    than measurements of one pipeline lie apart.
+    """
     low, high = percentiles(pipeline_ratios(arch, without))
-    return Range(min(found.low, seconds * low), max(found.high, seconds * high), found.fitted)
+    below, above = seconds - min(found.low, seconds * low), max(found.high, seconds * high) - seconds
+    again = seconds * repeated()
+    return Range(seconds - math.hypot(below, again), seconds + math.hypot(above, again), found.fitted)
+
+
+def repeated() -> float:
+    """Return how far, as a share, measurements of one pipeline lie from their middle (``published.REPEATS``)."""
+    return statistics.mean(math.sqrt(max(seconds) / min(seconds)) for seconds in REPEATS) - 1
 
 
 def distinguishable(first: Mapping[str, float], second: Mapping[str, float], arch: str) -> bool:

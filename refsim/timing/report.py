@@ -94,7 +94,7 @@ def _as_run(model: str, size: str, mesh: str, text: str, known: Figure) -> float
 def write_ranking(out: Path, progress: Progress = lambda text: None) -> None:
     """Write ``ranking.md`` into ``out``: published pipelines and wirings, in which order they are predicted."""
     out.mkdir(parents=True, exist_ok=True)
-    text = ranking.markdown(ranking.runs(progress), ranking.wirings(progress))
+    text = ranking.markdown(ranking.runs(progress), ranking.wirings(progress), ranking.others(progress))
     output.write(out / "ranking.md", text.encode())
 
 

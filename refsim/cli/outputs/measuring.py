@@ -195,6 +195,9 @@ class Published(Document):
     units: dict[str, str]
     figures: list[dict[str, Any]]
     chips: dict[str, dict[str, float]]
+    others: list[dict[str, Any]]
+    """Pipelines of one more source, which no range is made of."""
+    other_chips: dict[str, dict[str, float]]
     kendall_tau: dict[str, float | None]
     systems: list[dict[str, Any]]
     wirings: list[dict[str, Any]]

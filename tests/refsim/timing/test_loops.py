@@ -12,7 +12,7 @@ from refsim.config import parse_parallel
 from refsim.mesh import get_mesh
 from refsim.models import registry
 from refsim.options import RunOptions
-from refsim.timing import device_ops, history, loops, published
+from refsim.timing import device_ops, history, loops, published, ranking
 from refsim.timing import estimate as estimates
 from refsim.timing.chips import get_chip
 from refsim.timing.fitted import get_params
@@ -49,6 +49,13 @@ def test_a_gap_is_that_of_a_mesh_of_wormholes():
 def test_no_judged_figure_has_a_part_in_what_is_beyond_kernels():
     judged = {(model, mesh) for model, _, mesh, _ in registry.figures()}
     assert not judged & {(loop.model, loop.mesh) for loop in published.UNSEEN_LOOPS}
+
+
+def test_figures_of_another_source_are_met_and_no_range_is_made_of_them():
+    """All but Mochi's on a Galaxy within a quarter."""
+    met = {(run.model, run.mesh): run.predicted / run.measured for run in ranking.others()}
+    far = {case for case, ratio in met.items() if not 0.75 < ratio < 1.3}
+    assert len(met) == 11 and far == {("mochi-1", "galaxy")}
 
 
 def test_a_loop_is_longer_as_a_whole_and_never_longer_than_its_power_limit_asks():

@@ -57,8 +57,18 @@ def test_pipelines_of_the_judged_model_have_no_part_and_few_pipelines_are_joined
     assert ranges.pipeline_ratios(BH) == [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
     assert ranges.pipeline_ratios(BH, without="a") == [*[2.0] * 5, 1.5]
     narrow = ranges.Range(9.0, 11.0)
-    assert ranges.widened(10.0, narrow, BH).high == pytest.approx(14.5)
-    assert ranges.widened(10.0, narrow, BH, without="a") == ranges.Range(9.0, 20.0)
+    again = 10 * ranges.repeated()
+    assert ranges.widened(10.0, narrow, BH).high == pytest.approx(10 + math.hypot(4.5, again))
+    alone = ranges.widened(10.0, narrow, BH, without="a")
+    assert (alone.low, alone.high) == (
+        pytest.approx(10 - math.hypot(1, again)),
+        pytest.approx(10 + math.hypot(10, again)),
+    )
+
+
+def test_a_pipeline_measured_again_lies_within_some_percent():
+    """sqrt(12.43 / 11.58), sqrt(158.1 / 136.27), sqrt(293.265 / 252.3): 1.036, 1.077 and 1.078."""
+    assert ranges.repeated() == pytest.approx((0.036 + 0.077 + 0.078) / 3, abs=1e-3)
 
 
 def test_what_two_runs_have_in_common_says_nothing_of_their_difference(kept):
@@ -132,12 +142,15 @@ def test_tau_counts_pairs_in_the_right_order_less_those_in_the_wrong_one():
 def test_the_tables_say_what_is_inside_and_what_is_wrong():
     known = [run("quietbox", 12, 10, high=13), run("galaxy", 6, 4, high=5)]
     wrong = Compared("m", "1024", "galaxy sp2 Linear", "galaxy sp2 Ring", 1.2, 0.9, "somebody")
-    found = ranking.document(known, [wrong])
+    found = ranking.document(known, [wrong], known[1:])
+    assert [row["mesh"] for row in found["others"]] == ["galaxy"] and found["other_chips"][WH]["inside"] == 0
     assert found["chips"][WH]["inside"] == 1 and found["chips"][WH]["narrow"] == 2
     assert found["chips"][WH]["geometric_mean"] == pytest.approx(math.sqrt(10 / 12 * 4 / 6))
     assert found["kendall_tau"] == {"m": 1.0} and not found["wirings"][0]["right"]
     assert loads("bench accuracy", output.document(found)) == {"schema": output.SCHEMA, **found}
-    text = ranking.markdown(known, [wrong])
+    assert "Other figures" not in ranking.markdown(known, [wrong])
+    text = ranking.markdown(known, [wrong], known[1:])
+    assert text.count("| 6 | 4.00 | 3.60 to 5.00 | no |") == 2
     assert "| 1.20 | 0.90 | no | somebody |" in text and "| 6 | 4.00 | 3.60 to 5.00 | no |" in text
 
 
