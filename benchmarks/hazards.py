@@ -38,7 +38,7 @@ from refsim.runtime.hazards import UseLog
 FULL_LENGTH = make_case(
     "attention", "attention", Layout("t3k-1x8", "sp8"), AttentionShape(heads=38, n=4096, text=333), tag="1024px"
 )
-ENOUGH_S = 30.0
+ENOUGH_S, SAY_S = 30.0, 5.0
 SMOKE = ("sd35_medium-t3k-cfg2_sp2_tp2-ring-fp32", "sd35_tiny-t3k-cfg2_sp2_tp2-ring-fp32")
 
 
@@ -100,14 +100,18 @@ def counted(runner: CpuRunner, case: Case) -> dict:
     return {"share": worst["share"], "uses": worst["uses"]}
 
 
-def compare(runner: CpuRunner, case: Case, pairs: int) -> dict:
-    """Ratios with / without over at least ``pairs`` pairs of runs."""
+def compare(runner: CpuRunner, case: Case, pairs: int, say: Callable[[str], None] = lambda line: None) -> dict:
+    """Ratios with / without over at least ``pairs`` pairs of runs; ``say`` gets a line every few seconds."""
     measure(runner, case, True)
     _, wall = measure(runner, case, False)
     pairs = max(pairs, int(ENOUGH_S / (2 * wall)))
     found: dict[str, list[float]] = {"cpu": [], "wall": []}
     seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    said = time.monotonic()
     for pair in range(pairs):
+        if time.monotonic() - said > SAY_S:
+            said = time.monotonic()
+            say(f"  {pair} of {pairs} pairs")
         order = (True, False) if pair % 2 else (False, True)
         run = {detect: measure(runner, case, detect) for detect in order}
         for detect, measured in run.items():
@@ -129,7 +133,7 @@ def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[dict]:
     with CpuRunner() as runner:
         for case in (replace(FULL_LENGTH, needs_gb=4), *(smoke[id] for id in SMOKE)):
             say(f"{case.id} ...")
-            records.append(compare(runner, case, pairs))
+            records.append(compare(runner, case, pairs, say))
     return records
 
 
