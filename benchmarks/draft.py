@@ -26,11 +26,11 @@ from refsim import output
 from refsim.checkpoint import ShapeWeights
 from refsim.mesh import get_mesh
 from refsim.models.dflash.config import DFlashConfig
-from refsim.models.dflash.spec import DOCUMENT, DOCUMENT_OPS, SPEC
+from refsim.models.dflash.spec import SPEC
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.tables import as_markdown
-from refsim.timing.drafter import Kernel, forward, split_ms
+from refsim.timing.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
 from refsim.timing.stages import EAGER_GAP_NS
 
 NEW = 3

@@ -78,6 +78,11 @@ class Kind(ABC):
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
         self.store.drop(case.model, seed)
 
+    @classmethod
+    def tables(cls, case: Case) -> tuple[str, ...]:
+        """The modules of which a case judges what stands outside of functions, which ran before any case did."""
+        return ()
+
 
 class CpuKind(Kind):
     """A kind that refsim's ranks run and code that nobody here wrote judges.

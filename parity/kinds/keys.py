@@ -23,7 +23,7 @@ from parity.cases import Case, Layout
 from parity.checkpoints import MODELS, load_oracle
 from parity.kinds import load
 from parity.kinds.base import CpuKind, Metrics
-from parity.kinds.published import library_defaults
+from parity.library import library_defaults
 from parity.pipelines import quietly
 from parity.thresholds import Threshold
 from refsim import scratch

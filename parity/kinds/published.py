@@ -2,7 +2,12 @@
 
     config.json as published   --> weights that refsim's model asks for    by name and shape those of the class
     ... without one of its keys --> what is read instead                   the class's own default, or a refusal
+    ... key by key                                                         the class's default, but for those listed
     parameters of the spec                                                 counted on the class
+    blocks of each kind, as the spec counts them                           alike in the class, and other than the rest
+    sizes of the spec          --> inputs of refsim's model                the class takes them, :mod:`parity.forwards`
+    its request and its parts                                              those of diffusers' pipeline
+    its name, or its folder    --> what the registry finds                 makes the same model of the class
 
 Nothing is computed and there are no ranks. Of a model that predictions alone know (``timing_only``) the weights have
 names of their own; all of them together, and those of one block more of each kind, are as many as the class has. The
@@ -12,32 +17,32 @@ case's ``model`` is a name of :func:`parity.published.published_models`.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import math
 import re
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
-import diffusers
 import torch
-import transformers
 from torch import Tensor
 
 from parity.cases import Case, Layout
+from parity.forwards import wrong_shapes
 from parity.kinds.base import CpuKind, Metrics
-from parity.published import published_models
+from parity.library import blocks_of, library_defaults, library_model, signature_of
+from parity.published import OTHER_THAN_CLASS, published_models
+from parity.requests import unlike_pipeline
 from parity.thresholds import Threshold
+from refsim import scratch
 from refsim.checkpoint import ShapeWeights
 from refsim.errors import UserError
+from refsim.models import registry
 from refsim.models.spec import ModelSpec, Published
 from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.runtime.launch import Result
 
-_BLOCKS = ("num_layers", "num_single_layers", "num_hidden_layers")
-"""Keys that count blocks of a kind."""
-_FEW = 2
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+\..+)")
 Shapes = dict[str, tuple[int, ...]]
 
@@ -49,7 +54,12 @@ class PublishedModel(CpuKind):
         "fp32": (
             Threshold("wrong_weights", 0, "names and shapes are those of a saved checkpoint or not", optional=True),
             Threshold("wrong_defaults", 0, "a key that config.json lacks means what the library takes it for"),
+            Threshold("wrong_keys", 0, "a key has the default of the class, or is one of those known to differ"),
             Threshold("wrong_parameters", 0, "parameters are counted"),
+            Threshold("wrong_blocks", 0, "blocks of a kind are alike, and as many as the class has"),
+            Threshold("wrong_shapes", 0, "what the class takes and gives has one shape"),
+            Threshold("unlike_pipeline", 0, "what a pipeline takes for given, or is known to differ from it"),
+            Threshold("not_found", 0, "what is found by its name or in its folder is the model, or it is not"),
             Threshold(
                 "outline_off",
                 0.01,
@@ -75,22 +85,40 @@ class PublishedModel(CpuKind):
         spec, published = published_models()[case.model]
         known, model = library_defaults(published.class_name), library_model(published, published.config)
         theirs, total = shapes_of(model.state_dict()), count(shapes_of(dict(model.named_parameters())))
+        differ = {name for name, x in published.config.items() if name in known and known[name] != x}
+        complaints = {
+            "wrong_keys": sorted(differ ^ set(OTHER_THAN_CLASS.get(published.name, ()))),
+            "wrong_blocks": wrong_blocks(spec, published, model),
+            "wrong_shapes": wrong_shapes(spec, published),
+            "unlike_pipeline": unlike_pipeline(spec, published),
+            "not_found": not_found(spec, published),
+        }
+        result.value["complaints"] = {name: found for name, found in complaints.items() if found}
         found: Metrics = {
             "wrong_defaults": sum(known[name] != value for name, value in result.value["defaults"].items()),
-            "wrong_parameters": abs(published.parameters - total) if published.parameters else 0,
+            "wrong_parameters": abs(published.parameters - total),
+            **{name: len(listed) for name, listed in complaints.items()},
         }
         if spec.timing_only:
             outlined = abs(count(result.value["shapes"]) / total - 1)
-            return found | {"outline_off": outlined, "outline_block_off": _blocks(spec, published)}
+            return found | {"outline_off": outlined, "outline_block_off": outline_block_off(spec, published)}
         ours, left = stacked(result.value["shapes"]), tuple(result.value["left"])
         wanted = {name: x for name, x in theirs.items() if name in ours or not name.startswith(left)}
         return found | {"wrong_weights": len(wanted.items() ^ ours.items())}
+
+    def extra(self, result: Result) -> dict[str, Any]:
+        return result.value["complaints"]
 
     def answers(self, result: Result) -> dict[str, Tensor]:
         return {}
 
     def drop(self, case: Case, seed: int) -> None:
         pass  # there is no checkpoint
+
+    @classmethod
+    def tables(cls, case: Case) -> tuple[str, ...]:
+        spec = published_models()[case.model][0]
+        return f"refsim.models.{spec.name}.spec", spec.config.partition(":")[0]
 
 
 class _Asked(ShapeWeights):
@@ -131,38 +159,6 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
     return found
 
 
-def library_class(class_name: str) -> Any:
-    """The class in diffusers or transformers; ``UserError`` where neither has it."""
-    found = getattr(diffusers, class_name, None) or getattr(transformers, class_name, None)
-    if found is None:
-        raise UserError(
-            f"neither diffusers {diffusers.__version__} nor transformers {transformers.__version__} has {class_name}; "
-            "install the versions of constraints.txt."
-        )
-    return found
-
-
-def library_defaults(class_name: str) -> dict[str, Any]:
-    """Default values by key, lists as tuples; without None, which stands for what other keys say."""
-    kind = library_class(class_name)
-    if hasattr(kind, "config_class"):
-        given = kind.config_class().to_dict()
-    else:
-        parameters = inspect.signature(kind.__init__).parameters
-        given = {name: parameter.default for name, parameter in parameters.items()}
-    known = {name: x for name, x in given.items() if x is not None and x is not inspect.Parameter.empty}
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in known.items()}
-
-
-def library_model(published: Published, config: dict[str, Any]) -> torch.nn.Module:
-    """The library's model on meta tensors."""
-    kind, read = library_class(published.class_name), json.loads(json.dumps(config))
-    with torch.device("meta"):
-        if hasattr(kind, "config_class"):
-            return kind(kind.config_class(**{name: value for name, value in read.items() if name != "architectures"}))
-        return kind.from_config(read)
-
-
 def shapes_of(tensors: dict[str, Tensor]) -> Shapes:
     """Shapes by name."""
     return {name: tuple(x.shape) for name, x in tensors.items()}
@@ -195,17 +191,75 @@ def stacked(shapes: Shapes) -> Shapes:
     return found
 
 
-def _blocks(spec: ModelSpec, published: Published) -> float:
-    """The same of one more block, the worst kind of block."""
-    kinds = [name for name in _BLOCKS if name in published.config]
-    few, worst = published.config | dict.fromkeys(kinds, _FEW), 0.0
-    for kind in kinds:
-        more = few | {kind: _FEW + 1}
-        ours = count(asked_for(spec, more).shapes) - count(asked_for(spec, few).shapes)
-        theirs = _parameters(published, more) - _parameters(published, few)
-        worst = max(worst, abs(ours / theirs - 1))
+def wrong_blocks(spec: ModelSpec, published: Published, model: torch.nn.Module) -> list[str]:
+    """Where the spec's blocks of a transformer are not those of the library, a clause each."""
+    if spec.kind != "transformer":
+        return []
+    counts = spec.block_counts(published.config)
+    labels, blocks = [kind for kind, n in counts.items() for _ in range(n)], blocks_of(model)
+    if len(labels) != len(blocks):
+        return [f"{len(blocks)} blocks, {len(labels)} by the spec"]
+    if min(counts.values()) < 1:
+        return [f"a kind without a block: {counts}"]
+    kinds: dict[str, set[tuple]] = {}
+    for label, block in zip(labels, blocks, strict=True):
+        kinds.setdefault(label, set()).add(signature_of(block))
+    wrong = [f"not every {label} is alike" for label, found in kinds.items() if len(found) > 1]
+    several = [found for label, found in kinds.items() if label != "last"]
+    if len({frozenset(found) for found in several}) < len(several):
+        wrong.append("two kinds of blocks are one")
+    for each in counts:
+        other = {kind: 1 if kind == "last" else 2 + (kind == each) for kind in counts}
+        few = blocks_of(library_model(published, spec.with_block_counts(published.config, other)))
+        want = [min(kinds[kind]) for kind, n in other.items() for _ in range(n)]
+        if [signature_of(block) for block in few] != want:
+            wrong.append(f"other blocks where {other} are asked for")
+    return wrong
+
+
+def outline_block_off(spec: ModelSpec, published: Published) -> float:
+    """How far the parameters of one more block are from those of the library's, the worst kind of block."""
+    kinds, worst = spec.block_counts(published.config), 0.0
+    few = {kind: 1 if kind == "last" else 2 for kind in kinds}
+    for kind in few.keys() - {"last"}:
+        less, more = (spec.with_block_counts(published.config, few | {kind: n}) for n in (2, 3))
+        ours = count(asked_for(spec, more).shapes) - count(asked_for(spec, less).shapes)
+        worst = max(worst, abs(ours / (_parameters(published, more) - _parameters(published, less)) - 1))
     return worst
 
 
 def _parameters(published: Published, config: dict[str, Any]) -> int:
     return sum(p.numel() for p in library_model(published, config).parameters())
+
+
+def not_found(spec: ModelSpec, published: Published) -> list[str]:
+    """By which of its names a model is not found, and what a folder of it is taken for, a clause each."""
+    wrong = [name for name in (spec.name, published.name, *spec.class_names) if registry.get(name) != spec]
+    if registry.get_published(published.name) != (spec, published):
+        wrong.append(f"{published.name} as a published model")
+    if registry.by_class_name(published.class_name) != spec or registry.by_class_name(spec.name) is not None:
+        wrong.append(published.class_name)
+    if any(registry.by_pipeline(name) != spec for name in spec.pipeline_classes):
+        wrong.append("its pipeline")
+    return wrong + (_not_in_a_folder(spec, published) if spec.kind == "transformer" else [])
+
+
+def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
+    """A folder of the model with fewer blocks, with or without a pipeline around it; one that says its class alone."""
+    wrong = [] if registry.find(published.name) == (published.name, published) else [published.name]
+    few = spec.with_block_counts(published.config, dict.fromkeys(spec.block_counts(published.config), 1))
+    by_default = {"_class_name": published.class_name}
+    for config, inside in ((few, "."), (few, "transformer"), (by_default, ".")):
+        with scratch.Folder("published") as folder:
+            (Path(folder) / inside).mkdir(exist_ok=True)
+            (Path(folder) / inside / "config.json").write_text(json.dumps(config))
+            try:
+                _, found = registry.find(folder)
+            except UserError:
+                if config is few:
+                    raise
+                continue  # of a model that predictions alone know every key has to be said
+        total = _parameters(found, found.config) * found.experts
+        if total != _parameters(published, config) or found.class_name != published.class_name or found.parameters:
+            wrong.append(f"a folder with {sorted(config)} in {inside}/config.json")
+    return wrong

@@ -11,8 +11,9 @@ from typing import Any
 
 from parity import gate
 from parity.cases import Case
+from parity.kinds import load
 from parity.lines import child, recorder
-from parity.lines.source import Statement
+from parity.lines.source import Statement, outside_functions
 from parity.lines.tree import PACKAGES, ROOT, Tree
 from parity.machine import versions
 from refsim import output
@@ -107,21 +108,30 @@ def run_cases(tell: child.Hear, files: list[str], suite: str, expr: str | None, 
     cases = gate.select(suite, expr, backend)
     with recorder.recorded_jobs(files) as folder:
         launch.warm_up()  # forked while this process has one thread
-        _run(tell, cases, folder, backend, seed)
+        _run(tell, cases, folder, Asked(files, suite, expr, backend, seed))
     tell({"imported": child.imported()})
 
 
-def _run(tell: child.Hear, cases: list[Case], folder: Path, backend: str, seed: int) -> None:
+def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> None:
+    backend, seed = asked.backend, asked.seed
     with gate.make_runner(backend) as runner:
         for index, case in enumerate(cases, 1):
             with recorder.case(folder) as seen:
                 record = gate.run_case(runner, case, backend, seed + case.seed)
+            for file in tables(case, asked.files):
+                seen.setdefault(file, set()).update(outside_functions((ROOT / file).read_text(encoding="utf-8")))
             lines = {file: sorted(numbers) for file, numbers in seen.items()}
             tell(asdict(Executed(case.id, record.verdict, record.reason, record.wall_s, lines)))
             if not any(
                 (later.kind, later.model, later.seed) == (case.kind, case.model, case.seed) for later in cases[index:]
             ):
                 runner.drop(case, seed + case.seed)
+
+
+def tables(case: Case, files: list[str]) -> list[str]:
+    """Those of ``files`` whose tables a case judges, see :meth:`parity.kinds.base.Kind.tables`."""
+    named = (f"{module.replace('.', '/')}.py" for module in load(case.kind).tables(case))
+    return [file for file in named if file in files]
 
 
 def digest(asked: Asked) -> str:

@@ -43,6 +43,20 @@ def statements(source: str) -> list[Statement]:
     return sorted(set(found), key=lambda s: (s.first, s.last))
 
 
+def outside_functions(source: str) -> list[int]:
+    """The first line of every statement that runs when the file is imported, and those of functions called there."""
+    body = ast.parse(source).body
+    called = {
+        node.func.id
+        for statement in body
+        if not isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    functions = [f for f in body if isinstance(f, _FUNCTIONS) and f.name in called]
+    return [node.lineno for node in (*body, *(s for f in functions for s in f.body))]
+
+
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Raise)
 _EXITS = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)

@@ -49,18 +49,29 @@ def survivors(campaign: Campaign) -> list[Tried]:
 def summary(campaign: Campaign) -> dict[str, Any]:
     """Counts by verdict; ``score`` is killed / all that are not equivalent, in percent, with its interval.
 
-    What an error of the tool or of the machine left untold counts as not killed.
+    What an error of the tool or of the machine left untold counts as not killed. ``without_documents`` is the score
+    of those that are no figures of documents.
     """
     count = Counter(t.verdict for t in campaign.tried)
     how = Counter(t.how for t in campaign.tried if t.verdict == KILLED)
     judged = len(campaign.tried) - count[EQUIVALENT]
     low, high = wilson(count[KILLED], judged)
+    others = [t for t in campaign.tried if t.verdict != EQUIVALENT and not t.mutation.of_document]
+    killed = sum(t.verdict == KILLED for t in others)
+    low_without, high_without = wilson(killed, len(others))
     return {
         "mutations": len(campaign.tried),
         **{verdict: count[verdict] for verdict in VERDICTS},
         "killed_by": {name: how[name] for name in (BOUND, ERROR, HUNG)},
         "score": round(100 * count[KILLED] / judged, 1) if judged else None,
         "interval_95": [round(100 * low, 1), round(100 * high, 1)],
+        "of_documents": judged - len(others),
+        "without_documents": {
+            "killed": killed,
+            "judged": len(others),
+            "score": round(100 * killed / len(others), 1) if others else None,
+            "interval_95": [round(100 * low_without, 1), round(100 * high_without, 1)],
+        },
         "seconds": round(campaign.seconds, 1),
     }
 
@@ -84,6 +95,7 @@ def _as_dict(tried: Tried) -> dict[str, Any]:
         "file": mutation.file,
         "line": mutation.line,
         "operator": mutation.operator,
+        "of_document": mutation.of_document,
         "before": mutation.before,
         "after": mutation.after,
         **{name: getattr(tried, name) for name in names},
@@ -106,11 +118,25 @@ def text(campaign: Campaign) -> str:
         counts += f" ({s['score']} %, 95 % interval {s['interval_95'][0]} to {s['interval_95'][1]} %)"
     counts += f": {_killed_by(s)}; {s['unreached']} on lines that no case executes, {s['untold']} not told because the "
     counts += f"unchanged program failed, too, {s['equivalent']} proved equivalent, "
+    rest = s["without_documents"]
     lines = [f"{counts}in {campaign.seconds:.0f} s"]
+    lines += [f"without {s['of_documents']} figures of documents: {rest['killed']} of {rest['judged']} killed"]
     lines += [f"not used, fails without any change: {c.case}: {c.reason}" for c in campaign.troubled]
     for tried in survivors(campaign):
         lines += [f"{tried.verdict}: {tried.mutation.id} ({_how(tried)})", tried.diff]
     return "\n".join(lines)
+
+
+def _apart(summary: dict[str, Any]) -> str:
+    """What the draw leaves out, and what part of it no code can judge."""
+    rest = summary["without_documents"]
+    return (
+        f"{summary['of_documents']} of them change figures that only a document has: what others measured, what "
+        "tt_dit runs of a model, sizes of models that neither diffusers nor transformers has. Without these, "
+        f"{rest['killed']} of {rest['judged']} were killed: {rest['score']} %, 95 % interval {rest['interval_95'][0]} "
+        f"to {rest['interval_95'][1]} %. Not drawn are types, texts, refusals, and calls that only name something for "
+        "traces, progress or type checkers."
+    )
 
 
 def _killed_by(summary: dict[str, Any]) -> str:
@@ -138,6 +164,8 @@ def markdown(campaign: Campaign) -> str:
         f"{s['untold']} were not told because the unchanged program failed, too, and {s['equivalent']} are proved "
         f"equivalent: score {s['score']} %, 95 % interval (Wilson) {s['interval_95'][0]} to "
         f"{s['interval_95'][1]} %.",
+        "",
+        _apart(s),
         "",
     ]
     for heading, key in (("operator", _operator), ("folder", _folder)):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity.lines.source import Statement, head
+from parity.mutation.documents import are_figures
 from parity.mutation.operators import OPERATORS
 
 
@@ -25,6 +26,7 @@ class Mutation:
         before, after: the source of the changed expression.
         runs: the lines of which a case must execute one to run the change.
         start, end: the changed bytes of the file.
+        of_document: it is a figure that only a document has, see :mod:`parity.mutation.documents`.
     """
 
     file: str
@@ -35,6 +37,7 @@ class Mutation:
     runs: Statement
     start: int
     end: int = field(repr=False)
+    of_document: bool = False
 
     @property
     def id(self) -> str:
@@ -100,7 +103,21 @@ def _is_program(source: str) -> bool:
 
 
 _TELLING = {
-    *("compute", "collective", "activity", "require", "reading", "writing", "warn", "deprecated", "check", "super"),
+    *(
+        "compute",
+        "collective",
+        "activity",
+        "stage",
+        "progress",
+        "loading",
+        "require",
+        "reading",
+        "writing",
+        "warn",
+        "deprecated",
+        "check",
+        "super",
+    ),
     *("UserError", "PlacementError", "InvariantError", "cast", "isinstance", "TypeVar", "zip"),
 }
 """Calls that name something for traces, check what holds in every right run, or speak to type checkers."""
@@ -113,6 +130,7 @@ class _Walk:
 
     def __init__(self, file: str, source: str) -> None:
         self._file, self._data, self._tree = file, source.encode(), ast.parse(source)
+        self._of_document = False
         self._offsets = [0]
         for line in self._data.splitlines(keepends=True):
             self._offsets.append(self._offsets[-1] + len(line))
@@ -127,6 +145,11 @@ class _Walk:
     def _visit(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
         if _is_silent(node):
             return
+        before, self._of_document = self._of_document, self._of_document or are_figures(self._file, node)
+        yield from self._inside(node, runs)
+        self._of_document = before
+
+    def _inside(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
         if isinstance(node, _FUNCTIONS):
             body = Statement(node.body[0].lineno, node.end_lineno or node.lineno)
             for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
@@ -156,7 +179,7 @@ class _Walk:
                 if isinstance(changed, _BOUND_LOOSELY):
                     after = f"({after})"
                 line = self._data[:start].count(b"\n") + 1
-                yield Mutation(self._file, line, name, before, after, runs, start, end)
+                yield Mutation(self._file, line, name, before, after, runs, start, end, self._of_document)
 
     def _span(self, node: Any) -> tuple[int, int]:
         return self._offsets[node.lineno - 1] + node.col_offset, self._offsets[

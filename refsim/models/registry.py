@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,13 +116,15 @@ def find(model: str) -> tuple[str, Published]:
 
 
 def _of_checkpoint(path: Path) -> Published:
-    """Return the first published model of the same class, with the folder's configuration."""
+    """Return the first published model of the same class, with the folder's configuration and the class's defaults."""
     config = read_object(path)
     class_name = class_name_of(config)
     for model in published().values():
         if model.class_name == class_name:
-            spec_of(model).config_class.from_dict(model.config | config)
-            return model.but(name=str(path.parent), config=model.config | config, parameters=0, experts=1)
+            kind = spec_of(model).config_class
+            kind.from_dict(config)
+            unsaid = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+            return model.but(name=str(path.parent), config=unsaid | config, parameters=0, experts=1)
     names = ", ".join(sorted({m.class_name for m in published().values()}))
     raise UserError(f"{path} is a {class_name}; choose one of {names}{models().notes}.")
 

@@ -104,7 +104,8 @@ class Published:
     Attributes:
         name: what ``refsim time`` takes, such as ``sd35-large``.
         config: its ``config.json``, with ``_class_name`` (diffusers) or ``architectures`` (transformers).
-        parameters: how many it has (one expert, where there are several), counted on meta tensors.
+        parameters: how many it has (one expert, where there are several; of an autoencoder its encoder, too), counted
+            on meta tensors; 0 of one that is not published.
         sizes: latent sizes by name, (height, width) or (frames, height, width), before patches.
         text: prompt tokens.
         experts: transformers of this size in the pipeline, which share its denoising steps.

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from parity import gate
 from parity.cases import AttentionShape, Layout, make_case
 from parity.faults.cli import app
 from parity.lines import child, measure, tree
-from parity.lines.source import Statement
+from parity.lines.source import Statement, outside_functions
 from parity.mutation import campaign, equivalent, judge, kept, report
 from parity.mutation.cli import backend_of, seconds
 from parity.mutation.operators import OPERATORS
@@ -260,6 +261,32 @@ def test_survivors_and_score_are_told(tried):
         assert "+    lse.sub_(F.logsigmoid(-(lse_new - lse)))" in told and "no case executes it" in told
         assert "torch.sigmoid(lse - lse_new)" not in told
     assert len(json.loads(report.as_json(done))["mutations"]) == 5
+
+
+def test_figures_of_documents_are_counted_apart():
+    """A changed figure that survives lowers one score alone; the sizes of a model that no library has are figures."""
+    source = "CONFIG = {'a': 3}\n\n\ndef f(x):\n    return x - 1\n\n\nSPEC = M(Figure('1024', 12.2), steps=20)\n"
+    drawn_of = {m.before: m.of_document for m in mutations("refsim/models/sd35/spec.py", source)}
+    assert drawn_of["12.2"] and not (drawn_of["3"] or drawn_of["20"] or drawn_of["1"])
+    drawn_of = {m.before: m.of_document for m in mutations("refsim/models/motif/spec.py", source)}
+    assert drawn_of["3"] and drawn_of["20"] and not drawn_of["1"]
+    figure, other = (replace(ANY, of_document=known) for known in (True, False))
+    tried = [campaign.Tried(figure, "", "survived"), campaign.Tried(other, "", "killed")]
+    done = campaign.Campaign(measure.Asked([FILE]), 0, [], tried, 1.0)
+    summary = report.summary(done)
+    assert summary["score"] == 50.0 and summary["without_documents"]["score"] == 100.0
+    assert "1 of them change figures that only a document has" in report.markdown(done)
+
+
+def test_a_table_is_run_by_the_cases_that_judge_it():
+    """What stands outside of functions of a published model's spec, and in a function that is called there."""
+    file, (case,) = "refsim/models/flux1/spec.py", gate.select("smoke", "published_flux1_dev")
+    assert measure.tables(case, [file, FILE]) == [file] and measure.tables(case, [FILE]) == []
+    source = (tree.ROOT / file).read_text(encoding="utf-8")
+    lines = outside_functions(source)
+    found = measure.LineMap([measure.Executed(case.id, "passed", "", 1.0, {file: lines})])
+    at = {m.before: found.executing(file, m.runs) for m in mutations(file, source)}
+    assert at["24"] and at["28"] and not at["single == 0"]
 
 
 def test_the_command_draws_runs_and_writes(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from parity import gate
+from parity import gate, library
 from parity.cpu_runner import CpuRunner
 from parity.kinds import keys, load, published, refusals, schedule, single_file
 from parity.kinds.base import Measured
@@ -13,6 +13,7 @@ from parity.store import CheckpointStore
 from parity.suites import suite_cases
 from refsim import api
 from refsim.errors import UserError
+from refsim.models.spec import blocks_alike, with_num_layers
 from refsim.runtime.launch import Result
 
 pytest.importorskip("diffusers")
@@ -115,6 +116,55 @@ def test_a_published_size_that_is_wrong_fails(monkeypatch, model, wrong, reason)
     assert reason in judge_published(model)
 
 
+SPEC, PUBLISHED = "spec", "published"
+
+
+@pytest.mark.parametrize(
+    ("model", "of", "wrong", "reason"),
+    [
+        ("published_sd35_large", PUBLISHED, {"text": 332}, "unlike_pipeline"),
+        ("published_cogvideox_5b", PUBLISHED, {"steps": 49}, "unlike_pipeline"),
+        ("published_mochi_1", PUBLISHED, {"steps": 64}, "unlike_pipeline"),
+        ("published_qwen_image", PUBLISHED, {"branches": 1}, "unlike_pipeline"),
+        ("published_ltx_video_2b", PUBLISHED, {"sizes": {"512p": (20, 16, 22)}}, "unlike_pipeline"),
+        ("published_wan22_t2v_a14b", PUBLISHED, {"decoder": "cogvideox-vae"}, "unlike_pipeline"),
+        ("published_sd35_medium", PUBLISHED, {"sizes": {"1024": (128, 127)}}, "wrong_shapes"),
+        ("published_flux1_dev", SPEC, {"more_dims": lambda config, size: {"image tokens": 7}}, "wrong_shapes"),
+        ("published_flux2_dev", SPEC, {"more_dims": lambda config, size: {"image tokens": 4095}}, "wrong_shapes"),
+        ("published_wan22_t2v_a14b", SPEC, {"diffusers": ("rotary_emb", 2)}, "wrong_shapes"),
+        ("published_cogvideox_2b", SPEC, {"channel_dim": 1}, "wrong_shapes"),
+        ("published_cogvideox_5b", SPEC, {"diffusers": ("rotary_emb", 0)}, "wrong_shapes"),
+        ("published_sd35_medium", SPEC, {"block_counts": blocks_alike}, "wrong_blocks"),
+        ("published_flux1_schnell", SPEC, {"with_block_counts": with_num_layers}, "wrong_blocks"),
+        ("published_clip_g", PUBLISHED, {"parameters": 694_659_841}, "wrong_parameters 1"),
+    ],
+)
+def test_what_a_library_has_otherwise_fails(monkeypatch, model, of, wrong, reason):
+    spec, right = published.published_models()[model]
+    if isinstance(wrong.get("diffusers"), tuple):
+        wrong = wrong | {"diffusers": replace(spec.diffusers, rotary=wrong["diffusers"])}
+    changed = (replace(spec, **wrong), right) if of == SPEC else (spec, right.but(**wrong))
+    monkeypatch.setattr(published, "published_models", lambda: {model: changed})
+    assert reason in judge_published(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value"),
+    [("published_sd35_vae", "norm_num_groups", 16), ("published_qwen3_30b_a3b", "rms_norm_eps", 1e-5)],
+)
+def test_a_key_that_differs_from_the_class_is_known(monkeypatch, model, key, value):
+    spec, right = published.published_models()[model]
+    other = right.but(config=right.config | {key: value})
+    monkeypatch.setattr(published, "published_models", lambda: {model: (spec, other)})
+    assert "wrong_keys 1 is above 0" in judge_published(model)
+
+
+def test_a_model_that_is_not_found_in_its_folder_fails(monkeypatch):
+    found = published.registry.find
+    monkeypatch.setattr(published.registry, "find", lambda name: (name, found(name)[1].but(experts=2)))
+    assert "not_found 4 is above 0" in judge_published("published_sd35_large")
+
+
 def judge_published(model):
     """Why the case of a published model fails; empty if it passes."""
     case = next(case for case in suite_cases("smoke") if case.model == model)
@@ -182,7 +232,7 @@ def test_a_key_that_is_overlooked_fails(monkeypatch, model, key, value):
 
 def test_a_class_that_no_library_has_is_named():
     with pytest.raises(UserError, match=r"nor transformers .* has NoSuchModel; install the versions of constraints"):
-        published.library_class("NoSuchModel")
+        library.library_class("NoSuchModel")
 
 
 @pytest.mark.parametrize("model", ["wan22_tiny", "sd35_tiny"])

@@ -110,6 +110,7 @@ class Mutation(Object):
     file: str
     line: int
     operator: str
+    of_document: bool
     before: str
     after: str
     verdict: str

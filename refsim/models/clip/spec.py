@@ -27,8 +27,8 @@ SPEC = ModelSpec(
     config="refsim.models.clip.config:CLIPTextConfig",
     ttnn="tt_impl.models.clip.encoder:CLIPTextEncoder",
     published=(
-        Published("clip-l", _clip(768, 12, 12, "quick_gelu")),
-        Published("clip-g", _clip(1280, 32, 20, "gelu")),
+        Published("clip-l", _clip(768, 12, 12, "quick_gelu"), parameters=123_650_304),
+        Published("clip-g", _clip(1280, 32, 20, "gelu"), parameters=694_659_840),
     ),
     encoder_keys=EncoderKeys(
         layers="num_hidden_layers", width="hidden_size", heads="num_attention_heads", inner="intermediate_size"

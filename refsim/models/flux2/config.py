@@ -14,9 +14,9 @@ class Flux2Config(Keys):
     """Keys of diffusers' ``Flux2Transformer2DModel``."""
 
     num_single_layers: Count
-    in_channels: Size = 128
-    joint_attention_dim: Size = 15360
-    mlp_ratio: Positive = 3.0
+    in_channels: Size
+    joint_attention_dim: Size
+    mlp_ratio: Positive
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Outline:

@@ -14,9 +14,9 @@ from refsim.schema import Size, read
 class LtxVideoConfig(Keys):
     """Keys of diffusers' ``LTXVideoTransformer3DModel``, of a latent that is not cut into patches."""
 
-    in_channels: Size = 128
-    out_channels: Size = 128
-    caption_channels: Size = 4096
+    in_channels: Size
+    out_channels: Size
+    caption_channels: Size
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> WanConfig:

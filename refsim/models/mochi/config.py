@@ -13,10 +13,10 @@ from refsim.schema import Size, read
 class MochiConfig(Keys):
     """Keys of diffusers' ``MochiTransformer3DModel``; tokens are its latent's patches."""
 
-    pooled_projection_dim: Size = 1536
-    in_channels: Size = 12
-    text_embed_dim: Size = 4096
-    patch_size: Size = 2
+    pooled_projection_dim: Size
+    in_channels: Size
+    text_embed_dim: Size
+    patch_size: Size
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Outline:

@@ -13,11 +13,11 @@ from refsim.schema import Size, read
 class MotifConfig(Keys):
     """Keys of tt_dit's ``MotifTransformerConfig``; of Motif-6B's linears, those that are one matrix count once."""
 
-    modulation_dim: Size = 4096
-    time_embed_dim: Size = 4096
-    patch_size: Size = 2
-    in_channels: Size = 16
-    text_dim: Size = 4096
+    modulation_dim: Size
+    time_embed_dim: Size
+    patch_size: Size
+    in_channels: Size
+    text_dim: Size
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Outline:

@@ -16,6 +16,8 @@ _CONFIG = {
     "modulation_dim": 4096,
     "time_embed_dim": 4096,
     "patch_size": 2,
+    "in_channels": 16,
+    "text_dim": 4096,
     "register_token_num": 4,
 }
 

@@ -28,7 +28,7 @@ class Qwen3MoeConfig:
     moe_intermediate_size: Size = 768
     norm_topk_prob: Flag = False
     rms_norm_eps: Positive = 1e-6
-    rope_theta: Positive = 1e6
+    rope_theta: Positive = 1e4
     tie_word_embeddings: Flag = False
 
     @classmethod

@@ -28,5 +28,5 @@ SPEC = ModelSpec(
     model="refsim.models.qwen3_moe.decoder:Qwen3MoeForCausalLM",
     config="refsim.models.qwen3_moe.config:Qwen3MoeConfig",
     ttnn="tt_impl.models.qwen3_moe.decoder:Qwen3MoeForCausalLM",
-    published=(Published("qwen3-30b-a3b", _30B_A3B),),
+    published=(Published("qwen3-30b-a3b", _30B_A3B, parameters=30_532_122_624),),
 )

@@ -13,10 +13,10 @@ from refsim.schema import Size, read
 class QwenImageConfig(Keys):
     """Keys of diffusers' ``QwenImageTransformer2DModel``."""
 
-    in_channels: Size = 64
-    out_channels: Size = 16
-    joint_attention_dim: Size = 3584
-    patch_size: Size = 2
+    in_channels: Size
+    out_channels: Size
+    joint_attention_dim: Size
+    patch_size: Size
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Outline:

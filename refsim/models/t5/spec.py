@@ -22,8 +22,16 @@ SPEC = ModelSpec(
     config="refsim.models.t5.config:T5Config",
     ttnn="tt_impl.models.t5.encoder:T5Encoder",
     published=(
-        Published("t5-xxl", _XXL | {"architectures": [T5], "model_type": "t5", "vocab_size": 32128}),
-        Published("umt5-xxl", _XXL | {"architectures": [UMT5], "model_type": "umt5", "vocab_size": 256384}),
+        Published(
+            "t5-xxl",
+            _XXL | {"architectures": [T5], "model_type": "t5", "vocab_size": 32128},
+            parameters=4_762_310_656,
+        ),
+        Published(
+            "umt5-xxl",
+            _XXL | {"architectures": [UMT5], "model_type": "umt5", "vocab_size": 256384},
+            parameters=5_680_910_336,
+        ),
     ),
     encoder_keys=EncoderKeys(layers="num_layers", width="d_model", heads="num_heads", inner="d_ff", gated=True),
 )

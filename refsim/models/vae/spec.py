@@ -28,6 +28,9 @@ SPEC = ModelSpec(
     config="refsim.models.vae.config:VAEConfig",
     ttnn="tt_impl.models.vae.decoder:VAEDecoder",
     latent="image",
-    published=(Published("sd35-vae", _SD35), Published("flux1-vae", _FLUX1)),
+    published=(
+        Published("sd35-vae", _SD35, parameters=83_819_683),
+        Published("flux1-vae", _FLUX1, parameters=83_819_683),
+    ),
     vae_forms=("spatial", "tensor"),
 )

@@ -22,6 +22,6 @@ SPEC = ModelSpec(
     config="refsim.models.vae_cogvideox.config:CogVideoXVAEConfig",
     ttnn="tt_impl.models.vae_cogvideox.decoder:CogVideoXVAEDecoder",
     latent="video",
-    published=(Published("cogvideox-vae", _BOTH),),
+    published=(Published("cogvideox-vae", _BOTH, parameters=215_583_907),),
     frames_per_pass=2,
 )

@@ -24,5 +24,5 @@ SPEC = ModelSpec(
     config="refsim.models.vae_wan.config:WanVAEConfig",
     ttnn="tt_impl.models.vae_wan.decoder:WanVAEDecoder",
     latent="video",
-    published=(Published("wan21-vae", _WAN21),),
+    published=(Published("wan21-vae", _WAN21, parameters=126_892_531),),
 )

@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.draft import measure, predicted_report
-from refsim.models.dflash.spec import DOCUMENT, DOCUMENT_OPS
 from refsim.timing import drafter
-from refsim.timing.drafter import Kernel, forward, split_ms
+from refsim.timing.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
 from refsim.timing.ops import Cost
 from refsim.timing.stages import EAGER_GAP_NS
 
