@@ -17,7 +17,7 @@ _RATIOS = (
 )
 """What pipelines call the frames and the pixels per latent frame and row."""
 _WIDTHS = ("joint_attention_dim", "text_dim", "text_embed_dim", "caption_channels")
-_CLIP_IN_ROWS = ("StableDiffusion3Pipeline",)
+CLIP_IN_ROWS = ("StableDiffusion3Pipeline",)
 """Pipelines whose prompt begins with the rows of CLIP."""
 
 
@@ -46,14 +46,15 @@ def _branches(given: dict[str, Any]) -> int:
     return 2 if "negative_prompt" in given and scale > 1 else 1
 
 
-def _ratios(made: Any) -> tuple[int, int]:
+def ratios(made: Any) -> tuple[int, int]:
+    """The frames and the pixels per latent frame and row of a pipeline's decoder."""
     found = [next((getattr(made, name) for name in names if hasattr(made, name)), 1) for names in _RATIOS]
     return found[0], found[1]
 
 
 def _size(published: Published, made: Any, given: dict[str, Any]) -> bool:
     """Whether the latent of the pipeline's own picture is the first of those that predictions know, or one of them."""
-    (per_frame, per_row), config = _ratios(made), published.config
+    (per_frame, per_row), config = ratios(made), published.config
     side = getattr(made, "default_sample_size", None)
     height = given.get("height") or getattr(made, "default_height", None)
     width = given.get("width") or getattr(made, "default_width", None)
@@ -68,7 +69,7 @@ def _size(published: Published, made: Any, given: dict[str, Any]) -> bool:
 def _prompt(published: Published, pipeline: Any, made: Any, given: dict[str, Any]) -> Iterator[str]:
     """Rows of the prompt, and of each of its encoders."""
     rows, clip = given["max_sequence_length"], getattr(made, "tokenizer_max_length", 0)
-    if published.text != rows + (clip if pipeline.__name__ in _CLIP_IN_ROWS else 0):
+    if published.text != rows + (clip if pipeline.__name__ in CLIP_IN_ROWS else 0):
         yield "text"
     for each in published.encoders:
         is_clip = get_published(each.published)[0].name == "clip"
@@ -104,5 +105,5 @@ def _decoder(published: Published, wanted: Any, made: Any) -> Iterator[str]:
         if library_class(model.class_name) not in (wanted, *get_args(wanted)):
             yield "class of its decoder"
         config = spec.config_class.from_dict(model.config)
-        if config.ratios != _ratios(made):
+        if config.ratios != ratios(made):
             yield f"{config.ratios} frames and pixels per latent frame and row"

@@ -47,6 +47,8 @@ KINDS: dict[str, Entry] = {
     "published": Entry("parity.kinds.published:PublishedModel", cut="nothing", checkpoint=False),
     "refusals": Entry("parity.kinds.refusals:Refusals", cut="nothing"),
     "keys": Entry("parity.kinds.keys:UnreadKeys", cut="nothing"),
+    "request": Entry("parity.kinds.request:Requests", cut="nothing"),
+    "pipeline_refusals": Entry("parity.kinds.pipeline_refusals:PipelineRefusals", cut="nothing"),
     "vae_decoder": Entry("parity.kinds.vae_decoder:VAEDecoder", cut="picture"),
     "text_encoder": Entry("parity.kinds.text_encoder:TextEncoder", cut="heads"),
     "causal_lm": Entry("parity.kinds.causal_lm:CausalLM", cut="heads"),

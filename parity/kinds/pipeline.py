@@ -18,6 +18,7 @@ from parity.store import CheckpointStore
 from parity.thresholds import FINITE, REPLICAS, Threshold
 from refsim.api.images import Generated, generate_images
 from refsim.mesh import get_mesh
+from refsim.pipelines.request import PipelineRequest
 
 
 class Pipeline(CpuKind):
@@ -130,14 +131,8 @@ class DiffusersRun:
 
 def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: str | None = None) -> DiffusersRun:
     """Run a pipeline in diffusers; ``rounded``: with weights that bf16 can hold."""
-    import diffusers
-
     spec, steps, given = PIPELINES[name], [], []
-    loaded = {"dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
-    left_out = {name: part for name, part in spec.arguments.items() if part is None}  # diffusers wants them said again
-    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **left_out, **loaded)
-    pipe.to(torch.float32)
-    pipe.set_progress_bar_config(disable=True)
+    pipe = load_pipeline(name, folder, rounded=rounded, variant=variant)
     decode = pipe.vae.decode
 
     def keep_input(z: Tensor, *args: Any, **more: Any) -> Any:
@@ -151,23 +146,36 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
         return {}
 
     asked = spec.request
-    extra = {
+    result = pipe(asked.prompt, callback_on_step_end=keep, output_type="np", **arguments_of(asked))
+    images = result.frames[0] if hasattr(result, "frames") else result.images
+    frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
+    return DiffusersRun(frames, torch.stack(steps), *given)
+
+
+def load_pipeline(name: str, folder: Path, *, rounded: bool = False, variant: str | None = None) -> Any:
+    """The pipeline of a folder in diffusers, in fp32; ``rounded``: with weights that bf16 can hold."""
+    import diffusers
+
+    spec = PIPELINES[name]
+    loaded = {"dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
+    left_out = {name: part for name, part in spec.arguments.items() if part is None}  # diffusers wants them said again
+    pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **left_out, **loaded)
+    pipe.to(torch.float32)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def arguments_of(asked: PipelineRequest) -> dict[str, Any]:
+    """A request as arguments of diffusers' pipeline, without those that are left to it."""
+    given = {
+        "height": asked.height,
+        "width": asked.width,
+        "num_inference_steps": asked.steps,
+        "guidance_scale": asked.guidance,
         "guidance_scale_2": asked.guidance_2,
         "num_frames": asked.frames,
         "max_sequence_length": asked.max_text,
         "negative_prompt": asked.negative_prompt or None,
+        "generator": torch.Generator().manual_seed(asked.seed),
     }
-    result = pipe(
-        asked.prompt,
-        height=asked.height,
-        width=asked.width,
-        num_inference_steps=asked.steps,
-        guidance_scale=asked.guidance,
-        generator=torch.Generator().manual_seed(asked.seed),
-        callback_on_step_end=keep,
-        output_type="np",
-        **{name: value for name, value in extra.items() if value is not None},
-    )
-    images = result.frames[0] if hasattr(result, "frames") else result.images
-    frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
-    return DiffusersRun(frames, torch.stack(steps), *given)
+    return {name: value for name, value in given.items() if value is not None}

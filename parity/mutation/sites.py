@@ -192,7 +192,9 @@ def _is_silent(node: ast.AST) -> bool:
     if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr | ast.arg | ast.Global):
         return True
     if isinstance(node, ast.If):
-        guards = all(isinstance(inner, ast.Raise) for inner in node.body) and not node.orelse
+        *words, last = node.body  # words: what the sentence is made of
+        guards = isinstance(last, ast.Raise) and not node.orelse
+        guards = guards and all(isinstance(inner, ast.Assign | ast.Raise) for inner in words)
         return guards or ast.unparse(node.test) == "TYPE_CHECKING"
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

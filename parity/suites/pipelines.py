@@ -59,6 +59,10 @@ def _small(found: Registry) -> None:
         ("cogvideox_5b_pipeline", _SQUARE, "bf16", "smoke"),
     ):
         found.add(make_case("pipeline", f"{name}_small", layout, _SHAPE, dtype=dtype, suite=suite))
+    for name in ("sd3_pipeline", _NO_T5, "flux1_pipeline", "wan_pipeline", _ALONE, "cogvideox_2b_pipeline"):
+        found.add(make_case("request", f"{name}_small", Layout("n150", "tp1"), _SHAPE, tag="request"))
+    for name in ("sd3_pipeline", "flux1_pipeline", "wan_pipeline", "cogvideox_2b_pipeline"):
+        found.add(make_case("pipeline_refusals", f"{name}_small", _LINE, _SHAPE, tag="refusals"))
 
 
 def _like(name: str, **request: Any) -> None:

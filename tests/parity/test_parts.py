@@ -7,7 +7,7 @@ import torch
 
 from parity import gate, library
 from parity.cpu_runner import CpuRunner
-from parity.kinds import keys, load, published, refusals, schedule, single_file
+from parity.kinds import keys, load, pipeline_refusals, published, refusals, request, schedule, single_file
 from parity.kinds.base import Measured
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
@@ -214,6 +214,46 @@ def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store):
     with CpuRunner() as runner:
         record = gate.run_case(runner, case, "cpu", 0)
     assert record.reason == "accepted 1 is above 0" and record.extra["accepted"] == ["nothing at all"]
+
+
+PIPELINES = [case for case in suite_cases("smoke") if case.kind in ("request", "pipeline_refusals")]
+FLUX, WAN = ([case for case in PIPELINES if case.model == f"{name}_pipeline_small"] for name in ("flux1", "wan"))
+
+
+@pytest.mark.parametrize(
+    ("case", "change"),
+    [
+        (FLUX[0], {"noise": lambda x: x.flip(1)}),
+        (FLUX[0], {"times": lambda x: x * 1.001}),
+        (FLUX[0], {"rows": lambda n: n + 1}),
+        (WAN[0], {"mask": lambda x: None}),
+        (WAN[0], {"ids": lambda found: [x.flip(0) for x in found]}),
+        (WAN[0], {"experts": lambda names: names[::-1]}),
+        (WAN[0], {"picture": lambda size: (*size[:1], size[2], size[1])}),
+        (WAN[0], {"samples": lambda n: 3 - n}),
+    ],
+)
+def test_a_request_that_comes_to_something_else_fails(monkeypatch, case, change):
+    right = request.ours
+
+    def changed(root, asked):
+        found = right(root, asked)
+        return found | {key: way(found[key]) for key, way in change.items()}
+
+    monkeypatch.setattr(request, "ours", changed)
+    with CpuRunner() as runner:
+        record = gate.run_case(runner, case, "cpu", 0)
+    assert "unlike_diffusers" in record.reason and next(iter(change)) in record.extra["unlike"][0]
+
+
+def test_a_pipeline_that_is_run_though_it_cannot_be_right_fails(monkeypatch):
+    monkeypatch.setattr(pipeline_refusals, "REQUESTS", {"nothing": ({},)})
+    monkeypatch.setattr(pipeline_refusals, "FOLDERS", {"nothing at all": lambda folder: None})
+    monkeypatch.setattr(pipeline_refusals, "_reads_weights", lambda *given: True)
+    monkeypatch.setattr(pipeline_refusals, "generate_images", lambda *given, **options: None)
+    with CpuRunner() as runner:
+        record = gate.run_case(runner, FLUX[1], "cpu", 0)
+    assert record.reason == "accepted 2 is above 0; weights_read 1 is above 0"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from refsim.pipelines.hosts.base import PipelineHost, Sizes
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.request import PipelineRequest, tokenize
 
+_TEXT = 226
+
 
 class CogVideoXHost(PipelineHost):
     """2b, 5b and 1.5."""
@@ -30,7 +32,7 @@ class CogVideoXHost(PipelineHost):
         frames = request.latent_frames(config.sample_frames, vae.temporal_compression_ratio)
         whole = frames + -frames % (config.patch_size_t or 1)
         latents = (1, whole, config.in_channels, height // scale, width // scale)
-        tokens = request.max_text or config.max_text_seq_length
+        tokens = request.max_text or _TEXT
         return Sizes(latents, height, width, request.frames or config.sample_frames, tokens)
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
