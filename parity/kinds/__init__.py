@@ -45,6 +45,7 @@ KINDS: dict[str, Entry] = {
     "block": Entry("parity.kinds.block:Block"),
     "schedule": Entry("parity.kinds.schedule:ScheduleSteps", cut="nothing", checkpoint=False),
     "published": Entry("parity.kinds.published:PublishedModel", cut="nothing", checkpoint=False),
+    "outlined": Entry("parity.kinds.outlined:OutlinedModel", cut="nothing", checkpoint=False),
     "refusals": Entry("parity.kinds.refusals:Refusals", cut="nothing"),
     "keys": Entry("parity.kinds.keys:UnreadKeys", cut="nothing"),
     "request": Entry("parity.kinds.request:Requests", cut="nothing"),

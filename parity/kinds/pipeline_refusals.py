@@ -22,7 +22,9 @@ from torch import Tensor
 
 from parity.cases import Case, Layout
 from parity.kinds.base import CpuKind, Metrics
-from parity.pipelines import PIPELINES
+from parity.kinds.pipeline import load_pipeline
+from parity.pipelines import PIPELINES, quietly
+from parity.requests import ratios
 from parity.thresholds import Threshold
 from refsim import scratch
 from refsim.api.images import generate_images
@@ -55,12 +57,23 @@ class PipelineRefusals(CpuKind):
                 for changes in values
                 if not _is_refused(lambda asked=changes: generate_images(root, replace(own, **asked), options=options))
             ]
+        for side, pixels in self._of_half_a_patch(case, seed).items():
+            if not _is_refused(
+                lambda at=side, n=pixels: generate_images(root, replace(own, **{at: n}), options=options)
+            ):
+                accepted.append(f"half a patch: {side} {pixels}")
         for name, spoil in FOLDERS.items():
             with _spoiled(root, spoil) as folder:
                 if folder and not _is_refused(lambda at=folder: generate_images(at, own, options=options)):
                     accepted.append(name)
         value = {"accepted": accepted, "weights_read": _reads_weights(root, Device(options))}
         return Result([value], {}, {}, [], wall_s=time.monotonic() - begun)
+
+    def _of_half_a_patch(self, case: Case, seed: int) -> dict[str, int]:
+        """A picture of a row or a column of latents that is half a patch, whose height and width diffusers' own are."""
+        with quietly():
+            pipe = load_pipeline(case.model, self.store.folder(case.model, seed))
+        return {"height": 3 * ratios(pipe)[1], "width": 5 * ratios(pipe)[1]}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         return {"accepted": len(result.value["accepted"]), "weights_read": int(result.value["weights_read"])}
@@ -111,7 +124,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
     "no size": ({"height": 0}, {"width": "64"}, {"frames": 0}, {"max_text": 0}),
     "no scale": ({"guidance": float("nan")}, {"guidance_2": float("inf")}),
     "no seed": ({"seed": 2**64}, {"seed": -(2**63) - 1}, {"seed": 1.0}),
-    "a picture of no whole patches": ({"height": 41}, {"width": 57}),
+    "a picture of no whole pixels of a latent": ({"height": 41}, {"width": 57}),
     "frames of no whole latent ones": ({"frames": 6},),
 }
 

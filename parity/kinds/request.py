@@ -32,7 +32,7 @@ from parity.thresholds import Threshold
 from refsim import scratch
 from refsim.pipelines.hosts.base import expert_of
 from refsim.pipelines.pipeline import find_pipeline
-from refsim.pipelines.request import PipelineRequest
+from refsim.pipelines.request import PipelineRequest, is_pipeline
 from refsim.runtime.launch import Result
 
 Facts = dict[str, Any]
@@ -132,7 +132,13 @@ def ours(root: Path, request: PipelineRequest) -> Facts:
         "experts": [expert_of(experts, float(t), schedule.num_train_timesteps) for t in times],
         "rows": sizes.tokens,
         "picture": (sizes.frames, sizes.height, sizes.width),
+        "pipelines": [is_pipeline(folder) for folder in (root, *_parts(root))],
     }
+
+
+def _parts(root: Path) -> list[Path]:
+    """The folders of a pipeline's parts, and what is no folder."""
+    return sorted(root.iterdir())
 
 
 @dataclass
@@ -188,6 +194,7 @@ def theirs(name: str, root: Path, request: PipelineRequest) -> Facts:
         "experts": [calls[0][0] for calls in steps],
         "rows": first["encoder_hidden_states"].shape[1] - before,
         "picture": given["picture"],
+        "pipelines": [(folder / type(pipe).config_name).is_file() for folder in (root, *_parts(root))],
     }
 
 

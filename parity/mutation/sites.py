@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity.lines.source import Statement, head
-from parity.mutation.documents import are_figures
+from parity.mutation.documents import figures_in
 from parity.mutation.operators import OPERATORS
 
 
@@ -130,7 +130,7 @@ class _Walk:
 
     def __init__(self, file: str, source: str) -> None:
         self._file, self._data, self._tree = file, source.encode(), ast.parse(source)
-        self._of_document = False
+        self._of_document, self._is_of_document = False, figures_in(file, self._tree)
         self._offsets = [0]
         for line in self._data.splitlines(keepends=True):
             self._offsets.append(self._offsets[-1] + len(line))
@@ -145,7 +145,7 @@ class _Walk:
     def _visit(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
         if _is_silent(node):
             return
-        before, self._of_document = self._of_document, self._of_document or are_figures(self._file, node)
+        before, self._of_document = self._of_document, self._of_document or self._is_of_document(node)
         yield from self._inside(node, runs)
         self._of_document = before
 

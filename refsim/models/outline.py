@@ -314,7 +314,8 @@ class OutlinedTransformer:
     def _table(self, rows: int) -> Rotary:
         if not self._o.rotary:
             return None
-        return torch.empty(rows, self._o.attention_head_dim // 2), torch.empty(rows, self._o.attention_head_dim // 2)
+        shape = rows, self._o.attention_head_dim // 2
+        return torch.ones(shape), torch.zeros(shape)
 
 
 @dataclass(frozen=True)

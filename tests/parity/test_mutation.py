@@ -265,9 +265,13 @@ def test_survivors_and_score_are_told(tried):
 
 def test_figures_of_documents_are_counted_apart():
     """A changed figure that survives lowers one score alone; the sizes of a model that no library has are figures."""
-    source = "CONFIG = {'a': 3}\n\n\ndef f(x):\n    return x - 1\n\n\nSPEC = M(Figure('1024', 12.2), steps=20)\n"
+    source = "CONFIG = {'a': 3}\n_RUN = {'b': 5}\n\n\ndef f(x):\n    return x - 1\n\n\n"
+    source += "def g(seconds, steps):\n    return M((Figure(seconds, **_RUN), Figure(12.2)), steps)\n\n\n"
+    source += "SPEC = M(g(seconds=7, steps=20), x=f(CONFIG))\n"
     drawn_of = {m.before: m.of_document for m in mutations("refsim/models/sd35/spec.py", source)}
-    assert drawn_of["12.2"] and not (drawn_of["3"] or drawn_of["20"] or drawn_of["1"])
+    assert (
+        drawn_of["12.2"] and drawn_of["5"] and drawn_of["7"] and not (drawn_of["3"] or drawn_of["20"] or drawn_of["1"])
+    )
     drawn_of = {m.before: m.of_document for m in mutations("refsim/models/motif/spec.py", source)}
     assert drawn_of["3"] and drawn_of["20"] and not drawn_of["1"]
     figure, other = (replace(ANY, of_document=known) for known in (True, False))

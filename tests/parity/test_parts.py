@@ -7,7 +7,17 @@ import torch
 
 from parity import gate, library
 from parity.cpu_runner import CpuRunner
-from parity.kinds import keys, load, pipeline_refusals, published, refusals, request, schedule, single_file
+from parity.kinds import (
+    keys,
+    load,
+    outlined,
+    pipeline_refusals,
+    published,
+    refusals,
+    request,
+    schedule,
+    single_file,
+)
 from parity.kinds.base import Measured
 from parity.store import CheckpointStore
 from parity.suites import suite_cases
@@ -214,6 +224,25 @@ def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store):
     with CpuRunner() as runner:
         record = gate.run_case(runner, case, "cpu", 0)
     assert record.reason == "accepted 1 is above 0" and record.extra["accepted"] == ["nothing at all"]
+
+
+@pytest.mark.parametrize("model", sorted(outlined.OUTLINED))
+def test_an_outline_of_another_formula_fails(monkeypatch, model):
+    """The scale of one stream's norm is one off; a weight that no layer asks for is left."""
+    case, kind = next(case for case in suite_cases("smoke") if case.model == model), load("outlined")(None)
+    assert judged(case, kind.measure(case, 0, kind.run(case, case.layout, 0))) == ("passed", "")
+    with monkeypatch.context() as changed:
+        changed.setattr(
+            outlined.OutlinedTransformer.__init__.__globals__["_Stream"],
+            "_added",
+            lambda _, x: x.map("more", lambda y: 1.001 * y),
+        )
+        assert "rel_rmse" in judged(case, kind.measure(case, 0, kind.run(case, case.layout, 0)))[1]
+    right = outlined.OUTLINED[model]
+    more = replace(right, names=lambda tensors: right.names(tensors) | {"blocks.9.more": torch.zeros(1)})
+    monkeypatch.setitem(outlined.OUTLINED, model, more)
+    result = kind.run(case, case.layout, 0)
+    assert judged(case, kind.measure(case, 0, result))[1] == "wrong_weights 1 is above 0"
 
 
 PIPELINES = [case for case in suite_cases("smoke") if case.kind in ("request", "pipeline_refusals")]
