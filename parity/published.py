@@ -34,12 +34,12 @@ OTHER_THAN_PIPELINE: dict[str, tuple[str, ...]] = {
     "sd35-medium": ("steps",),
     "sd35-large": ("steps",),
     "wan22-t2v-a14b": ("steps",),
-    "wan22-ti2v-5b": ("size",),
+    "wan22-ti2v-5b": ("size", "experts"),
     "flux1-schnell": ("steps",),
     "mochi-1": ("steps", "size"),
 }
 """What of a model's request its cards or tt_dit's pipeline say otherwise than diffusers' pipeline: the default number
-of steps, and the size of picture, which then is not among those that predictions know."""
+of steps, the size of picture, which then is not among those that predictions know, and how many transformers it has."""
 
 
 def name_of(published: Published) -> str:

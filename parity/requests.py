@@ -30,6 +30,8 @@ def unlike_pipeline(spec: ModelSpec, published: Published) -> list[str]:
         return [f"{pipeline.__name__} runs it"]
     made, given = bare(pipeline), given_by(pipeline.__call__)
     known = {"steps": _steps(published, given), "size": _size(published, made, given)}
+    parts = [name for name in inspect.signature(pipeline.__init__).parameters if name.startswith("transformer")]
+    known["experts"] = published.experts == len(parts)
     differ = {name for name, same in known.items() if not same}
     wrong = sorted(differ ^ set(OTHER_THAN_PIPELINE.get(published.name, ())))
     wrong += [] if published.branches == _branches(given) else ["branches"]

@@ -111,7 +111,10 @@ class _Held(ShapeWeights):
         x = self.tensors.get(name, torch.zeros(shape) if name.endswith(".bias") else None)
         if x is None or x.shape != shape:
             raise ValueError(f"{name} of {shape} is asked for, not {None if x is None else tuple(x.shape)}")
-        return x[tuple(slice(*given) if given else slice(None) for given in ranges)]
+        real = x[tuple(slice(*given) if given else slice(None) for given in ranges)]
+        wanted = [stop - start for start, stop in (given or (0, n) for given, n in zip(ranges, shape, strict=False))]
+        padding = [n - have for n, have in zip(wanted, real.shape, strict=False)]
+        return F.pad(real, [0, 0] * (x.ndim - len(padding)) + [n for each in padding[::-1] for n in (0, each)])
 
 
 def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,6 +21,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -153,8 +154,10 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
         lacking = {key: value for key, value in published.config.items() if key != name}
         try:
             found[name] = getattr(spec.config_class.from_dict(lacking), name)
-        except UserError:  # other keys have to agree with it, or it has to be said; a number's own default is left
-            if isinstance(unsaid[name], int | float):
+        except (
+            UserError
+        ):  # other keys have to agree with it, or it has to be said; a number's own default is left, and a list's
+            if isinstance(unsaid[name], int | float) or (isinstance(unsaid[name], tuple) and unsaid[name]):
                 found[name] = unsaid[name]
     return found
 
@@ -241,7 +244,17 @@ def not_found(spec: ModelSpec, published: Published) -> list[str]:
         wrong.append(published.class_name)
     if any(registry.by_pipeline(name) != spec for name in spec.pipeline_classes):
         wrong.append("its pipeline")
+    if _is_refused(registry.refuse_timing_only, published.name) != spec.timing_only:
+        wrong.append("what it is refused for")
     return wrong + (_not_in_a_folder(spec, published) if spec.kind == "transformer" else [])
+
+
+def _is_refused(call: Callable[..., Any], *given: Any) -> bool:
+    try:
+        call(*given)
+    except UserError:
+        return True
+    return False
 
 
 def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
@@ -253,6 +266,9 @@ def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
         with scratch.Folder("published") as folder:
             (Path(folder) / inside).mkdir(exist_ok=True)
             (Path(folder) / inside / "config.json").write_text(json.dumps(config))
+            (Path(folder) / inside / "model.safetensors").touch()
+            if _is_refused(registry.look_at, Path(folder) / inside, None) != spec.timing_only:
+                wrong.append("whether it can be run")
             try:
                 _, found = registry.find(folder)
             except UserError:

@@ -36,7 +36,7 @@ from refsim.pipelines.request import PipelineRequest, is_pipeline
 from refsim.runtime.launch import Result
 
 Facts = dict[str, Any]
-STEPS = 3
+STEPS, RANKS = 3, 2
 _TEXTS = ("a cat   runs &amp; runs over the hills", "")
 _SHIFT_KEYS = ("base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift", "shift", "num_train_timesteps")
 
@@ -132,13 +132,20 @@ def ours(root: Path, request: PipelineRequest) -> Facts:
         "experts": [expert_of(experts, float(t), schedule.num_train_timesteps) for t in times],
         "rows": sizes.tokens,
         "picture": (sizes.frames, sizes.height, sizes.width),
-        "pipelines": [is_pipeline(folder) for folder in (root, *_parts(root))],
+        "pipelines": [is_pipeline(folder) for folder in _folders(root)],
+        "bytes": list(sizes.least_bytes(STEPS, RANKS, torch.float32.itemsize).values()),
     }
 
 
-def _parts(root: Path) -> list[Path]:
-    """The folders of a pipeline's parts, and what is no folder."""
-    return sorted(root.iterdir())
+def _folders(root: Path) -> list[Path]:
+    """A pipeline, what is in its folder, and a name that no folder has."""
+    return [root, *sorted(root.iterdir()), Path("half\0")]
+
+
+def _bytes(latents: Tensor, picture: tuple[int, int, int], rows: int) -> list[int]:
+    """What the latents of every step, the pixels and one head's scores of the prompt take, on every rank whole."""
+    pixels, scores = torch.empty(1, 3, *picture), torch.empty(rows, rows)
+    return [RANKS * n for n in (STEPS * latents.nbytes, pixels.nbytes, scores.nbytes)]
 
 
 @dataclass
@@ -185,6 +192,7 @@ def theirs(name: str, root: Path, request: PipelineRequest) -> Facts:
     ids, steps = [torch.cat(calls[::-1]) for _, calls in sorted(seen.ids.items())], _steps(seen)
     first = steps[0][0][1]
     before = ids[0].shape[1] if type(pipe).__name__ in CLIP_IN_ROWS else 0
+    rows = first["encoder_hidden_states"].shape[1] - before
     return {
         "ids": ids,
         "mask": torch.cat(seen.masks[::-1]) if seen.masks else None,
@@ -192,9 +200,10 @@ def theirs(name: str, root: Path, request: PipelineRequest) -> Facts:
         "samples": sum(call["hidden_states"].shape[0] for _, call in steps[0]),
         "times": torch.stack([calls[0][1]["timestep"][0].float() for calls in steps]),
         "experts": [calls[0][0] for calls in steps],
-        "rows": first["encoder_hidden_states"].shape[1] - before,
+        "rows": rows,
         "picture": given["picture"],
-        "pipelines": [(folder / type(pipe).config_name).is_file() for folder in (root, *_parts(root))],
+        "pipelines": [os.path.isfile(folder / type(pipe).config_name) for folder in _folders(root)],
+        "bytes": _bytes(first["hidden_states"][:1], given["picture"], rows),
     }
 
 

@@ -16,9 +16,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "padded_features(features, tp.size) // tp.size",
         "(-(-padded_features(features, tp.size) // tp.size))",
     ): "padded features are whole tiles of every member, so that they divide.",
-    ("refsim/pipelines/request.py", "(KeyboardInterrupt, SystemExit)", "(SystemExit, KeyboardInterrupt)"): (
-        "one handler for either, in whatever order they are named."
-    ),
     (
         "tt_impl/layers/group_norm.py",
         "key = samples, pixels",
@@ -39,6 +36,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return [n for n in range(1, tiles + 1) if tiles % n == 0]",
         "return [n for n in range(1, tiles + 2) if tiles % n == 0]",
     ): "no number is divided by the one above it.",
+    (
+        "refsim/models/outline.py",
+        "self._o.attention_head_dim // 2",
+        "(-(-self._o.attention_head_dim // 2))",
+    ): "what is turned are pairs of features: an odd number of them is an error either way.",
     ("refsim/pipelines/transformer.py", "16", "17"): "the length of a digest, which is only compared with its like.",
 }
 """(file, the source that is changed, what it is changed to) -> why the answers are the same.

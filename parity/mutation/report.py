@@ -135,7 +135,7 @@ def _apart(summary: dict[str, Any]) -> str:
         "tt_dit runs of a model, sizes of models that neither diffusers nor transformers has. Without these, "
         f"{rest['killed']} of {rest['judged']} were killed: {rest['score']} %, 95 % interval {rest['interval_95'][0]} "
         f"to {rest['interval_95'][1]} %. Not drawn are types, texts, refusals, and calls that only name something for "
-        "traces, progress or type checkers."
+        "traces, progress or type checkers, or read a clock."
     )
 
 

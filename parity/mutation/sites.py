@@ -114,13 +114,16 @@ _TELLING = {
         "reading",
         "writing",
         "warn",
+        "simplefilter",
+        "lap",
+        "monotonic",
         "deprecated",
         "check",
         "super",
     ),
     *("UserError", "PlacementError", "InvariantError", "cast", "isinstance", "TypeVar", "zip"),
 }
-"""Calls that name something for traces, check what holds in every right run, or speak to type checkers."""
+"""Calls that name something for traces, check what holds in every right run, read a clock, speak to type checkers."""
 _BOUND_LOOSELY = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -161,7 +164,7 @@ class _Walk:
             runs = head(node)
         if hasattr(node, "lineno"):
             yield from self._of(node, runs)
-        if isinstance(node, ast.AnnAssign | ast.ClassDef):
+        if isinstance(node, ast.AnnAssign | ast.ClassDef | ast.ExceptHandler):  # one handler for all that it names
             inner = [node.value] if isinstance(node, ast.AnnAssign) else node.body
             for child in filter(None, inner):
                 yield from self._visit(child, runs)
@@ -196,6 +199,8 @@ def _is_silent(node: ast.AST) -> bool:
         guards = isinstance(last, ast.Raise) and not node.orelse
         guards = guards and all(isinstance(inner, ast.Assign | ast.Raise) for inner in words)
         return guards or ast.unparse(node.test) == "TYPE_CHECKING"
+    if _reads_a_clock(node):
+        return True
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         return name in _TELLING
@@ -207,6 +212,13 @@ def _is_silent(node: ast.AST) -> bool:
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         return "__all__" in names or (isinstance(node.value, ast.Subscript) and _is_type(node.value))
     return False
+
+
+def _reads_a_clock(node: ast.AST) -> bool:
+    """Whether an expression is made of the seconds that a clock has."""
+    inner = node.args[0] if isinstance(node, ast.Call) and ast.unparse(node.func) == "round" and node.args else node
+    parts = (inner.left, inner.right) if isinstance(inner, ast.BinOp) else ()
+    return any(ast.unparse(part) == "time.monotonic()" for part in parts)
 
 
 def _is_type(node: ast.Subscript) -> bool:

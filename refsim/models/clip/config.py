@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from refsim.errors import UserError
@@ -28,7 +28,7 @@ class CLIPTextConfig:
     hidden_act: Literal["quick_gelu", "gelu"] = "quick_gelu"
     layer_norm_eps: Positive = 1e-5
     eos_token_id: Count = 49407
-    projected: Flag = True
+    projected: Flag = field(kw_only=True)
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CLIPTextConfig:

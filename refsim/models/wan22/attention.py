@@ -53,8 +53,9 @@ class SelfAttention(_Attention):
         q, k, v = self._qkv(spatial)
         q, k = self._norm_q(q), self._norm_k(k)
         q, k = (x.map("rope", lambda y: apply_rotary(self._device, y, *rotary)) for x in (q, k))
-        no_prompt = tuple(x.with_local(x.local[:, :, :0], sp=Replicate()) for x in (q, k, v))
-        out, _, _ = joint_attention(self._device, (q, k, v), no_prompt, tokens=tokens)
+        qkv = q, k, v
+        no_prompt = tuple(x.with_local(x.local[:, :, :0], sp=Replicate()) for x in qkv)
+        out, _, _ = joint_attention(self._device, qkv, no_prompt, tokens=tokens)
         return self._out(out)
 
 
