@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from refsim.errors import UserError
@@ -26,8 +26,16 @@ class WanVAEConfig:
     latents_mean: tuple[Real, ...] = ()
     latents_std: tuple[Positive, ...] = ()
     out_channels: Size = 3
-    scale_factor_temporal: Size = 4
-    scale_factor_spatial: Size = 8
+
+    @property
+    def scale_factor_temporal(self) -> int:
+        """Return the frames per latent frame that the stages make."""
+        return 2 ** sum(self.temperal_downsample)
+
+    @property
+    def scale_factor_spatial(self) -> int:
+        """Return the pixels per latent row that the stages make."""
+        return 2 ** (len(self.dim_mult) - 1)
 
     @property
     def ratios(self) -> tuple[int, int]:
@@ -45,11 +53,10 @@ class WanVAEConfig:
             config = config | {"base_dim": check(Size, config["decoder_base_dim"], "decoder_base_dim")}
         result = read(cls, config)
         check_stages(result.dim_mult, "dim_mult")
-        rows, frames = 2 ** (len(result.dim_mult) - 1), 2 ** sum(result.temperal_downsample)
-        for name, doubled in (("scale_factor_spatial", rows), ("scale_factor_temporal", frames)):
+        for name in ("scale_factor_spatial", "scale_factor_temporal"):
+            doubled = getattr(result, name)
             if config.get(name, doubled) != doubled:
                 raise UserError(f"config.json has {name} = {config[name]}, but its stages make {doubled} of one.")
-        result = replace(result, scale_factor_spatial=rows, scale_factor_temporal=frames)
         if len(result.temperal_downsample) != len(result.dim_mult) - 1:
             raise UserError(
                 f"config.json has {len(result.dim_mult)} entries in dim_mult and {len(result.temperal_downsample)} in "
