@@ -107,10 +107,10 @@ def compare(runner: CpuRunner, case: Case, pairs: int, say: Callable[[str], None
     pairs = max(pairs, int(ENOUGH_S / (2 * wall)))
     found: dict[str, list[float]] = {"cpu": [], "wall": []}
     seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    said = time.monotonic()
+    spoke = time.monotonic()
     for pair in range(pairs):
-        if time.monotonic() - said > SAY_S:
-            said = time.monotonic()
+        if time.monotonic() - spoke > SAY_S:
+            spoke = time.monotonic()
             say(f"  {pair} of {pairs} pairs")
         order = (True, False) if pair % 2 else (False, True)
         run = {detect: measure(runner, case, detect) for detect in order}
