@@ -20,6 +20,8 @@ LARGEST_BLOCK, SUBBLOCK, SHORTEST_K = 8, 4, 4
 MUX_BYTES, PACKET_BYTES, ENOUGH_PACKETS = 1 << 20, 4400, 48
 LONG = 512
 """Rows on a device from which on activations lie in DRAM."""
+SCRATCH_BYTES = 512 * 1024
+"""Of a core's L1 for what lives within one operation."""
 
 LINEAR = {"fidelity": "HiFi2", "approximate": True, "fp32": True, "l1_accumulation": True}
 NORM = {"fidelity": "HiFi4", "approximate": False, "fp32": True, "l1_accumulation": False}
@@ -99,6 +101,12 @@ def _collective(call: Seen, where: Where) -> list[str]:
     kind = "Ring" if where.is_ring(axis) else "Linear"
     if given.get("topology") != kind:
         found.append(f"it is {given.get('topology')}, and the axis {kind}")
+    if "intermediate_memory_config" in given:  # partial sums, of both directions of a line
+        _, padded, dtype, _ = call["inputs"][0]
+        both = 2 * math.prod(padded) * (4 if dtype == "FLOAT32" else 2)
+        wanted = "L1" if both <= SCRATCH_BYTES * math.prod(where.grid) else "DRAM"
+        if given["intermediate_memory_config"] != wanted:
+            found.append(f"{both} bytes of partial sums lie in {given['intermediate_memory_config']}, not in {wanted}")
     if "num_workers_per_link" in given:
         workers, buffers = given["num_workers_per_link"], given["num_buffers_per_channel"]
         if -(-where.grid[0] // workers) != given["num_links"]:

@@ -16,6 +16,23 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "padded_features(features, tp.size) // tp.size",
         "(-(-padded_features(features, tp.size) // tp.size))",
     ): "padded features are whole tiles of every member, so that they divide.",
+    **{
+        ("tt_impl/layers/conv3d.py", f"min(_SIDE, video.shape[{dim}])", f"min(video.shape[{dim}], _SIDE)"): (
+            "the smaller of two whole numbers."
+        )
+        for dim in (2, 3)
+    },
+    **{
+        (
+            f"tt_impl/models/{decoder}",
+            "self._shortcut(x, shards, stream)",
+            "self._shortcut(x, stream, shards)",
+        ): "a convolution of 1 reads neither the cut of a picture nor the frames before."
+        for decoder in ("vae_wan/layers.py", "vae_cogvideox/decoder.py")
+    },
+    ("tt_impl/layers/rope.py", "positions_N.float()", "positions_N"): (
+        "whole positions, which torch makes fp32 itself before it multiplies them with what is fp32."
+    ),
     (
         "tt_impl/layers/group_norm.py",
         "key = samples, pixels",

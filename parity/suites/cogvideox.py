@@ -108,6 +108,8 @@ def _ttnn(found: Registry) -> None:
     guided = full | {"guidance": 6.0} | _SIZE | {"batch": 2}
     for where in (("n300", "cfg2"), ("t3k", "cfg2_sp2_tp2")):
         add_transformer(found, "cogvideox_5b_tiny64", Layout(*where), **guided)
+    cut = Layout("t3k", "sp2_tp4", prompt_layout="split")  # 72 tokens of the prompt reach the second device
+    found.add(make_case("ttnn_block", "cogvideox_5b_tiny64_block", cut, BlockShape(175, 72), dtype="bf16"))
     real = {"dtype": "bf16", "needs_gb": 4}
     for layout, suite in ((Layout("t3k", "sp2_tp4"), "smoke"), (Layout("bh-loudbox", "sp2_tp4"), "full")):
         found.add(make_case("ttnn_block", "cogvideox_5b_block", layout, BlockShape(315, 45), suite=suite, **real))

@@ -18,7 +18,7 @@ def add(found: Registry) -> None:
     for model, layout, shape, tag in (
         ("sd35_large", _MIXED, _MANY, "4096tokens"),
         ("sd35_large", _LINES, _FEW, "256tokens"),
-        ("flux1_dev", _RING, _FEW, "256tokens"),
+        ("flux1_dev", _RING, _MANY, "4096tokens"),
         ("wan22_ti2v_5b", _MIXED, ModelShape((3, 22, 40), 0, 1), "video"),
         ("cogvideox_5b", _SQUARE, ModelShape((4, 20, 30), 0, 1), "video"),
         ("t5_xxl", _PAIR, ModelShape((), 256, 1), "prompt"),

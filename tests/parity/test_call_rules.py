@@ -76,3 +76,39 @@ def test_few_rows_stay_in_l1_and_fp32_takes_all_passes():
     linear = {"op": "ttnn.linear", "inputs": [[[1, 1, 1, 64], [1, 1, 32, 64], "FLOAT32", "DRAM"]] * 2, "outputs": []}
     linear |= {"given": {}, "compute": GATHERED["compute"]}
     assert any("fidelity is HiFi2, not HiFi4" in sentence for sentence in wrong(linear, WHERE))
+
+
+ROW = [[1, 1, 32, 64], [1, 1, 32, 64]]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtypes", "result", "more", "says"),
+    [
+        ("add", ["BFLOAT16", "BFLOAT16"], "FLOAT32", {}, "both of what it is made of were rounded"),
+        ("add", ["FLOAT32", "BFLOAT16"], "FLOAT32", {}, ""),
+        ("multiply", ["BFLOAT16", "BFLOAT16"], "FLOAT32", {"squares": True}, ""),
+        ("multiply", ["BFLOAT16", "BFLOAT16"], "BFLOAT16", {"squares": True}, "a square"),
+        ("matmul", ["FLOAT32", "BFLOAT16"], "FLOAT32", {}, "multiplied with bf16"),
+        ("matmul", ["BFLOAT16", "FLOAT32"], "FLOAT32", {}, ""),
+        ("concat", ["BFLOAT16"], "BFLOAT16", {}, "it joins one tensor"),
+        ("concat", ["BFLOAT16", "BFLOAT16"], "BFLOAT16", {}, ""),
+    ],
+)
+def test_statistics_stay_in_fp32(op, dtypes, result, more, says):
+    call = {"op": f"ttnn.{op}", "given": {}, "inputs": [[*ROW, dtype, "DRAM"] for dtype in dtypes]}
+    found = wrong(call | {"outputs": [[*ROW, result, "DRAM"]]} | more, WHERE)
+    assert (found == []) if not says else says in found[0]
+
+
+def test_partial_sums_lie_where_they_fit():
+    """Half a MiB for each of 110 cores, and the sums of both directions of a line."""
+    for rows, memory, right in (
+        (32, "L1", True),
+        (32, "DRAM", False),
+        (13 * 1024, "L1", True),
+        (14 * 1024, "L1", False),
+    ):
+        given = {"cluster_axis": 1, "num_links": 2, "topology": "Ring", "intermediate_memory_config": memory}
+        tensor = [[1, 1, rows, 1024], [1, 1, rows, 1024], "BFLOAT16", "DRAM"]
+        call = {"op": "ttnn.reduce_scatter", "given": given, "inputs": [tensor], "outputs": []}
+        assert (wrong(call, WHERE) == []) == right

@@ -102,11 +102,13 @@ def described(call: Invocation, result: Any) -> Seen:
 
 
 def _plain(value: Any) -> Any:
-    """A number, a truth or a name; None of what is none of these."""
+    """A number, a truth, a name, or the kind of memory; None of what is none of these."""
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(v, int) for v in value):
         return list(value)
+    if isinstance(value, ttnn.MemoryConfig):
+        return value.buffer_type.name
     return value.name if isinstance(value, ttnn.Topology | ttnn.UnaryOpType | ttnn.DataType) else None
 
 
