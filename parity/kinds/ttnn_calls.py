@@ -90,5 +90,6 @@ class GivenCalls(_Calls):
         report, config = outcome.report, case.layout.config()
         where = Where(get_mesh(case.mesh), tuple(report["grid"]), tuple(report["shape"]), config.sp, config.tp)
         found = [sentence for call in report["calls"] for sentence in wrong(call, where)]
+        found += [f"a global semaphore begins with {n}, not with 0" for n in report["begins"] if n]
         metrics = {"wrong": len(found), "idle_semaphores": report["idle"], "calls": len(report["calls"])}
         return metrics, {"wrong": found}

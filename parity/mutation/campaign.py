@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ KEPT = ".kept"
 """Folder in the copied tree, see :mod:`parity.mutation.kept`."""
 PROCESS_S = 0.5
 """What a case takes besides what it computes."""
+PAIR = 0.1
+"""What a pair of words that no case before had is worth, of a word."""
 START_S, SLOWER = 20.0, 10.0
 """A case that takes this long for its process and so many times its own time hangs."""
 
@@ -152,14 +155,22 @@ def in_turn(cases: list[Executed], file: str) -> list[Executed]:
     """The same cases, the next always the one with the most that none before it had, for its seconds.
 
     That is each word of its id (model, mesh, factors, scheme, dtype, what it is about) and how it goes through the
-    changed file. A mutation that one case passes will pass the next of its kind as well; another kind may kill it.
+    changed file, and each pair of these, which counts less. A mutation that one case passes will pass the next of its
+    kind as well; another kind may kill it.
     """
     has = {case.case: {*case.case.split("-"), str(case.lines.get(file))} for case in cases}
-    seen, turns, waiting = set[str](), list[Executed](), list(cases)
+    pairs = {name: {*combinations(sorted(words), 2)} for name, words in has.items()}
+    seen, together, turns, waiting = set[str](), set[tuple[str, ...]](), list[Executed](), list(cases)
+
+    def worth(case: Executed) -> float:
+        new = len(has[case.case] - seen) + PAIR * len(pairs[case.case] - together)
+        return new / (case.seconds + PROCESS_S)
+
     while waiting:
-        best = max(waiting, key=lambda case: len(has[case.case] - seen) / (case.seconds + PROCESS_S))
+        best = max(waiting, key=worth)
         waiting.remove(best)
         seen |= has[best.case]
+        together |= pairs[best.case]
         turns.append(best)
     return turns
 

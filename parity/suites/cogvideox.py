@@ -81,7 +81,7 @@ def _ttnn(found: Registry) -> None:
     kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
     for layout in (USP24, Layout("bh-loudbox", "sp2_tp4")):
         add_transformer(found, "cogvideox_5b_tiny64", layout, **_SIZE, **kind)
-    add_transformer(found, "cogvideox_2b_tiny64", Layout("bh-qb", "sp2_tp2"), **_SIZE, **kind)
+    add_transformer(found, "cogvideox_2b_tiny64", Layout("bh-loudbox", "sp2_tp4"), **_SIZE, **kind)
     full = kind | {"suite": "full"}
     split = [replace(layout, prompt_layout="split") for layout in (ULYSSES8, RING8, Layout("bh-qb", "sp2_tp2"))]
     for layout in (

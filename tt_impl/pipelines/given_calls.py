@@ -27,7 +27,7 @@ def program(
     device: ttnn.MeshDevice, options: RunOptions, *, model: dict[str, Any] | str, shapes: dict[str, list[int]], **_: Any
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The report has ``calls``, different ones once each (see :func:`described`), ``grid``, ``shape`` of the submesh,
-    and how many global semaphores no call was given (``idle``)."""
+    how many global semaphores no call was given (``idle``), and with what numbers they begin (``begins``)."""
     subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
     subject = subject.with_counts(dict.fromkeys(subject.counts(), 1)) if subject.counts() else subject
     watcher = Watcher()
@@ -37,7 +37,7 @@ def program(
             subject.feed(built)
     size = submesh.compute_with_storage_grid_size()
     report = {"calls": list(watcher.calls.values()), "idle": watcher.idle, "grid": [size.x, size.y]}
-    return report | {"shape": list(submesh.shape)}, {}
+    return report | {"shape": list(submesh.shape), "begins": sorted(watcher.begins)}, {}
 
 
 class Watcher:
@@ -45,6 +45,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.calls: dict[str, Seen] = {}
+        self.begins: set[int] = set()
         self._semaphores: dict[int, tuple[Any, bool]] = {}
 
     @property
@@ -56,6 +57,7 @@ class Watcher:
         result = call.proceed()
         if call.name == "ttnn.create_global_semaphore":
             self._semaphores[id(result)] = result, False
+            self.begins.add(call.args[2])
         for given in _nested([*call.args, *call.kwargs.values()]):
             if id(given) in self._semaphores:
                 self._semaphores[id(given)] = given, True
