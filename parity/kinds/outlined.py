@@ -3,14 +3,13 @@
 What an outline leaves out is taken out of the class as well, so that both compute one formula: pooled prompts give
 nothing, all tokens stand at position 0, ungated feed-forwards have an exact gelu and no biases into them, gated ones no
 activation; Mochi's norms are layer norms, its gates have no tanh, its scales (which an outline takes for shifts, too)
-are 0. One process runs it. The case's ``model`` is a name in ``OUTLINED``.
+are 0. The case's ``model`` is a name in ``OUTLINED``.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,12 +20,13 @@ from torch.overrides import TorchFunctionMode
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.inputs import generator
-from parity.kinds.base import CpuKind, Metrics
+from parity.kinds.base import CpuKind, Metrics, distinct_replicas
 from parity.library import library_class
-from parity.thresholds import FINITE, Threshold
-from refsim.checkpoint import ShapeWeights
+from parity.outlines import INPUTS
+from parity.thresholds import FINITE, REPLICAS, Threshold
+from refsim.api.inputs import as_file
 from refsim.models.outline import Outline, OutlinedTransformer
-from refsim.runtime.device import Device
+from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
 Tensors = dict[str, Tensor]
@@ -66,19 +66,20 @@ class OutlinedModel(CpuKind):
         "fp32": (
             Threshold("rel_rmse", 5e-6, "as close as one forward of a transformer of two blocks"),
             Threshold("wrong_weights", 0, "an outline asks for as many numbers as the class has, or it does not"),
+            REPLICAS,
             FINITE,
         )
     }
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, known = time.monotonic(), OUTLINED[case.model]
-        held = _Held(known.names(_model(known, seed).state_dict()))
-        tokens, prompt, at = _inputs(known, seed)
-        model = OutlinedTransformer(held, Device(layout.options("fp32")), known.outline)
-        with torch.inference_mode():
-            answer = model(hidden_states=tokens, encoder_hidden_states=prompt, timestep=at)
-        left = sorted(held.tensors.keys() - held.shapes.keys())
-        return Result([{"left": left}], {"sample": answer}, {}, [], wall_s=time.monotonic() - begun)
+        known = OUTLINED[case.model]
+        inputs = dict(zip(OutlinedTransformer.input_shapes(known.outline), _inputs(known, seed), strict=True))
+        tensors = known.names(_model(known, seed).state_dict()) | {INPUTS + name: x for name, x in inputs.items()}
+        with as_file({name: x.contiguous() for name, x in tensors.items()}) as file:
+            arguments = {"file": str(file), "outline": asdict(known.outline)}
+            result = launch.execute("parity.outlines:program", layout.options("fp32", **more), arguments)
+        assert result is not None  # None on torchrun's ranks
+        return result
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         known, answer = OUTLINED[case.model], result.tensors["sample"]
@@ -88,6 +89,7 @@ class OutlinedModel(CpuKind):
         return {
             "rel_rmse": m.rel_rmse(answer, right),
             "wrong_weights": len(result.value["left"]) + len(wrong),
+            "distinct_replicas": distinct_replicas(case, [value["digest"] for value in result.values]),
             "non_finite": m.non_finite(answer),
         }
 
@@ -97,24 +99,6 @@ class OutlinedModel(CpuKind):
 
 def _fits(x: Tensor, dims: tuple[str | int, ...]) -> bool:
     return x.ndim == len(dims) and all(isinstance(d, str) or d == n for d, n in zip(dims, x.shape, strict=True))
-
-
-class _Held(ShapeWeights):
-    """Weights in memory; a tensor of another shape than is asked for is an error."""
-
-    def __init__(self, tensors: Tensors) -> None:
-        super().__init__(torch.float32)
-        self.tensors = tensors
-
-    def take(self, name: str, shape: tuple[int, ...], *ranges: tuple[int, int] | None) -> Tensor:
-        super().take(name, shape, *ranges)
-        x = self.tensors.get(name, torch.zeros(shape) if name.endswith(".bias") else None)
-        if x is None or x.shape != shape:
-            raise ValueError(f"{name} of {shape} is asked for, not {None if x is None else tuple(x.shape)}")
-        real = x[tuple(slice(*given) if given else slice(None) for given in ranges)]
-        wanted = [stop - start for start, stop in (given or (0, n) for given, n in zip(ranges, shape, strict=False))]
-        padding = [n - have for n, have in zip(wanted, real.shape, strict=False)]
-        return F.pad(real, [0, 0] * (x.ndim - len(padding)) + [n for each in padding[::-1] for n in (0, each)])
 
 
 def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:
