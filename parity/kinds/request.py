@@ -76,9 +76,13 @@ class Requests(CpuKind):
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         folder, unlike = self.store.folder(case.model, seed), []
+        with quietly():
+            pipe = load_pipeline(case.model, folder)
         for name, way in WAYS.items():
             with _lacking(folder, way.lacking) as root:
-                right = theirs(case.model, root, asked(case.model, way))
+                with quietly():
+                    asker = load_pipeline(case.model, root) if way.lacking else pipe
+                right = theirs(asker, root, asked(case.model, way))
             found = result.value[name]
             unlike += [f"{name}: {key}" for key in right.keys() | found.keys() if not _same(right, found, key)]
         result.value["unlike"] = sorted(unlike)
@@ -165,20 +169,19 @@ class _Seen:
         return see
 
     def transformer(self, name: str, module: nn.Module) -> Any:
-        known = inspect.signature(module.forward)
+        known = inspect.signature(type(module).forward)
 
         def zeros(*args: Any, **given: Any) -> tuple[Tensor]:
-            self.forwards.append((name, dict(known.bind(*args, **given).arguments)))
+            self.forwards.append((name, dict(known.bind(module, *args, **given).arguments)))
             return (torch.zeros_like(self.forwards[-1][1]["hidden_states"]),)
 
         return zeros
 
 
-def theirs(name: str, root: Path, request: PipelineRequest) -> Facts:
+def theirs(pipe: Any, root: Path, request: PipelineRequest) -> Facts:
     """What diffusers makes of a request."""
     seen, given = _Seen(), {}
     with quietly(), ExitStack() as held:
-        pipe = load_pipeline(name, root)
         for part, module in pipe.components.items():
             if part.startswith("text_encoder") and module is not None:
                 held.enter_context(module.register_forward_pre_hook(seen.encoder(part), with_kwargs=True))
