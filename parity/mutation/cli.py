@@ -51,9 +51,9 @@ def mutate(
     A change counts as killed if a case judges its answer wrong, or if it raises or hangs where the unchanged source
     does not. Of those tried --least percent must be killed: few that were tried say little; none tried is exit code 1.
 
-    Cases of the smoke suite that execute the changed line run one after the other, the quickest first, until one fails,
-    for a minute or, if that is more, four times its part of --budget; those that are left then count as passed. Which
-    those are is recorded first, and kept in the folder of --out until a source changes.
+    Cases of the smoke suite that execute the changed line run until one fails, quick ones unlike those before them
+    first, for a minute or, if that is more, four times its part of --budget; those that are left then count as passed.
+    Which those are is recorded first, and kept in the folder of --out until a source changes.
     """
     from parity.lines.measure import Asked
     from parity.lines.tree import files_under
