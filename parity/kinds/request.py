@@ -4,7 +4,7 @@
     request --diffusers--> the same, seen where its encoders, its transformers and its decoder are called
 
 Nothing runs on ranks. The case's ``model`` is a tiny pipeline, which is asked in several ways: as its own cases ask,
-without any size, without guidance in another shape, and with keys of its scheduler missing.
+without any size, without guidance in another shape, and with keys of its scheduler and masks of its tokenizers missing.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def asked(name: str, way: Way) -> PipelineRequest:
 
 @contextmanager
 def _lacking(folder: Path, keys: tuple[str, ...]) -> Iterator[Path]:
-    """The folder, or one like it whose scheduler's file lacks some keys."""
+    """The folder, or one like it whose scheduler's file lacks some keys, and whose tokenizers give no mask unasked."""
     if not keys:
         yield folder
         return
@@ -115,9 +115,16 @@ def _lacking(folder: Path, keys: tuple[str, ...]) -> Iterator[Path]:
         shutil.copytree(folder, root, copy_function=os.link)
         file = root / "scheduler" / "scheduler_config.json"
         written = json.loads(file.read_text())
-        file.unlink()
-        file.write_text(json.dumps({key: value for key, value in written.items() if key not in keys}))
+        _rewrite(file, {key: value for key, value in written.items() if key not in keys})
+        for file in root.glob("tokenizer*/tokenizer_config.json"):
+            _rewrite(file, json.loads(file.read_text()) | {"model_input_names": ["input_ids"]})
         yield root
+
+
+def _rewrite(file: Path, values: dict[str, Any]) -> None:
+    """Write another file in the place of a link."""
+    file.unlink()
+    file.write_text(json.dumps(values))
 
 
 def ours(root: Path, request: PipelineRequest) -> Facts:

@@ -53,6 +53,9 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return [n for n in range(1, tiles + 1) if tiles % n == 0]",
         "return [n for n in range(1, tiles + 2) if tiles % n == 0]",
     ): "no number is divided by the one above it.",
+    ("refsim/layers/embeddings.py", "features // 2", "(-(-features // 2))"): (
+        "sines and cosines are as many, so that the linear behind them refuses an odd number either way."
+    ),
     (
         "refsim/models/outline.py",
         "self._o.attention_head_dim // 2",
