@@ -40,8 +40,8 @@ def few_blocks(spec: ModelSpec, published: Published) -> nn.Module:
 
 
 def _transformer(spec: ModelSpec, published: Published) -> Iterator[str]:
+    model = few_blocks(spec, published)
     for name, size in (published.sizes | {"a small one": _SMALL[str(spec.latent)]}).items():
-        model = few_blocks(spec, published)
         seen = _Seen(model)
         shapes = spec.input_shapes(published, size, BATCH)
         given = {key: _meta(shape, torch.int64 if key == "input_ids" else None) for key, shape in shapes.items()}
@@ -79,10 +79,14 @@ class _Seen(TorchFunctionMode):
         super().__init__()
         self.arguments: dict[str, Any] = {}
         self.joined: set[tuple[int, int]] = set()
-        blocks_of(model)[0].register_forward_pre_hook(self._see, with_kwargs=True)
+        self._hook = blocks_of(model)[0].register_forward_pre_hook(self._see, with_kwargs=True)
 
     def _see(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.arguments = dict(inspect.signature(block.forward).bind(*args, **kwargs).arguments)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._hook.remove()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.cat and len(args[0]) == 2:
