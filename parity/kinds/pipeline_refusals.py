@@ -44,6 +44,7 @@ class PipelineRefusals(CpuKind):
         "fp32": (
             Threshold("accepted", 0, "what cannot be right is refused, or it is not"),
             Threshold("weights_read", 0, "a folder is checked by its headers, whatever numbers its weights are"),
+            Threshold("code_ran", 0, "a folder is data, whatever Python lies in it"),
         )
     }
 
@@ -66,7 +67,8 @@ class PipelineRefusals(CpuKind):
             with _spoiled(root, spoil) as folder:
                 if folder and not _is_refused(lambda at=folder: generate_images(at, own, options=options)):
                     accepted.append(name)
-        value = {"accepted": accepted, "weights_read": _reads_weights(root, Device(options))}
+        code_ran = _runs_code(root, lambda folder: generate_images(folder, own, options=options))
+        value = {"accepted": accepted, "weights_read": _reads_weights(root, Device(options)), "code_ran": code_ran}
         return Result([value], {}, {}, [], wall_s=time.monotonic() - begun)
 
     def _of_half_a_patch(self, case: Case, seed: int) -> dict[str, int]:
@@ -76,7 +78,8 @@ class PipelineRefusals(CpuKind):
         return {"height": 3 * ratios(pipe)[1], "width": 5 * ratios(pipe)[1]}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        return {"accepted": len(result.value["accepted"]), "weights_read": int(result.value["weights_read"])}
+        found = result.value
+        return {"accepted": len(found["accepted"])} | {name: int(found[name]) for name in ("weights_read", "code_ran")}
 
     def extra(self, result: Result) -> dict[str, Any]:
         return {"accepted": result.value["accepted"]} if result.value["accepted"] else {}
@@ -114,6 +117,20 @@ def _reads_weights(root: Path, device: Device) -> bool:
     with _spoiled(root, no_numbers) as folder:
         assert folder is not None
         return _is_refused(lambda: find_pipeline(folder).check(folder, device))
+
+
+def _runs_code(root: Path, generate: Callable[[Path], Any]) -> bool:
+    """Whether a class that a tokenizer brings itself is imported, or such a folder is taken for a right one."""
+
+    def with_code(folder: Path) -> None:
+        mark = str(folder / "ran")
+        (folder / "tokenizer" / "own.py").write_text(f"import pathlib\npathlib.Path({mark!r}).touch()\n")
+        own = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "Tokenizer"}
+        _with("tokenizer/tokenizer_config.json", **own)(folder)
+
+    with _spoiled(root, with_code) as folder:
+        assert folder is not None
+        return not _is_refused(lambda: generate(folder)) or (folder / "ran").exists()
 
 
 _HALF = "\ud800"

@@ -61,6 +61,27 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "self._o.attention_head_dim // 2",
         "(-(-self._o.attention_head_dim // 2))",
     ): "what is turned are pairs of features: an odd number of them is an error either way.",
+    (
+        "refsim/pipelines/attention.py",
+        "min(lanes[1], heads)",
+        "min(heads, lanes[1])",
+    ): "the smaller of two whole numbers.",
+    ("refsim/layers/norm.py", "min(features - start, size)", "min(size, features - start)"): (
+        "the smaller of two whole numbers."
+    ),
+    ("refsim/layers/grouped_attention.py", "heads // kv_heads", "(-(-heads // kv_heads))"): (
+        "heads divide by the heads of keys: `check_grouped_heads` refuses a config.json where they do not."
+    ),
+    (
+        "refsim/pipelines/hosts/scheduler.py",
+        "values = torch.as_tensor(getattr(scheduler, name, 0.0))",
+        "values = torch.as_tensor(getattr(scheduler, name, 1.0))",
+    ): "what a scheduler lacks is asked only whether it is finite.",
+    (
+        "refsim/models/mochi/spec.py",
+        "frames, height, width = size",
+        "(frames, width, height) = size",
+    ): "height and width are used alike, in a product.",
     ("refsim/pipelines/transformer.py", "16", "17"): "the length of a digest, which is only compared with its like.",
 }
 """(file, the source that is changed, what it is changed to) -> why the answers are the same.

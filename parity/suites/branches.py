@@ -51,6 +51,9 @@ def _models(found: Registry) -> None:
     add("text_encoder", "clip_l_tiny", "clip_tiny_legacy_end", _TP, _PROMPTS, eos_token_id=2)
     add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_tied", _TP, _PROMPTS, tie_word_embeddings=True)
     add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_plain_weights", _TP, _PROMPTS, norm_topk_prob=False)
+    slow = {"rope_type": "default", "rope_theta": 500.0}  # as transformers writes it, with another base than its own
+    add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_other_base", _TP, _PROMPTS, rope_parameters=slow)
+    found.add(make_case("causal_lm", "qwen3_moe_tiny", _TP, ModelShape((), 2, 2), tag="two_tokens"))
 
 
 def _generation(found: Registry) -> None:

@@ -279,7 +279,7 @@ def test_a_pipeline_that_is_run_though_it_cannot_be_right_fails(monkeypatch):
     monkeypatch.setattr(pipeline_refusals, "generate_images", lambda *given, **options: None)
     with CpuRunner() as runner:
         record = gate.run_case(runner, FLUX[1], "cpu", 0)
-    assert record.reason == "accepted 4 is above 0; weights_read 1 is above 0"
+    assert record.reason == "accepted 4 is above 0; weights_read 1 is above 0; code_ran 1 is above 0"
 
 
 @pytest.mark.parametrize(
