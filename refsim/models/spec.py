@@ -115,6 +115,8 @@ class Published:
         decoder: the name of its autoencoder's configuration, in the autoencoder's own spec.
         ratios: frames and pixels per latent frame and row, of an autoencoder that has no spec.
         figures: seconds that others published.
+        others: more of them, of another source, which no range of a prediction is made of. What ran on P300 boards is
+            left out: the clock of those boards is taken from it (``refsim/timing/history.py``).
         pairs: ways to run it that others compared.
         reported: sizes for which ``refsim report perf`` writes tables.
     """
@@ -131,6 +133,7 @@ class Published:
     decoder: str = ""
     ratios: tuple[int, int] | None = None
     figures: tuple[Figure, ...] = ()
+    others: tuple[Figure, ...] = ()
     pairs: tuple[Pair, ...] = ()
     reported: tuple[str, ...] = ()
 

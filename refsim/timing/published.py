@@ -21,11 +21,8 @@ arbitrary places read in bh_dram_read_microbenchmark.md: 344).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
-from typing import Any
 
 from refsim.mesh import Topology
-from refsim.models.spec import Figure
 
 GEMM = {
     (
@@ -177,28 +174,6 @@ REPEATS = ((11.58, 12.43), (136.27, 158.10), H3_DENOISING)
 """Seconds of one pipeline on one kind of system at different times: SD3.5-Large's denoising in ten runs of public CI on
 a T3000, least and most (tt-metal pull request 39537), Wan2.2 at 720p on a Blackhole Galaxy in April and in September
 (issue 55509), and MiniMax-H3 there.
-"""
-_JANUARY: dict[str, Any] = {"source": "tt-metal pull request 34929", "day": date(2026, 1, 12)}
-_IMAGE = _JANUARY | {"fused": False}
-_APART = _IMAGE | {"blocks": "apart"}
-_WHOLE = _IMAGE | {"blocks": "whole", "fsdp": True, "chunks": (128, 512)}
-_VIDEO = _IMAGE | {"topology": Topology.RING}
-OTHERS = (
-    ("sd35-large", Figure("1024", "t3k", "cfg2_sp2_tp2", 12.0, 20, **_IMAGE)),
-    ("sd35-large", Figure("1024", "galaxy", "cfg2_sp4_tp4", 5.3, 20, **_IMAGE)),
-    ("flux1-dev", Figure("1024", "t3k", "sp2_tp4", 20.5, 28, **_APART, chunks=(128, 512))),
-    ("flux1-dev", Figure("1024", "galaxy", "sp4_tp8", 7.6, 28, **_APART, chunks=(128, 512))),
-    ("motif-6b", Figure("1024", "t3k", "cfg2@0_tp4@1", 14.1, 28, **_APART)),
-    ("motif-6b", Figure("1024", "galaxy", "cfg2_sp4_tp4", 5.9, 28, **_APART)),
-    ("mochi-1", Figure("480p", "t3k", "sp2_tp4", 1029, 50, **_WHOLE)),
-    ("mochi-1", Figure("480p", "galaxy", "sp8_tp4", 323, 50, **_WHOLE)),
-    ("wan22-t2v-a14b", Figure("480p", "t3k", "sp2_tp4", 789, 40, **_IMAGE, fsdp=True)),
-    ("wan22-t2v-a14b", Figure("720p", "galaxy", "sp8_tp4", 418, 40, **_VIDEO, fsdp=True)),
-    ("wan22-t2v-a14b", Figure("720p", "bh-galaxy", "sp8_tp4", 199, 40, **_VIDEO)),
-)
-"""More pipelines than the specs have, all of one day, with the tests' settings of that day: the table of a pull
-request, its column of the new times; without what ran on P300 boards, whose clock is taken from them (``history.py``).
-Encoders of Wan and Mochi ran on the host, 4 to 27 s that are not predicted, and neither is Mochi's decoder.
 """
 
 

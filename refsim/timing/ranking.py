@@ -22,7 +22,6 @@ from refsim.models.spec import Figure
 from refsim.tables import as_markdown
 from refsim.timing import estimate as estimates
 from refsim.timing.estimate import Execution
-from refsim.timing.published import OTHERS
 
 HALF_WIDTH = 0.30
 """A range is useful to a planner if it is no wider to either side than this share of the prediction."""
@@ -77,8 +76,8 @@ def runs(progress: Callable[[str], None] = lambda text: None) -> list[Run]:
 
 
 def others(progress: Callable[[str], None] = lambda text: None) -> list[Run]:
-    """Return pipelines that no range is made of: ``published.OTHERS``."""
-    return [_run(model, known, progress) for model, known in OTHERS]
+    """Return pipelines that no range is made of: ``Published.others``."""
+    return [_run(model.name, known, progress) for model in published().values() for known in model.others]
 
 
 def _run(model: str, known: Figure, progress: Callable[[str], None]) -> Run:

@@ -10,6 +10,12 @@ from refsim.models.spec import Config, Figure, ModelSpec, Published, TtDit
 CLASS_NAME = "MochiTransformer3DModel"
 _TT_DIT = "tt_dit Mochi_1.md@52393d83, with encoder and decoder, which are not predicted"
 _RUN: dict[str, Any] = {"fsdp": True, "day": date(2025, 10, 29), "blocks": "whole", "chunks": (256, 512)}
+_JANUARY = _RUN | {
+    "source": "tt-metal pull request 34929",
+    "day": date(2026, 1, 12),
+    "fused": False,
+    "chunks": (128, 512),
+}
 _CONFIG = {
     "_class_name": CLASS_NAME,
     "num_layers": 48,
@@ -45,6 +51,10 @@ SPEC = ModelSpec(
             figures=(
                 Figure("480p", "t3k", "sp2_tp4", 1260, 50, _TT_DIT, **_RUN),
                 Figure("480p", "galaxy", "sp8_tp4", 391, 50, _TT_DIT, **_RUN),
+            ),
+            others=(
+                Figure("480p", "t3k", "sp2_tp4", 1029, 50, **_JANUARY),
+                Figure("480p", "galaxy", "sp8_tp4", 323, 50, **_JANUARY),
             ),
         ),
     ),

@@ -7,6 +7,7 @@ run: chunks of attention_sd35.py, whose linears gather first and multiply then (
 from __future__ import annotations
 
 from datetime import date
+from typing import Any
 
 from refsim.mesh import Topology
 from refsim.models.spec import (
@@ -55,6 +56,7 @@ _ENCODERS = (
     Companion("t5", "t5-xxl", tokens=256),
 )
 _TT_DIT, _WRITTEN = "tt_dit StableDiffusion35.md@02e73163", date(2025, 9, 18)
+_JANUARY: dict[str, Any] = {"source": "tt-metal pull request 34929", "day": date(2026, 1, 12), "fused": False}
 
 
 def block_counts(config: Config) -> dict[str, int]:
@@ -107,6 +109,10 @@ SPEC = ModelSpec(
                 Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT, day=_WRITTEN),
                 Figure("1024", "galaxy", "cfg2_sp4_tp4", seconds=5.6, steps=20, source=_TT_DIT, day=_WRITTEN),
                 Figure("1024", "bh-qb-1x4", "tp4", 6.8, 20, _TT_DIT, Topology.RING, fused=False, chunks=(256, 512)),
+            ),
+            others=(
+                Figure("1024", "t3k", "cfg2_sp2_tp2", 12.0, 20, **_JANUARY),
+                Figure("1024", "galaxy", "cfg2_sp4_tp4", 5.3, 20, **_JANUARY),
             ),
             pairs=(
                 Pair(

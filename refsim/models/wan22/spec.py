@@ -10,6 +10,7 @@ figure at 480p is of September: fused, and in the chunks of pull request 41965.
 from __future__ import annotations
 
 from datetime import date
+from typing import Any
 
 from refsim.mesh import Topology
 from refsim.models.spec import Companion, DiffusersParts, Figure, ModelSpec, Pair, Published, TtDit
@@ -17,6 +18,7 @@ from refsim.models.spec import Companion, DiffusersParts, Figure, ModelSpec, Pai
 CLASS_NAME = "WanTransformer3DModel"
 _TT_DIT = "tt_dit Wan2_2.md@511bc4d0"
 _WRITTEN, _RAISED = date(2026, 3, 19), date(2026, 2, 28)
+_JANUARY: dict[str, Any] = {"source": "tt-metal pull request 34929", "day": date(2026, 1, 12), "fused": False}
 _UNCACHED = "Wan2_2.md@511bc4d0 of tt_dit, no step cached, without export"
 _A14B = {
     "_class_name": CLASS_NAME,
@@ -73,6 +75,11 @@ SPEC = ModelSpec(
                 Figure("480p", "bh-galaxy", "sp8_tp4", 46, 40, _UNCACHED, Topology.RING, chunks=(288, 512)),
                 Figure("720p", "galaxy", "sp8_tp4", 354, 40, _TT_DIT, Topology.RING, fused=False, day=_WRITTEN),
                 Figure("720p", "bh-galaxy", "sp8_tp4", 168, 40, _TT_DIT, Topology.RING, fused=False, day=_RAISED),
+            ),
+            others=(
+                Figure("480p", "t3k", "sp2_tp4", 789, 40, fsdp=True, **_JANUARY),
+                Figure("720p", "galaxy", "sp8_tp4", 418, 40, topology=Topology.RING, fsdp=True, **_JANUARY),
+                Figure("720p", "bh-galaxy", "sp8_tp4", 199, 40, topology=Topology.RING, **_JANUARY),
             ),
             pairs=(
                 Pair(
