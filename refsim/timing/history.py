@@ -6,8 +6,9 @@ until 25 March        ring attention's gather asked DRAM for one packet of two t
                       link and direction (40618; the reader before it is that of 12 January, 34748)
 until 31 March        packets carried two tiles on a Blackhole Galaxy, too (commit c2fca8dc)
 until September 2026   P300 boards kept to 800 MHz, as their firmware did before tt-system-firmware's pull request 553:
-                       three public runs of 12 January (``P300_RUNS``) are nearer to that clock than to the full one;
-                       no later run says when it was lifted
+                       three public runs of 12 January (``P300_RUNS``) are predicted at 0.81 to 1.11 of their seconds
+                       with that clock, at 0.55 to 0.83 with the full one. The end is a choice: no public run between
+                       March and September says when it was lifted
 """
 
 from __future__ import annotations
