@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -130,10 +131,14 @@ def _enter(root: Path, folder: Path) -> None:
 
 
 def _starter(start: Callable[..., Any]) -> Callable[..., Any]:
-    """``refsim.processes.start``, but for the fork servers, which are forked and need not import torch again."""
+    """``refsim.processes.start``, but for the fork servers, which are forked and need not import torch again.
+
+    They are forked from a process with one thread only: what another one imports at that moment would stay half
+    imported, and locked, in the forked process.
+    """
 
     def started(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> Any:
-        if module not in FORK_SERVERS:
+        if module not in FORK_SERVERS or threading.active_count() > 1:
             return start(module, *arguments, env=env, **more)
         return _Forked(module, arguments, env, **more)
 

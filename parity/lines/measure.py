@@ -115,6 +115,8 @@ def run_cases(tell: child.Hear, files: list[str], suite: str, expr: str | None, 
 def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> None:
     backend, seed = asked.backend, asked.seed
     with gate.make_runner(backend) as runner:
+        if (warm_up := getattr(runner, "warm_up", None)) is not None:
+            warm_up()  # before the runner has threads
         for index, case in enumerate(cases, 1):
             with recorder.case(folder) as seen:
                 record = gate.run_case(runner, case, backend, seed + case.seed)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -217,3 +218,17 @@ def test_a_forked_server_is_spoken_to_by_pipes(tmp_path, monkeypatch):
     forked.stdin.close()
     assert forked.stdout.read() == b"said a\nsaid b\n" and forked.wait(timeout=30.0) == 0
     forked.stdout.close()
+
+
+def test_a_server_is_forked_only_while_no_other_thread_may_be_importing(monkeypatch):
+    monkeypatch.setattr(child, "_Forked", lambda *_, **__: "forked")
+    start = child._starter(lambda *_, **__: "started anew")
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait, args=(60.0,))
+    other.start()
+    try:
+        assert [start(server, env={}) for server in child.FORK_SERVERS] == ["started anew"] * 2
+    finally:
+        ended.set()
+        other.join()
+    assert [start(server, env={}) for server in (*child.FORK_SERVERS, "else")] == ["forked", "forked", "started anew"]
