@@ -36,6 +36,10 @@ class Figure:
     Attributes:
         of: what the seconds are of, the whole pipeline or its denoising.
         blocks: what its program fused, as ``refsim/timing/tt_blocks.py`` has it.
+        busy: share of the time that an engine may be at work in a linear: 0.33 where the source runs it with
+            TT_MM_THROTTLE_PERF=5, which some systems needed until 30 October 2025 (compute_throttle_utils.cpp).
+        rest: a figure of the model that is not judged: what it takes beyond its own prediction, of host, encoders and
+            decoder, this one takes as well.
         fsdp: weights were cut over sp too; None where the source does not say.
         fused: pairs of matmul and collective ran as one program where the wiring has such.
         chunks: rows of queries and of keys per chunk of attention, where they are not those of ``replay.py``.
@@ -55,6 +59,8 @@ class Figure:
     day: date | None = None
     of: Literal["pipeline", "denoising"] = "pipeline"
     blocks: Literal["fused", "apart", "whole"] = "fused"
+    busy: float = 1.0
+    rest: Figure | None = None
 
 
 @dataclass(frozen=True)

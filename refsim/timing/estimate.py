@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 
-from refsim.config import DiTParallelConfig
+from refsim.config import DiTParallelConfig, parse_parallel
 from refsim.errors import UserError
-from refsim.mesh import MeshSpec, Topology
+from refsim.mesh import MeshSpec, Topology, get_mesh
 from refsim.models.registry import find, get_published, spec_of
 from refsim.models.spec import Figure, Published
 from refsim.options import RunOptions
@@ -40,6 +41,8 @@ class Execution:
         fidelity: of the matrix engines in linears and attention (LoFi, HiFi2, HiFi3, HiFi4).
         day: whose kernels and collectives run (``history.py``); today's if not given.
         blocks: what is fused beyond layers (``tt_blocks.py``).
+        busy: share of the time that an engine may be at work in a linear, on a day when linears were ttnn.linear.
+        rest: a published figure whose seconds beyond its prediction are taken as well, a stage of their own.
         loop: take what loops take beyond their kernels (``loops.py``), but for gaps that a calibration has.
     """
 
@@ -53,6 +56,8 @@ class Execution:
     fidelity: str = "HiFi2"
     day: date | None = None
     blocks: Blocks = "fused"
+    busy: float = 1.0
+    rest: Figure | None = None
     loop: bool = True
 
     @classmethod
@@ -60,7 +65,7 @@ class Execution:
         """Return how a published figure was run."""
         return cls(
             steps=figure.steps, topology=figure.topology, fsdp=figure.fsdp, fuse=figure.fused, chunks=figure.chunks,
-            day=figure.day, blocks=figure.blocks,
+            day=figure.day, blocks=figure.blocks, busy=figure.busy, rest=figure.rest,
         )  # fmt: skip
 
     def machine(self, mesh: MeshSpec) -> replay.Machine:
@@ -68,7 +73,13 @@ class Execution:
         params = self.calibration.of(mesh.arch) if self.calibration else get_params(mesh.arch)
         if self.loop and not self.calibration:
             params = replace(params, gap_ns=loops.gap_ns(mesh, params.gap_ns))
-        options = {"fuse": self.fuse, "topology": self.topology, "chunks": self.chunks, "day": self.day}
+        options = {
+            "fuse": self.fuse,
+            "topology": self.topology,
+            "chunks": self.chunks,
+            "day": self.day,
+            "busy": self.busy,
+        }
         return replay.machine(mesh, params, **options, weights=self.weights, fidelity=self.fidelity)
 
 
@@ -146,9 +157,16 @@ class Estimate:
         return ranges.widened(self.seconds, found, self.mesh.arch, without)
 
     def total_range(self, without: str = "") -> ranges.Range:
-        """Return the range of ``total_seconds``; the stages around denoising err like any operation."""
-        stages_ = [(s, ranges.forward({"all": s}, self.mesh.arch)) for s in self.around.values()]
+        """Return the range of ``total_seconds``; the stages around denoising err like any operation, but for the rest,
+        which is the longer, the shorter the kernels of its source really are: they err as those here do.
+        """
+        computed = [s for stage, s in self.around.items() if stage != "rest"]
+        stages_ = [(s, ranges.forward({"all": s}, self.mesh.arch)) for s in computed]
         found = ranges.together([(self.seconds, ranges.forward(self.by_kind, self.mesh.arch)), *stages_])
+        if self.execution.rest:
+            rest = rest_range(self.model, self.execution.rest)
+            ends = (found.low + rest.high, found.high + rest.low, self.total_seconds)
+            found = replace(found, low=min(ends), high=max(ends))
         return ranges.widened(self.total_seconds, found, self.mesh.arch, without)
 
     @property
@@ -305,6 +323,9 @@ def estimate(
     total = sum(replay.flops(op) for op in ops)
     timeline = timeline.stretched(loops.factor(mesh.arch) if execution.loop else 1.0)
     timeline = timeline.throttled(power.least_ns(total, mesh, execution.fidelity))
+    around = stages.around(model, shape, replace(machine, chunks=None))
+    if execution.rest:
+        around |= {"rest": rest_seconds(name, execution.rest)}
     steps = execution.steps or model.steps
     peak = machine.chip.peak_tflops(execution.fidelity)
     return Estimate(
@@ -318,6 +339,23 @@ def estimate(
         held,
         total,
         peak,
-        stages.around(model, shape, replace(machine, chunks=None)),
+        around,
         execution,
     )
+
+
+def rest_seconds(name: str, known: Figure) -> float:
+    """Return what a published figure of a model takes beyond what is predicted of it: host, encoders, decoder."""
+    return known.seconds - _as_run(name, known).seconds_of(known)
+
+
+def rest_range(name: str, known: Figure) -> ranges.Range:
+    """Return the range of ``rest_seconds``."""
+    r = _as_run(name, known).total_range(without=name)
+    return ranges.Range(max(known.seconds - r.high, 0.0), max(known.seconds - r.low, 0.0))
+
+
+@cache
+def _as_run(name: str, known: Figure) -> Estimate:
+    on = get_mesh(known.mesh)
+    return estimate(name, on, parse_parallel(known.parallel, on), size=known.size, execution=Execution.of(known))

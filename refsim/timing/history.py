@@ -1,5 +1,6 @@
 """Kernels and collectives of tt_dit as they were on the day of a published figure, where the code has changed since.
 
+until 30 October 2025  linears were ttnn.linear (74063f33, 31225), which some systems had to throttle: Figure.busy
 until 4 March 2026     attention took its exponentials and its products in turn (38838)
 until 24 March 2026   Wan's ring attention gathered along a Line, on a Ring too (tt-metal pull request 40178)
 until 25 March        ring attention's gather asked DRAM for one packet of two tiles after another, one worker for a
@@ -25,7 +26,7 @@ P300_MESHES = ("bh-p300", "bh-qb", "bh-qb-1x4")
 P300_RUNS = {("flux1-dev", "bh-qb"): 12.9, ("flux1-dev", "bh-p300"): 24.7, ("wan22-t2v-a14b", "bh-qb"): 690.0}
 """Seconds of pipelines on 12 January 2026 (34929); Wan's encoder ran on the host then, 27 s at most."""
 _P300_GHZ = 0.8
-_P300_SINCE, _STREAMING_SINCE = date(2026, 9, 1), date(2026, 3, 4)
+_P300_SINCE, _STREAMING_SINCE, _MINIMAL_SINCE = date(2026, 9, 1), date(2026, 3, 4), date(2025, 10, 30)
 _BLACKHOLE = get_chip("blackhole")
 _PACKET = 2 * TILE_BYTES
 IDLE_NS = 576 / _BLACKHOLE.clock_ghz
@@ -54,6 +55,11 @@ BUSY_NS = _busy_ns()
 def serial_attention(day: date | None) -> bool:
     """Return whether products and exponentials of attention took turns; None is today."""
     return day is not None and day < _STREAMING_SINCE
+
+
+def multicast_linears(day: date | None) -> bool:
+    """Return whether linears were ttnn.linear; None is today."""
+    return day is not None and day < _MINIMAL_SINCE
 
 
 def clocked(day: date | None, mesh: MeshSpec, chip: Chip, params: Params) -> tuple[Chip, Params]:

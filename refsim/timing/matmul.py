@@ -53,12 +53,16 @@ def _tile_bytes(dtype: Dtypes) -> tuple[float, float, float]:
     return first, second, result
 
 
-def tile_cycles(params: Params, sub: tuple[int, int], fidelity: str, dtype: Dtypes = "bf16") -> float:
-    """Return the cycles per product of two tiles when a step computes ``sub`` tiles; the unpacker goes by bytes."""
+def tile_cycles(
+    params: Params, sub: tuple[int, int], fidelity: str, dtype: Dtypes = "bf16", busy: float = 1.0
+) -> float:
+    """Return the cycles per product of two tiles when a step computes ``sub`` tiles; the unpacker goes by bytes, the
+    engine is ``busy`` for that share of the time at most.
+    """
     h, w = sub
     first, second, _ = each_dtype(dtype)
     unpack = (h * BYTES[first] + w * BYTES[second]) * params.unpack_cycles / BYTES["bf16"]
-    return (max(h * w * CYCLES_PER_TILE[fidelity], unpack) + params.step_cycles) / (h * w)
+    return (max(h * w * CYCLES_PER_TILE[fidelity] / busy, unpack) + params.step_cycles) / (h * w)
 
 
 def _issued(size: int, block: int, sub: int) -> int:
@@ -149,6 +153,7 @@ class MulticastConfig:
         held: tiles of M and N of the output block; halved until it fits L1 if not given.
         tilized: tiles that a core makes of rows first (conv2d).
         handed_on: blocks of rows that cores tilize and multicast in turn, while the others wait (block-sharded conv2d).
+        busy: share of the time that the engine may be at work (TT_MM_THROTTLE_PERF).
     """
 
     grid: tuple[int, int]
@@ -161,6 +166,7 @@ class MulticastConfig:
     held: tuple[int, int] | None = None
     tilized: int = 0
     handed_on: int = 0
+    busy: float = 1.0
 
 
 def _gbps(chip: Chip, place: Place, alone: bool = False) -> float:
@@ -185,7 +191,9 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
     blocks = k_blocks * passes_m * passes_n
     sub = config.sub or subblock(mb, nb, 4 if spills else 8)
     issued = _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1])
-    cycles = issued * kt * tile_cycles(params, sub, fidelity, dtype) + config.tilized * TILIZE_CYCLES[chip.arch]
+    cycles = (
+        issued * kt * tile_cycles(params, sub, fidelity, dtype, config.busy) + config.tilized * TILIZE_CYCLES[chip.arch]
+    )
     if spills:
         cycles += (k_blocks - 1) * mc * nc * (PACK_CYCLES + 2 * params.unpack_cycles)
     compute = cycles / chip.clock_ghz + config.handed_on * params.block_ns

@@ -200,8 +200,8 @@ def markdown(known: list[Run], compared: list[Compared], more: list[Run] | None 
 
 _OTHERS = (
     "Of one day, in the table of one pull request; no range is made of them. What ran on P300 boards is left out, as "
-    "those boards' clock is taken from it. Encoders of Wan and Mochi ran on the host then, 4 to 27 s that are not "
-    "predicted, and neither is Mochi's decoder.\n"
+    "those boards' clock is taken from it, and so is Mochi on T3000: what host, encoder and decoder take is taken from "
+    "it. Wan's encoder ran on the host then, up to 27 s that are not predicted.\n"
 )
 
 

@@ -24,7 +24,7 @@ from refsim.timing import history
 from refsim.timing import ops as cost
 from refsim.timing.chips import BYTES, Chip, get_chip
 from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import MatmulConfig, matmul, sliced_conv2d
+from refsim.timing.matmul import MatmulConfig, MulticastConfig, matmul, multicast_matmul, sliced_conv2d
 from refsim.timing.ops import Cost, Params
 from refsim.timing.reading import Op, Shape
 from refsim.timing.sdpa import SDPAConfig, sdpa
@@ -138,7 +138,8 @@ _CHUNKS = {  # (blackhole, head width) -> (q, k): tt_dit's chunk maps, sp2/tp2 a
 class Machine:
     """A mesh with its chips and the fitted parameters; ``fuse`` overlaps matmuls and collectives on Rings.
 
-    ``weights``: dtype of linears' weights; ``fidelity``: of linears and attention; ``day``: as ``history.py`` has it.
+    ``weights``: dtype of linears' weights; ``fidelity``: of linears and attention; ``day``: as ``history.py`` has it;
+    ``busy``: share of the time that an engine may be at work in ttnn.linear.
     """
 
     mesh: MeshSpec
@@ -150,6 +151,7 @@ class Machine:
     weights: str = "bf16"
     fidelity: str = "HiFi2"
     day: date | None = None
+    busy: float = 1.0
 
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
@@ -184,7 +186,11 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
         return replace(c, ns=c.ns + (CONV_PROGRAMS * slices - 1) * m.params.gap_ns)
     if op.kind == "matmul":
         (x, w) = op.inputs[:2]
-        config = MatmulConfig(m.fidelity, ("bf16", m.weights, "bf16"), grid, BLOCK)
+        dtypes = ("bf16", m.weights, "bf16")
+        if history.multicast_linears(m.day):
+            slow = MulticastConfig(grid or m.chip.cores, m.fidelity, dtypes, busy=m.busy)
+            return multicast_matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], slow)
+        config = MatmulConfig(m.fidelity, dtypes, grid, BLOCK)
         return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], config)
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]

@@ -107,7 +107,7 @@ SPEC = ModelSpec(
             decoder="sd35-vae",
             figures=(
                 Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT, day=_WRITTEN),
-                Figure("1024", "galaxy", "cfg2_sp4_tp4", seconds=5.6, steps=20, source=_TT_DIT, day=_WRITTEN),
+                Figure("1024", "galaxy", "cfg2_sp4_tp4", 5.6, steps=20, source=_TT_DIT, day=_WRITTEN, busy=0.33),
                 Figure("1024", "bh-qb-1x4", "tp4", 6.8, 20, _TT_DIT, Topology.RING, fused=False, chunks=(256, 512)),
             ),
             others=(

@@ -11,9 +11,11 @@ from refsim.config import parse_parallel
 from refsim.mesh import Topology, get_mesh
 from refsim.models import registry
 from refsim.timing import estimate as estimates
-from refsim.timing import history
+from refsim.timing import history, replay
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric
+from refsim.timing.fitted import get_params
+from refsim.timing.recorder import Op
 
 GALAXY = Fabric(get_chip("blackhole", galaxy=True), 8, 2, Topology.RING)
 WORMHOLE = Fabric(get_chip("wormhole_b0", galaxy=True), 8, 4, Topology.RING)
@@ -65,3 +67,15 @@ def test_the_gather_of_a_loudbox_was_in_sight_in_march_and_is_not_today():
     )
     assert march.by_kind["sdpa"] == pytest.approx(today.by_kind["sdpa"])
     assert march.by_kind["collective"] > 2 * today.by_kind["collective"]
+
+
+def test_a_linear_of_october_2025_had_a_third_of_the_engine_where_throttled():
+    """22272 x 3072 x 4096 on 64 cores of 2.048 TFLOP/s: 4.28 ms at full speed."""
+    linear = Op("matmul", "linear", ((22272, 3072), (4096, 3072)), (22272, 4096), "bf16", "block 0")
+    least = 2 * 22272 * 3072 * 4096 / (64 * 2.048e12) * 1e9
+    machine = replay.machine(get_mesh("t3k"), get_params("wormhole_b0"), day=date(2025, 10, 29), busy=0.33)
+    then = replay.op_cost(machine, linear).ns
+    now = replay.op_cost(replace(machine, day=date(2025, 10, 30)), linear).ns
+    assert least / 0.33 < then < 1.1 * least / 0.33 and least < now < 2 * least
+    assert now == replay.op_cost(replace(machine, day=None), linear).ns
+    assert least < replay.op_cost(replace(machine, busy=1.0), linear).ns < 2 * least
