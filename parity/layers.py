@@ -13,6 +13,8 @@ and all modulations, which are compared, are made of them; nor are the last norm
 ``layer_gain``     largest |<ours, oracle> / <oracle, oracle> - 1|: a factor. Rounding is unbiased, so it nearly cancels
                    in this sum over a part, and a factor that is smaller than the noise of a value stands out.
 ``layer_rel_rmse`` largest error of a part, as RMS over the oracle's: everything else.
+``unseen_layers``  modules of the oracle that some rank should have observed and did not: what nobody looks at is never
+                   wrong.
 
 Legend: B batch, N rows (tokens), D features, H heads, E features of a head.
 """
@@ -48,6 +50,10 @@ LEAST = 1 / 8
 is smaller (beside large embeddings of positions) the sum keeps few digits, in the oracle as here."""
 
 _BLOCK = re.compile(r"\w*blocks\.\d+")
+_NOT_LOOKED_AT = re.compile(
+    r"(.*\.)?(time_text_embed|time_embedding|time_embedder|ofs_embedding|norm_out|norm_final|proj_out)(\.[\w.]+)?"
+    r"|.*\.image_embedder\.(ff|norm1)"
+)
 
 
 @dataclass
@@ -224,6 +230,20 @@ def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOp
                 rows = (padding != 0).flatten(2).any(2).any(0).nonzero().flatten()
                 spoiled = int(rows.min()), int(rows.max()) + 1
                 found.append(Finding(name, rank, index, 0, 1, 0, dict.fromkeys(METRICS, math.inf), math.nan, spoiled))
+    return found
+
+
+def unseen(ranks: list[list[Observed]], oracle: Modules) -> list[str]:
+    """Return what a rank should have observed and did not, as ``NAME on rank 1``: each module of the oracle but those
+    that nothing is compared with (see the top of this file), and a term of each sum over tensor-parallel ranks.
+    """
+    named = [name for name in oracle if _BLOCK.match(name) or not _NOT_LOOKED_AT.fullmatch(name)]
+    found = []
+    for rank, observed in enumerate(ranks):
+        names = {one.name.partition("@")[0] for one in observed}
+        summed = {one.name.partition("@")[0].removesuffix(".in") for one in observed if "tp" in one.cut}
+        terms = [f"{name}.term" for name in named if f"{name}.in" in names and name in summed]
+        found += [f"{name} on rank {rank}" for name in (*named, *terms) if name not in names]
     return found
 
 

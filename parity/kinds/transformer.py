@@ -23,6 +23,7 @@ from parity.store import CheckpointStore
 from parity.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
 from refsim import scratch
 from refsim.mesh import get_mesh
+from refsim.models.registry import get, own
 from refsim.runtime import observe
 from refsim.runtime.launch import Result
 
@@ -32,6 +33,7 @@ WIDE_GB = 0.0
 
 _SCHEDULE = tuple(replace(bound, optional=True) for bound in traces.BOUNDS)
 """Of a run whose events are kept, see :func:`keeps_trace`."""
+_SEEN = Threshold("unseen_layers", 0, "what no rank observes is never found wrong", optional=True)
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Transformer(ModelKind):
             ),
             REPLICAS,
             FINITE,
+            _SEEN,
             *_SCHEDULE,
         ),
         "bf16": (
@@ -68,6 +71,7 @@ class Transformer(ModelKind):
                 optional=True,
             ),
             REPLICAS,
+            _SEEN,
             *_SCHEDULE,
         ),
     }
@@ -122,6 +126,8 @@ class Transformer(ModelKind):
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
             result.worst_layers = judged.worst
             found |= judged.metrics
+            if get(MODELS[case.model].class_name) in own():
+                found["unseen_layers"] = len(layers.unseen(result.observed, modules))
         return found | (traces.check(result.trace, case.layout) if result.trace else {})
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:

@@ -52,6 +52,20 @@ def test_the_same_layers_have_no_distance(oracle):
     assert found.metrics == {"layer_gain": 0.0, "layer_rel_rmse": 0.0}
 
 
+def test_what_a_rank_does_not_observe_is_named(oracle):
+    """Embeddings of time are not looked at; inside a block everything is."""
+    ranks = observed(oracle)
+    known = {**oracle, "time_embedder.linear_1": oracle["ff"], "proj_out": oracle["ff"]}
+    assert layers.unseen(ranks, known) == []
+    known["blocks.0.proj_out"] = oracle["ff"]
+    assert layers.unseen(ranks, known) == [f"blocks.0.proj_out on rank {rank}" for rank in range(4)]
+    del ranks[2][0]
+    assert layers.unseen(ranks, oracle) == ["ff on rank 2"]
+    ranks[0] += observed(oracle, "ff.in")[0]
+    ranks[1] += [*observed(oracle, "ff.in@0:48")[1], *observed(oracle, "ff.term", partial=True)[1]]
+    assert layers.unseen(ranks[:2], oracle) == ["ff.term on rank 0"]
+
+
 def test_a_factor_on_one_rank_is_named(oracle):
     ranks = observed(oracle)
     ranks[3][0].local.mul_(1.01)
