@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -13,12 +14,13 @@ from refsim.timing import power
 from refsim.timing.chips import get_chip
 from refsim.timing.fabric import Fabric
 from refsim.timing.fitted import get_params
-from refsim.timing.matmul import matmul
+from refsim.timing.matmul import MulticastConfig, matmul, multicast_matmul
 from refsim.timing.sdpa import SDPAConfig, sdpa
 
 ARCHES = st.sampled_from(["wormhole_b0", "blackhole"])
 COLLECTIVES = st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"])
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=int(os.environ.get("REFSIM_EXAMPLES", "60")), deadline=None)
+"""``nox -s fuzz`` draws 10,000."""
 
 
 @FEW
@@ -103,3 +105,12 @@ def test_matmuls_grow_with_every_size(arch, m, k, n, more, which):
     sizes[which] += more
     assert whole.ns >= whole.ideal_ns
     assert matmul(chip, params, *sizes).ns >= whole.ns * (1 - 1e-9)
+
+
+@FEW
+@given(ARCHES, SIZES, SIZES, SIZES, st.floats(0.1, 1.0), st.sampled_from([(8, 8), (4, 8), (1, 8), (8, 1)]))
+def test_a_multicast_matmul_is_above_its_roofline_and_no_faster_where_it_is_held_back(arch, m, k, n, busy, grid):
+    chip, params = get_chip(arch), get_params(arch)
+    free = multicast_matmul(chip, params, m, k, n, MulticastConfig(grid))
+    assert free.ns >= free.ideal_ns
+    assert multicast_matmul(chip, params, m, k, n, MulticastConfig(grid, busy=busy)).ns >= free.ns * (1 - 1e-9)
