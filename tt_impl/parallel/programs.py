@@ -83,6 +83,7 @@ def matmul_config(rows: int, inner: int, columns: int, grid: tuple[int, int], **
 
 def activation_memory(rows: int) -> ttnn.MemoryConfig:
     """Where what a layer hands to itself lies (q, k, v before heads are split; a feed-forward's hidden features).
+    Those of a single block of FLUX.1 wait for its attention, which needs L1 for itself: they lie in DRAM.
 
     One rule, by the length of the sequence on a device, after the model's document, which keeps 512 tokens and more in
     DRAM "for large prompts without overloading SRAM": below that, L1 interleaved, which saves a write and a read of
