@@ -7,6 +7,7 @@ through the model is inert. Matrices have spread 1/sqrt(inputs), which keeps act
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ class RandomModel:
         target: of a drafter, the model it drafts for.
         block: only the weights of this block, in bf16, for programs that run nothing else.
         rounded: of a transformers model, all weights are numbers that bf16 has, as published ones are.
+        left_aside: of a diffusers model, names of weights that published folders hold and the class leaves aside.
         gains: (part of a name, factor): weights whose names contain the part are multiplied by the factor.
     """
 
@@ -42,6 +44,7 @@ class RandomModel:
     class_name: str = "SD3Transformer2DModel"
     target: str | None = None
     rounded: bool = False
+    left_aside: tuple[str, ...] = ()
     gains: tuple[tuple[str, float], ...] = ()
 
     def random(self, name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
@@ -137,6 +140,8 @@ _DFLASH = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+_UNSAID = {"num_target_layers": _QWEN3_MOE["num_hidden_layers"]}
+"""What stands in a drafter's config.json in place of ``target_layer_ids``."""
 _HEADS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 _WIDE = {"vocab_size": 1024, "num_hidden_layers": 2, "num_experts": 8}
 """Of a target at its published width that fits into a test's memory: fewer layers, experts and tokens."""
@@ -210,9 +215,14 @@ _WAN_64 = {"attention_head_dim": 64, "num_layers": 2, "ffn_dim": 224, "text_dim"
 _TINY = {"joint_attention_dim": 64, "pooled_projection_dim": 40, "pos_embed_max_size": 24, "sample_size": 16}
 
 
-def _wan(heads: int, block: int | None = None, **more: Any) -> RandomModel:
+def _wan(heads: int, block: int | None = None, left_aside: tuple[str, ...] = (), **more: Any) -> RandomModel:
     config = _published("wan22-t2v-a14b", num_attention_heads=heads, **_WAN_64, **more)
-    return RandomModel(config, class_name=_WAN, block=block)
+    return RandomModel(config, class_name=_WAN, block=block, left_aside=left_aside)
+
+
+def _left_aside(blocks: int) -> tuple[str, ...]:
+    """A norm of queries that Wan2.1's image-to-video checkpoints hold: there are keys of an image, but no queries."""
+    return tuple(f"blocks.{index}.attn2.norm_added_q.weight" for index in range(blocks))
 
 
 MODELS: dict[str, RandomModel] = {
@@ -235,7 +245,9 @@ MODELS: dict[str, RandomModel] = {
     # An image to video: among the channels of the latent (A14B), by features of its own (2.1), by time steps of the
     # tokens (TI2V-5B).
     "wan22_i2v_tiny": RandomModel(_published("wan22-t2v-a14b", **_WAN_TINY, in_channels=36), class_name=_WAN),
-    "wan21_i2v_tiny": RandomModel(_published("wan22-t2v-a14b", **_WAN_TINY, **_WAN_IMAGE), class_name=_WAN),
+    "wan21_i2v_tiny": RandomModel(
+        _published("wan22-t2v-a14b", **_WAN_TINY, **_WAN_IMAGE), class_name=_WAN, left_aside=_left_aside(3)
+    ),
     "wan22_ti2v_tiny": RandomModel(
         _published("wan22-t2v-a14b", **_WAN_TINY, in_channels=48, out_channels=48), class_name=_WAN
     ),
@@ -244,7 +256,7 @@ MODELS: dict[str, RandomModel] = {
     "wan22_tiny64": _wan(4),
     "wan22_tiny64_block": _wan(4, block=1),
     "wan22_uneven64": _wan(3),
-    "wan21_i2v_tiny64": _wan(4, in_channels=36, image_dim=160, added_kv_proj_dim=256),
+    "wan21_i2v_tiny64": _wan(4, in_channels=36, image_dim=160, added_kv_proj_dim=256, left_aside=_left_aside(2)),
     "wan22_ti2v_tiny64": _wan(3, in_channels=48, out_channels=48),
     "wan22_uneven64_block": _wan(3, block=1),
     "wan_vae_tiny": RandomModel(
@@ -294,6 +306,16 @@ MODELS: dict[str, RandomModel] = {
     "qwen3_moe_six_tiny": RandomModel(_QWEN3_MOE | {"vocab_size": 6}, class_name="Qwen3MoeForCausalLM"),
     "dflash_six_tiny": RandomModel(
         _DFLASH | {"vocab_size": 6, "mask_token_id": 5}, class_name=DRAFTER, target="qwen3_moe_six_tiny"
+    ),
+    # Which layers of the target it reads its folder leaves to z-lab's rule: one in the middle, or from the second on to
+    # the third last.
+    "dflash_one_tiny": RandomModel(
+        _DFLASH | _UNSAID | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "target_layer_ids": [1]},
+        class_name=DRAFTER,
+        target="qwen3_moe_tiny",
+    ),
+    "dflash_spread_tiny": RandomModel(
+        _DFLASH | _UNSAID | {"target_layer_ids": [1, 0]}, class_name=DRAFTER, target="qwen3_moe_tiny"
     ),
     # Whole tiles per head and whole tiles of features per device, as TTNN wants them.
     "qwen3_moe_tiny32": RandomModel(_QWEN3_MOE | _TILED, class_name="Qwen3MoeForCausalLM", rounded=True),
@@ -353,6 +375,16 @@ def build(spec: RandomModel, seed: int, folder: Path) -> None:
         _write_block(model, spec.block, g, folder)
         return
     diffusers_model(spec, g).save_pretrained(folder, max_shard_size=spec.max_shard_size)
+    if spec.left_aside:
+        _add(folder, {name: torch.randn(8, generator=g) for name in spec.left_aside})
+
+
+def _add(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Write further tensors into the one file of a folder's weights."""
+    from safetensors.torch import load_file, save_file
+
+    (file,) = folder.glob("*.safetensors")
+    save_file(load_file(file) | tensors, file, metadata={"format": "pt"})
 
 
 def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
@@ -391,6 +423,8 @@ def _write_drafter(model: Any, folder: Path) -> None:
 
     config = model.config.to_dict()
     own = {name: config.pop(name) for name in ("mask_token_id", "target_layer_ids")}
+    if "num_target_layers" in config:
+        del own["target_layer_ids"]
     config |= {"architectures": ["DFlashDraftModel"], "dflash_config": own}
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -443,6 +477,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
     for path in sorted(folder.glob("*.safetensors")):
         if f".{variant}" in path.stem if variant else "." not in path.stem:
             state |= load_file(path)
+    ignored = model_class._keys_to_ignore_on_load_unexpected or ()  # as from_pretrained has it
+    state = {name: x for name, x in state.items() if not any(re.search(part, name) for part in ignored)}
     for name, x in state.items():
         exact = stays_fp32(model_class, name)
         lower = torch.float32 if exact and dtype == torch.bfloat16 else dtype

@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 from parity.library import blocks_of, library_model, pipelines_of
 from parity.oracles import oracle_of
 from refsim.models.spec import ModelSpec, Published
+from refsim.options import RunOptions
+from refsim.timing.reading import read
 
 Size = tuple[int, ...]
 BATCH = 2
@@ -61,6 +63,22 @@ def _transformer(spec: ModelSpec, published: Published) -> Iterator[str]:
         if len(shapes["hidden_states"]) == 3 and shapes["hidden_states"][1] not in seen.rows:
             yield f"{name}: {shapes['hidden_states'][1]} tokens of a latent, blocks are given {sorted(seen.rows)}"
         yield from _wrong_parts(spec, model, seen, published.text)
+        if spec.timing_only and size == _SMALL[str(spec.latent)]:
+            yield from _wrong_reading(spec, published, shapes, seen)
+
+
+def _wrong_reading(spec: ModelSpec, published: Published, shapes: dict[str, Size], seen: _Seen) -> Iterator[str]:
+    """Keys that attention has of each stream in what predictions read, other than the rows of the class's streams."""
+    counts = {kind: min(count, 2) for kind, count in spec.block_counts(published.config).items()}
+    config = spec.with_block_counts(published.config, counts)
+    try:
+        ops = read(config, shapes, RunOptions.of(mesh="n150")).ops
+    except Exception as e:  # whatever torch raises of sizes that do not fit
+        yield f"not to be read: {type(e).__name__}: {e}"
+        return
+    keys = {op.inputs[1][2] for op in ops if op.kind == "sdpa"}
+    if not keys <= seen.rows or seen.arguments["hidden_states"].shape[1] not in keys:
+        yield f"attention over {sorted(keys)} rows where blocks are given {sorted(seen.rows)}"
 
 
 def _meta(shape: Size, dtype: torch.dtype | None = None) -> Tensor:

@@ -38,7 +38,7 @@ class PipelineSpec:
 
 
 def _request(steps: int, guidance: float, **sizes: Any) -> PipelineRequest:
-    return PipelineRequest("a cat runs over green hills", "slow dog", steps, guidance, seed=7, **sizes)
+    return PipelineRequest("a cat runs over green hills", "slow dog", steps=steps, guidance=guidance, seed=7, **sizes)
 
 
 def _cogvideox(transformer: str, scheduler: str, max_text: int) -> PipelineSpec:

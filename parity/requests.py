@@ -23,8 +23,8 @@ CLIP_IN_ROWS = ("StableDiffusion3Pipeline",)
 
 def unlike_pipeline(spec: ModelSpec, published: Published) -> list[str]:
     """What of a published transformer is not what its pipeline in diffusers takes for given, a clause each."""
-    if spec.kind != "transformer":
-        return []
+    if spec.kind != "transformer":  # nobody asks it for anything
+        return [name for name in ("steps", "text", "sizes", "encoders") if getattr(published, name)]
     (pipeline,) = pipelines_of(published.class_name)
     if spec.pipeline_classes and spec.pipeline_classes != (pipeline.__name__,):
         return [f"{pipeline.__name__} runs it"]
@@ -34,8 +34,15 @@ def unlike_pipeline(spec: ModelSpec, published: Published) -> list[str]:
     known["experts"] = published.experts == len(parts)
     differ = {name for name, same in known.items() if not same}
     wrong = sorted(differ ^ set(OTHER_THAN_PIPELINE.get(published.name, ())))
+    wrong += [] if _is_first_like(spec) else ["the first published model, which folders are taken for"]
     wrong += [] if published.branches == _branches(given) else ["branches"]
     return wrong + list(_prompt(published, pipeline, made, given)) + list(_parts(published, pipeline, made))
+
+
+def _is_first_like(spec: ModelSpec) -> bool:
+    """Whether no other published model is asked for what the pipeline takes for given in more respects."""
+    unlike = [len(OTHER_THAN_PIPELINE.get(published.name, ())) for published in spec.published]
+    return unlike[0] == min(unlike)
 
 
 def _steps(published: Published, given: dict[str, Any]) -> bool:

@@ -3,12 +3,13 @@
 What an outline leaves out is taken out of the class as well, so that both compute one formula: pooled prompts give
 nothing, all tokens stand at position 0, ungated feed-forwards have an exact gelu and no biases into them, gated ones no
 activation; Mochi's norms are layer norms, its gates have no tanh, its scales (which an outline takes for shifts, too)
-are 0. The case's ``model`` is a name in ``OUTLINED``.
+are 0; Qwen-Image's prompt is not normed. Motif, which no library has, is SD3's class with wider linears of the time
+step. The outlines are those that predictions make of a config.json. The case's ``model`` is a name in ``OUTLINED``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +26,14 @@ from parity.library import library_class
 from parity.outlines import INPUTS
 from parity.thresholds import FINITE, REPLICAS, Threshold
 from refsim.api.inputs import as_file
-from refsim.models.outline import Outline, OutlinedTransformer
+from refsim.errors import UserError
+from refsim.models import registry
+from refsim.models.flux2.config import Flux2Config
+from refsim.models.mochi.config import MochiConfig
+from refsim.models.motif.config import MotifConfig
+from refsim.models.outline import TIME, Outline, OutlinedTransformer
+from refsim.models.qwenimage.config import QwenImageConfig
+from refsim.models.spec import ModelSpec
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
@@ -47,6 +55,7 @@ class Outlined:
         change: what is taken out of the class.
         pictures: it takes a picture (1) or a video (2) in place of its patches.
         times: what it multiplies time steps by.
+        own_tokens: that the model has before those of a picture, and the class not.
     """
 
     class_name: str
@@ -57,6 +66,7 @@ class Outlined:
     change: Callable[[Any], None]
     pictures: int = 0
     times: float = 1.0
+    own_tokens: int = 0
 
 
 class OutlinedModel(CpuKind):
@@ -66,6 +76,8 @@ class OutlinedModel(CpuKind):
         "fp32": (
             Threshold("rel_rmse", 5e-6, "as close as one forward of a transformer of two blocks"),
             Threshold("wrong_weights", 0, "an outline asks for as many numbers as the class has, or it does not"),
+            Threshold("wrong_tokens", 0, "a picture has the patches that the class cuts it into, and a model's own"),
+            Threshold("runnable", 0, "an outline gives no picture and is run for none"),
             REPLICAS,
             FINITE,
         )
@@ -89,12 +101,44 @@ class OutlinedModel(CpuKind):
         return {
             "rel_rmse": m.rel_rmse(answer, right),
             "wrong_weights": len(result.value["left"]) + len(wrong),
+            "wrong_tokens": abs(_tokens(case, known) - ROWS * COLUMNS - known.own_tokens),
+            "runnable": int(any(map(_is_run, _outlines_of(case)))),
             "distinct_replicas": distinct_replicas(case, [value["digest"] for value in result.values]),
             "non_finite": m.non_finite(answer),
         }
 
     def drop(self, case: Case, seed: int) -> None:
         pass  # there is no checkpoint
+
+    @classmethod
+    def tables(cls, case: Case) -> tuple[str, ...]:
+        spec = _spec(case)
+        return f"refsim.models.{spec.name}.spec", spec.config.partition(":")[0]
+
+
+def _spec(case: Case) -> ModelSpec:
+    return registry.get(case.model.removeprefix("outlined_"))
+
+
+def _tokens(case: Case, known: Outlined) -> int:
+    """Tokens of a picture of ``ROWS`` x ``COLUMNS`` patches as the model's spec counts them."""
+    config = {"patch_size": 2, "register_token_num": known.own_tokens}
+    size = (2 * ROWS, 2 * COLUMNS)
+    return _spec(case).more_dims(config, (1, *size) if known.pictures == 2 else size)["image tokens"]
+
+
+def _outlines_of(case: Case) -> Iterator[str]:
+    """The case's class and published models, if predictions alone know them."""
+    if (spec := _spec(case)).model_class is OutlinedTransformer:
+        yield from (*spec.class_names, *(published.name for published in spec.published))
+
+
+def _is_run(name: str) -> bool:
+    try:
+        registry.refuse_timing_only(name)
+    except UserError:
+        return False
+    return True
 
 
 def _fits(x: Tensor, dims: tuple[str | int, ...]) -> bool:
@@ -105,7 +149,11 @@ def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, prompt and time step."""
     g = generator(seed, "outlined")
     tokens = torch.randn(2, ROWS * COLUMNS, known.outline.token_features, generator=g)
-    return tokens, torch.randn(2, PROMPT, TEXT, generator=g), torch.tensor([3.0, 700.0])
+    return (
+        tokens,
+        torch.randn(2, PROMPT, TEXT, generator=g),
+        torch.tensor([3.0, 717.0]) * (1000 / 1024),
+    )  # of which a class is given whole 1024ths
 
 
 def _model(known: Outlined, seed: int) -> nn.Module:
@@ -162,6 +210,31 @@ def _sd35(model: Any) -> None:
     _exact(model)
     model.pos_embed.proj.bias.copy_(bias)
     model.pos_embed.pos_embed.zero_()
+
+
+def _motif(model: Any) -> None:
+    """SD3 whose time step goes through linears as wide as Motif's: 256 -> 1024 -> the stream's width."""
+    _sd35(model)
+    embedder, g = model.time_text_embed.timestep_embedder, generator(0, "outlined time")
+    for name, a, b in (("linear_1", TIME, 4 * TIME), ("linear_2", 4 * TIME, WIDTH)):
+        wide = nn.Linear(a, b)
+        wide.weight.copy_(torch.randn(b, a, generator=g) * a**-0.5)
+        wide.bias.copy_(torch.randn(b, generator=g) * 0.3)
+        setattr(embedder, name, wide)
+
+
+def _qwenimage(model: Any) -> None:
+    _zero(model, "mlp.net.0.proj.bias")
+    _exact(model)
+    model.txt_norm, model.pos_embed = nn.Identity(), _Unturned()
+
+
+class _Unturned(nn.Module):
+    """Rotations of Qwen-Image's tokens and of its prompt's, by nothing."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        image, prompt = (torch.ones(rows, HEAD_DIM // 2, dtype=torch.complex64) for rows in (ROWS * COLUMNS, PROMPT))
+        return image, prompt
 
 
 def _flux1(model: Any) -> None:
@@ -261,6 +334,16 @@ def _of_sd35(tensors: Tensors) -> Tensors:
     return found
 
 
+def _of_qwenimage(tensors: Tensors) -> Tensors:
+    names = _common("img_in", "time_text_embed") | {"txt_in.": "context_embedder."}
+    for index in range(2):
+        for ours, theirs in (("spatial", "img"), ("prompt", "txt")):
+            at, to = f"transformer_blocks.{index}.{theirs}_", f"blocks.{index}.{ours}."
+            names |= {f"{at}mod.1.": f"{to}mod.", f"{at}mlp.net.2.": f"{to}ff.out."}
+            names |= {f"{at}mlp.net.0.proj.weight": f"{to}ff.in"}
+    return _cut(_renamed(tensors, names), ".ff.in", 1)
+
+
 def _of_flux1(tensors: Tensors) -> Tensors:
     names, at, to = _common("x_embedder", "time_text_embed"), "single_transformer_blocks.0.", "single_blocks.0."
     names |= {f"{at}norm.linear.": f"{to}mod.", f"{at}proj_out.": f"{to}down.", f"{at}proj_mlp.weight": f"{to}in.3"}
@@ -289,42 +372,40 @@ def _ids() -> dict[str, Any]:
     return {"img_ids": torch.zeros(ROWS * COLUMNS, 3), "txt_ids": torch.zeros(PROMPT, 3)}
 
 
-_SIZES = {"num_attention_heads": HEADS, "attention_head_dim": HEAD_DIM}
-_TIME, _PATCH = (256, WIDTH, WIDTH), 4 * CHANNELS
-_OUTLINE: dict[str, Any] = {**_SIZES, "text_features": TEXT, "time": _TIME}
-_WIDE: dict[str, Any] = {"prompt_features": WIDTH}
+_SIZES: dict[str, Any] = {"num_layers": 2, "num_attention_heads": HEADS, "attention_head_dim": HEAD_DIM}
+_MOCHI = {**_SIZES, "pooled_projection_dim": INNER, "in_channels": CHANNELS, "text_embed_dim": TEXT, "patch_size": 2}
+_FLUX = {**_SIZES, "num_single_layers": 1, "in_channels": INNER, "joint_attention_dim": TEXT}
+_QWEN_IMAGE = {**_SIZES, "in_channels": INNER, "out_channels": 5, "joint_attention_dim": TEXT, "patch_size": 2}
 OUTLINED = {
-    "outlined_sd35": Outlined(
+    "outlined_motif": Outlined(
         "SD3Transformer2DModel",
-        {**_SIZES, "sample_size": 2 * COLUMNS, "num_layers": 2, "caption_projection_dim": WIDTH,
-         "in_channels": CHANNELS, "joint_attention_dim": TEXT, "pooled_projection_dim": 6,
-         "pos_embed_max_size": COLUMNS, "qk_norm": "rms_norm", "out_channels": CHANNELS},
-        Outline(num_layers=2, token_features=_PATCH, out_features=_PATCH, hidden=4 * WIDTH, prompt_hidden=4 * WIDTH,
-                last_chunks=2, rotary=False, **_OUTLINE, **_WIDE),
-        _of_sd35, lambda: {"pooled_projections": torch.zeros(2, 6)}, _sd35, pictures=1,
+        {**_SIZES, "sample_size": 2 * COLUMNS, "caption_projection_dim": WIDTH, "in_channels": CHANNELS,
+         "joint_attention_dim": TEXT, "pooled_projection_dim": 6, "pos_embed_max_size": COLUMNS,
+         "qk_norm": "rms_norm", "out_channels": CHANNELS},
+        MotifConfig.from_dict({**_SIZES, "modulation_dim": WIDTH, "time_embed_dim": TIME, "patch_size": 2,
+                               "in_channels": CHANNELS, "text_dim": TEXT}),
+        _of_sd35, lambda: {"pooled_projections": torch.zeros(2, 6)}, _motif, pictures=1, own_tokens=4,
     ),
     "outlined_flux1": Outlined(
         "FluxTransformer2DModel",
-        {**_SIZES, "in_channels": INNER, "num_layers": 2, "num_single_layers": 1, "joint_attention_dim": TEXT,
-         "pooled_projection_dim": 6, "axes_dims_rope": (2, 2, 4)},
-        Outline(num_layers=2, num_single_layers=1, token_features=INNER, out_features=INNER, hidden=4 * WIDTH,
-                prompt_hidden=4 * WIDTH, **_OUTLINE, **_WIDE),
+        {**_FLUX, "pooled_projection_dim": 6, "axes_dims_rope": (2, 2, 4)},
+        Outline(**_SIZES, num_single_layers=1, token_features=INNER, out_features=INNER, hidden=4 * WIDTH,
+                prompt_hidden=4 * WIDTH, text_features=TEXT, time=(TIME, WIDTH, WIDTH), prompt_features=WIDTH),
         _of_flux1, lambda: _ids() | {"pooled_projections": torch.zeros(2, 6)}, _flux1, times=1000.0,
     ),
     "outlined_flux2": Outlined(
         "Flux2Transformer2DModel",
-        {**_SIZES, "in_channels": INNER, "num_layers": 2, "num_single_layers": 1, "joint_attention_dim": TEXT,
-         "axes_dims_rope": (2, 2, 2, 2), "guidance_embeds": False},
-        Outline(num_layers=2, num_single_layers=1, token_features=INNER, out_features=INNER, hidden=3 * WIDTH,
-                prompt_hidden=3 * WIDTH, gated=True, shared=True, **_OUTLINE, **_WIDE),
+        {**_FLUX, "axes_dims_rope": (2, 2, 2, 2), "guidance_embeds": False},
+        Flux2Config.from_dict({**_FLUX, "mlp_ratio": 3.0}),
         _of_flux2, lambda: {name: F.pad(x, (0, 1)) for name, x in _ids().items()}, _flux2, times=1000.0,
     ),
     "outlined_mochi": Outlined(
-        "MochiTransformer3DModel",
-        {**_SIZES, "num_layers": 2, "pooled_projection_dim": INNER, "in_channels": CHANNELS, "text_embed_dim": TEXT,
-         "time_embed_dim": 256},
-        Outline(num_layers=2, token_features=_PATCH, out_features=_PATCH, hidden=8 * WIDTH // 3, gated=True, chunks=4,
-                prompt_features=INNER, prompt_hidden=8 * INNER // 3, last_chunks=1, norms_out=True, **_OUTLINE),
-        _of_mochi, lambda: {"encoder_attention_mask": torch.ones(2, PROMPT, dtype=torch.bool)}, _mochi, pictures=2,
+        "MochiTransformer3DModel", {**_MOCHI, "time_embed_dim": 256}, MochiConfig.from_dict(_MOCHI), _of_mochi,
+        lambda: {"encoder_attention_mask": torch.ones(2, PROMPT, dtype=torch.bool)}, _mochi, pictures=2,
+    ),
+    "outlined_qwenimage": Outlined(
+        "QwenImageTransformer2DModel", {**_QWEN_IMAGE, "axes_dims_rope": (2, 2, 4)},
+        QwenImageConfig.from_dict(_QWEN_IMAGE), _of_qwenimage,
+        lambda: {"img_shapes": [[(1, ROWS, COLUMNS)]] * 2}, _qwenimage, times=1000.0,
     ),
 }  # fmt: skip

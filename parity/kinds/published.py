@@ -31,7 +31,7 @@ from torch import Tensor
 from parity.cases import Case, Layout
 from parity.forwards import wrong_shapes
 from parity.kinds.base import CpuKind, Metrics
-from parity.library import blocks_of, library_defaults, library_model, signature_of
+from parity.library import blocks_of, given_by, library_class, library_defaults, library_model, signature_of
 from parity.published import OTHER_THAN_CLASS, published_models
 from parity.requests import unlike_pipeline
 from parity.thresholds import Threshold
@@ -96,7 +96,8 @@ class PublishedModel(CpuKind):
         }
         result.value["complaints"] = {name: found for name, found in complaints.items() if found}
         found: Metrics = {
-            "wrong_defaults": sum(known[name] != value for name, value in result.value["defaults"].items()),
+            "wrong_defaults": sum(known[name] != value for name, value in result.value["defaults"].items())
+            + len(unsaid_that_count(spec, published)),
             "wrong_parameters": abs(published.parameters - total),
             **{name: len(listed) for name, listed in complaints.items()},
         }
@@ -160,6 +161,16 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
             if isinstance(unsaid[name], int | float) or (isinstance(unsaid[name], tuple) and unsaid[name]):
                 found[name] = unsaid[name]
     return found
+
+
+def unsaid_that_count(spec: ModelSpec, published: Published) -> list[str]:
+    """Numbers of which the class has none unless config.json says one, but what is read instead is other than 0."""
+    if spec.timing_only:
+        return []
+    kind = library_class(published.class_name)
+    none = {} if hasattr(kind, "config_class") else {n for n, x in given_by(kind.__init__).items() if x is None}
+    real = {field.name: field.default for field in dataclasses.fields(spec.config_class)}
+    return [name for name in none if isinstance(real.get(name), float) and real[name] != 0.0]
 
 
 def shapes_of(tensors: dict[str, Tensor]) -> Shapes:
@@ -244,6 +255,9 @@ def not_found(spec: ModelSpec, published: Published) -> list[str]:
         wrong.append(published.class_name)
     if any(registry.by_pipeline(name) != spec for name in spec.pipeline_classes):
         wrong.append("its pipeline")
+    figures = {key: figure for key, figure in registry.figures().items() if key[0] == published.name}
+    if figures != {(published.name, f.size, f.mesh, f.parallel): f for f in published.figures}:
+        wrong.append("what others measured of it")
     if _is_refused(registry.refuse_timing_only, published.name) != spec.timing_only:
         wrong.append("what it is refused for")
     return wrong + (_not_in_a_folder(spec, published) if spec.kind == "transformer" else [])
@@ -270,6 +284,8 @@ def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
             (Path(folder) / inside / "model.safetensors").touch()
             if _is_refused(registry.look_at, Path(folder) / inside, None) != spec.timing_only:
                 wrong.append("whether it can be run")
+            if not _is_refused(registry.look_at, Path(folder) / inside, None, "text_encoder"):
+                wrong.append("a transformer as a text encoder")
             try:
                 _, found = registry.find(folder)
             except UserError:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,9 +24,11 @@ from parity.kinds import load
 from parity.kinds.base import CpuKind, Metrics
 from parity.thresholds import Threshold
 from refsim import api, scratch
+from refsim.api.text import TextRequest, generate_text
 from refsim.errors import UserError
 from refsim.folder import class_name_of
 from refsim.models.registry import get
+from refsim.options import RunOptions
 from refsim.runtime.launch import Result
 
 Tensors = dict[str, Tensor]
@@ -39,14 +42,18 @@ class Refusals(CpuKind):
     thresholds: ClassVar = {"fp32": (Threshold("accepted", 0, "what cannot be right is refused, or it is not"),)}
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, folder = time.monotonic(), self.store.folder(case.model, seed)
-        kind = load(get(MODELS[case.model].class_name).kind)(self.store)
-        inputs = kind.inputs(dataclasses.replace(case, family="normal"), seed)
-        accepted = [name for name, spoil in WAYS.items() if not self._refused(folder, inputs, spoil, layout)]
+        begun, folder, options = time.monotonic(), self.store.folder(case.model, seed), layout.options("fp32")
+        if (target := MODELS[case.model].target) is None:
+            kind = load(get(MODELS[case.model].class_name).kind)(self.store)
+            inputs = kind.inputs(dataclasses.replace(case, family="normal"), seed)
+            run = partial(api.run, options=options)
+        else:  # a drafter runs beside its target
+            inputs, run = {}, partial(_draft, target=self.store.folder(target, seed), options=options)
+        accepted = [name for name, spoil in WAYS.items() if not self._refused(folder, inputs, spoil, run)]
         return Result([{"accepted": accepted}], {}, {}, [], wall_s=time.monotonic() - begun)
 
     @staticmethod
-    def _refused(folder: Path, inputs: Tensors, spoil: Spoil, layout: Layout) -> bool:
+    def _refused(folder: Path, inputs: Tensors, spoil: Spoil, run: Callable[..., Any]) -> bool:
         (file,) = folder.glob("*.safetensors")
         weights, given = load_file(file), {name: x.clone() for name, x in inputs.items()}
         config = json.loads((folder / "config.json").read_text())
@@ -56,7 +63,7 @@ class Refusals(CpuKind):
             (Path(into) / "config.json").write_text(json.dumps(config))
             save_file(weights, Path(into) / file.name, metadata={"format": "pt"})
             try:
-                api.run(into, inputs=given, options=layout.options("fp32"))
+                run(into, inputs=given)
             except UserError:
                 return True
         return False
@@ -71,10 +78,27 @@ class Refusals(CpuKind):
         return {}
 
 
+def _draft(folder: str, inputs: Tensors, target: Path, options: RunOptions) -> None:
+    """A text of a few tokens with a folder's drafter."""
+    generate_text(target, [[1, 2, 3]], TextRequest(draft=Path(folder), max_new_tokens=2), options=options)
+
+
 def _last(weights: Tensors) -> str:
     """The name of a norm's weight, which every model has; of an autoencoder the decoder's: refsim runs no encoder."""
     decoder = [name for name in weights if name.startswith("decoder.")]
     return max(name for name in decoder or weights if "norm" in name)
+
+
+def _ungrouped(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
+    """Heads of keys, and their weights, among which the heads cannot be shared out."""
+    if "num_key_value_heads" not in config:
+        return False
+    before, fewer = config["num_key_value_heads"], config["num_attention_heads"] - 1
+    config["num_key_value_heads"] = fewer
+    for name, x in weights.items():
+        if name.endswith(("k_proj.weight", "v_proj.weight")):
+            weights[name] = x.new_ones(x.shape[0] // before * fewer, x.shape[1])
+    return True
 
 
 def _unused(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
@@ -94,14 +118,17 @@ def _weight_is_nan(weights: Tensors, inputs: Tensors, config: dict[str, Any]) ->
     weights[_last(weights)].view(-1)[-1] = torch.nan
 
 
-def _input_missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
-    del inputs[max(inputs)]
+def _input_missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
+    return bool(inputs) and bool(inputs.pop(max(inputs)).numel())
 
 
-def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
-    """A value that is none: NaN, or an id behind the vocabulary's last."""
+def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
+    """A value that is none: NaN, or an id behind the vocabulary's last; a drafter is given nothing."""
+    if not inputs:
+        return False
     name = "input_ids" if "input_ids" in inputs else min(inputs)
     inputs[name].view(-1)[-1] = torch.nan if inputs[name].is_floating_point() else config["vocab_size"]
+    return True
 
 
 def _latent_uneven(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
@@ -128,4 +155,5 @@ WAYS: dict[str, Spoil] = {
     "an input that is none": _input_wrong,
     "a latent that is no whole patches": _latent_uneven,
     "a text in config.json where a number belongs": _config_wrong,
+    "heads that cannot share their keys": _ungrouped,
 }

@@ -1,7 +1,11 @@
 """Figures that only a document has: no code can tell a wrong one from a right one, so they are counted apart.
 
 What others measured (seconds of a pipeline, two ways to run it), what tt_dit runs of a model, names that stand in
-nothing but these, and the sizes of models whose class neither diffusers nor transformers has.
+nothing but these, the sizes of models whose class neither diffusers nor transformers has, what a model is asked for
+where that is known to differ from its pipeline in diffusers (steps, size of picture), and the scales of the latents of
+published autoencoders.
+
+Some tables have no order: figures, names of classes, published models (kind ``published`` judges which is the first).
 """
 
 from __future__ import annotations
@@ -9,9 +13,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from parity.published import NO_LIBRARY
+from parity.published import NO_LIBRARY, OTHER_THAN_PIPELINE
 
 _FIGURES = ("Figure", "Pair", "TtDit")
+_TABLES = ("class_names", "published", "figures", "others", "pairs")
+_ASKED = {"steps": "steps", "sizes": "size", "experts": "experts"}
+"""Keywords of a published model and what :data:`parity.published.OTHER_THAN_PIPELINE` calls them."""
+_SCALES = {"refsim/models/vae/spec.py": ("scaling_factor", "shift_factor")}
 _FILES = tuple(f"refsim/models/{name}/spec.py" for name in NO_LIBRARY)
 
 
@@ -19,8 +27,12 @@ def figures_in(file: str, tree: ast.Module) -> Callable[[ast.AST], bool]:
     """Return what tells of a node of a file's syntax tree whether all numbers within it are such figures."""
     within = {id(inner) for node in ast.walk(tree) if _is_figure(node) for inner in ast.walk(node)}
     names = _only_within(tree, within)
+    asked = {id(keyword) for node in ast.walk(tree) for keyword in _asked_otherwise(node)}
+    scales = {id(value) for node in ast.walk(tree) for value in _values(node, _SCALES.get(file, ()))}
 
     def is_one(node: ast.AST) -> bool:
+        if id(node) in asked | scales:
+            return True
         if _is_figure(node) or (isinstance(node, ast.Tuple) and node.elts and all(map(_is_figure, node.elts))):
             return True
         if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -29,6 +41,30 @@ def figures_in(file: str, tree: ast.Module) -> Callable[[ast.AST], bool]:
         return isinstance(node, ast.keyword) and node.arg in names
 
     return is_one
+
+
+def is_table(file: str, node: ast.AST) -> bool:
+    """Whether a keyword of a model's spec gives a tuple whose order says nothing, or a tuple is one of figures."""
+    if not (file.startswith("refsim/models/") and file.endswith("/spec.py")):
+        return False
+    if isinstance(node, ast.Tuple):
+        return bool(node.elts) and all(map(_is_figure, node.elts))
+    return isinstance(node, ast.keyword) and node.arg in _TABLES and isinstance(node.value, ast.Tuple)
+
+
+def _asked_otherwise(node: ast.AST) -> list[ast.keyword]:
+    """What a call that makes a published model gives otherwise than its pipeline."""
+    if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+        return []
+    known = OTHER_THAN_PIPELINE.get(str(node.args[0].value), ())
+    return [keyword for keyword in node.keywords if _ASKED.get(keyword.arg or "") in known]
+
+
+def _values(node: ast.AST, keys: tuple[str, ...]) -> list[ast.expr]:
+    """The values that a dict has for some keys."""
+    if not isinstance(node, ast.Dict):
+        return []
+    return [x for key, x in zip(node.keys, node.values, strict=True) if getattr(key, "value", None) in keys]
 
 
 def _is_figure(node: ast.AST) -> bool:

@@ -82,6 +82,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "frames, height, width = size",
         "(frames, width, height) = size",
     ): "height and width are used alike, in a product.",
+    (
+        "refsim/pipelines/hosts/schedule.py",
+        "abs(x) > _NOTHING",
+        "(abs(x) >= _NOTHING)",
+    ): "a coefficient of 1e-9 to the last bit, kept or not, moves latents in fp32 by a sixtieth of their last place.",
     ("refsim/pipelines/transformer.py", "16", "17"): "the length of a digest, which is only compared with its like.",
 }
 """(file, the source that is changed, what it is changed to) -> why the answers are the same.

@@ -132,10 +132,13 @@ def _apart(summary: dict[str, Any]) -> str:
     rest = summary["without_documents"]
     return (
         f"{summary['of_documents']} of them change figures that only a document has: what others measured, what "
-        "tt_dit runs of a model, sizes of models that neither diffusers nor transformers has. Without these, "
+        "tt_dit runs of a model, sizes of models that neither diffusers nor transformers has, steps and sizes that are "
+        "known to differ from those of a pipeline in diffusers, scales of published autoencoders' latents. Without "
+        "these, "
         f"{rest['killed']} of {rest['judged']} were killed: {rest['score']} %, 95 % interval {rest['interval_95'][0]} "
-        f"to {rest['interval_95'][1]} %. Not drawn are types, texts, refusals, and calls that only name something for "
-        "traces, progress or type checkers, or read a clock."
+        f"to {rest['interval_95'][1]} %. Not drawn are types, texts, refusals, calls that only name something for "
+        "traces, progress or type checkers, or read a clock, and the order of tables (figures, names of classes, "
+        "published models)."
     )
 
 

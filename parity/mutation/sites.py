@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity.lines.source import Statement, head
-from parity.mutation.documents import figures_in
+from parity.mutation.documents import figures_in, is_table
 from parity.mutation.operators import OPERATORS
 
 
@@ -134,6 +134,7 @@ class _Walk:
     def __init__(self, file: str, source: str) -> None:
         self._file, self._data, self._tree = file, source.encode(), ast.parse(source)
         self._of_document, self._is_of_document = False, figures_in(file, self._tree)
+        self._tables: set[int] = set()  # tuples whose order says nothing
         self._offsets = [0]
         for line in self._data.splitlines(keepends=True):
             self._offsets.append(self._offsets[-1] + len(line))
@@ -148,6 +149,8 @@ class _Walk:
     def _visit(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
         if _is_silent(node):
             return
+        if is_table(self._file, node):
+            self._tables.add(id(node.value if isinstance(node, ast.keyword) else node))
         before, self._of_document = self._of_document, self._of_document or self._is_of_document(node)
         yield from self._inside(node, runs)
         self._of_document = before
@@ -175,6 +178,8 @@ class _Walk:
         start, end = self._span(node)
         before = self._data[start:end].decode()
         for name, operator in OPERATORS.items():
+            if name == "reversed-order" and id(node) in self._tables:
+                continue
             for changed in operator(node):
                 after = ast.unparse(ast.fix_missing_locations(changed))
                 if after == ast.unparse(node):

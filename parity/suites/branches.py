@@ -48,6 +48,8 @@ def _models(found: Registry) -> None:
     add("vae_decoder", "wan_vae_tiny", "wan_vae_tiny_clamped", _SP, frames, decoder_base_dim=12, **bright)
     image = ModelShape((7, 9), 0, 1)
     add("vae_decoder", "sd35_vae_tiny", "sd_vae_tiny_post_quant", _SP, image, use_post_quant_conv=True)
+    near = {"relative_attention_max_distance": 20}  # nearer than the prompt is long: the last bucket holds the rest
+    add("text_encoder", "t5_tiny", "t5_tiny_near", _TP, _PROMPTS, **near)
     add("text_encoder", "clip_l_tiny", "clip_tiny_legacy_end", _TP, _PROMPTS, eos_token_id=2)
     add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_tied", _TP, _PROMPTS, tie_word_embeddings=True)
     add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_plain_weights", _TP, _PROMPTS, norm_topk_prob=False)
@@ -65,3 +67,6 @@ def _generation(found: Registry) -> None:
     alone = GenerationShape(prompts=4, max_new_tokens=8, cache="alone", stop=(3,))
     found.add(make_case("generation", "dflash_tiny", _TP, alone, tag="alone"))
     found.add(make_case("generation", "dflash_six_tiny", _TP, GenerationShape(prompts=4)))
+    for name in ("dflash_one_tiny", "dflash_spread_tiny"):  # layers of the target that config.json leaves to a rule
+        found.add(make_case("generation", name, _TP, GenerationShape(prompts=2, max_new_tokens=6)))
+    found.add(make_case("refusals", "dflash_tiny", _TP, GenerationShape(prompts=1), tag="refusals"))

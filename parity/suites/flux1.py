@@ -21,6 +21,7 @@ _SIZE = {"latent": (14, 22), "text": 29}
 _MODELS = {
     "flux1_tiny": RandomModel(_TINY, class_name=_CLASS, max_shard_size="200KB"),
     "flux1_schnell_tiny": RandomModel(_TINY | {"guidance_embeds": False}, class_name=_CLASS),
+    "flux1_tiny_patches": RandomModel(_TINY | {"patch_size": 2}, class_name=_CLASS),  # four times as much out as in
     # The same with whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
     "flux1_tiny64": RandomModel(_TINY | {"attention_head_dim": 64, "axes_dims_rope": (16, 24, 24)}, class_name=_CLASS),
     "flux1_schnell_tiny64": RandomModel(
@@ -70,6 +71,7 @@ def _reference(found: Registry) -> None:
     ):
         add_transformer(found, "flux1_tiny", layout, **_SIZE)
     add_transformer(found, "flux1_schnell_tiny", Layout("bh-qb-1x4", "sp4"), **_SIZE)
+    add_transformer(found, "flux1_tiny_patches", Layout("n300", "sp2"), **_SIZE)
     for layout in (Layout("t3k", "sp2_tp4"), Layout("bh-qb", "sp2_tp2")):
         add_transformer(found, "flux1_tiny", layout, dtype="bf16", **_SIZE)
     for layout in (RING8, ULYSSES8, replace(USP24, prompt_layout="split"), Layout("galaxy", "sp8_tp4")):

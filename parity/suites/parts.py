@@ -19,13 +19,8 @@ def add(found: Registry) -> None:
         found.add(make_case("schedule", f"schedule_{scheduler}", _ALONE, ModelShape((2, 3, 5), 0, 1)))
     for published in published_models():
         found.add(make_case("published", published, _ALONE, ModelShape((), 0, 1)))
-    for model, layout in (
-        ("outlined_sd35", _SQUARE),
-        ("outlined_mochi", _SQUARE),
-        ("outlined_flux1", _LINE),  # over tp an outline's single block has its last weights in an order of its own
-        ("outlined_flux2", _LINE),
-    ):
-        found.add(make_case("outlined", model, layout, ModelShape((), 0, 1)))
+    for model in ("motif", "mochi", "flux1", "flux2", "qwenimage"):
+        found.add(make_case("outlined", f"outlined_{model}", _SQUARE, ModelShape((), 0, 1)))
     old = "sd3_tiny64_no_qk_norm"  # as the first Stable Diffusion 3, whose file does not tell how wide a head is: 64
     register(old, replace(MODELS["sd35_tiny64"], config=MODELS["sd35_tiny64"].config | {"qk_norm": None}))
     for model in ("sd35_tiny", old):

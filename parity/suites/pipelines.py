@@ -53,6 +53,7 @@ def _small(found: Registry) -> None:
         ("flux1_pipeline", _LINE, "fp32", "full"),
         ("flux1_pipeline", _SQUARE, "bf16", "smoke"),
         (_ALONE, _LINE, "fp32", "full"),
+        (_ALONE, _LINE, "bf16", "smoke"),
         ("wan_pipeline", _LINE, "bf16", "full"),
         ("wan_pipeline", _SQUARE, "fp32", "smoke"),
         ("cogvideox_2b_pipeline", _LINE, "fp32", "smoke"),

@@ -130,7 +130,7 @@ def run(
         scale = {} if guidance is None else {"guidance": guidance}
         sizes = {"height": height, "width": width, "frames": frames, "max_text": max_text}
         request = PipelineRequest(
-            prompt or "", negative_prompt, steps, guidance_2=guidance_2, seed=seed, **scale, **sizes
+            prompt or "", negative_prompt, steps=steps, guidance_2=guidance_2, seed=seed, **scale, **sizes
         )
         wanted = Wanted(out, interactive, check, against, as_json)
         _run_pipeline(checkpoint_dir, request, options, wanted)

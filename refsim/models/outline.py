@@ -35,12 +35,13 @@ from refsim.layers.linear import (
 from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm, LayerNorm, RMSNorm
 from refsim.layers.rope import apply_rotary
+from refsim.models.flux1.attention import AttentionAndMLPOut
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.spec import PROMPT
 from refsim.parallel.padding import padded_features
 from refsim.parallel.ring import QKV
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
-from refsim.parallel.tensor import concat_heads, fused_column_linear, gather_features, shard_range, split_heads
+from refsim.parallel.tensor import fused_column_linear, gather_features, shard_range, split_heads
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
@@ -90,6 +91,10 @@ class Outline:
     @property
     def features(self) -> int:
         return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def mlp_features(self) -> int:
+        return self.hidden
 
 
 class _Stream:
@@ -161,9 +166,7 @@ class _Single:
         outs = [(o.features, sizes.padded(tp))] * 3 + [(o.hidden, padded_features(o.hidden, tp.size))] * (1 + o.gated)
         self._in = _Fused(weights, device, f"{name}.in", o.features, outs)
         self._turn, self._head_dim = _Turn(weights, device, name, o), o.attention_head_dim
-        wide, padded = (sum(sizes) for sizes in zip(outs[0], outs[-1], strict=True))
-        down = {"in_features": wide, "out_features": o.features, "in_padded": padded}
-        self._down = RowParallelLinear(weights, device, f"{name}.down", **down)
+        self._down = AttentionAndMLPOut(weights, device, f"{name}.down", o)
 
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor, around: _Around) -> tuple[MeshTensor, MeshTensor]:
         shift, scale, gate = self._mod(around.time_BD) if self._mod else around.shared[2]
@@ -174,10 +177,7 @@ class _Single:
             attending.append(self._turn(q, k, v, rotary))
             hidden.append(_activated(parts[3:]))
         out, prompt_out, _ = joint_attention(self._device, *attending, tokens=around.tokens)
-        heads = concat_heads(out), concat_heads(prompt_out)
-        wide = (x.with_local(torch.cat([x.local, y.local], -1)) for x, y in zip(heads, hidden, strict=True))
-        spatial, prompt = (x + self._down(y) * gate for x, y in zip((spatial, prompt), wide, strict=True))
-        return spatial, prompt
+        return spatial + self._down(out, hidden[0]) * gate, prompt + self._down(prompt_out, hidden[1]) * gate
 
 
 class _FeedForward:

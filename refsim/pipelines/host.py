@@ -42,7 +42,7 @@ class HostScheduler:
 
     def __init__(self, device: Device, load: Callable[[], Schedule]) -> None:
         self._device, self._schedule = device, None
-        count, timesteps = torch.zeros(2, dtype=torch.int64), torch.empty(0)
+        count, timesteps = torch.empty(2, dtype=torch.int64), torch.empty(0)
         if device.rank == 0:
             device.loading("the scheduler")
             self._schedule = load()

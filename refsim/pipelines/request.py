@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class PipelineRequest:
 
     prompt: str
     negative_prompt: str = ""
-    steps: int = 50
+    steps: int = field(kw_only=True)
     guidance: float = 5.0
     guidance_2: float | None = None
     height: int | None = None

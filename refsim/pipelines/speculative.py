@@ -67,6 +67,10 @@ class Decoded:
     steps: list[Step] = field(default_factory=list)
     prefill_margin: float = float("inf")
 
+    def has(self, stop: Sequence[int]) -> bool:
+        """Whether one of its tokens ends the text."""
+        return not set(stop).isdisjoint(self.tokens)
+
 
 class Drafter(Protocol):
     """Anything that proposes the tokens after ``last``, which stands at position ``start``."""
@@ -129,7 +133,7 @@ def speculate(
     token, margin = target.argmax(hidden.last[:, -1:])
     found = Decoded([int(token)], prefill_margin=float(margin))
     start, kept = prompt_1P.shape[1], hidden.kept
-    while len(found.tokens) < max_new_tokens and not _stopped(found.tokens, stop):
+    while len(found.tokens) < max_new_tokens and not found.has(stop):
         target.device.progress(len(found.tokens), max_new_tokens)
         begun = time.monotonic()
         proposed = drafter.propose(start, found.tokens[-1], kept)
@@ -154,7 +158,7 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, max_new_tokens: in
     """Decode with the target alone, one row per pass."""
     cache, rows = target.new_cache(), prompt_1P
     found = Decoded([])
-    while len(found.tokens) < max_new_tokens and not _stopped(found.tokens, stop):
+    while len(found.tokens) < max_new_tokens and not found.has(stop):
         target.device.progress(len(found.tokens), max_new_tokens)
         begun = time.monotonic()
         token, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
@@ -244,10 +248,6 @@ def program(
         "seconds": {"load": round(loaded - begun, 3), "decode": round(time.monotonic() - loaded, 3)},
     }
     return value, {"tokens": tokens}
-
-
-def _stopped(tokens: list[int], stop: Sequence[int]) -> bool:
-    return any(token in stop for token in tokens)
 
 
 def _cut(tokens: list[int], max_new_tokens: int, stop: Sequence[int]) -> list[int]:

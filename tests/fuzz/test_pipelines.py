@@ -123,9 +123,9 @@ def test_a_value_that_makes_no_pipeline(folders: dict[str, Path], name: str, fil
     ids=str,
 )
 def test_python_arguments_of_a_wrong_kind(changes: dict[str, Any]):
-    assert_refused(in_process(lambda: PipelineRequest(**{"prompt": "a cat"} | changes) and None))
+    assert_refused(in_process(lambda: PipelineRequest(**{"prompt": "a cat", "steps": 2} | changes) and None))
 
 
 @pytest.mark.parametrize("seed", [2**64 - 1, -(2**63), 0])
 def test_every_seed_of_64_bits_is_good(seed: int):
-    assert PipelineRequest("a cat", seed=seed).seed == seed
+    assert PipelineRequest("a cat", steps=2, seed=seed).seed == seed

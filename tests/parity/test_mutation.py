@@ -282,6 +282,25 @@ def test_figures_of_documents_are_counted_apart():
     assert "1 of them change figures that only a document has" in report.markdown(done)
 
 
+def test_what_is_asked_for_otherwise_than_by_a_pipeline_is_a_figure():
+    """Steps that diffusers' pipeline has, too, are none, and what the published autoencoders alone say is one."""
+    source = "A = M(P('sd35-large', steps=20, text=7), P('flux1-dev', steps=28), P('mochi-1', sizes=(1,), text=9))\n"
+    drawn_of = {m.before: m.of_document for m in mutations("refsim/models/sd35/spec.py", source)}
+    assert drawn_of["20"] and drawn_of["1"] and not (drawn_of["7"] or drawn_of["28"] or drawn_of["9"])
+    source = "A = {'scaling_factor': 1.5, 'latent_channels': 16}\n"
+    drawn_of = {m.before: m.of_document for m in mutations("refsim/models/vae/spec.py", source)}
+    assert drawn_of["1.5"] and not drawn_of["16"]
+    assert not any(m.of_document for m in mutations("refsim/models/vae_cogvideox/spec.py", source))
+
+
+def test_tables_without_an_order_are_not_turned_round():
+    source = "A = S(class_names=(X, Y), encoders=(E, F), published=P(others=(G(1), G(2))), a=(Figure(1), Figure(2)))\n"
+    turned = [m.before for m in mutations("refsim/models/t5/spec.py", source) if m.operator == "reversed-order"]
+    assert turned == ["(E, F)"]
+    turned = [m.before for m in mutations("refsim/models/t5/encoder.py", source) if m.operator == "reversed-order"]
+    assert len(turned) == 4
+
+
 def test_a_table_is_run_by_the_cases_that_judge_it():
     """What stands outside of functions of a published model's spec, and in a function that is called there."""
     file, (case,) = "refsim/models/flux1/spec.py", gate.select("smoke", "published_flux1_dev")

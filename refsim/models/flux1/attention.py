@@ -15,6 +15,8 @@ over sp; what is computed per token is the same, and softmax does not care about
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 
@@ -34,7 +36,20 @@ from refsim.runtime.tensor import MeshTensor, shards
 _EPS = 1e-6
 
 
-def attention_sizes(config: FluxConfig) -> AttentionSizes:
+class Widths(Protocol):
+    """What a single block reads of a configuration, Flux.1's or another model's."""
+
+    @property
+    def features(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def attention_head_dim(self) -> int: ...
+    @property
+    def mlp_features(self) -> int: ...
+
+
+def attention_sizes(config: Widths) -> AttentionSizes:
     """Of every attention of the model."""
     return AttentionSizes(config.features, config.num_attention_heads, config.attention_head_dim)
 
@@ -109,7 +124,7 @@ class AttentionAndMLPOut:
     One cut through both ranges instead would pair a device's heads with the weights of other heads or of the MLP.
     """
 
-    def __init__(self, weights: Weights, device: Device, name: str, config: FluxConfig) -> None:
+    def __init__(self, weights: Weights, device: Device, name: str, config: Widths) -> None:
         self._device, self._name = device, name
         tp, d, mlp = device.groups["tp"], config.features, config.mlp_features
         self._features, self._mlp = d, mlp

@@ -100,15 +100,15 @@ SPEC = ModelSpec(
         _published(
             "flux1-dev",
             11_901_408_320,
-            28,
-            (21.6, 8.0),
-            (
+            steps=28,
+            seconds=(21.6, 8.0),
+            others=(
                 Figure("1024", "t3k", "sp2_tp4", 20.5, 28, **_JANUARY),
                 Figure("1024", "galaxy", "sp4_tp8", 7.6, 28, **_JANUARY),
             ),
             guidance_embeds=True,
         ),
-        _published("flux1-schnell", 11_891_178_560, 4, (4.7, 2.4), guidance_embeds=False),
+        _published("flux1-schnell", 11_891_178_560, steps=4, seconds=(4.7, 2.4), guidance_embeds=False),
     ),
     tt_dit=TtDit(cfg=False, fsdp=False, pads_heads=True),
     block_counts=block_counts,

@@ -131,7 +131,7 @@ class ConditionEmbedder:
 class ImageEmbedder:
     """``image_embedder`` of Wan2.1's image-to-video model: features of an image, normed, two linears, normed again.
 
-    Both norms are kept in fp32, as diffusers keeps them.
+    Both norms are kept in fp32, as diffusers keeps them; torch computes a norm in the dtype of its weights.
     """
 
     EPS = 1e-5
@@ -161,9 +161,8 @@ class ImageEmbedder:
     @in_module
     def __call__(self, image_BMI: Tensor) -> MeshTensor:
         """Map (B, M, image_dim) on every device to (B, M, D), tp=Replicate with padded lanes, for all blocks."""
-        dtype = image_BMI.dtype
         with self._device.compute("layer_norm", image_BMI):
-            normed = F.layer_norm(image_BMI.float(), self._weight.shape, self._weight, self._bias, self.EPS).to(dtype)
+            normed = F.layer_norm(image_BMI, self._weight.shape, self._weight, self._bias, self.EPS)
         hidden = self._out(self._in(MeshTensor(normed)).map("gelu", F.gelu))
-        normed = self._norm2(hidden.map("cast", Tensor.float)).map("cast", lambda y: y.to(dtype))
+        normed = self._norm2(hidden.map("cast", Tensor.float)).map("cast", lambda y: y.to(image_BMI.dtype))
         return gather_features(self._device, normed)

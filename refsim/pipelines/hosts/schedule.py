@@ -86,8 +86,8 @@ class Recurrence:
 
     latents: tuple[float, ...]
     predictions: tuple[float, ...]
-    noise: float = 0.0
-    draws: int = 0
+    noise: float
+    draws: int
 
 
 def recurrences(schedule: Schedule) -> list[Recurrence]:

@@ -66,7 +66,7 @@ class ToyRun(Run):
 
 
 def run_of(pipeline, **more):
-    request = PipelineRequest("a cat", guidance=3.0, **more)
+    request = PipelineRequest("a cat", **{"steps": 50} | more, guidance=3.0)
     device = Device(RunOptions.of(mesh="n150", parallel="sp1"))
     samples = slice(0, pipeline.batch(request))
     return ToyRun(device, Path("nowhere"), request, {"latents": torch.zeros(1, 5, 4)}, samples)
@@ -114,7 +114,7 @@ def test_guidance_is_computed_in_the_dtype_that_the_pipeline_asks_for(dtype):
             return Kept()
 
     pipeline = Close()
-    run = replace(run_of(pipeline), request=PipelineRequest("a cat", guidance=1.5))
+    run = replace(run_of(pipeline), request=PipelineRequest("a cat", steps=50, guidance=1.5))
     conditions = torch.tensor([1.0, 1.0 + 2.0**-7]).bfloat16().view(2, 1, 1)  # negative first
     denoise(pipeline, run, {"encoder_hidden_states": conditions})
     assert samples[0].dtype == (dtype or torch.bfloat16)
