@@ -32,6 +32,8 @@ from parity.thresholds import REPLICAS, Threshold
 from refsim.api.text import TextRequest, TextResult, generate_text
 from refsim.options import RunOptions
 
+PAGE = 32
+"""Rows of a page, a tile."""
 UNDECIDED = 1e-4
 """Logits are of order 1 and fp32 rounds them by 1e-6; what is closer than a hundred times that is a toss-up."""
 
@@ -49,6 +51,7 @@ class Generation(CpuKind):
             ),
             Threshold("wrong_steps", 0, "the longest prefix that matches is accepted, and the target's own token"),
             Threshold("wrong_rows", 0, "both caches hold the rows of final tokens, no more and no fewer"),
+            Threshold("wrong_pages", 0, "a text takes the pages that the rows of its last pass fill, as vLLM's blocks"),
             Threshold(
                 "margin_max_abs",
                 1e-4,
@@ -98,6 +101,7 @@ class Generation(CpuKind):
                 found["wrong_rows"] += wrong_rows(rows, [asdict(step) for step in text.steps], draft=context)
         replicas = 1 if result.replicas_equal else math.nan
         share = undecided / len(prompts)
+        found["wrong_pages"] = abs(result.pages - pages(case, prompts, result))
         return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
 
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
@@ -263,6 +267,17 @@ def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True) -
         start += step["accepted"]
         wrong += step["target_rows"] != start
     return wrong
+
+
+def pages(case: Case, prompts: list[list[int]], result: TextResult) -> int:
+    """Pages of 32 rows that all texts take of a paged cache: a round's rows, rejected proposals too, are written."""
+    if case.shape.cache != "paged":
+        return 0
+    rows = [len(prompt) for prompt in prompts]
+    for index, text in enumerate(result.texts):
+        if text.steps:
+            rows[index] = text.steps[-1].target_rows - text.steps[-1].accepted + result.block
+    return sum(math.ceil(each / PAGE) for each in rows)
 
 
 def differences(a: list[int], b: list[int]) -> int:

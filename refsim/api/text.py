@@ -55,6 +55,7 @@ class TextResult:
         collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
         replicas_equal: every rank ended with the same tokens.
         block: tokens the target verifies in one pass; 1 without a drafter.
+        pages: of the target's cache that the texts took, of each layer; 0 where it has none.
         same_as_target: the tokens are those of the target alone; None unless asked for.
     """
 
@@ -65,6 +66,7 @@ class TextResult:
     bytes_by_collective: dict[str, int]
     wall_s: float
     block: int = 1
+    pages: int = 0
     collectives: list[dict[str, Any]] = field(default_factory=list)
     same_as_target: bool | None = None
 
@@ -151,6 +153,7 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
         bytes_by_collective=result.bytes_by_collective,
         wall_s=result.wall_s,
         block=result.value["block"],
+        pages=result.value["pages"],
         collectives=result.collectives,
         same_as_target=None if alone is None else [t.tokens for t in found] == [t.tokens for t in _texts(alone)],
     )

@@ -41,6 +41,11 @@ class PagePool:
         self._free = [*range(0, pages, 2), *range(1, pages, 2)][::-1]
         self._piles: dict[int, tuple[Tensor, Tensor]] = {}
 
+    @property
+    def taken(self) -> int:
+        """Count the pages of each layer that users have."""
+        return self.pages - len(self._free)
+
     def new_cache(self) -> list[PagedKVCache]:
         """One empty cache per layer for a new user; they share a page table."""
         table: list[int] = []

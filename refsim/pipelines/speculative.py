@@ -220,8 +220,8 @@ def program(
         inputs: safetensors with ``ids``, all prompts one after the other, and ``lengths``, tokens of each.
 
     Returns:
-        ``tokens``, all texts one after the other; the steps of every prompt, the block size, seconds per stage and the
-        tokens' digest.
+        ``tokens``, all texts one after the other; the steps of every prompt, the block size, the pages taken, seconds
+        per stage and the tokens' digest.
     """
     device.loading("its weights")
     begun = time.monotonic()
@@ -245,6 +245,7 @@ def program(
         "digest": digest(tokens),
         "texts": [asdict(text) for text in texts],
         "block": block,
+        "pages": model.pages,
         "seconds": {"load": round(loaded - begun, 3), "decode": round(time.monotonic() - loaded, 3)},
     }
     return value, {"tokens": tokens}

@@ -111,6 +111,11 @@ class Qwen3MoeForCausalLM:
         """Keep the rows of all users in a pool of so many pages per layer from now on."""
         self._pool = PagePool(len(self._layers), pages)
 
+    @property
+    def pages(self) -> int:
+        """Count the pages per layer that users have taken; 0 without a pool."""
+        return 0 if self._pool is None else self._pool.taken
+
     def new_cache(self) -> list[KVCache] | list[PagedKVCache]:
         """Return one empty cache per layer."""
         return [KVCache() for _ in self._layers] if self._pool is None else self._pool.new_cache()
