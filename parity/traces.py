@@ -8,6 +8,7 @@ be.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import groupby
 from typing import Any
 
 from parity.cases import Layout
@@ -22,7 +23,12 @@ BOUNDS = (
     Threshold("trace_cfg_in_turn", 0, "guidance branches have devices of their own and run at the same time"),
     Threshold("trace_wrong_axis", 0, "a group's transfers stay on its mesh axis"),
     Threshold("trace_wrong_topology", 0, "a Ring needs a wrap-around link, a Line must not leave one idle"),
-    Threshold("trace_wrong_direction", 0, "shards walk a Ring to the right, which decides the order of additions"),
+    Threshold(
+        "trace_wrong_direction",
+        0,
+        "shards walk a Ring to the right, and of two on a Line the one from the left is attended first: this is the "
+        "order of additions",
+    ),
     Threshold("trace_wrong_chunk", 0, "a block of keys has as many rows as were asked for, or what is left"),
 )
 """What :func:`check` counts."""
@@ -32,7 +38,7 @@ FINDINGS = {
     "trace_cfg_in_turn": "it computes after it has heard of another guidance branch",
     "trace_wrong_axis": "a transfer leaves the mesh axis of its group",
     "trace_wrong_topology": "a transfer of another topology than the mesh axis has",
-    "trace_wrong_direction": "a shard that walks the ring to the left",
+    "trace_wrong_direction": "a shard that walks the ring to the left, or is attended before the one from the left",
     "trace_wrong_chunk": "it attends to more keys at a time than were asked for",
 }
 
@@ -68,7 +74,7 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
         "trace_cfg_in_turn": cfg_in_turn(trace),
         "trace_wrong_axis": wrong_axis,
         "trace_wrong_topology": wrong_topology,
-        "trace_wrong_direction": wrong_direction,
+        "trace_wrong_direction": wrong_direction + right_before_left(trace),
         "trace_wrong_chunk": wrong_chunk,
     }
 
@@ -92,6 +98,23 @@ def without_overlap(trace: list[Event]) -> list[Event]:
             computing = [e for e in events if e["op"] == "sdpa" and e["step"] == step]
             if not any(m["start"] < c["end"] and c["start"] < m["end"] for c in computing for m in moves):
                 found.append(computing[0])
+    return found
+
+
+def right_before_left(trace: list[Event]) -> list[Event]:
+    """What is attended first of a step on a Line though it came from the right: the local shard, which lies where
+    shards from the left do, or one beside which another has come from the left."""
+    found = []
+    by_rank: dict[int, list[Event]] = defaultdict(list)
+    for event in sorted(trace, key=lambda e: e["start"]):
+        if event["op"] == "sdpa" and _of_ring(event):
+            by_rank[event["rank"]].append(event)
+    for events in by_rank.values():
+        for step, attended in groupby(events, key=lambda e: e["step"]):
+            first, *others = attended
+            alone = step > 0 and not any(".from_left" in e["buffer"] for e in others)
+            if ".from_right" in first["buffer"] and not alone:
+                found.append(first)
     return found
 
 

@@ -33,11 +33,11 @@ class Collectives(CpuKind):
     thresholds: ClassVar = {"fp32": _SAME, "bf16": _SAME}
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        options = layout.options(case.dtype, **more)
+        options = layout.options(case.dtype, **{"trace": True} | more)
         return launch.execute("parity.kinds.collectives:program", options, {"seed": seed})
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        """How many answers of all ranks differ from torch's."""
+        """How many answers of all ranks differ from torch's, and what lies in another buffer than is documented."""
         size, options = case.layout.config().sp, case.layout.options(case.dtype)
         whole = [draw(seed, member, size, options.storage) for member in range(size)]
         wrong = 0
@@ -48,6 +48,7 @@ class Collectives(CpuKind):
                 del wanted["shift"]
             wrong += len(wanted.keys() ^ answers.keys())
             wrong += sum(answers[name] != digest(wanted[name]) for name in wanted.keys() & answers.keys())
+            wrong += misplaced([event for event in result.trace if event["rank"] == rank], group)
         if size == 1:  # nobody to send to
             wrong += len(result.collectives) + sum(result.bytes_by_collective.values())
         return {"wrong_answers": wrong}
@@ -78,6 +79,13 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
 def shifts(group: Group) -> bool:
     """Whether a shift is possible: on a Ring, between two members, or alone."""
     return group.topology is Topology.RING or group.size <= 2
+
+
+def misplaced(trace: list[dict[str, Any]], group: Group) -> int:
+    """How many of a member's borders arrived in the buffer of the other side: that of the member before is [0]."""
+    borders = [event for event in trace if event["collective"] == "neighbor_pad" and event["op"] == "recv"]
+    sides = [(event["buffer"], int(group.ranks.index(event["peer"]) > group.index)) for event in borders]
+    return sum(buffer != f"neighbor_pad.arrived[{side}]" for buffer, side in sides)
 
 
 def expected(whole: list[Tensor], member: int) -> dict[str, Tensor]:

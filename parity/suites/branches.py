@@ -9,6 +9,7 @@ from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, Re
 from parity.checkpoints import MODELS, register
 
 _SP, _TP = Layout("n300", "sp2"), Layout("n300", "tp2")
+_SQUARE, _USP = Layout("bh-qb", "sp2_tp2"), Layout("bh-qb", "sp4", "usp", 2, 2)
 _PROMPTS = ModelShape((), 45, 2)
 
 
@@ -17,6 +18,8 @@ def add(found: Registry) -> None:
     _attention(found)
     _models(found)
     _generation(found)
+    for layout in (_SP, _TP, replace(_SP, attention="ulysses"), Layout("n300", "cfg2"), _SQUARE, _USP):
+        found.add(make_case("placements", "placements", layout, ModelShape((), 0, 1)))
     for layout in (Layout("n150", "sp1"), _SP, Layout("t3k-1x8", "sp8"), Layout("t3k", "sp4_tp2")):
         for dtype in ("fp32", "bf16"):
             suite = "smoke" if dtype == "fp32" or layout is _SP else "full"
@@ -27,7 +30,7 @@ def _attention(found: Registry) -> None:
     """A split prompt whose rows lie behind padding of the image."""
     split, shape = replace(_SP, prompt_layout="split"), AttentionShape(n=64, logical_n=40, text=60)
     found.add(make_case("attention", "attention", split, shape, tag="logical40of64_prompt60"))
-    usp = replace(Layout("bh-qb", "sp4", "usp", 2, 2), prompt_layout="split")
+    usp = replace(_USP, prompt_layout="split")
     shape = AttentionShape(n=128, logical_n=70, text=120)
     found.add(make_case("attention", "attention", usp, shape, tag="logical70of128_prompt120"))
 

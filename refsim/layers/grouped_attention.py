@@ -16,7 +16,7 @@ from refsim.errors import UserError
 from refsim.parallel.ring import require
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
-from refsim.runtime.tensor import MeshTensor, Replicate
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
 Range = tuple[int, int]
 
@@ -46,13 +46,11 @@ def grouped_attention(
 
     Heads are cut over tp, all three tensors alike (Shard(1), shared key-value heads repeated), or whole in all three.
     """
-    require("grouped_attention's", (query_BHNE, key_BGSE, value_BGSE), sp=Replicate(), tp=query_BHNE.placement("tp"))
-    query_BHNE.require_no_partial("grouped_attention")
+    heads = Shard(1) if query_BHNE.placement("tp") == Shard(1) else Replicate()
+    require("grouped_attention's", (query_BHNE, key_BGSE, value_BGSE), sp=Replicate(), tp=heads)
     q_BHNE, k_BGSE, v_BGSE = query_BHNE.local, key_BGSE.local, value_BGSE.local
     rows, keys = q_BHNE.shape[2], k_BGSE.shape[2]
-    mask = None
-    if causal and rows > 1:
-        mask = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
+    mask = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows) if causal else None
     with device.compute("sdpa", q_BHNE, k_BGSE, v_BGSE):
         # torch's CPU kernel needs the features of a head side by side in memory
         out = F.scaled_dot_product_attention(q_BHNE.contiguous(), k_BGSE, v_BGSE, attn_mask=mask, enable_gqa=True)

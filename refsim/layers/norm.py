@@ -152,14 +152,10 @@ class DistributedLayerNorm:
 
     def _merge(self, stats: Tensor) -> tuple[Tensor, Tensor]:
         """Return (mean, M2) over all members from theirs, (..., 2 * tp)."""
-        count, mean, m2 = 0, stats[..., :1], stats[..., 1:2]
-        for member, n in enumerate(self._counts):
-            if n == 0:
-                continue
-            mean_d, m2_d = stats[..., 2 * member : 2 * member + 1], stats[..., 2 * member + 1 : 2 * member + 2]
-            if count == 0:
-                count, mean, m2 = n, mean_d, m2_d
-                continue
+        count = 0
+        mean = m2 = torch.zeros_like(stats[..., :1])
+        for n, part in zip(self._counts, stats.split(2, -1), strict=True):
+            mean_d, m2_d = part.split(1, -1)
             total = count + n
             delta = mean_d - mean
             mean = mean + delta * (n / total)

@@ -41,7 +41,7 @@ class ImageShards:
 
     rows: TokenShards
     columns: TokenShards
-    whole_rows: bool = False
+    whole_rows: bool
 
     @classmethod
     def of(cls, device: Device, height: int, width: int, *, whole_rows: bool = False) -> ImageShards:

@@ -37,7 +37,7 @@ from torch import Tensor
 from refsim.ccl import all_gather, reduce_scatter
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
-from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard, shards
 
 
 def shard_range(padded: int, group: Group) -> tuple[int, int]:
@@ -70,8 +70,7 @@ def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | Non
 
     ``name``: of the layer, under which the term is observed.
     """
-    if device.groups["tp"].size > 1:
-        x.require("row_linear", tp=Shard(x.local.ndim - 1))
+    x.require("row_linear", **shards(device.groups, tp=x.local.ndim - 1))
     partial = x.with_local(local_linear(device, x.local, weight, None), tp=Partial("sum"))
     result = reduce_scatter_features(device, partial)
     if name:
@@ -90,8 +89,7 @@ def reduce_scatter_features(device: Device, x: MeshTensor) -> MeshTensor:
 def gather_features(device: Device, x: MeshTensor) -> MeshTensor:
     """Gather tp=Shard(-1) to tp=Replicate, padded lanes included."""
     dim = x.local.ndim - 1
-    if device.groups["tp"].size > 1:
-        x.require("all_gather", tp=Shard(dim))
+    x.require("all_gather", **shards(device.groups, tp=dim))
     return x.with_local(all_gather(device, x.local, device.groups["tp"], dim=dim), tp=Replicate())
 
 

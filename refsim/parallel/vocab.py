@@ -20,7 +20,7 @@ from refsim.ccl import all_gather
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor, Shard
+from refsim.runtime.tensor import MeshTensor, shards
 
 MAX_VOCAB = 1 << 24
 """Beyond it fp32 does not tell neighbouring tokens apart."""
@@ -29,8 +29,7 @@ MAX_VOCAB = 1 << 24
 def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Return the best token (...) in int64 of logits (..., V / tp), tp=Shard(-1), and its margin."""
     tp = device.groups["tp"]
-    if tp.size > 1:
-        logits.require("vocab_argmax", tp=Shard(logits.local.ndim - 1))
+    logits.require("vocab_argmax", **shards(device.groups, tp=logits.local.ndim - 1))
     start, stop = shard_range(padded_features(vocab_size, tp.size), tp)
     real = logits.local[..., : max(0, min(stop, vocab_size) - start)].float()
     with device.compute("argmax", logits.local):

@@ -311,3 +311,11 @@ def test_a_folder_stored_in_bf16_gives_the_same_bits(store, model):
     assert sizes[1] < 0.7 * sizes[0]
     plain, stored = (api.run(folder, inputs=inputs, options=case.layout.options("bf16")) for folder in folders)
     assert torch.equal(plain.tensors["sample"], stored.tensors["sample"])
+
+
+def test_a_call_that_only_one_rank_accepts_fails():
+    case = next(case for case in suite_cases("smoke") if case.kind == "placements")
+    answers = [{"accepted": [], "failed": []}, {"accepted": ["linear of a term"], "failed": []}]
+    result = Result(answers, {}, {}, [])
+    assert judged(case, load("placements")(None).measure(case, 0, result)) == ("failed", "accepted 1 is above 0")
+    assert load("placements")(None).extra(result) == {"accepted": ["linear of a term"]}

@@ -12,7 +12,8 @@ RING = Layout("bh-qb-1x4", "sp4")
 
 def event(rank, op, start, end, **more):
     base = {"rank": rank, "op": op, "start": start, "end": end, "step": 0, "collective": "ring_attention"}
-    base |= {"group": "", "axis": None, "topology": None, "peer": None, "bytes": 0, "shapes": [[1, 1, 1, 1]] * 3}
+    base |= {"group": "", "axis": None, "topology": None, "peer": None, "bytes": 0, "buffer": "-"}
+    base |= {"shapes": [[1, 1, 1, 1]] * 3}
     return base | more
 
 
@@ -48,6 +49,18 @@ def test_a_shard_walks_a_ring_to_the_right(peer, wrong):
     ring = {"group": "ring", "axis": 1, "topology": "Ring"}
     sent = event(0, "send", 0.0, 3.0, step=1, peer=peer, **ring)
     assert traces.check([*overlapped(), sent], RING)["trace_wrong_direction"] == wrong
+
+
+@pytest.mark.parametrize(
+    ("sides", "wrong"),
+    [("left left right", 0), ("left right left", 1), ("right left", 1), ("left right", 0)],
+)
+def test_of_two_shards_on_a_line_the_one_from_the_left_is_attended_first(sides, wrong):
+    trace = [
+        event(0, "sdpa", at, at + 0.5, step=min(at, 1), buffer=f"ring.k.from_{side}[0]")
+        for at, side in enumerate(sides.split())
+    ]
+    assert traces.check(trace, RING)["trace_wrong_direction"] == wrong
 
 
 @pytest.mark.parametrize(("rows", "wrong"), [(20, 0), (48, 1)])
