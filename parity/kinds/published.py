@@ -286,6 +286,8 @@ def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
                 wrong.append("whether it can be run")
             if not _is_refused(registry.look_at, Path(folder) / inside, None, "text_encoder"):
                 wrong.append("a transformer as a text encoder")
+            if not _is_refused(registry.look_at, Path(folder) / inside, "fp16"):
+                wrong.append("weights of a variant that are not there")
             try:
                 _, found = registry.find(folder)
             except UserError:

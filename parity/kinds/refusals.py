@@ -90,10 +90,10 @@ def _last(weights: Tensors) -> str:
 
 
 def _ungrouped(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
-    """Heads of keys, and their weights, among which the heads cannot be shared out."""
+    """Heads of keys, and their weights, among which the heads cannot be shared out, on two devices either."""
     if "num_key_value_heads" not in config:
         return False
-    before, fewer = config["num_key_value_heads"], config["num_attention_heads"] - 1
+    before, fewer = config["num_key_value_heads"], config["num_attention_heads"] - 2
     config["num_key_value_heads"] = fewer
     for name, x in weights.items():
         if name.endswith(("k_proj.weight", "v_proj.weight")):

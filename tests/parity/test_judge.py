@@ -75,7 +75,7 @@ def model_verdict(store, dtype, change, digests=("a",) * 4):
     return verdict(case, kind.measure(case, 0, result))
 
 
-def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True):
+def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=0):
     """On texts that are the oracle's but for ``tokens`` and ``step`` of the second one."""
     expected = Expected([1, 2, 3], [[2, 4]], [2], [0.5], closest=0.5)
     right = {"proposed": [2, 4], "accepted": 2, "margin": 0.5, "target_rows": 5, "draft_rows": 3, "seconds": 0.0}
@@ -85,7 +85,9 @@ def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True):
     oracle = SimpleNamespace(expect=lambda prompt, count, drafted: expected)
     kind._oracles = SimpleNamespace(of=lambda case, seed: oracle)
     kind.inputs = lambda case, seed: PROMPTS
-    return verdict(GENERATION, kind.measure(GENERATION, 0, TextResult(texts, {}, replicas_equal, [], {}, 0.0)))
+    return verdict(
+        GENERATION, kind.measure(GENERATION, 0, TextResult(texts, {}, replicas_equal, [], {}, 0.0, pages=pages))
+    )
 
 
 def collectives_verdict(change):
@@ -185,6 +187,7 @@ def check_generation(store):
     fails(generation_verdict(step={"accepted": 1}), "wrong_steps")
     fails(generation_verdict(step={"draft_rows": 3}), "wrong_rows")
     fails(generation_verdict(step={"margin": 0.501}), "margin_max_abs")
+    fails(generation_verdict(pages=1), "wrong_pages")
 
 
 def check_collectives(store):

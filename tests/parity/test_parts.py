@@ -1,11 +1,12 @@
 """What judges single blocks, schedules, checkpoints in one file and published sizes: each wrong answer fails."""
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from parity import gate, library
+from parity import forwards, gate, library
 from parity.cpu_runner import CpuRunner
 from parity.kinds import (
     keys,
@@ -147,6 +148,7 @@ SPEC, PUBLISHED = "spec", "published"
         ("published_sd35_medium", SPEC, {"block_counts": blocks_alike}, "wrong_blocks"),
         ("published_flux1_schnell", SPEC, {"with_block_counts": with_num_layers}, "wrong_blocks"),
         ("published_clip_g", PUBLISHED, {"parameters": 694_659_841}, "wrong_parameters 1"),
+        ("published_clip_l", PUBLISHED, {"steps": 1}, "unlike_pipeline 1"),
     ],
 )
 def test_what_a_library_has_otherwise_fails(monkeypatch, model, of, wrong, reason):
@@ -173,6 +175,31 @@ def test_a_model_that_is_not_found_in_its_folder_fails(monkeypatch):
     found = published.registry.find
     monkeypatch.setattr(published.registry, "find", lambda name: (name, found(name)[1].but(experts=2)))
     assert "not_found 4 is above 0" in judge_published("published_sd35_large")
+
+
+def test_what_folders_are_taken_for_is_like_the_pipeline(monkeypatch):
+    spec, right = published.published_models()["published_flux1_dev"]
+    turned = replace(spec, published=spec.published[::-1])
+    monkeypatch.setattr(published, "published_models", lambda: {"published_flux1_dev": (turned, right)})
+    assert "unlike_pipeline 1" in judge_published("published_flux1_dev")
+
+
+def test_figures_that_are_not_found_fail(monkeypatch):
+    monkeypatch.setattr(published.registry, "figures", dict)
+    assert judge_published("published_sd35_large") == "not_found 1 is above 0"
+
+
+def test_what_predictions_cannot_read_fails(monkeypatch):
+    monkeypatch.setattr(forwards, "read", lambda *given: 1 // 0)
+    assert judge_published("published_ltx_video_2b") == "wrong_shapes 1 is above 0"
+
+
+def test_a_number_that_the_class_has_none_of_is_0():
+    spec, right = published.published_models()["published_sd35_vae"]
+    assert published.unsaid_that_count(spec, right) == []
+    shifted = make_dataclass("Shifted", [("shift_factor", float, 0.5)])
+    other = SimpleNamespace(timing_only=False, config_class=shifted)
+    assert published.unsaid_that_count(other, right) == ["shift_factor"]
 
 
 def judge_published(model):
@@ -217,9 +244,10 @@ def test_an_outline_of_another_size_fails(monkeypatch):
     assert "outline_block_off" in judge_published("published_ltx_video_2b")
 
 
-def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store):
+@pytest.mark.parametrize("model", ["clip_l_tiny_quiet", "dflash_tiny"])
+def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store, model):
     """A way that spoils nothing stands for one that refsim does not see."""
-    case = next(case for case in suite_cases("smoke") if case.kind == "refusals" and case.model == "clip_l_tiny_quiet")
+    case = next(case for case in suite_cases("smoke") if case.kind == "refusals" and case.model == model)
     monkeypatch.setitem(refusals.WAYS, "nothing at all", lambda *given: None)
     with CpuRunner() as runner:
         record = gate.run_case(runner, case, "cpu", 0)
@@ -240,6 +268,16 @@ def test_an_outline_of_another_formula_fails(monkeypatch, model):
     monkeypatch.setitem(outlined.OUTLINED, model, more)
     result = kind.run(case, case.layout, 0)
     assert judged(case, kind.measure(case, 0, result))[1] == "wrong_weights 1 is above 0"
+
+
+def test_an_outline_that_is_run_or_counts_other_tokens_fails(monkeypatch):
+    case, kind = next(case for case in suite_cases("smoke") if case.model == "outlined_motif"), load("outlined")(None)
+    right = kind.run(case, case.layout, 0)
+    monkeypatch.setattr(outlined, "_tokens", lambda *given: outlined.ROWS * outlined.COLUMNS)
+    assert judged(case, kind.measure(case, 0, right))[1] == "wrong_tokens 4 is above 0"
+    monkeypatch.undo()
+    monkeypatch.setattr(outlined.registry, "refuse_timing_only", lambda name: None)
+    assert judged(case, kind.measure(case, 0, right))[1] == "runnable 1 is above 0"
 
 
 PIPELINES = [case for case in suite_cases("smoke") if case.kind in ("request", "pipeline_refusals")]
