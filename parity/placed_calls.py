@@ -121,6 +121,13 @@ def features(device: Device) -> Named:
     yield from each("all_gather", partial(gather_features, device), ("tp",), cut)
     best = partial(vocab_argmax, device, vocab_size=size)
     yield from each("vocab_argmax", best, ("tp",), laid_out(device, _B, TILE, tp=1))
+    for vocabulary in (1, size - TILE + 1, size):
+
+        def first(count: int = vocabulary) -> None:
+            token, margin = best(laid_out(device, _B, TILE, tp=1), vocab_size=count)
+            check(int(token) == 0 and float(margin) == (0 if count > 1 else torch.inf), f"{token} by {margin}")
+
+        yield f"the first of {vocabulary} equal tokens", True, first
     modulation = Modulation(weights, device, "modulation", features=size, chunks=2)
     yield from each("modulation", modulation, ("tp",), laid_out(device, _B, size))
     yield from each("", modulate, ("tp", "sp"), *[laid_out(device, _B, 2, TILE, tp=2, sp=1)] * 3)

@@ -40,6 +40,7 @@ KINDS: dict[str, Entry] = {
     "attention": Entry("parity.kinds.attention:Attention", checkpoint=False),
     "attention_storage": Entry("parity.kinds.attention:StorageAttention", checkpoint=False),
     "collectives": Entry("parity.kinds.collectives:Collectives", cut="nothing", checkpoint=False),
+    "norms": Entry("parity.kinds.norms:Norms", cut="nothing", checkpoint=False),
     "placements": Entry("parity.kinds.placements:Placements", checkpoint=False),
     "transformer": Entry("parity.kinds.transformer:Transformer"),
     "single_file": Entry("parity.kinds.single_file:SingleFile"),

@@ -18,6 +18,9 @@ def add(found: Registry) -> None:
     _attention(found)
     _models(found)
     _generation(found)
+    for layout in (_SQUARE, Layout("bh-qb-1x4", "tp4"), Layout("bh-qb-1x4", "sp4")):  # of four one has only padding
+        for dtype in ("fp32", "bf16"):
+            found.add(make_case("norms", "norms", layout, ModelShape((), 0, 1), dtype=dtype))
     for layout in (_SP, _TP, replace(_SP, attention="ulysses"), Layout("n300", "cfg2"), _SQUARE, _USP):
         found.add(make_case("placements", "placements", layout, ModelShape((), 0, 1)))
     for layout in (Layout("n150", "sp1"), _SP, Layout("t3k-1x8", "sp8"), Layout("t3k", "sp4_tp2")):

@@ -81,8 +81,8 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("layer_norm", x):
-            real = x[..., : self._features]
-            return F.layer_norm(real.float(), (self._features,), eps=self._eps).to(x.dtype)
+            # torch's kernel has its statistics in fp32 whatever the dtype
+            return F.layer_norm(x[..., : self._features], (self._features,), eps=self._eps)
 
 
 class DistributedLayerNorm:
