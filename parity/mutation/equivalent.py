@@ -30,6 +30,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         ): "a convolution of 1 reads neither the cut of a picture nor the frames before."
         for decoder in ("vae_wan/layers.py", "vae_cogvideox/decoder.py")
     },
+    (
+        "tt_impl/parallel/vocab.py",
+        "1e30",
+        "1.1e+30",
+    ): "no logit comes near either, so that a padded lane is never the first.",
     ("tt_impl/layers/rope.py", "positions_N.float()", "positions_N"): (
         "whole positions, which torch makes fp32 itself before it multiplies them with what is fp32."
     ),
