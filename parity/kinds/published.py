@@ -97,7 +97,7 @@ class PublishedModel(CpuKind):
         result.value["complaints"] = {name: found for name, found in complaints.items() if found}
         found: Metrics = {
             "wrong_defaults": sum(known[name] != value for name, value in result.value["defaults"].items())
-            + len(unsaid_that_count(spec, published)),
+            + len(unsaid_that_count(spec, published) + other_weights_unsaid(spec, published, known)),
             "wrong_parameters": abs(published.parameters - total),
             **{name: len(listed) for name, listed in complaints.items()},
         }
@@ -171,6 +171,23 @@ def unsaid_that_count(spec: ModelSpec, published: Published) -> list[str]:
     none = {} if hasattr(kind, "config_class") else {n for n, x in given_by(kind.__init__).items() if x is None}
     real = {field.name: field.default for field in dataclasses.fields(spec.config_class)}
     return [name for name in none if isinstance(real.get(name), float) and real[name] != 0.0]
+
+
+def other_weights_unsaid(spec: ModelSpec, published: Published, known: dict[str, Any]) -> list[str]:
+    """Keys without a default of their own in the class, lacking which it has other weights than are asked for."""
+    if spec.timing_only:
+        return []
+    read = {field.name for field in dataclasses.fields(spec.config_class)}
+    wrong = []
+    for name in published.config.keys() & read - known.keys():
+        lacking = {key: value for key, value in published.config.items() if key != name}
+        try:
+            asked = asked_for(spec, lacking)
+        except UserError:
+            continue
+        theirs, ours = shapes_of(library_model(published, lacking).state_dict()), stacked(asked.shapes)
+        wrong += [] if all(theirs.get(key) == shape for key, shape in ours.items()) else [name]
+    return wrong
 
 
 def shapes_of(tensors: dict[str, Tensor]) -> Shapes:

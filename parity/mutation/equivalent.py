@@ -88,11 +88,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "(frames, width, height) = size",
     ): "height and width are used alike, in a product.",
     (
-        "refsim/pipelines/hosts/schedule.py",
-        "abs(x) > _NOTHING",
-        "(abs(x) >= _NOTHING)",
-    ): "a coefficient of 1e-9 to the last bit, kept or not, moves latents in fp32 by a sixtieth of their last place.",
-    (
         "refsim/parallel/vocab.py",
         'nothing = logits.new_full((*logits.shape[:-1], 1), float("-inf"))',
         'nothing = logits.new_full((*logits.shape[:-1], 2), float("-inf"))',

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from refsim.errors import UserError
@@ -14,7 +14,7 @@ class Qwen3MoeConfig:
     """Keys and defaults of transformers' config.json (30B-A3B: 48 layers, ``norm_topk_prob``).
 
     Published folders say ``num_experts`` and ``rope_theta``, transformers 5 writes ``num_local_experts`` and
-    ``rope_parameters``; both are read.
+    ``rope_parameters``; both are read. Without ``head_dim`` the heads share out ``hidden_size``.
     """
 
     vocab_size: Size = 151936
@@ -22,7 +22,7 @@ class Qwen3MoeConfig:
     num_hidden_layers: Size = 24
     num_attention_heads: Size = 32
     num_key_value_heads: Size = 4
-    head_dim: Size = 128
+    head_dim: Size = field(kw_only=True)
     num_experts: Size = 128
     num_experts_per_tok: Size = 8
     moe_intermediate_size: Size = 768
@@ -40,6 +40,9 @@ class Qwen3MoeConfig:
         rope = check_text_rope(given)
         if rope is not None:
             given["rope_theta"] = rope
+        sizes = {name: given.get(name, getattr(cls, name)) for name in ("hidden_size", "num_attention_heads")}
+        width, heads = (check(Size, value, name) for name, value in sizes.items())
+        given.setdefault("head_dim", width // heads)
         result = read(cls, given, may_be_null=("rope_theta",))
         check(Literal[1], given.get("decoder_sparse_step", 1), "decoder_sparse_step")
         if check(tuple[Count, ...] | None, given.get("mlp_only_layers"), "mlp_only_layers"):

@@ -29,7 +29,7 @@ from refsim.pipelines.hosts.scheduler import load_scheduler, set_steps
 
 _LONGEST = 4
 """Steps that a recurrence may look back; UniPC of third order needs them."""
-_RESIDUAL, _NOTHING = 1e-5, 1e-9
+_RESIDUAL = 1e-5
 _WITNESSES, _WITNESS = 8, 10.0
 """Components with random numbers of this size: unit vectors alone would not show that a scheduler clips."""
 
@@ -70,7 +70,7 @@ class Schedule:
             return step(prediction, t[index], latents, **noise, return_dict=False)[0].to(latents.dtype)
         before = t[index - 1] if index else None
         after, self._original = step(prediction, self._original, t[index], before, latents, **noise)
-        return after.to(latents.dtype)
+        return after
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,6 @@ def _fit(after: Tensor, latents: list[Tensor], predictions: list[Tensor], scale:
         solved = torch.linalg.lstsq(matrix, after[:, None], driver="gelsd").solution[:, 0]
         error = float((matrix @ solved - after).abs().max())
         if math.isfinite(error) and error <= _RESIDUAL * max(1.0, float(after.abs().max())):
-            numbers = [x if abs(x) > _NOTHING else 0.0 for x in solved.tolist()]
+            numbers = solved.tolist()
             return Recurrence(tuple(numbers[:length]), tuple(numbers[length:]), scale, draws)
     raise UserError("a step of the scheduler is no linear recurrence; run this pipeline on backend cpu.")

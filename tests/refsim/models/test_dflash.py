@@ -99,7 +99,7 @@ def test_layers_spread_over_the_target():
 )
 def test_drafter_of_another_target(changed, said):
     sizes = {"vocab_size": 12, "hidden_size": HIDDEN}
-    target = Qwen3MoeConfig(**sizes, num_hidden_layers=3)
+    target = Qwen3MoeConfig.from_dict(sizes | {"num_hidden_layers": 3})
     with pytest.raises(UserError, match=said):
         draft = DFlashConfig.from_dict(SPEC.published[0].config)
         check_pair(target, replace(draft, **sizes | {"target_layer_ids": KEEP} | changed))
