@@ -17,12 +17,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "(-(-padded_features(features, tp.size) // tp.size))",
     ): "padded features are whole tiles of every member, so that they divide.",
     **{
-        ("tt_impl/layers/conv3d.py", f"min(_SIDE, video.shape[{dim}])", f"min(video.shape[{dim}], _SIDE)"): (
-            "the smaller of two whole numbers."
-        )
-        for dim in (2, 3)
-    },
-    **{
         (
             f"tt_impl/models/{decoder}",
             "self._shortcut(x, shards, stream)",
@@ -66,14 +60,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "self._o.attention_head_dim // 2",
         "(-(-self._o.attention_head_dim // 2))",
     ): "what is turned are pairs of features: an odd number of them is an error either way.",
-    (
-        "refsim/pipelines/attention.py",
-        "min(lanes[1], heads)",
-        "min(heads, lanes[1])",
-    ): "the smaller of two whole numbers.",
-    ("refsim/layers/norm.py", "min(features - start, size)", "min(size, features - start)"): (
-        "the smaller of two whole numbers."
-    ),
     ("refsim/layers/grouped_attention.py", "heads // kv_heads", "(-(-heads // kv_heads))"): (
         "heads divide by the heads of keys: `check_grouped_heads` refuses a config.json where they do not."
     ),
