@@ -25,7 +25,7 @@ def exchange(
     *,
     sends: list[tuple[Tensor, int]],
     recvs: list[tuple[Tensor, int]],
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int,
 ) -> None:
     """Run one step: ``sends`` and ``recvs`` are (contiguous tensor, member index) pairs, members all different."""
     lanes = [

@@ -15,7 +15,7 @@ from refsim.runtime.group import Group
 
 
 def neighbor_pad(
-    device: Device, x: Tensor, group: Group, *, dim: int, by: int = 1, chunk_bytes: int = CHUNK_BYTES
+    device: Device, x: Tensor, group: Group, *, dim: int, by: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
     """Return ``x`` with ``by`` more rows of ``dim`` on either side, the neighbours' or zeros; ``by`` is at most its
     rows.
