@@ -93,7 +93,7 @@ def test_what_cannot_be_cut_or_wired_is_a_users_mistake(mesh, parallel, argument
         ("reduce_scatter", {"dim": 0}),
         ("all_reduce", {}),
         ("broadcast", {"root": 1}),
-        ("neighbor_pad", {"dim": 0}),
+        ("neighbor_pad", {"dim": 0, "by": 1}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
