@@ -22,6 +22,10 @@ LONG = 512
 """Rows on a device from which on activations lie in DRAM."""
 SCRATCH_BYTES = 512 * 1024
 """Of a core's L1 for what lives within one operation."""
+CONV_BYTES, SUM_CHANNELS, CONV_SIDE = 1_200_000, 4 * TILE, 8
+"""Of a core's L1 for a convolution's blocks; channels whose fp32 sums the destination holds; rows and columns."""
+PIXEL_BYTES = 512 * 1024
+"""Of a core's L1 for keys and values of an autoencoder's attention, beside its queries, sums and results."""
 
 LINEAR = {"fidelity": "HiFi2", "approximate": True, "fp32": True, "l1_accumulation": True}
 NORM = {"fidelity": "HiFi4", "approximate": False, "fp32": True, "l1_accumulation": False}
@@ -51,9 +55,13 @@ def wrong(call: Seen, where: Where) -> list[str]:
     """A sentence about everything that a call should have been given and was not; its keys are those of
     ``tt_impl.pipelines.given_calls``.
     """
+    if "inputs" not in call:
+        return [f"{call['op']}: {sentence}" for sentence in _choice(call)]
     found = [*_arithmetic(call), *_dtypes(call), *_collective(call, where)]
     if "matmul" in call:
         found += [*_matmul(call, where), *_hidden(call)]
+    if "conv" in call:
+        found += _convolution(call, where)
     if "attention" in call["op"]:
         found += _attention(call, where)
     return [f"{call['op']} on {[shape for shape, *_ in call['inputs']]}: {sentence}" for sentence in found]
@@ -83,8 +91,12 @@ def _dtypes(call: Seen) -> list[str]:
         found += [] if wide else ["a square, whose mean less that of its root leaves little, is rounded"]
     elif wide and op in ("add", "subtract", "multiply") and "FLOAT32" not in dtypes:
         found.append("a result is fp32, and both of what it is made of were rounded")
+    if op in ("add", "subtract", "multiply") and len(set(dtypes)) > 1 and "dtype" not in call["given"]:
+        found.append("it takes fp32 and what was rounded, and is not told which the result is")
     if op == "matmul" and dtypes[:2] == ["FLOAT32", "BFLOAT16"]:
         found.append("statistics in fp32 are multiplied with bf16")
+    if op == "linear" and dtypes[:2] == ["BFLOAT16", "FLOAT32"]:
+        found.append("what weights in fp32 multiply was rounded")
     if op == "concat" and len(dtypes) == 1:
         found.append("it joins one tensor, which copies it for nothing")
     return found
@@ -108,13 +120,69 @@ def _collective(call: Seen, where: Where) -> list[str]:
         if given["intermediate_memory_config"] != wanted:
             found.append(f"{both} bytes of partial sums lie in {given['intermediate_memory_config']}, not in {wanted}")
     if "num_workers_per_link" in given:
-        workers, buffers = given["num_workers_per_link"], given["num_buffers_per_channel"]
-        if -(-where.grid[0] // workers) != given["num_links"]:
-            found.append(f"{workers} workers a link leave links of {where.grid[0]} columns without one")
-        room = [n for n in range(1, ENOUGH_PACKETS + 1) if n * workers * PACKET_BYTES <= MUX_BYTES]
-        if buffers != max(room):
-            found.append(f"{buffers} packets a channel, and {max(room)} fit")
+        found += _mux(
+            where.grid[0], given["num_links"], given["num_workers_per_link"], given["num_buffers_per_channel"]
+        )
     return found
+
+
+def _choice(seen: Seen) -> list[str]:
+    """What was chosen without a call."""
+    if "mux" in seen:
+        return _mux(**seen["mux"])
+    if "lies" in seen:
+        return _lies(seen["lies"])
+    arch, sp, tp, *chunks = seen["chunks"].values()
+    usual = CHUNKS.get((arch, sp, tp), USUAL_CHUNKS)
+    return [] if tuple(chunks) == usual else [f"{chunks} rows on {arch} over sp {sp}, tp {tp}, not {usual}"]
+
+
+def _mux(columns: int, links: int, workers: int, buffers: int) -> list[str]:
+    """As few cores of a row share a link as leave no link without one; none do where that cannot be."""
+    right = [n for n in range(1, columns + 1) if math.ceil(columns / n) == links]
+    if not right and not workers:
+        return []
+    found: list[str] = []
+    if workers not in right:
+        found.append(f"{workers} workers a link leave links of {columns} columns without one")
+    elif workers > min(right):
+        found.append(f"{workers} workers share a link, where {min(right)} would do")
+    room = [n for n in range(ENOUGH_PACKETS + 1) if n * workers * PACKET_BYTES <= MUX_BYTES]
+    if buffers != max(room):
+        found.append(f"{buffers} packets a channel, and {max(room)} fit")
+    return found
+
+
+def _lies(what: Seen) -> list[str]:
+    """In L1 what few rows leave, and what of one operation's own a core has room for; else in DRAM."""
+    small = what["rows"] < LONG if "rows" in what else what["bytes"] <= SCRATCH_BYTES * what["cores"]
+    wanted = "L1" if small else "DRAM"
+    return [] if what["in"] == wanted else [f"{what} is not in {wanted}"]
+
+
+def _convolution(call: Seen, where: Where) -> list[str]:
+    """Blocks of channels in and out: no pair of more arithmetic fits a core's memory; pixels eight by eight."""
+    video, block, taps = call["inputs"][0][0], call["conv"], math.prod(call["given"]["kernel_size"])
+    found = [] if tuple(block["grid"]) == where.grid else [f"cores {block['grid']}, not {list(where.grid)}"]
+    outs = [n for n in _tiles_of(call["given"]["output_channels"]) if n <= SUM_CHANNELS or n % SUM_CHANNELS == 0]
+    fitting = [pair for pair in product(_tiles_of(video[4]), outs) if _conv_bytes(*pair, taps) <= CONV_BYTES]
+    best = max(fitting, key=lambda pair: (math.prod(pair), pair[0]), default=(TILE, TILE))
+    if (block["c_in"], block["c_out"]) != best:
+        found.append(f"blocks of {block['c_in']} and {block['c_out']} channels, not {best}")
+    sides = [min(CONV_SIDE, n) for n in video[2:4]]
+    if [block["h"], block["w"]] != sides:
+        found.append(f"blocks of {block['h']} x {block['w']} pixels, not {sides}")
+    return found
+
+
+def _tiles_of(channels: int) -> list[int]:
+    return [n for n in range(TILE, channels + 1, TILE) if channels % n == 0]
+
+
+def _conv_bytes(c_in: int, c_out: int, taps: int) -> int:
+    """Of a core: patches twice (as rows and as tiles) and the kernel in bf16, sums in fp32 and the result in bf16."""
+    pixels, inner = CONV_SIDE**2, math.ceil(taps * c_in / TILE) * TILE
+    return 2 * (2 * pixels * inner) + 2 * inner * c_out + (4 + 2) * pixels * c_out
 
 
 def _matmul(call: Seen, where: Where) -> list[str]:
@@ -181,6 +249,9 @@ def _attention(call: Seen, where: Where) -> list[str]:
         found.append("exp is approximated")
     if call["given"].get("output_concat_heads"):
         q_wanted = k_wanted = max(n for n in range(TILE, LOCAL_CHUNK + 1, TILE) if rows % n == 0)
+    elif q[1] == 1:  # one head as wide as a decoder: keys and values in bf16, two blocks of each
+        fits = max(n for n in (128, 256) if 2 * 2 * 2 * n * q[3] <= PIXEL_BYTES)
+        q_wanted, k_wanted = min(64, rows), min(fits, keys)
     else:
         usual = CHUNKS.get((where.spec.arch, where.sp, where.tp), USUAL_CHUNKS)
         q_wanted, k_wanted = min(usual[0], rows), min(usual[1], keys)

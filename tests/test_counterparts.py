@@ -47,6 +47,8 @@ ALONE = {
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
     "tt_impl/pipelines/sdpa_chunks.py": "circular buffers in L1, which only a device has",
     "tt_impl/pipelines/given_calls.py": "options of ttnn's calls, of which refsim has none",
+    "tt_impl/pipelines/chosen_sizes.py": "sizes that are chosen for ttnn's calls, of which refsim has none",
+    "tt_impl/pipelines/spare_tensors.py": "building the devices' models alone; refsim's read whole folders",
     "tt_impl/pipelines/refused_calls.py": "calls that ttnn's host side takes and no mesh can do",
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
     "tt_impl/pipelines/tt_dit.py": "a block of somebody else's, from a checkout, to be counted beside ours",

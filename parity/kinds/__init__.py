@@ -63,7 +63,9 @@ KINDS: dict[str, Entry] = {
     "ttnn_text_encoder": Entry("parity.kinds.ttnn_text_encoder:TTNNTextEncoder", cut="heads", backend="ttnn"),
     "ttnn_pipeline": Entry("parity.kinds.ttnn_pipeline:TTNNPipeline", backend="ttnn"),
     "ttnn_refused": Entry("parity.kinds.ttnn_calls:RefusedCalls", cut="nothing", backend="ttnn", checkpoint=False),
+    "ttnn_spare": Entry("parity.kinds.ttnn_calls:SpareTensors", cut="nothing", backend="ttnn", checkpoint=False),
     "ttnn_given": Entry("parity.kinds.ttnn_calls:GivenCalls", cut="nothing", backend="ttnn", checkpoint=False),
+    "ttnn_chosen": Entry("parity.kinds.ttnn_calls:ChosenSizes", cut="nothing", backend="ttnn", checkpoint=False),
     "ttnn_generation": Entry("parity.kinds.ttnn_generation:TTNNGeneration", cut="heads", backend="ttnn"),
 }
 

@@ -6,6 +6,7 @@ lies, and whether or not a mistake that this program does not make would have be
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,6 +58,34 @@ class RefusedCalls(_Calls):
         return {name: len(report[name]) for name in ("accepted", "refused")}, report
 
 
+class SpareTensors(RefusedCalls):
+    """A tensor of a checkpoint that a model neither takes nor leaves is refused; encoders of autoencoders, second names
+    and what old folders hold are left."""
+
+    program, values = "tt_impl.pipelines.spare_tensors:program", False
+
+    def arguments(self, case: Case, seed: int) -> dict[str, Any]:
+        return {"models": [(_config(name), _LEFT.get(name, [])) for name in _BUILT]}
+
+
+_AUTOENCODERS = ("sd35_vae_tiny", "wan_vae_tiny", "cogvideox_vae_tiny")
+_BUILT = ("sd35_tiny64", "flux1_tiny64", "wan21_i2v_tiny64", "cogvideox_5b_tiny64", "t5_tiny64", "clip_g_tiny64")
+_BUILT += ("qwen3_moe_tiny32", "dflash_tiny32", *_AUTOENCODERS)
+_LEFT = {
+    **{name: ["encoder.conv_in.weight", "quant_conv.weight"] for name in _AUTOENCODERS},
+    "t5_tiny64": ["encoder.embed_tokens.weight", "shared.weight"],
+    "clip_g_tiny64": ["text_model.embeddings.position_ids"],
+    "wan21_i2v_tiny64": ["blocks.0.attn2.norm_added_q.weight", "blocks.1.attn2.norm_added_q.weight"],
+}
+
+
+def _config(name: str) -> dict[str, Any]:
+    """config.json of a random model, whole."""
+    class_name = {"dflash_tiny32": "DFlashDraftModel"}.get(name, MODELS[name].class_name)
+    whole = MODELS["wan_vae"].config if name == "wan_vae_tiny" else {}  # spread and mean of every channel
+    return whole | MODELS[name].config | {"_class_name": class_name}
+
+
 class GivenCalls(_Calls):
     """Every call of a model's forward is given what documents ask for.
 
@@ -84,12 +113,36 @@ class GivenCalls(_Calls):
             shapes = {name: tuple(sizes[dim] for dim in dims) for name, dims in spec.inputs(model.config).items()}
         else:
             shapes = memory.input_shapes(model, shape.latent, case.layout.options("bf16"), shape.batch)
-        return {"model": model.name, "shapes": {name: list(sizes) for name, sizes in shapes.items()}}
+        found: dict[str, Any] = {"model": model.name, "shapes": {name: list(sizes) for name, sizes in shapes.items()}}
+        if name == "wan22_ti2v_5b":  # in an image to video, the first frame's tokens have a time step of their own
+            tokens = math.prod(n // p for n, p in zip(shape.latent, model.config["patch_size"], strict=True))
+            found["again"] = {"timestep": [shape.batch, tokens]}
+        return found
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
-        report, config = outcome.report, case.layout.config()
-        where = Where(get_mesh(case.mesh), tuple(report["grid"]), tuple(report["shape"]), config.sp, config.tp)
-        found = [sentence for call in report["calls"] for sentence in wrong(call, where)]
+        report, found = outcome.report, _wrong(case, outcome.report)
         found += [f"a global semaphore begins with {n}, not with 0" for n in report["begins"] if n]
         metrics = {"wrong": len(found), "idle_semaphores": report["idle"], "calls": len(report["calls"])}
         return metrics, {"wrong": found}
+
+
+class ChosenSizes(_Calls):
+    """What is chosen for calls of sizes that no model here has: on either side of where a choice changes."""
+
+    program, values = "tt_impl.pipelines.chosen_sizes:program", False
+    thresholds: ClassVar = {
+        "bf16": (
+            Threshold("wrong", 0, "of all that fits and divides, no choice leaves fewer cores idle or waits less"),
+        )
+    }
+
+    def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
+        found = _wrong(case, outcome.report)
+        return {"wrong": len(found), "calls": len(outcome.report["calls"])}, {"wrong": found}
+
+
+def _wrong(case: Case, report: dict[str, Any]) -> list[str]:
+    """A sentence about everything that a report's calls should have been given and were not."""
+    config = case.layout.config()
+    where = Where(get_mesh(case.mesh), tuple(report["grid"]), tuple(report["shape"]), config.sp, config.tp)
+    return [sentence for call in report["calls"] for sentence in wrong(call, where)]

@@ -25,6 +25,31 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for decoder in ("vae_wan/layers.py", "vae_cogvideox/decoder.py")
     },
     (
+        "tt_impl/parallel/sdpa.py",
+        "(options.mesh.arch, options.parallel.sp, options.parallel.tp)",
+        "(options.mesh.arch, options.parallel.tp, options.parallel.sp)",
+    ): "the one entry of the table has sp and tp alike.",
+    ("tt_impl/layers/pixels.py", "_WIDE = 256", "_WIDE = 257"): "channels are whole tiles, so that 257 are none.",
+    **{
+        (
+            "tt_impl/layers/conv3d.py",
+            *change,
+        ): "blocks take whole tiles of 2048 bytes, of which 1 200 000 is no multiple."
+        for change in (
+            ("1_200_000", "1200001"),
+            ("1_200_000", "1199999"),
+            ("l1_bytes(*pair) <= L1_BYTES", "(l1_bytes(*pair) < L1_BYTES)"),
+        )
+    },
+    **{
+        (
+            "tt_impl/parallel/programs.py",
+            "4400",
+            other,
+        ): "a MiB has room for 238 packets of either size, and a part more."
+        for other in ("4399", "4401")
+    },
+    (
         "tt_impl/parallel/vocab.py",
         "1e30",
         "1.1e+30",

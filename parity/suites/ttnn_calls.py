@@ -15,6 +15,8 @@ def add(found: Registry) -> None:
     """Add the cases."""
     for layout, suite in ((_LINES, "smoke"), (_RING, "smoke"), (_MIXED, "full"), (_PAIR, "full")):
         found.add(make_case("ttnn_refused", "refused", layout, ModelShape((), 0, 1), dtype="bf16", suite=suite))
+    found.add(make_case("ttnn_spare", "spare_tensors", _PAIR, ModelShape((), 0, 1), dtype="bf16"))
+    found.add(make_case("ttnn_chosen", "chosen_sizes", _MIXED, ModelShape((), 0, 1), dtype="bf16"))
     for model, layout, shape, tag in (
         ("sd35_large", _MIXED, _MANY, "4096tokens"),
         ("sd35_large", _LINES, _FEW, "256tokens"),

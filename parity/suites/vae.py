@@ -74,8 +74,12 @@ def _sd35_ttnn(found: Registry) -> None:
 
 def _wan_ttnn(found: Registry) -> None:
     """Three latent frames: the first one, whose time is not doubled, one behind zeros, and one behind two kept ones."""
+    base, uneven = MODELS["wan_vae_tiny"], "wan_vae_uneven"  # no two stages are as wide
+    register(uneven, replace(base, config=base.config | {"dim_mult": [1, 2, 3, 4]}))
+    shape = ModelShape((2, 4, 6), 0, 1)
+    found.add(make_case("ttnn_vae_decoder", uneven, Layout("n300", "sp2"), shape, dtype="bf16"))
     for where, latent, suite in (
-        (("n300", "sp2"), (2, 4, 6), "smoke"),
+        (("n300", "sp2"), (2, 4, 6), "full"),
         (("bh-qb", "sp2_tp2"), (3, 5, 4), "smoke"),
         (("t3k", "sp2_tp4"), (3, 3, 7), "full"),
         (("t3k", "cfg2_sp2_tp2"), (2, 4, 6), "full"),

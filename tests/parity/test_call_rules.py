@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from parity.call_rules import Where, wrong
+from parity.call_rules import LINEAR, Where, wrong
 from refsim.mesh import get_mesh
 
 WHERE = Where(get_mesh("bh-loudbox"), (11, 10), (2, 4), 2, 4)
@@ -85,7 +85,9 @@ ROW = [[1, 1, 32, 64], [1, 1, 32, 64]]
     ("op", "dtypes", "result", "more", "says"),
     [
         ("add", ["BFLOAT16", "BFLOAT16"], "FLOAT32", {}, "both of what it is made of were rounded"),
-        ("add", ["FLOAT32", "BFLOAT16"], "FLOAT32", {}, ""),
+        ("add", ["FLOAT32", "BFLOAT16"], "FLOAT32", {"given": {"dtype": "FLOAT32"}}, ""),
+        ("subtract", ["BFLOAT16", "FLOAT32"], "BFLOAT16", {}, "is not told which the result is"),
+        ("linear", ["BFLOAT16", "FLOAT32", "FLOAT32"], "FLOAT32", {"compute": LINEAR}, "was rounded"),
         ("multiply", ["BFLOAT16", "BFLOAT16"], "FLOAT32", {"squares": True}, ""),
         ("multiply", ["BFLOAT16", "BFLOAT16"], "BFLOAT16", {"squares": True}, "a square"),
         ("matmul", ["FLOAT32", "BFLOAT16"], "FLOAT32", {}, "multiplied with bf16"),
@@ -112,3 +114,58 @@ def test_partial_sums_lie_where_they_fit():
         tensor = [[1, 1, rows, 1024], [1, 1, rows, 1024], "BFLOAT16", "DRAM"]
         call = {"op": "ttnn.reduce_scatter", "given": given, "inputs": [tensor], "outputs": []}
         assert (wrong(call, WHERE) == []) == right
+
+
+CONV = {
+    "op": "ttnn.experimental.conv3d",
+    "inputs": [[[1, 3, 10, 6, 96], [1, 3, 10, 6, 96], "BFLOAT16", "DRAM"]],
+    "outputs": [],
+    "given": {"kernel_size": [3, 3, 3], "output_channels": 96},
+    "conv": {"c_in": 96, "c_out": 96, "h": 8, "w": 6, "grid": [11, 10]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("c_in", 96, ""),
+        ("c_in", 32, "blocks of 32 and 96 channels, not (96, 96)"),
+        ("c_out", 64, "blocks of 96 and 64 channels, not (96, 96)"),
+        ("h", 10, "blocks of 10 x 6 pixels, not [8, 6]"),
+        ("grid", [11, 9], "cores [11, 9], not [11, 10]"),
+    ],
+)
+def test_a_convolutions_blocks_fit_a_core_and_are_as_large_as_they_can_be(name, value, says):
+    call = CONV | {"conv": CONV["conv"] | {name: value}}
+    assert [sentence.partition(": ")[2] for sentence in wrong(call, WHERE)] == [says] * bool(says)
+
+
+@pytest.mark.parametrize(
+    ("channels", "q", "k", "right"),
+    [(512, 64, 128, True), (512, 64, 256, False), (256, 64, 256, True), (256, 128, 256, False), (288, 64, 128, True)],
+)
+def test_chunks_of_pixels_leave_room_for_keys_and_values(channels, q, k, right):
+    inputs = [[[1, 1, rows, channels], [1, 1, rows, channels], "BFLOAT16", "DRAM"] for rows in (320, 640, 640)]
+    call = LOCAL | {"given": {}, "inputs": inputs, "sdpa": LOCAL["sdpa"] | {"q": q, "k": k}}
+    assert (wrong(call, WHERE) == []) is right
+
+
+@pytest.mark.parametrize(
+    ("choice", "right"),
+    [
+        ({"mux": {"columns": 8, "links": 2, "workers": 4, "buffers": 48}}, True),
+        ({"mux": {"columns": 8, "links": 2, "workers": 5, "buffers": 47}}, False),
+        ({"mux": {"columns": 8, "links": 2, "workers": 4, "buffers": 47}}, False),
+        ({"mux": {"columns": 8, "links": 2, "workers": 0, "buffers": 0}}, False),
+        ({"mux": {"columns": 8, "links": 5, "workers": 0, "buffers": 0}}, True),
+        ({"mux": {"columns": 8, "links": 5, "workers": 2, "buffers": 48}}, False),
+        ({"lies": {"rows": 511, "in": "L1"}}, True),
+        ({"lies": {"rows": 512, "in": "L1"}}, False),
+        ({"lies": {"bytes": 1 << 20, "cores": 2, "in": "L1"}}, True),
+        ({"lies": {"bytes": 1 + (1 << 20), "cores": 2, "in": "L1"}}, False),
+        ({"chunks": {"arch": "blackhole", "sp": 4, "tp": 4, "q": 128, "k": 512}}, True),
+        ({"chunks": {"arch": "blackhole", "sp": 4, "tp": 8, "q": 128, "k": 512}}, False),
+    ],
+)
+def test_a_choice_without_a_call_is_judged_too(choice, right):
+    assert (wrong({"op": "choice"} | choice, WHERE) == []) is right

@@ -22,6 +22,7 @@ from tt_impl.layers.linear import pad_to
 from tt_impl.parallel.context import Context, filled
 from tt_impl.parallel.halo import to_rows
 from tt_impl.parallel.padding import TILE, round_up
+from tt_impl.parallel.programs import divisors
 
 L1_BYTES = 1_200_000
 """What the blocks may take of a core's 1.43 MB (Wormhole); kernels, bias and staging are in the rest."""
@@ -53,22 +54,12 @@ class Conv3d:
 
     def __call__(self, video: ttnn.Tensor, *, padding: tuple[int, int, int] = (0, 0, 0)) -> ttnn.Tensor:
         """Video (B, T, H, W, C), row-major -> rows (B, 1, T' H' W', O); ``padding`` are zeros on either side."""
-        grid = self._ctx.device.compute_with_storage_grid_size()
-        config = ttnn.Conv3dConfig(
-            weights_dtype=self._ctx.dtype,
-            output_layout=ttnn.ROW_MAJOR_LAYOUT,
-            C_in_block=self._blocks[0],
-            C_out_block=self._blocks[1],
-            H_out_block=min(_SIDE, video.shape[2]),
-            W_out_block=min(_SIDE, video.shape[3]),
-            compute_with_storage_grid_size=grid,
-        )
         out = ttnn.experimental.conv3d(
             input_tensor=self._whole_lanes(video),
             weight_tensor=self._weight,
             bias_tensor=self._bias,
             device=self._ctx.device,
-            config=config,
+            config=config(self._ctx, self._blocks, video.shape[2], video.shape[3]),
             dtype=self._ctx.dtype,
             output_channels=self._lanes,
             kernel_size=self._kernel,
@@ -88,17 +79,30 @@ class Conv3d:
         return ttnn.reshape(images, (b, t, h, w, self._in))
 
 
+def config(ctx: Context, found: tuple[int, int], height: int, width: int) -> ttnn.Conv3dConfig:
+    """The op's settings for :func:`blocks` and images of so many pixels."""
+    return ttnn.Conv3dConfig(
+        weights_dtype=ctx.dtype,
+        output_layout=ttnn.ROW_MAJOR_LAYOUT,
+        C_in_block=found[0],
+        C_out_block=found[1],
+        H_out_block=min(_SIDE, height),
+        W_out_block=min(_SIDE, width),
+        compute_with_storage_grid_size=ctx.device.compute_with_storage_grid_size(),
+    )
+
+
 def blocks(channels: int, out_channels: int, taps: int) -> tuple[int, int]:
     """(C_in_block, C_out_block) for a kernel of ``taps`` positions; both numbers of channels are multiples of 32."""
 
-    def divisors(size: int) -> list[int]:
-        return [d for d in range(TILE, size + 1, TILE) if size % d == 0]
+    def parts(size: int) -> list[int]:
+        return [TILE * n for n in divisors(size // TILE)]
 
     def l1_bytes(c_in: int, c_out: int) -> int:
-        k, patches = round_up(taps * c_in, TILE), _SIDE * _SIDE
+        k, patches = taps * c_in, _SIDE * _SIDE
         return 2 * k * (2 * patches + c_out) + patches * c_out * 6
 
-    widths = [c for c in divisors(out_channels) if c <= DST_TILES * TILE or c % (DST_TILES * TILE) == 0]
-    pairs = [(c_in, c_out) for c_in in divisors(channels) for c_out in widths]
+    widths = [c for c in parts(out_channels) if c % min(c, DST_TILES * TILE) == 0]
+    pairs = [(c_in, c_out) for c_in in parts(channels) for c_out in widths]
     fitting = [pair for pair in pairs if l1_bytes(*pair) <= L1_BYTES]
     return max(fitting, key=lambda pair: (pair[0] * pair[1], pair[0]), default=(TILE, TILE))

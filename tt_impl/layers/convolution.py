@@ -140,6 +140,7 @@ class CausalConv3d:
     ) -> None:
         self._ctx, self._name, self._before = ctx, name, before
         self._time, self._space = kernel
+        self._linear: list[ttnn.Tensor] = []
         weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
         bias = weights.take(f"{name}.bias", (out_channels,))
         if kernel == (1, 1):
@@ -149,7 +150,7 @@ class CausalConv3d:
 
     def __call__(self, x: ttnn.Tensor, shards: ImageShards, stream: Stream) -> ttnn.Tensor:
         """Rows (B, 1, N, O)."""
-        if (self._time, self._space) == (1, 1):
+        if self._linear:
             weight, bias = self._linear
             return ttnn.linear(x, weight, bias=bias, compute_kernel_config=self._ctx.linear_config)
         images, padding = to_image(zero_padding(self._ctx, x, shards), shards), (0, 0)

@@ -113,7 +113,7 @@ class LayerNorm:
         """Times a weight and plus a bias (B, 1, 1, features) of each sample, in fp32, rounded once; of each row,
         (B, 1, rows, features), after the norm.
         """
-        if weight.shape[2] > 1:
+        if weight.shape[2] != 1:
             scaled = ttnn.multiply(self(x), weight, dtype=ttnn.float32)
             return ttnn.add(scaled, bias, dtype=self._ctx.dtype)
         x, samples = self._real(x), x.shape[0]  # the op takes one weight for all rows
@@ -205,7 +205,7 @@ class DistributedLayerNorm:
         ctx = self._ctx
         if self._local is not None:
             return self._local(x, **affine)
-        stats = ttnn.layer_norm_pre_all_gather(x, dtype=ttnn.bfloat16, compute_kernel_config=ctx.norm_config)
+        stats = ttnn.layer_norm_pre_all_gather(x, compute_kernel_config=ctx.norm_config)
         stats = gather_features(ctx, stats)
         if self._correction != 1:
             stats = ttnn.multiply(stats, self._correction)
@@ -232,7 +232,7 @@ class ModulatedLayerNorm:
     def __call__(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
         """``weight`` and ``bias`` (B or 1, 1, 1 or N, local D) in fp32, 0 in padded lanes, which therefore stay 0."""
         ctx, experimental = self._ctx, ttnn.experimental
-        if self._uneven or weight.shape[2] > 1:
+        if self._uneven or weight.shape[2] != 1:
             scaled = ttnn.multiply(self._plain(x), weight, dtype=ttnn.float32)
             return ttnn.add(scaled, bias, dtype=ctx.dtype)
         batch, x, weight, bias = x.shape[0], *map(_batch_before_rows, (x, weight, bias))

@@ -16,7 +16,7 @@ import ttnn
 from refsim.errors import UserError
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.halo import ImageShards, gather_image, to_image, to_rows
-from tt_impl.parallel.padding import TILE
+from tt_impl.parallel.padding import TILE, round_up
 
 _WIDE = 256
 """Channels from which on two blocks of 256 keys and values no longer fit in L1 beside the queries."""
@@ -59,7 +59,7 @@ class PixelAttention:
             kv[:, :, :, :c],
             kv[:, :, :, c:],
             is_causal=False,
-            program_config=self._chunks(x.shape[2], kv.shape[2]),
+            program_config=pixel_chunks(self._ctx, c, x.shape[2], kv.shape[2]),
             compute_kernel_config=self._ctx.sdpa_config,
         )
         return self._linear(out, self._out)
@@ -67,13 +67,14 @@ class PixelAttention:
     def _linear(self, x: ttnn.Tensor, params: list[ttnn.Tensor]) -> ttnn.Tensor:
         return ttnn.linear(x, params[0], bias=params[1], compute_kernel_config=self._ctx.linear_config)
 
-    def _chunks(self, queries: int, keys: int) -> ttnn.SDPAProgramConfig:
-        """Chunks no longer than the tile-padded rows; one head takes as much L1 as all of a transformer's."""
-        k_chunk = 128 if self._channels > _WIDE else 256
-        rows, columns = (-(-n // TILE) * TILE for n in (queries, keys))
-        return ttnn.SDPAProgramConfig(
-            compute_with_storage_grid_size=self._ctx.device.compute_with_storage_grid_size(),
-            q_chunk_size=min(64, rows),
-            k_chunk_size=min(k_chunk, columns),
-            exp_approx_mode=False,
-        )
+
+def pixel_chunks(ctx: Context, channels: int, queries: int, keys: int) -> ttnn.SDPAProgramConfig:
+    """Chunks no longer than the tile-padded rows; one head takes as much L1 as all of a transformer's."""
+    k_chunk = 128 if channels > _WIDE else 256
+    rows, columns = round_up(queries, TILE), round_up(keys, TILE)
+    return ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=ctx.device.compute_with_storage_grid_size(),
+        q_chunk_size=min(64, rows),
+        k_chunk_size=min(k_chunk, columns),
+        exp_approx_mode=False,
+    )

@@ -63,20 +63,20 @@ def rotary_angles(
 
 
 def pair_rotary(
-    ctx: Context, angles_NP: torch.Tensor, *, split: bool, dtype: ttnn.DataType = ttnn.bfloat16
+    ctx: Context, angles_NP: torch.Tensor, *, split: bool, dtype: ttnn.DataType | None = None
 ) -> PairTables:
     """(cos, sin, turn), cos and sin (1, 1, rows, 2 * P), of N tokens whose pairs turn by P angles each.
 
     Args:
         split: the tokens are cut over sp (N a multiple of its factor), else every device has all of them.
-        dtype: of cos and sin; :func:`rotate_pairs` takes bf16 only, the op of a norm over all heads fp32 too.
+        dtype: of cos and sin, if not that of storage; the op of a norm over all heads takes fp32 too.
     """
     turn = torch.zeros(1, 1, TILE, TILE)
     even = torch.arange(0, TILE, 2)
     turn[..., even, even + 1], turn[..., even + 1, even] = 1.0, -1.0
     angles = angles_NP.repeat_interleave(2, -1)[None, None]
     cos, sin = (ctx.put(x.float(), sp_dim=2 if split else None, dtype=dtype) for x in (angles.cos(), angles.sin()))
-    return cos, sin, ctx.put(turn, dtype=ttnn.bfloat16)
+    return cos, sin, ctx.put(turn)
 
 
 def rotate_pairs(x: ttnn.Tensor, tables: PairTables) -> ttnn.Tensor:

@@ -28,8 +28,8 @@ def gather_batch(groups: list[Context], predictions: list[ttnn.Tensor]) -> list[
     if len(groups) == 1:
         return predictions
     halves = [ctx.get(x, sp_dim=2) for ctx, x in zip(groups, predictions, strict=True)]
-    whole, dtype = torch.cat(halves), predictions[0].dtype
-    return [ctx.put(whole, sp_dim=2, dtype=dtype) for ctx in groups]
+    whole = torch.cat(halves)
+    return [ctx.put(whole, sp_dim=2, dtype=x.dtype) for ctx, x in zip(groups, predictions, strict=True)]
 
 
 def guide(sample: ttnn.Tensor, scale: float) -> ttnn.Tensor:

@@ -124,8 +124,6 @@ class Context:
         else:
             mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
         # Told a device, from_torch sends what it gets and lays out tiles there; here they are made on the host.
-        if dtype == ttnn.bfloat16:
-            x = x.to(torch.bfloat16)
         return ttnn.from_torch(x, dtype=dtype, layout=layout, mesh_mapper=mapper)
 
     def put_rows(self, x: torch.Tensor, dtype: ttnn.DataType, *, tp_dim: int | None = None) -> ttnn.Tensor:
@@ -161,17 +159,13 @@ class Context:
                 shape[dim] //= parts
         return shape
 
-    def get(self, x: ttnn.Tensor, *, sp_dim: int | None, tp_dim: int | None = None) -> torch.Tensor:
-        """A tensor cut over sp and tp (or, where a dim is None, replicated), back on the host and whole."""
-        if sp_dim is None and tp_dim is None:
-            composer = ttnn.ConcatMeshToTensor(self.device, dim=0)
-            return ttnn.to_torch(x, mesh_composer=composer)[: x.shape[0]]
-        if self._both_axes and sp_dim is not None:
+    def get(self, x: ttnn.Tensor, *, sp_dim: int, tp_dim: int | None = None) -> torch.Tensor:
+        """A tensor cut over sp, and over tp (or, where ``tp_dim`` is None, replicated), back on the host and whole."""
+        if self._both_axes:
             whole = ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(self.device, dim=sp_dim))
             return self._in_device_order(whole, sp_dim, back=True)
         dims = [0, 0]
-        if sp_dim is not None:
-            dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
+        dims[1 - self.tp_axis if self.tp > 1 else self.ring_axis] = sp_dim
         if tp_dim is not None:
             dims[self.tp_axis] = tp_dim
         composer = ttnn.ConcatMesh2dToTensor(self.device, mesh_shape=self.shape, dims=tuple(dims))

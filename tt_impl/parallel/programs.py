@@ -21,18 +21,16 @@ from tt_impl.parallel.padding import TILE
 
 LARGEST = 8
 """Of a block, in tiles: 8 x 8 in bf16, both inputs double-buffered, and the fp32 sum take 0.9 of 1.4 MiB of L1."""
-FEWEST_K = 4
-"""Shorter K blocks spend more time waiting for their first tile than multiplying."""
 SUBBLOCK = 4
 """Tiles that the destination registers hold with fp32 accumulation."""
-MUX_L1 = 1024 * 1024
+MUX_L1 = 1 << 20
 """Bytes of a mux core's L1 for its channels, of 1.4 MiB; the rest is for what it counts and for semaphores."""
 CHANNEL_BUFFER = 4400
 """Bytes of one packet in a channel of the mux."""
 
 SHORT = 512
 """Rows of a device's sequence from which on activations lie in DRAM, see :func:`activation_memory`."""
-SCRATCH = 512 * 1024
+SCRATCH = 1 << 19
 """Bytes of a core's L1 for what lives within one operation, beside 195 KiB of a reduce-scatter's own buffers."""
 
 
@@ -59,10 +57,10 @@ def blocks(
         ring: it is gathered around a ring, where K blocks must divide that share.
     """
     along_m, along_n = grid if rows > columns or part is not None else grid[::-1]
-    m = _even(math.ceil(_tiles(rows) / along_m))
-    n = _even(math.ceil(_tiles(columns) / along_n))
+    m = _even(_tiles(rows) / along_m)
+    n = _even(_tiles(columns) / along_n)
     h, w = max(
-        ((h, w) for h in _divisors(m) for w in _divisors(n) if h * w <= SUBBLOCK),
+        ((h, w) for h in divisors(m) for w in divisors(n) if h * w <= SUBBLOCK),
         key=lambda hw: (hw[0] * hw[1], -abs(hw[0] - hw[1])),
     )
     return Blocks(m, _k_block(_tiles(part or inner), divides=ring), n, h, w)
@@ -112,12 +110,12 @@ def _tiles(size: int) -> int:
     return -(-size // TILE)
 
 
-def _divisors(tiles: int) -> list[int]:
+def divisors(tiles: int) -> list[int]:
     return [n for n in range(1, tiles + 1) if tiles % n == 0]
 
 
-def _even(tiles: int) -> int:
-    """One core's tiles in as few blocks of up to ``LARGEST`` as possible, all about as long."""
+def _even(tiles: float) -> int:
+    """One core's tiles on average in as few blocks of up to ``LARGEST`` as possible, all about as long."""
     return math.ceil(tiles / math.ceil(tiles / LARGEST))
 
 
@@ -125,5 +123,5 @@ def _k_block(tiles: int, *, divides: bool) -> int:
     """The K block that costs least: every block as long as its tiles and one more for its start, padding included."""
     longest = min(LARGEST, tiles)
     if divides:
-        return max(k for k in _divisors(tiles) if k <= longest)
-    return min(range(min(FEWEST_K, tiles), longest + 1), key=lambda k: (math.ceil(tiles / k) * (k + 1), -k))
+        return max(k for k in divisors(tiles) if k <= longest)
+    return min(range(1, longest + 1), key=lambda k: (math.ceil(tiles / k) * (k + 1), -k))

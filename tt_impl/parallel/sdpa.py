@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import ttnn
 
+from refsim.options import RunOptions
 from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import TILE, round_up
 
-_CHUNKS = {(True, 4, 4): (128, 512)}
-"""(blackhole, sp, tp) -> (q chunk, k chunk)."""
+_CHUNKS = {("blackhole", 4, 4): (128, 512)}
+"""(architecture, sp, tp) -> (q chunk, k chunk)."""
 _DEFAULT = (256, 512)
-_LOCAL_TILES = 4
-"""Of attention in one piece: chunks of 128 rows, their mask and a head's features fit into L1 several times."""
+_LOCAL_TILES = (1, 2, 3, 4)
+"""Of attention in one piece: chunks of up to 128 rows, their mask and a head's features fit into L1 several times."""
+
+
+def usual_chunks(options: RunOptions) -> tuple[int, int]:
+    """Rows of queries and of keys in a chunk of attention over sp."""
+    return _CHUNKS.get((options.mesh.arch, options.parallel.sp, options.parallel.tp), _DEFAULT)
 
 
 def program_config(ctx: Context, rows: int, *, reserve_row: bool, keys: int | None = None) -> ttnn.SDPAProgramConfig:
@@ -22,9 +29,8 @@ def program_config(ctx: Context, rows: int, *, reserve_row: bool, keys: int | No
     ``keys``: how many there are, where they are not the rows of queries.
     """
     grid = ctx.device.compute_with_storage_grid_size()
-    blackhole = ctx.options.mesh.arch == "blackhole"
-    q, k = ctx.chunks or _CHUNKS.get((blackhole, ctx.sp, ctx.tp), _DEFAULT)
-    tiles, key_tiles = (-(-n // ttnn.TILE_SIZE) * ttnn.TILE_SIZE for n in (rows, rows if keys is None else keys))
+    q, k = ctx.chunks or usual_chunks(ctx.options)
+    tiles, key_tiles = (round_up(n, TILE) for n in (rows, rows if keys is None else keys))
     return ttnn.SDPAProgramConfig(
         compute_with_storage_grid_size=(grid.x, grid.y - 1 if reserve_row else grid.y),
         q_chunk_size=min(q, tiles),
@@ -36,8 +42,7 @@ def program_config(ctx: Context, rows: int, *, reserve_row: bool, keys: int | No
 def local_program_config(ctx: Context, rows: int) -> ttnn.SDPAProgramConfig:
     """For attention in one piece: the largest chunks that divide the tile-padded rows, as ttnn wants them of a mask."""
     grid = ctx.device.compute_with_storage_grid_size()
-    tiles = -(-rows // ttnn.TILE_SIZE)
-    chunk = ttnn.TILE_SIZE * max(n for n in range(1, _LOCAL_TILES + 1) if tiles % n == 0)
+    chunk = TILE * max(n for n in _LOCAL_TILES if round_up(rows, TILE) % (n * TILE) == 0)
     return ttnn.SDPAProgramConfig(
         compute_with_storage_grid_size=(grid.x, grid.y),
         q_chunk_size=chunk,

@@ -48,6 +48,7 @@ def program(
     )
     result = {"spatial": ctx.get(gather_features(ctx, spatial), sp_dim=2)[:, 0, :rows, : model.features]}
     if prompt is not None:
-        whole = ctx.get(gather_features(ctx, prompt), sp_dim=2 if options.splits_prompt else None)
+        gathered = gather_features(ctx, prompt)
+        whole = ctx.get(gathered, sp_dim=2) if options.splits_prompt else ctx.get_equal(gathered)
         result["prompt"] = whole[:, 0, : inputs["prompt"].shape[1], : model.features]
     return result

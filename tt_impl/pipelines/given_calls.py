@@ -24,10 +24,20 @@ Seen = dict[str, Any]
 
 
 def program(
-    device: ttnn.MeshDevice, options: RunOptions, *, model: dict[str, Any] | str, shapes: dict[str, list[int]], **_: Any
+    device: ttnn.MeshDevice,
+    options: RunOptions,
+    *,
+    model: dict[str, Any] | str,
+    shapes: dict[str, list[int]],
+    again: dict[str, list[int]] | None = None,
+    **_: Any,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The report has ``calls``, different ones once each (see :func:`described`), ``grid``, ``shape`` of the submesh,
-    how many global semaphores no call was given (``idle``), and with what numbers they begin (``begins``)."""
+    how many global semaphores no call was given (``idle``), and with what numbers they begin (``begins``).
+
+    Args:
+        again: shapes of a further forward that are not those of the others.
+    """
     subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
     subject = subject.with_counts(dict.fromkeys(subject.counts(), 1)) if subject.counts() else subject
     watcher = Watcher()
@@ -35,6 +45,8 @@ def program(
         built = subject.build(Context(submesh, options), ShapeWeights(torch.bfloat16))
         for _again in range(2):
             subject.feed(built)
+        if again:
+            Subject.of(model, shapes | again).feed(built)
     size = submesh.compute_with_storage_grid_size()
     report = {"calls": list(watcher.calls.values()), "idle": watcher.idle, "grid": [size.x, size.y]}
     return report | {"shape": list(submesh.shape), "begins": sorted(watcher.begins)}, {}
@@ -77,26 +89,36 @@ def _nested(values: Any) -> Iterator[Any]:
 
 def described(call: Invocation, result: Any) -> Seen:
     """What a call was given, as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
-    ``given`` (whole numbers, truths and names of its options), ``compute``, ``matmul``, ``sdpa``, and ``squares`` of
-    what is multiplied with itself."""
+    ``given`` (whole numbers, truths and names of its options), ``squares`` of what is multiplied with itself, and
+    :func:`settings`."""
     inputs, outputs = ([_tensor(t) for t in tensors_in(x) if on_device(t)] for x in ((call.args, call.kwargs), result))
     given = {name: _plain(value) for name, value in call.kwargs.items()}
     seen: Seen = {"op": call.name, "inputs": inputs, "outputs": outputs}
     seen["given"] = {name: value for name, value in given.items() if value is not None}
     if call.name == "ttnn.multiply" and call.args[0] is call.args[1]:
         seen["squares"] = True
-    if (how := call.kwargs.get("compute_kernel_config")) is not None:
+    return seen | settings(call.kwargs)
+
+
+def settings(options: dict[str, Any]) -> Seen:
+    """Of the options of a call those that are settings of the device: ``compute``, ``matmul``, ``sdpa``, ``conv``."""
+    seen: Seen = {}
+    if (how := options.get("compute_kernel_config")) is not None:
         seen["compute"] = {
             "fidelity": how.math_fidelity.name,
             "approximate": how.math_approx_mode,
             "fp32": how.fp32_dest_acc_en,
             "l1_accumulation": how.packer_l1_acc,
         }
-    if isinstance(config := call.kwargs.get("config"), ttnn.MinimalMatmulConfig):
+    if isinstance(config := options.get("config"), ttnn.MinimalMatmulConfig):
         size = config.compute_with_storage_grid_size
         block = {"m": config.M_block_size, "k": config.K_block_size, "n": config.N_block_size}
         seen["matmul"] = block | {"h": config.subblock_h, "w": config.subblock_w, "grid": [size.x, size.y]}
-    if isinstance(config := call.kwargs.get("program_config"), ttnn.SDPAProgramConfig):
+    if isinstance(config := options.get("config"), ttnn.Conv3dConfig):
+        size = config.compute_with_storage_grid_size
+        seen["conv"] = {"c_in": config.C_in_block, "c_out": config.C_out_block, "grid": [size.x, size.y]}
+        seen["conv"] |= {"h": config.H_out_block, "w": config.W_out_block}
+    if isinstance(config := options.get("program_config"), ttnn.SDPAProgramConfig):
         size = config.compute_with_storage_grid_size
         chunks = {"q": config.q_chunk_size, "k": config.k_chunk_size, "approximate": config.exp_approx_mode}
         seen["sdpa"] = chunks | {"grid": [size.x, size.y]}

@@ -18,7 +18,9 @@ import ttnn
 from refsim.errors import HazardError, UserError
 from refsim.mesh import MeshSpec, Topology
 from refsim.options import RunOptions
+from tt_impl.layers.paged_cache import PAGE, PagePool
 from tt_impl.parallel.buffers import BufferLedger
+from tt_impl.parallel.context import Context
 from tt_impl.parallel.manager import CCLManager
 
 Call = Callable[[], Any]
@@ -28,9 +30,9 @@ Named = Iterator[tuple[str, bool | str, Call]]
 
 def program(device: ttnn.MeshDevice, options: RunOptions, **_: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Make every call; the report tells by name which wrong ones were ``accepted`` and which right ones were not."""
-    bench = Bench(device, options.mesh)
+    bench = Bench(device, options)
     found: dict[str, Any] = {"accepted": [], "refused": [], "calls": 0}
-    for calls in (links, topologies, cores, parts, buffers, ledger, semaphores, freed, divided):
+    for calls in (links, topologies, cores, parts, buffers, ledger, semaphores, pages, freed, divided):
         for name, right, call in calls(bench):
             error = _error(call)
             found["calls"] += 1
@@ -56,7 +58,11 @@ class Bench:
     """A mesh and short ways to make tensors on it."""
 
     device: ttnn.MeshDevice
-    spec: MeshSpec
+    options: RunOptions
+
+    @property
+    def spec(self) -> MeshSpec:
+        return self.options.mesh
 
     @property
     def axes(self) -> list[int]:
@@ -293,6 +299,28 @@ def _names_its_axis(ccl: CCLManager, axis: int) -> None:
     taken = owned["count"] * math.prod(owned["shape"]) * 2
     if (owned["owner"], owned["axis"], owned["dtype"]) != ("K", axis, "BFLOAT16") or owned["bytes"] < taken:
         raise ValueError(f"a buffer of axis {axis} says {owned}")
+
+
+def pages(b: Bench) -> Named:
+    """A page of a cache is one user's, all are given out and no more; ttnn skips what a table has as page -1."""
+    pool = PagePool(Context(b.device, b.options), 1, 7)
+    tables: list[list[int]] = [[], []]
+
+    def all_given() -> None:
+        for table, rows in zip(tables, (3 * PAGE, 3 * PAGE + 1), strict=True):
+            pool.reserve(table, rows)
+        if sorted(tables[0] + tables[1]) != list(range(7)) or len(tables[0]) != 3:
+            raise ValueError(f"seven pages were given out as {tables}")
+
+    def named() -> None:
+        found = ttnn.to_torch(ttnn.get_device_tensors(pool.on_device([3, 0, 5], 2))[0]).tolist()
+        if found != [[3, 0, 5, -1, -1, -1, -1, -1]] * 2:
+            raise ValueError(f"a table of the pages 3, 0 and 5 says {found}")
+
+    yield "pages for two users", True, all_given
+    yield "rows that the pages have room for", True, lambda: pool.reserve(tables[0], 3 * PAGE)
+    yield "a page more than there are", "all 7 pages", lambda: pool.reserve(tables[0], 3 * PAGE + 1)
+    yield "a table of three pages", True, named
 
 
 def freed(b: Bench) -> Named:

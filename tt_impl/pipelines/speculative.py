@@ -185,7 +185,7 @@ def _looked_into(
     layers = tuple(range(target.config.num_hidden_layers))
     hidden = target.hidden(prompt[None], target.new_cache(), layers)
     get = target.ctx.get_equal
-    logits = target.ctx.get(gather_features(target.ctx, target.logits(hidden.last)), sp_dim=None)
+    logits = get(gather_features(target.ctx, target.logits(hidden.last)))
     found = {
         "last": get(hidden.last)[0, 0],
         "layers": torch.cat([get(x)[0] for x in hidden.kept]),

@@ -66,7 +66,7 @@ def group_norm_of_whole_faint_pictures(t: Env) -> None:
     norm = GroupNorm(weights, ctx, "a", channels=128, groups=8, cut=True)
     out = norm(ctx.put(x.mT[None], tp_dim=3), shards)
     wanted = F.group_norm(x.double(), 8, *(p.double() for p in weights.known.values()), 1e-6)
-    _near(ctx.get(out, sp_dim=None, tp_dim=3)[0].mT, wanted)
+    _near(ctx.get(out, sp_dim=2, tp_dim=3)[0].mT, wanted)
 
 
 def channel_norm_of_a_faint_video(t: Env) -> None:
@@ -109,7 +109,7 @@ def gated_gelu(t: Env) -> None:
     gate, x = _in_the_tail(t, 112, 128)
     up = t.rand(112, 128, scale=128**-0.5)
     gated = GateAndUp(_Weights(t, **{"wi_0.weight": gate, "wi_1.weight": up}), ctx, "a", config)
-    out = ctx.get(gated(ctx.put(x[None, None])), sp_dim=None, tp_dim=3)[:1]
+    out = ctx.get(gated(ctx.put(x[None, None])), sp_dim=2, tp_dim=3)[:1]
     wanted = F.gelu(x.double() @ gate.T.double(), approximate="tanh") * (x.double() @ up.T.double())
     _near(out[0, 0, :, :112], wanted, 0.05)
     assert not out[..., 112:].any()
@@ -165,7 +165,7 @@ def crop_of_the_positional_table(t: Env) -> None:
     oracle.load_state_dict(weights.known)
     sizes = {"patch": 2, "in_channels": 16, "features": 64, "table_size": 24}
     ctx = _context(t)
-    out = ctx.get(PatchEmbed(weights, ctx, "a", **sizes)(x), sp_dim=None, tp_dim=3)[:1]
+    out = ctx.get(PatchEmbed(weights, ctx, "a", **sizes)(x), sp_dim=2, tp_dim=3)[:1]
     _near(out[:, 0], oracle(x))
 
 

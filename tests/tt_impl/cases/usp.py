@@ -54,7 +54,7 @@ def _attend(t: Env, given: dict[str, Any], prompt_layout: str, text: int = L, **
 def _same(ctx: Any, out: Any, wanted: Tensor, *, cut: bool) -> None:
     """Every device's rows and real heads, those of tp's members side by side."""
     whole = ctx.ccl.all_gather(out, dim=1, axis=ctx.tp_axis) if ctx.tp > 1 else out
-    found = ctx.get(whole, sp_dim=2 if cut else None)[:, : wanted.shape[1], : wanted.shape[2]]
+    found = (ctx.get(whole, sp_dim=2) if cut else ctx.get_equal(whole))[:, : wanted.shape[1], : wanted.shape[2]]
     torch.testing.assert_close(found.float(), wanted, rtol=0.0, atol=0.02)
 
 
