@@ -15,8 +15,8 @@ from typing import Any
 from refsim.mesh import MeshSpec, Topology
 
 TILE = 32
-LARGEST_BLOCK, SUBBLOCK, SHORTEST_K = 8, 4, 4
-"""Tiles of a block that fit L1; that the destination holds with fp32 sums; of a K block that is worth its start."""
+LARGEST_BLOCK, SUBBLOCK = 8, 4
+"""Tiles of a block that fit L1, and those that the destination holds with fp32 sums."""
 MUX_BYTES, PACKET_BYTES, ENOUGH_PACKETS = 1 << 20, 4400, 48
 LONG = 512
 """Rows on a device from which on activations lie in DRAM."""
@@ -203,7 +203,7 @@ def _matmul(call: Seen, where: Where) -> list[str]:
     tiles, ring = math.ceil(share / TILE), call["given"].get("topology") == "Ring"
     if ring and tiles % block["k"]:
         found.append(f"block k of {block['k']} tiles does not divide a ring's share of {tiles}")
-    if _cost(tiles, block["k"]) > min(_cost(tiles, k) for k in _k_blocks(tiles, ring)) or block["k"] > LARGEST_BLOCK:
+    if block["k"] != min(_k_blocks(tiles, ring), key=lambda k: (_cost(tiles, k), -k)):
         found.append(f"block k of {block['k']} tiles is not the best for {tiles}")
     h, w_ = block["h"], block["w"]
     areas = [(a * b, -abs(a - b)) for a, b in product(range(1, SUBBLOCK + 1), repeat=2) if _divide(block, a, b)]
@@ -222,9 +222,7 @@ def _cost(tiles: int, k: int) -> int:
 
 
 def _k_blocks(tiles: int, ring: bool) -> list[int]:
-    if ring:
-        return [k for k in range(1, LARGEST_BLOCK + 1) if tiles % k == 0]
-    return [k for k in range(1, min(LARGEST_BLOCK, tiles) + 1) if k >= min(SHORTEST_K, tiles)]
+    return [k for k in range(1, min(LARGEST_BLOCK, tiles) + 1) if not ring or tiles % k == 0]
 
 
 def _hidden(call: Seen) -> list[str]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from parity.mutation.sites import Mutation
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
+    ("tt_impl/parallel/programs.py", "(hw[0] * hw[1], min(hw))", "(min(hw), hw[0] * hw[1])"): (
+        "of up to 4 tiles only 2 x 2 are more than one wide either way, and nothing is larger."
+    ),
     ("refsim/layers/convolution.py", "self._kernel // 2", "(self._kernel % 2)"): (
         "decoders of images have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1."
     ),

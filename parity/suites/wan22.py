@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from parity.cases import BlockShape, Layout, Registry, make_case
+from parity.checkpoints import MODELS, quiet, register
 from parity.layouts import RING8, ULYSSES8, USP24, add_transformer
 
 
@@ -71,7 +74,9 @@ def _ttnn(found: Registry) -> None:
         add_transformer(found, "wan22_tiny64", layout, guidance=4.0, suite="full", tag="guided", **kind)
     for layout in (t3k, Layout("t3k-1x8", "tp8"), Layout("bh-qb", "sp2_tp2")):
         add_transformer(found, "wan22_uneven64", layout, suite="full", **kind)
-    for model, text in (("wan21_i2v_tiny64", 512), ("wan22_ti2v_tiny64", 29)):  # sp and tp that differ
+    faint = "wan21_i2v_tiny64_faint"  # its norm of the image sees a variance as small as its epsilon
+    register(faint, replace(MODELS["wan21_i2v_tiny64"], gains=quiet("image_embedder.ff.net.2")))
+    for model, text in ((faint, 512), ("wan22_ti2v_tiny64", 29)):  # sp and tp that differ
         add_transformer(found, model, t3k, batch=1, **kind | {"text": text})
     for model in ("wan22_tiny64_block", "wan22_uneven64_block"):  # 192 features are 256 lanes over four devices
         found.add(make_case("ttnn_block", model, t3k, BlockShape(75, 45), dtype="bf16"))

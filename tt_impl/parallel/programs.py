@@ -61,7 +61,7 @@ def blocks(
     n = _even(_tiles(columns) / along_n)
     h, w = max(
         ((h, w) for h in divisors(m) for w in divisors(n) if h * w <= SUBBLOCK),
-        key=lambda hw: (hw[0] * hw[1], -abs(hw[0] - hw[1])),
+        key=lambda hw: (hw[0] * hw[1], min(hw)),
     )
     return Blocks(m, _k_block(_tiles(part or inner), divides=ring), n, h, w)
 

@@ -25,7 +25,8 @@ from tt_impl.pipelines.transformer import submeshes
 _ATTENTION = "ttnn.transformer.scaled_dot_product_attention"
 _ROWS = (1, 32, 33, 64, 96, 97, 128, 160, 192, 224, 255, 256, 257, 289, 320, 511, 512, 513, 640, 2049)
 _CHANNELS = range(32, 545, 32)
-_M, _K, _N = (32, 288, 320, 1760, 2048, 4096, 4128), (32, 96, 288, 608, 1184), (32, 320, 1824, 4096)
+_M, _N = (32, 288, 333, 1760, 2048, 4096, 4128), (32, 72, 320, 1824, 4096)
+_K = (32, 40, 96, 288, 608, 640, 928, 1184)
 _GALAXY = ("cfg2_sp4_tp4", "sp4_tp8", "sp8_tp4")
 _LAYOUTS = (("t3k", "sp2_tp4"), ("bh-loudbox", "sp4_tp2"), *product(("galaxy", "bh-galaxy"), _GALAXY))
 

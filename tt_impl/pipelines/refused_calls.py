@@ -303,23 +303,25 @@ def _names_its_axis(ccl: CCLManager, axis: int) -> None:
 
 def pages(b: Bench) -> Named:
     """A page of a cache is one user's, all are given out and no more; ttnn skips what a table has as page -1."""
-    pool = PagePool(Context(b.device, b.options), 1, 7)
-    tables: list[list[int]] = [[], []]
+    ctx, table = Context(b.device, b.options), list[int]()
+    pool = PagePool(ctx, 1, 8)
 
-    def all_given() -> None:
-        for table, rows in zip(tables, (3 * PAGE, 3 * PAGE + 1), strict=True):
-            pool.reserve(table, rows)
-        if sorted(tables[0] + tables[1]) != list(range(7)) or len(tables[0]) != 3:
-            raise ValueError(f"seven pages were given out as {tables}")
+    def all_given(count: int) -> None:
+        few, first, second = PagePool(ctx, 1, count), list[int](), list[int]()
+        few.reserve(first, 3 * PAGE)
+        few.reserve(second, (count - 4) * PAGE + 1)
+        if sorted(first + second) != list(range(count)) or len(first) != 3:
+            raise ValueError(f"{count} pages were given out as {first} and {second}")
 
     def named() -> None:
         found = ttnn.to_torch(ttnn.get_device_tensors(pool.on_device([3, 0, 5], 2))[0]).tolist()
         if found != [[3, 0, 5, -1, -1, -1, -1, -1]] * 2:
             raise ValueError(f"a table of the pages 3, 0 and 5 says {found}")
 
-    yield "pages for two users", True, all_given
-    yield "rows that the pages have room for", True, lambda: pool.reserve(tables[0], 3 * PAGE)
-    yield "a page more than there are", "all 7 pages", lambda: pool.reserve(tables[0], 3 * PAGE + 1)
+    for count in (7, 8):
+        yield f"{count} pages for two users", True, lambda n=count: all_given(n)
+    yield "rows that the pages have room for", True, lambda: pool.reserve(table, 8 * PAGE)
+    yield "a row more", "all 8 pages", lambda: pool.reserve(table, 8 * PAGE + 1)
     yield "a table of three pages", True, named
 
 
