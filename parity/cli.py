@@ -55,21 +55,28 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
     part: Part = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Cases at a time, backend cpu. [default: the cores, at most 4]"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
     csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line a case.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
-    from parity import ci
-    from parity.gate import run_suite, select
+    from parity import ci, lanes
+    from parity.gate import Asked, run_suite, select
     from refsim.runtime import launch
     from refsim.tables import check_csv, write_csv
 
-    select(suite, expr, backend, part)  # a mistake should not have to wait for torch
+    asked = Asked(suite, expr, backend, seed, seeds, part)
+    cases = select(suite, expr, backend, part)  # a mistake should not have to wait for torch
     check_csv(csv)
-    launch.warm_up()
+    jobs = lanes.count(asked.jobs(cases), jobs, backend)
+    if jobs == 1:
+        launch.warm_up()
     with _Lines() as lines:
-        done = run_suite(suite, expr, backend, seed, out, lines, seeds=seeds, part=part)
+        done = run_suite(asked, out, lines, jobs=jobs)
     write_csv([record.to_json() for record in done.records], csv)
     ci.tell(done)
     if as_json:

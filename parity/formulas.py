@@ -15,8 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from parity.cases import AttentionShape
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_SCORES_BYTES = 256 * 2**20
-"""Scores held at a time; more of them are computed by blocks of queries."""
+_SCORES_BYTES = 16 * 2**20
+"""Scores held at a time, which a cache holds; more of them are computed by blocks of queries."""
 
 
 def joint_rows(tensors: dict[str, Tensor], name: str, rows: int) -> Tensor:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from parity import report
+from parity import lanes, report
 from parity.cases import Case
 from parity.explain import explanation
 from parity.kinds import entry, thresholds_for
@@ -26,7 +26,8 @@ from refsim.options import BACKENDS
 from refsim.runtime import launch
 
 Progress = Callable[[int, int, Case, "Record | None"], None]
-"""Called with (index from 1, total, case, None) before a case and with its record after it."""
+"""Called with (number from 1, total, case, None) before a case and with its record after it; with several at a time,
+the number counts those that are over."""
 
 
 class Runner(Protocol):
@@ -57,6 +58,14 @@ class Asked:
     seed: int = 0
     seeds: int = 1
     part: str | None = None
+
+    def jobs(self, cases: Sequence[Case]) -> list[lanes.Job]:
+        """The cases with their seeds, in the order of their records."""
+        return [(case, self.seed + offset + case.seed) for offset in range(self.seeds) for case in cases]
+
+    def named(self, record: Record) -> Record:
+        """The record under the id that it has in this run."""
+        return replace(record, id=f"{record.id}-seed{record.seed}") if self.seeds > 1 else record
 
 
 def select(suite: str, expr: str | None, backend: str = "cpu", part: str | None = None) -> list[Case]:
@@ -94,29 +103,28 @@ def _part(cases: Sequence[Case], text: str) -> list[Case]:
 
 
 def run_suite(
-    suite: str = "smoke",
-    expr: str | None = None,
-    backend: str = "cpu",
-    seed: int = 0,
+    asked: Asked,
     out_dir: str | Path | None = None,
     progress: Progress | None = None,
     *,
-    seeds: int = 1,
-    part: str | None = None,
+    jobs: int | None = 1,
 ) -> SuiteRun:
-    """Run and judge the cases of a suite one after the other; writes results.json, junit.xml, parity.md.
+    """Run and judge the cases of a suite; writes results.json, junit.xml, parity.md.
 
     Args:
-        suite, expr, backend, seed, seeds, part: see :class:`Asked`.
         out_dir: folder for the reports, made if need be; None writes nothing.
+        jobs: cases at a time on the CPU backend, each in a process of its own; None: as many as there are cores, up to
+            :data:`parity.lanes.MOST`. With 1 all run in this process. The others' programs run two at a time.
 
     Raises:
-        UserError: unknown suite, backend or part, ``-k`` that matches nothing, missing oracle, unusable ``out_dir``.
+        UserError: unknown suite, backend or part, ``-k`` that matches nothing, missing oracle, unusable ``out_dir``,
+            ``jobs`` for another backend.
     """
-    cases = select(suite, expr, backend, part)
+    cases = select(asked.suite, asked.expr, asked.backend, asked.part)
     check_environment(cases)
-    asked = Asked(suite, expr, backend, seed, seeds, part)
-    return run_cases(cases, make_runner(backend), asked, out_dir, progress)
+    if (count := lanes.count(asked.jobs(cases), jobs, asked.backend)) > 1:
+        return _written(asked, out_dir, lambda: lanes.run(asked.jobs(cases), count, _counted(progress, asked, cases)))
+    return run_cases(cases, make_runner(asked.backend), asked, out_dir, progress)
 
 
 def run_cases(
@@ -126,32 +134,56 @@ def run_cases(
     out_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> SuiteRun:
-    """Run and judge the given cases by the given runner, as :func:`run_suite` does."""
+    """Run and judge the given cases one after the other by the given runner, as :func:`run_suite` does."""
+    jobs = asked.jobs(cases)
+
+    def run() -> list[Record]:
+        with runner:
+            if (plan := getattr(runner, "plan", None)) is not None:
+                plan(jobs)
+            return run_jobs(runner, asked.backend, jobs, _counted(progress, asked, cases))
+
+    return _written(asked, out_dir, run)
+
+
+def run_jobs(runner: Runner, backend: str, jobs: Sequence[lanes.Job], progress: lanes.Progress) -> list[Record]:
+    """The records of the given cases, run one after the other; what only one of them needs is dropped after it."""
+    last_use = {(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs)}
+    records = []
+    for index, (case, seed) in enumerate(jobs):
+        progress(case, None)
+        records.append(run_case(runner, case, backend, seed))
+        if last_use[case.kind, case.model, seed] == index:
+            runner.drop(case, seed)
+        progress(case, records[-1])
+    return records
+
+
+def _written(asked: Asked, out_dir: str | Path | None, run: Callable[[], list[Record]]) -> SuiteRun:
+    """What ``run`` gives, and what it was run with; reports are written into ``out_dir`` unless it is None."""
     folder = _make_folder(out_dir)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     own = (asked.suite, asked.expr, asked.backend, asked.seed)
-    run = SuiteRun(*own, versions(), machine(), started, part=asked.part, **commit())
+    done = SuiteRun(*own, versions(), machine(), started, part=asked.part, **commit())
     begun = time.monotonic()
-    jobs = [(case, asked.seed + offset + case.seed) for offset in range(asked.seeds) for case in cases]
-    last_use = {(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs, 1)}
-    with runner:
-        if (plan := getattr(runner, "plan", None)) is not None:
-            plan(jobs)
-        for index, (case, seed) in enumerate(jobs, 1):
-            if progress:
-                progress(index, len(jobs), case, None)
-            record = run_case(runner, case, asked.backend, seed)
-            if asked.seeds > 1:
-                record = replace(record, id=f"{record.id}-seed{seed}")
-            run.records.append(record)
-            if last_use[case.kind, case.model, seed] == index:
-                runner.drop(case, seed)
-            if progress:
-                progress(index, len(jobs), case, record)
-    run.wall_s = time.monotonic() - begun
+    done.records = [asked.named(record) for record in run()]
+    done.wall_s = time.monotonic() - begun
     if folder is not None:
-        report.write_all(run, folder)
-    return run
+        report.write_all(done, folder)
+    return done
+
+
+def _counted(progress: Progress | None, asked: Asked, cases: Sequence[Case]) -> lanes.Progress:
+    """``progress`` told the number of cases that are over, and of all."""
+    total, over = len(asked.jobs(cases)), 0
+
+    def tell(case: Case, record: Record | None) -> None:
+        nonlocal over
+        over += record is not None
+        if progress:
+            progress(over + (record is None), total, case, record and asked.named(record))
+
+    return tell
 
 
 def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
@@ -211,14 +243,11 @@ def check_environment(cases: Sequence[Case]) -> None:
 
     if under_torchrun():
         raise UserError("refsim parity starts its own ranks; run it without torchrun.")
-    if any(entry(case.kind).checkpoint for case in cases):
-        try:
-            import diffusers  # noqa: F401
-        except ImportError as e:
-            raise UserError(
-                "model cases are judged against diffusers, which is not installed; "
-                "pip install 'refsim[oracle]' or choose -k attention."
-            ) from e
+    if any(entry(case.kind).checkpoint for case in cases) and importlib.util.find_spec("diffusers") is None:
+        raise UserError(
+            "model cases are judged against diffusers, which is not installed; "
+            "pip install 'refsim[oracle]' or choose -k attention."
+        )
 
 
 def _make_folder(out_dir: str | Path | None) -> Path | None:

@@ -87,7 +87,7 @@ def _edges(found: Registry) -> None:
     for layout in (ULYSSES8, USP24, Layout("t3k-1x8", "tp8"), Layout("tg", "sp8_tp4", "ulysses")):
         _attention(found, layout, heads=38, tag="38heads")
     _attention(found, Layout("t3k", "sp2_tp4"), heads=38, batch=2, tag="38heads_batch2")
-    _attention(found, Layout("t3k", "sp2_tp4"), heads=8, n=4096, text=333, tag="4096tokens")
+    _attention(found, Layout("t3k", "sp2_tp4"), heads=4, n=4096, text=333, tag="4096tokens")
     for layout in (RING8, ULYSSES8, USP24):
         _attention(found, layout, heads=38, n=4096, text=333, tag="4096tokens_38heads", suite="full", needs_gb=6)
 

@@ -66,13 +66,13 @@ def _tiny(found: Registry) -> None:
 
 def _real_widths(found: Registry, model: str) -> None:
     """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16."""
-    for layout, guidance in (
-        (Layout("t3k", "cfg2_sp2_tp2"), 4.5),
-        (RING8, None),
-        (USP24, None),
-        (Layout("tg", "cfg2_sp4_tp4"), None),
+    for layout, guidance, suite in (
+        (Layout("t3k", "cfg2_sp2_tp2"), 4.5, "smoke"),
+        (RING8, None, "smoke"),
+        (USP24, None, "full"),
+        (Layout("tg", "cfg2_sp4_tp4"), None, "smoke" if model == "sd35_large" else "full"),  # 38 heads become 40
     ):
-        add_transformer(found, model, layout, guidance=guidance, needs_gb=6)
+        add_transformer(found, model, layout, guidance=guidance, needs_gb=6, suite=suite)
     add_transformer(found, model, Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, needs_gb=6)
     add_transformer(found, model, RING8, dtype="bf16", needs_gb=6)
     for layout in (ULYSSES8, Layout("t3k-1x8", "tp8"), Layout("t3k", "sp4_tp2", "usp", 2, 2), Layout("tg", "sp4_tp8")):
@@ -81,18 +81,17 @@ def _real_widths(found: Registry, model: str) -> None:
 
 
 def _full_size(found: Registry) -> None:
-    """SD3.5 large at 1024 px: 4096 + 333 tokens, 38 heads.
+    """SD3.5 at 1024 px: 4096 + 333 tokens of 24 heads, and, in ``full``, of 38.
 
     One whole ordinary block and, since a transformer of one block would only have the last kind, the last block,
     which drops the prompt.
     """
     size = {"latent": (128, 128), "text": 333, "tag": "1024px"}
-    add_transformer(found, "sd35_large", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, needs_gb=10, **size)
+    add_transformer(found, "sd35_medium", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, needs_gb=10, **size)
     full = {"suite": "full", "needs_gb": 14, **size}
-    add_transformer(found, "sd35_large", Layout("t3k", "sp2_tp4"), batch=1, **full)
+    for layout, dtype in ((Layout("t3k", "sp2_tp4"), "bf16"), (Layout("t3k", "sp2_tp4"), "fp32"), (USP24, "bf16")):
+        add_transformer(found, "sd35_large", layout, dtype=dtype, batch=1, **full)
     add_transformer(found, "sd35_large", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **full)
-    add_transformer(found, "sd35_large", USP24, dtype="bf16", batch=1, **full)
-    add_transformer(found, "sd35_medium", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, **full)
 
 
 _TTNN_LAYOUTS = (

@@ -15,7 +15,8 @@ CHUNK_BYTES = 1 << 20
 
 def split_chunks(tensor: Tensor, chunk_bytes: int) -> list[Tensor]:
     """Cut a contiguous tensor into flat views of at most ``chunk_bytes``; the last one may be shorter."""
-    return list(tensor.view(-1).split(max(1, chunk_bytes // tensor.element_size())))
+    flat = tensor.view(-1)
+    return [flat] if tensor.nbytes <= chunk_bytes else list(flat.split(max(1, chunk_bytes // tensor.element_size())))
 
 
 def exchange(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class Kind(enum.IntEnum):
@@ -46,9 +46,8 @@ _NUMBERS = struct.Struct("=BBHiii")  # kind, bytes of ``what`` and of ``collecti
 _MOST_OF_WHAT = 120
 
 
-@dataclass(frozen=True)
-class Activity:
-    """One thing that a rank does.
+class Activity(NamedTuple):
+    """One thing that a rank does; a tuple, since a rank makes several in every op.
 
     Attributes:
         kind: what sort of thing.
@@ -81,6 +80,10 @@ class Activity:
             return f"{verb} {self.place}" + (f" with {self.what}" if self.what else "")
         named = ", ".join(part for part in (self.what, self.place) if part)
         return f"{verb} {named}".strip()
+
+    def of_kind(self, kind: Kind) -> Activity:
+        """Return the same with another kind."""
+        return Activity(kind, *self[1:])
 
     @property
     def place(self) -> str:

@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
@@ -139,7 +138,7 @@ class Device:
             self._look_at(op, tensors[0])
         activity = Activity(Kind.COMPUTING, op, self._path(), step)
         self.report(activity)
-        event = self.trace.begin(activity, *tensors, buffer=buffer, where=self.where)
+        event = self.trace.begin(activity, *tensors, buffer=buffer, where=lambda: self.where)
         uses = self._begin_uses(op, tensors, step, writes=False)
         try:
             yield
@@ -281,7 +280,7 @@ class _Posted:
             )
         id = buffer.id if buffer else "-"
         self._event = device.trace.begin(
-            self._activity, tensor, buffer=id, group=group, where=device.where, channel=channel
+            self._activity, tensor, buffer=id, group=group, where=lambda: device.where, channel=channel
         )
         device.report(self._activity)
         transport = device._transport
@@ -296,7 +295,7 @@ class _Posted:
     def wait(self) -> None:
         if self._activity.what == "recv":
             self._device.delays.pause()
-        self._device.report(replace(self._activity, kind=Kind.WAITING))
+        self._device.report(self._activity.of_kind(Kind.WAITING))
         self._transfer.wait()
         self._device._under_way.pop(self, None)
         self._device.trace.end(self._event)

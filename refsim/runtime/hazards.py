@@ -84,8 +84,11 @@ class UseLog:
             self._name(buffer)
             size = tensor.element_size()
             lo = tensor.storage_offset() * size
-            reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-            hi = lo + (reach + 1) * size
+            if tensor.is_contiguous():
+                hi = lo + tensor.nbytes
+            else:
+                reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+                hi = lo + (reach + 1) * size
         use = Use(writes, serial, lo, hi, op, step, path, peer, channel, self._now, _NEVER)
         self._uses.append(use)
         return use

@@ -13,6 +13,7 @@ from refsim.errors import UserError
 RESERVE_BYTES = 512 << 20
 """A run is ended when the machine has less than this left: ranks fill some 100 MB between two looks."""
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LIMIT_VARIABLE = "REFSIM_RANK_MEMORY_GB"
 
 
@@ -70,7 +71,12 @@ def check_fits(what: str, needed: dict[str, int], *, instead: str) -> None:
 
 def private_bytes(pid: int) -> int | None:
     """Return the memory of a process that is no file's: what it has allocated, with pages its parent left it."""
-    return _field(f"/proc/{pid}/status", "RssAnon")
+    try:
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as f:
+            _, resident, of_files, *_ = f.read().split()
+    except (OSError, ValueError):
+        return None
+    return (int(resident) - int(of_files)) * _PAGE_BYTES
 
 
 def _field(path: str | Path, name: str, *, unit: int = 1024) -> int | None:

@@ -133,17 +133,19 @@ class SharedTransport:
         """Read what others have noted, then move what can be moved; ``CommError`` if a sender has ended meanwhile."""
         if self._hung_up or not self._busy:
             return
-        with contextlib.suppress(BlockingIOError):
-            notes = b" " * _NOTES_BYTES
-            while len(notes) == _NOTES_BYTES:
+        notes = b" " * _NOTES_BYTES
+        while len(notes) == _NOTES_BYTES:
+            try:
                 notes = os.read(self._pipe, _NOTES_BYTES)
-                for rank, channel, has, address, size in _NOTE.iter_unpack(notes):
-                    lane = self._lane(rank, channel, sends=has)
-                    if has:
-                        lane.queue.popleft().done = True
-                        lane.noted -= 1
-                    else:
-                        lane.offers.append((address, size))
+            except BlockingIOError:
+                break
+            for rank, channel, has, address, size in _NOTE.iter_unpack(notes):
+                lane = self._lane(rank, channel, sends=has)
+                if has:
+                    lane.queue.popleft().done = True
+                    lane.noted -= 1
+                else:
+                    lane.offers.append((address, size))
         self._full.clear()
         for lane in list(self._busy):
             self._move(lane)

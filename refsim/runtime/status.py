@@ -46,7 +46,7 @@ class StatusBoard:
         count = self._counts[rank]
         data = _TIME.pack(time.monotonic()) + activity.encode(_SLOT - _TIME.size)
         start = self._slot(rank, count)
-        self._map[start : start + _SLOT] = data.ljust(_SLOT, b"\0")
+        self._map[start : start + len(data)] = data  # which says itself how long it is
         self._counts[rank] = count + 1
 
     def get(self, rank: int) -> tuple[float, Activity | None]:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,13 @@ class Trace:
         *tensors: Tensor,
         buffer: str = "-",
         group: Group | None = None,
-        where: str = "",
+        where: Callable[[], str] = str,
         channel: int = 0,
     ) -> Event | None:
-        """Open the event of an activity on ``tensors``; a transfer names its ``group``. None if no events are kept."""
+        """Open the event of an activity on ``tensors``; a transfer names its ``group``. None if no events are kept.
+
+        ``where`` is asked for the part of the model and the module in it, if events are kept.
+        """
         moved = 0
         if group is not None:
             moved = sum(t.numel() * t.element_size() for t in tensors)
@@ -94,7 +97,7 @@ class Trace:
             memory=private_bytes(os.getpid()),
             start=time.monotonic(),  # after all that the trace itself takes time for
             collective=activity.collective,
-            where=where,
+            where=where(),
         )
         if group is not None:
             event.group, event.axis, event.peer = group.name, group.axis, activity.peer

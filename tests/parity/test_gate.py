@@ -200,7 +200,7 @@ def test_progress_is_told_before_and_after_each_case():
 )
 def test_mistakes_are_one_sentence(arguments, says):
     with pytest.raises(UserError, match=says) as e:
-        gate.run_suite(**arguments)
+        gate.run_suite(gate.Asked(**arguments))
     assert e.value.exit_code == 2 and "\n" not in str(e.value)
 
 

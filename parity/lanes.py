@@ -1,0 +1,192 @@
+"""Runs cases in several processes at a time, since ranks idle while an oracle computes, and cores while ranks wait.
+
+                       .--job--> lane 0 (a process with oracle, checkpoints and ranks of its own)
+    jobs in groups ----|
+                       '--job--> lane 1 ...
+    records  <--------- one by one, as they come
+
+A lane is handed one group after another: the cases that share a checkpoint, whose folder and oracle are made once for
+them. What needs much memory runs in lane 0 only, and so one at a time, as it would without lanes. A lane that dies
+costs the case it was at; the rest of its group goes to another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any, Protocol
+
+from parity.cases import Case
+from parity.kinds import entry
+from parity.records import Record
+from refsim import processes, scratch
+from refsim.errors import RefsimError, UserError
+from refsim.runtime import messages
+
+Job = tuple[Case, int]
+"""A case and the seed it runs with."""
+MOST = 4
+"""Lanes where nobody says how many: every one holds checkpoints and ranks of its own in memory."""
+_PATIENCE_S = 10.0
+
+
+class Progress(Protocol):
+    """Told that a job begins, without a record, and that it is over, with one."""
+
+    def __call__(self, case: Case, record: Record | None) -> None: ...
+
+
+def cores() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
+    """How many lanes are of use: as many as asked for, or by default as there are cores, and no more than groups.
+
+    Raises:
+        UserError: several asked for, and the backend is not ``cpu``.
+    """
+    if backend != "cpu":
+        if asked not in (None, 1):
+            raise UserError(f"--jobs is for backend cpu; on {backend} two programs run at a time; leave it out.")
+        return 1
+    return min(min(cores(), MOST) if asked is None else asked, len(groups(jobs)))
+
+
+def groups(jobs: Sequence[Job]) -> list[list[int]]:
+    """Indices of the jobs that share a checkpoint and so run in one lane, those that need much memory first."""
+    found: dict[tuple, list[int]] = {}
+    for index, (case, seed) in enumerate(jobs):
+        found.setdefault((case.model, seed) if entry(case.kind).checkpoint else (case.id, seed), []).append(index)
+    return sorted(found.values(), key=lambda group: not _is_large(jobs, group))
+
+
+def _is_large(jobs: Sequence[Job], group: list[int]) -> bool:
+    return any(jobs[index][0].needs_gb for index in group)
+
+
+def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
+    """Run all jobs in ``count`` lanes on the CPU backend; their records, in the order of the jobs."""
+    waiting, records = deque(groups(jobs)), dict[int, Record]()
+    with scratch.Folder("lanes") as folder, contextlib.ExitStack() as stack:
+        threads = max(1, cores() // count)
+        lanes = [stack.enter_context(_Lane(number, folder, threads)) for number in range(count)]
+        while len(records) < len(jobs):
+            for lane in lanes:
+                if not lane.given:
+                    lane.give(jobs, _next(jobs, waiting, lane.number))
+            for lane in _ready([lane for lane in lanes if lane.given]):
+                index, (case, seed) = lane.given[0], jobs[lane.given[0]]
+                record = lane.receive()
+                if record is None and lane.alive:
+                    progress(case, None)
+                    continue
+                if record is None:
+                    record = replace(Record.of(case, "cpu", seed, {}), reason=lane.how_it_ended())
+                    waiting.appendleft(lane.given[1:])
+                    lane.given = [index]
+                    lane.start()
+                records[index] = record
+                del lane.given[0]
+                progress(case, record)
+    return [records[index] for index in range(len(jobs))]
+
+
+def _next(jobs: Sequence[Job], waiting: deque[list[int]], lane: int) -> list[int]:
+    """The group that a lane is to run next: for the others than lane 0, the next that needs little memory."""
+    for position, group in enumerate(waiting):
+        if lane == 0 or not _is_large(jobs, group):
+            del waiting[position]
+            return group
+    return []
+
+
+def _ready(lanes: list[_Lane]) -> Iterator[_Lane]:
+    with selectors.DefaultSelector() as selector:
+        for lane in lanes:
+            selector.register(lane.control, selectors.EVENT_READ, lane)
+        yield from (key.data for key, _ in selector.select())
+
+
+class _Lane:
+    """A process that runs the jobs it is given; a context manager.
+
+    Attributes:
+        given: indices of the jobs it still has to run, first the one it is at.
+        alive: whether the process has not been found dead.
+    """
+
+    def __init__(self, number: int, folder: str, threads: int) -> None:
+        self.number, self.given, self._folder, self._threads = number, list[int](), folder, threads
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, in place of one that died."""
+        self.alive, self._began = True, False
+        self.control, theirs = socket.socketpair()
+        self._process = processes.start(
+            "parity.lane",
+            str(theirs.fileno()),
+            str(self._threads),
+            env={"TMPDIR": self._folder},  # which goes with this process, however a lane ends
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def give(self, jobs: Sequence[Job], group: list[int]) -> None:
+        """Have the process run a group of jobs."""
+        self.given = group
+        if group:
+            with contextlib.suppress(OSError):  # it died, which receive() finds
+                messages.send(self.control, {"jobs": [(jobs[index][0].id, jobs[index][1]) for index in group]})
+
+    def receive(self) -> Record | None:
+        """The record of the job it is at; None if the job has only begun, or the process died: see ``alive``."""
+        try:
+            message = messages.receive(self.control)[0]
+        except (EOFError, OSError):
+            self.alive = False
+            return None
+        self._began = True
+        return _read(message["record"]) if "record" in message else None
+
+    def how_it_ended(self) -> str:
+        """What became of a process that died, for the record of the case that it was at."""
+        self.control.close()
+        try:
+            code = self._process.wait(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        processes.end(self._process)
+        if not self._began:
+            raise RefsimError(
+                f"a process that runs cases {processes.how_it_ended(code)} before its first; run with --jobs 1."
+            )
+        return f"the process that ran this case {processes.how_it_ended(code)}."
+
+    def __enter__(self) -> _Lane:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.control.close()
+        processes.end(self._process, patience_s=_PATIENCE_S)
+
+
+def values(record: Record) -> dict[str, Any]:
+    """The fields of a record, to be sent."""
+    return {f.name: getattr(record, f.name) for f in fields(record)}
+
+
+def _read(values: dict[str, Any]) -> Record:
+    """A record that was sent: JSON has only words for keys."""
+    values["last_events"] = {int(rank): events for rank, events in values["last_events"].items()}
+    return Record(**values)

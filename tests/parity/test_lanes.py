@@ -1,0 +1,114 @@
+"""Several cases at a time give the records that one after the other gives, and a lane that dies costs one case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parity import gate, lanes
+from parity.cases import Case
+from parity.records import Record
+from refsim.errors import RefsimError, UserError
+
+FEW = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or t5_tiny_quiet or attention-n300-sp2-ulysses"
+
+
+def jobs(expr: str, suite: str = "smoke") -> list[lanes.Job]:
+    return gate.Asked(suite, expr).jobs(gate.select(suite, expr))
+
+
+def quiet(case: Case, record: Record | None) -> None:
+    pass
+
+
+def test_cases_of_one_checkpoint_share_a_lane_and_large_ones_come_first() -> None:
+    asked = jobs("sd35_tiny-n300 or attention-n300 or sd35_medium-t3k")
+    found = lanes.groups(asked)
+    assert sorted(index for group in found for index in group) == list(range(len(asked)))
+    models = [{asked[index][0].model for index in group} for group in found]
+    assert models[0] == {"sd35_medium"}
+    assert models.count({"sd35_tiny"}) == 1
+    assert models.count({"attention"}) == sum(case.model == "attention" for case, _ in asked)
+
+
+def test_there_are_no_more_lanes_than_groups_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "cores", lambda: 3)
+    assert lanes.count(jobs("sd35_tiny-n300"), None, "cpu") == 1
+    assert lanes.count(jobs("attention"), None, "cpu") == 3
+    assert lanes.count(jobs("attention"), 7, "cpu") == 7
+    assert lanes.count(jobs("attention"), None, "ttnn-mock") == 1
+    with pytest.raises(UserError, match="jobs is for backend cpu"):
+        lanes.count(jobs("attention"), 2, "ttnn-mock")
+
+
+def test_only_the_first_lane_runs_what_needs_much_memory() -> None:
+    asked = jobs("attention-n300-sp2-ring or sd35_medium-t3k")
+    waiting = lanes.deque(lanes.groups(asked))
+    assert not any(asked[index][0].needs_gb for index in lanes._next(asked, waiting, 1))
+    assert all(asked[index][0].needs_gb for index in lanes._next(asked, waiting, 0))
+
+
+def test_two_lanes_give_the_records_of_one_process(tmp_path: Path) -> None:
+    told: list[tuple[int, int, bool]] = []
+
+    def progress(index: int, total: int, case: Case, record: Record | None) -> None:
+        told.append((index, total, record is not None))
+
+    asked = gate.Asked("smoke", FEW, seeds=2)
+    alone = gate.run_suite(asked)
+    together = gate.run_suite(asked, tmp_path, progress, jobs=2)
+
+    def compared(record: Record) -> dict[str, Any]:
+        seconds = {"sim_s": 0, "oracle_s": 0, "wall_s": 0, "metrics": sorted(record.metrics), "noise": 0}
+        return record.to_json() | seconds
+
+    assert [compared(r) for r in together.records] == [compared(r) for r in alone.records]
+    assert together.counts == {"passed": len(alone.records), "failed": 0, "skipped": 0}
+    over = [index for index, total, is_over in told if is_over and total == len(alone.records)]
+    assert over == list(range(1, len(alone.records) + 1))
+    assert (tmp_path / "results.json").is_file()
+
+
+def test_a_lane_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
+    asked = jobs("t5_tiny_quiet or attention-n300-sp2-ring-fp32-normal")
+    victim = next(case for case, _ in asked if case.model == "t5_tiny_quiet")
+    assert sum(case.model == "t5_tiny_quiet" for case, _ in asked) > 1  # another one waits behind it
+
+    def kill(case: Case, record: Record | None) -> None:
+        if case.id == victim.id and record is None:
+            (pid,) = (pid for pid in children() if running(case.id, pid))
+            os.kill(pid, signal.SIGKILL)
+
+    def running(name: str, pid: int) -> bool:
+        return any(lane._process.pid == pid and asked[lane.given[0]][0].id == name for lane in made if lane.given)
+
+    made: list[lanes._Lane] = []
+    with pytest.MonkeyPatch.context() as patch:
+        enter = lanes._Lane.__enter__
+        patch.setattr(lanes._Lane, "__enter__", lambda lane: made.append(lane) or enter(lane))
+        records = lanes.run(asked, 2, kill)
+    verdicts = {record.id: record.verdict for record in records}
+    assert verdicts.pop(victim.id) == "failed"
+    assert set(verdicts.values()) == {"passed"}
+    failed = next(record for record in records if record.id == victim.id)
+    assert failed.reason == "the process that ran this case was killed by SIGKILL."
+
+
+def children() -> list[int]:
+    own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return [int(pid) for pid in own.read_text().split()]
+
+
+def test_a_lane_that_never_begins_ends_the_run_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: Any, **__: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True)
+
+    monkeypatch.setattr(lanes.processes, "start", start)
+    with pytest.raises(RefsimError, match="exited with code 3 before its first; run with"):
+        lanes.run(jobs("attention-n300"), 2, quiet)
