@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from parity.checkpoints import MODELS
 from refsim.ccl import all_to_all, reduce_scatter, shift
 from refsim.checkpoint import ShapeWeights
 from refsim.errors import PlacementError, UserError
@@ -26,9 +28,13 @@ from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm, DistributedRMSNorm, RMSNorm
 from refsim.layers.paged_cache import PAGE, PagePool
 from refsim.mesh import Topology
+from refsim.models.flux1.attention import AttentionAndMLPOut
+from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
+from refsim.models.registry import get
+from refsim.models.wan22.attention import CrossAttention
 from refsim.parallel.cfg import batch_range, guide
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
-from refsim.parallel.padding import TILE
+from refsim.parallel.padding import TILE, padded_features, padded_heads
 from refsim.parallel.ring import ring_attention
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
@@ -58,7 +64,7 @@ def program(device: Device) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Make every call; by name, those ``accepted``, wrong but not refused before anything was sent, and those that
     ``failed`` though right."""
     found: dict[str, Any] = {"accepted": [], "failed": [], "calls": 0}
-    for calls in (features, norms, heads, tokens, joint, rings, exchanges, pictures, numbers, rows):
+    for calls in (features, norms, heads, parts, tokens, joint, rings, exchanges, pictures, numbers, rows):
         for name, right, call in calls(device):
             sent, error = sum(device.trace.sent.values()), _error(call)
             found["calls"] += 1
@@ -158,6 +164,27 @@ def heads(device: Device) -> Named:
         alike = [x.with_local(x.local, tp=placement) for x in qkv]
         right = placement in (Replicate(), Shard(1))
         yield f"grouped_attention, all tensors tp={placement}", right or "grouped_attention's", partial(grouped, *alike)
+
+
+def parts(device: Device) -> Named:
+    """What models add to the layers: two ranges of features in one linear, attention to a prompt, experts."""
+    weights, each = ShapeWeights(torch.float32, torch.ones), partial(spoiled, device)
+    flux = SimpleNamespace(features=32, num_attention_heads=4, attention_head_dim=8, mlp_features=64)
+    wan, qwen = (
+        get(MODELS[name].class_name).config_class.from_dict(MODELS[name].config)
+        for name in ("wan22_tiny", "qwen3_moe_tiny")
+    )
+    size = device.groups["tp"].size
+    padded = padded_heads(flux.num_attention_heads, size) // size
+    attended = laid_out(device, _B, padded, 2, flux.attention_head_dim, tp=1)
+    mlp = laid_out(device, _B, 2, padded_features(flux.mlp_features, size) // size, tp=2)
+    out = AttentionAndMLPOut(weights, device, "proj_out", flux)
+    yield from each("proj_out", lambda x: out(attended, x), ("tp",), mlp)
+    rows = laid_out(device, _B, _PROMPT, padded_features(wan.features, size))
+    cross = CrossAttention(weights, device, "attn2", wan)
+    yield from each("cross-attention's prompt", lambda x: cross(rows, x), ("sp",), rows, wrong=(Shard(1),))
+    chosen = laid_out(device, _B, 2, padded_features(qwen.hidden_size, size))
+    yield from each("experts", Qwen3MoeSparseMoeBlock(weights, device, "mlp", qwen), ("tp",), chosen)
 
 
 def tokens(device: Device) -> Named:
@@ -297,6 +324,13 @@ def rows(device: Device) -> Named:
         yield f"tokens {ids}", "the tokenizer gave the id", lambda ids=ids: table(torch.tensor(ids))
     pool, pages = PagePool(1, 2), list[int]()
     yield "rows of all pages", True, lambda: pool.reserve(pages, 2 * PAGE)
+    for count in (4, 5):
+
+        def every(pool: PagePool, taken: list[int]) -> None:
+            pool.reserve(taken, pool.pages * PAGE)
+            check(sorted(taken) == list(range(pool.pages)), f"pages {taken} of {pool.pages}")
+
+        yield f"each of {count} pages once", True, partial(every, PagePool(1, count), [])
     yield "a row more than there are", "all 2 pages", lambda: pool.reserve(pages, 2 * PAGE + 1)
     for name, cache in (("a cache", KVCache()), ("a cache of pages", PagePool(1, 2).new_cache()[0])):
         cache.append(*[MeshTensor(torch.ones(1, 2, 3, 4))] * 2)

@@ -30,6 +30,12 @@ BOUNDS = (
         "order of additions",
     ),
     Threshold("trace_wrong_chunk", 0, "a block of keys has as many rows as were asked for, or what is left"),
+    Threshold(
+        "trace_wrong_scheme", 0, "a ring runs inside an exchange of heads where the factors have one, only there"
+    ),
+    Threshold(
+        "trace_wrong_prompt", 0, "the rows of a split prompt travel with the image's, and none is attended apart"
+    ),
 )
 """What :func:`check` counts."""
 
@@ -40,6 +46,8 @@ FINDINGS = {
     "trace_wrong_topology": "a transfer of another topology than the mesh axis has",
     "trace_wrong_direction": "a shard that walks the ring to the left, or is attended before the one from the left",
     "trace_wrong_chunk": "it attends to more keys at a time than were asked for",
+    "trace_wrong_scheme": "inside an exchange of heads that the factors do not have, or outside of the one they have",
+    "trace_wrong_prompt": "it attends to a prompt of its own, where the prompt is split",
 }
 
 
@@ -68,6 +76,7 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
                     wrong_direction.append(event)
         elif _of_ring(event) and event["op"] == "sdpa" and event["shapes"][1][2] > chunk:
             wrong_chunk.append(event)
+    of_ring, split = [event for event in trace if _of_ring(event)], layout.prompt_layout == "split"
     overlapped = layout.ring_order != "gather" and config.ring > 1
     return {
         "trace_without_overlap": without_overlap(trace) if overlapped else [],
@@ -76,6 +85,8 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
         "trace_wrong_topology": wrong_topology,
         "trace_wrong_direction": wrong_direction + right_before_left(trace),
         "trace_wrong_chunk": wrong_chunk,
+        "trace_wrong_scheme": [e for e in of_ring if ("ulysses" in e["collective"].split("/")) != (config.ulysses > 1)],
+        "trace_wrong_prompt": [e for e in of_ring if e["buffer"] == "joint" and split],
     }
 
 

@@ -36,6 +36,9 @@ _BOUNDS = (
     *pcc(8e-8, "half the square of the relative RMSE allowed, 4e-4"),
 )
 
+_GIVEN = (*STREAMS, "time")
+"""Inputs of every block."""
+
 
 class Block(CpuKind):
     """The image's and the prompt's stream in, both out."""
@@ -53,7 +56,8 @@ class Block(CpuKind):
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         with scratch.Folder("block") as folder:
             path = Path(folder) / "inputs.safetensors"
-            save_file(self.inputs(case, seed), path)
+            # in float64, which no rank stores: the program brings them to its storage dtype itself
+            save_file({name: x.double() if name in _GIVEN else x for name, x in self.inputs(case, seed).items()}, path)
             arguments = self._counterpart.arguments(case, seed) | {"inputs": str(path)}
             return launch.execute("refsim.pipelines.block:program", layout.options(case.dtype, **more), arguments)
 

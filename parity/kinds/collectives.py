@@ -5,6 +5,7 @@ The numbers are whole and small, so that every order of additions gives the same
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, ClassVar
 
 import torch
@@ -48,7 +49,8 @@ class Collectives(CpuKind):
                 del wanted["shift"]
             wrong += len(wanted.keys() ^ answers.keys())
             wrong += sum(answers[name] != digest(wanted[name]) for name in wanted.keys() & answers.keys())
-            wrong += misplaced([event for event in result.trace if event["rank"] == rank], group)
+            events = [event for event in result.trace if event["rank"] == rank]
+            wrong += misplaced(events, group) + misled(events, group) + unlike_formula(events, group, whole[0])
         if size == 1:  # nobody to send to
             wrong += len(result.collectives) + sum(result.bytes_by_collective.values())
         return {"wrong_answers": wrong}
@@ -86,6 +88,52 @@ def misplaced(trace: list[dict[str, Any]], group: Group) -> int:
     borders = [event for event in trace if event["collective"] == "neighbor_pad" and event["op"] == "recv"]
     sides = [(event["buffer"], int(group.ranks.index(event["peer"]) > group.index)) for event in borders]
     return sum(buffer != f"neighbor_pad.arrived[{side}]" for buffer, side in sides)
+
+
+def misled(trace: list[dict[str, Any]], group: Group) -> int:
+    """How many of a member's sends go elsewhere than is documented: to a neighbour, and on a Ring to the right only but
+    for two arms of a broadcast and both borders; all_to_all sends at step d to the member that is d away.
+    """
+    wrong, n, ring = 0, group.size, group.topology is Topology.RING
+    for event in trace:
+        if event["op"] == "send":
+            away, name = group.ranks.index(event["peer"]) - group.index, _first(event)
+            if name == "all_to_all":
+                right = event["step"] == (away % n if ring else abs(away))
+            elif ring and name not in ("broadcast", "neighbor_pad"):
+                right = away % n == 1
+            else:
+                right = abs(away) == 1 or (ring and name == "broadcast" and abs(away) == n - 1)
+            wrong += not right
+    return wrong
+
+
+def unlike_formula(trace: list[dict[str, Any]], group: Group, x: Tensor) -> int:
+    """Of how many collectives a member, which brings a tensor like ``x``, sends other bytes than is documented."""
+    sent = Counter[str]()
+    for event in trace:
+        if event["op"] == "send":
+            sent[_first(event)] += event["bytes"]
+    n, i, size, row = group.size, group.index, x.nbytes, x[:, :1].nbytes
+    ring, part = group.topology is Topology.RING, -(-x[1:].numel() // n) * x.element_size()
+    gathered = n - 1 if ring else (i + 1) * (i < n - 1) + (n - i) * (i > 0)
+    arm = n // 2  # of a broadcast by the last member of a Ring, to the right; the other one is as long or one shorter
+    passed = (n > 1) + (n > 2) if i == n - 1 else int(i + 1 not in (arm, arm + 1))
+    wanted = {
+        "all_gather": gathered * size,
+        "reduce_scatter": (n - 1) * size // n,
+        "all_reduce": (n - 1 + gathered) * part,
+        "all_to_all": (n - 1) * size // n,
+        "broadcast": (passed if ring else i > 0) * size,
+        "neighbor_pad": ((i > 0) + (i < n - 1)) * 2 * row,
+        "shift": size if shifts(group) and n > 1 else 0,
+    }
+    return sum(sent[name] != count for name, count in wanted.items())
+
+
+def _first(event: dict[str, Any]) -> str:
+    """The collective that was called, in which others may run."""
+    return event["collective"].partition("/")[0]
 
 
 def expected(whole: list[Tensor], member: int) -> dict[str, Tensor]:

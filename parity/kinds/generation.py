@@ -31,6 +31,7 @@ from parity.store import CheckpointStore
 from parity.thresholds import REPLICAS, Threshold
 from refsim.api.text import TextRequest, TextResult, generate_text
 from refsim.options import RunOptions
+from refsim.pipelines.speculative import Decoded
 
 PAGE = 32
 """Rows of a page, a tile."""
@@ -82,10 +83,10 @@ class Generation(CpuKind):
         """Counts of what is wrong over all prompts, and the largest error of a margin."""
         oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
         found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
-        margin, undecided = 0.0, 0
+        margin, least, undecided = 0.0, math.inf, 0
         with one_thread():
             for prompt, text in zip(prompts, result.texts, strict=True):
-                expected = oracle.expect(prompt, case.shape.max_new_tokens, drafted=case.shape.drafted)
+                expected = expected_of(case, oracle, prompt, text)
                 if expected.closest < UNDECIDED:
                     undecided += 1
                     continue
@@ -96,19 +97,24 @@ class Generation(CpuKind):
                 accepted = rounds(expected.accepted, len(wanted), before=int(case.shape.drafted))
                 found["wrong_steps"] += differences([step.accepted for step in text.steps], accepted)
                 errors = [abs(a.margin - b) for a, b in zip(text.steps, expected.margins, strict=False)]
+                errors += [abs(text.prefill_margin - expected.first_margin)] if case.shape.drafted else []
+                least = min(least, expected.first_margin, *expected.margins[: len(text.steps)])
                 margin = m.worst([margin, *errors])  # max would drop a NaN behind a number
-                rows, context = rows_before(case, prompt), case.shape.cache in ("context", "paged")
-                found["wrong_rows"] += wrong_rows(rows, [asdict(step) for step in text.steps], draft=context)
+                steps, rows, cache = [asdict(step) for step in text.steps], rows_before(case, prompt), case.shape.cache
+                noise = result.block if cache == "noise" else 0
+                kept = cache in ("context", "noise", "paged")
+                found["wrong_rows"] += wrong_rows(rows, steps, draft=kept, noise=noise)
         replicas = 1 if result.replicas_equal else math.nan
         share = undecided / len(prompts)
+        if not undecided:
+            margin = m.worst([margin, abs(result.margin - least)])
         found["wrong_pages"] = abs(result.pages - pages(case, prompts, result))
         return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
 
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
         oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
         with one_thread():
-            shape = case.shape
-            expected = [oracle.expect(p, shape.max_new_tokens, drafted=shape.drafted) for p in prompts]
+            expected = [expected_of(case, oracle, p, text) for p, text in zip(prompts, result.texts, strict=True)]
         known = [None if e.closest < UNDECIDED else e for e in expected]
         rows = [rows_before(case, prompt) for prompt in prompts]
         return decoding.find(result.texts, known, rows, limits["margin_max_abs"])
@@ -157,7 +163,7 @@ class Expected:
     accepted: list[int]
     margins: list[float]
     closest: float
-    first_margin: float = 0.0
+    first_margin: float = math.inf
     proposal_margins: list[list[float]] = field(default_factory=list)
 
 
@@ -239,6 +245,27 @@ class GenerationOracle:
         return self._target(torch.tensor([ids])).logits[0]
 
 
+def expected_of(case: Case, oracle: GenerationOracle, prompt: list[int], text: Decoded) -> Expected:
+    """What is right after a prompt. A drafter that keeps the noise in its cache is another model than transformers':
+    its proposals are taken as they are, and what the target makes of them is judged.
+    """
+    shape = case.shape
+    if shape.cache != "noise":
+        return oracle.expect(prompt, shape.max_new_tokens, drafted=shape.drafted)
+    block = MODELS[case.model].config["block_size"]
+    alone = oracle.expect(prompt, shape.max_new_tokens + block, drafted=False)
+    proposed, start = [step.proposed for step in text.steps], 1
+    found = Expected(alone.tokens[: shape.max_new_tokens], proposed, [], [], alone.closest, alone.margins[0])
+    for proposals in proposed:
+        matched = 0
+        while matched < len(proposals) and proposals[matched] == alone.tokens[start + matched]:
+            matched += 1
+        found.accepted.append(matched + 1)
+        found.margins.append(min(alone.margins[start : start + matched + 1]))
+        start += matched + 1
+    return found
+
+
 class OracleStore:
     """Oracles by (drafter, seed), kept until :meth:`drop`."""
 
@@ -259,11 +286,13 @@ class OracleStore:
         self._store.drop(MODELS[case.model].target, seed)
 
 
-def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True) -> int:
-    """How often a cache did not hold exactly the rows of final tokens; ``draft``: the drafter's counts too."""
+def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True, noise: int = 0) -> int:
+    """How often a cache did not hold exactly the rows of final tokens; ``draft``: the drafter's counts too, which has
+    ``noise`` rows behind them.
+    """
     wrong = 0
     for step in steps:
-        wrong += draft and step["draft_rows"] != start
+        wrong += draft and step["draft_rows"] != start + noise
         start += step["accepted"]
         wrong += step["target_rows"] != start
     return wrong

@@ -277,14 +277,16 @@ def not_found(spec: ModelSpec, published: Published) -> list[str]:
         wrong.append("what others measured of it")
     if _is_refused(registry.refuse_timing_only, published.name) != spec.timing_only:
         wrong.append("what it is refused for")
+    if spec.timing_only and not _is_refused(registry.look_at, Path(published.name), None, because="timing only"):
+        wrong.append("why there is no folder of it")
     return wrong + (_not_in_a_folder(spec, published) if spec.kind == "transformer" else [])
 
 
-def _is_refused(call: Callable[..., Any], *given: Any) -> bool:
+def _is_refused(call: Callable[..., Any], *given: Any, because: str = "") -> bool:
     try:
         call(*given)
-    except UserError:
-        return True
+    except UserError as error:
+        return because in str(error)
     return False
 
 

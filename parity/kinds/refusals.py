@@ -1,4 +1,5 @@
-"""A tiny checkpoint and its inputs, spoiled in one way after the other: each is refused in a sentence, none is run.
+"""A tiny checkpoint and its inputs, spoiled in one way after the other: each is refused in a sentence that names what
+is wrong, none is run.
 
 What each way means judges: the library's own strict loading raises for the first three, and to the others no answer is
 right. The case's ``model`` is a tiny model; its kind says which inputs that has.
@@ -32,8 +33,9 @@ from refsim.options import RunOptions
 from refsim.runtime.launch import Result
 
 Tensors = dict[str, Tensor]
-Spoil = Callable[[Tensors, Tensors, dict[str, Any]], Any]
-"""Changes weights, inputs or config in place; False of a model that it cannot be done to."""
+Spoil = Callable[[Tensors, Tensors, dict[str, Any]], str | None]
+"""Changes weights, inputs or config in place and returns what the sentence is to name; None of a model that it cannot
+be done to."""
 
 
 class Refusals(CpuKind):
@@ -57,15 +59,15 @@ class Refusals(CpuKind):
         (file,) = folder.glob("*.safetensors")
         weights, given = load_file(file), {name: x.clone() for name, x in inputs.items()}
         config = json.loads((folder / "config.json").read_text())
-        if spoil(weights, given, config) is False:
+        if (named := spoil(weights, given, config)) is None:
             return True
         with scratch.Folder("refusals") as into:
             (Path(into) / "config.json").write_text(json.dumps(config))
             save_file(weights, Path(into) / file.name, metadata={"format": "pt"})
             try:
                 run(into, inputs=given)
-            except UserError:
-                return True
+            except UserError as error:
+                return named in str(error)
         return False
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
@@ -89,61 +91,78 @@ def _last(weights: Tensors) -> str:
     return max(name for name in decoder or weights if "norm" in name)
 
 
-def _ungrouped(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
+def _ungrouped(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
     """Heads of keys, and their weights, among which the heads cannot be shared out, on two devices either."""
     if "num_key_value_heads" not in config:
-        return False
+        return None
     before, fewer = config["num_key_value_heads"], config["num_attention_heads"] - 2
     config["num_key_value_heads"] = fewer
     for name, x in weights.items():
         if name.endswith(("k_proj.weight", "v_proj.weight")):
             weights[name] = x.new_ones(x.shape[0] // before * fewer, x.shape[1])
-    return True
+    return f"{fewer} key-value heads"
 
 
-def _unused(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
-    weights[f"{_last(weights)}_of_another_model"] = torch.zeros(1)
+def _unused(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str:
+    name = f"{_last(weights)}_of_another_model"
+    weights[name] = torch.zeros(1)
+    return name
 
 
-def _missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
-    del weights[_last(weights)]
+def _missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str:
+    del weights[name := _last(weights)]
+    return name
 
 
-def _larger(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+def _larger(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str:
     name = _last(weights)
     weights[name] = torch.cat([weights[name], weights[name][:1]])
+    return name
 
 
-def _weight_is_nan(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+def _weight_is_nan(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str:
     weights[_last(weights)].view(-1)[-1] = torch.nan
+    return "not finite"
 
 
-def _input_missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
-    return bool(inputs) and bool(inputs.pop(max(inputs)).numel())
+def _input_missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
+    if not inputs:
+        return None
+    del inputs[name := max(inputs)]
+    return name
 
 
-def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
+def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
     """A value that is none: NaN, or an id behind the vocabulary's last; a drafter is given nothing."""
     if not inputs:
-        return False
+        return None
     name = "input_ids" if "input_ids" in inputs else min(inputs)
     inputs[name].view(-1)[-1] = torch.nan if inputs[name].is_floating_point() else config["vocab_size"]
-    return True
+    return name if inputs[name].is_floating_point() else "the tokenizer gave"
 
 
-def _latent_uneven(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> bool:
+def _latent_uneven(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
     """A column less, of a picture in patches of two."""
     latent = inputs.get("hidden_states")
     if latent is None or latent.ndim < 4:
-        return False
+        return None
     inputs["hidden_states"] = latent[..., :-1].contiguous()
-    return True
+    return str(latent.shape[-1] - 1)
 
 
-def _config_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> None:
+def _config_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str:
     read = {field.name for field in dataclasses.fields(get(class_name_of(config)).config_class)}
     name = next(name for name, value in config.items() if name in read and type(value) is int)
     config[name] = str(config[name])
+    return name
+
+
+def _stages(count: int, weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
+    """Another number of stages, each but the last of which doubles a decoder's picture."""
+    name = next((name for name in ("block_out_channels", "dim_mult") if name in config), None)
+    if name is not None:
+        config[name] = (config[name] * count)[:count]
+    return name and f"{count} entries in {name}"
 
 
 WAYS: dict[str, Spoil] = {
@@ -156,4 +175,6 @@ WAYS: dict[str, Spoil] = {
     "a latent that is no whole patches": _latent_uneven,
     "a text in config.json where a number belongs": _config_wrong,
     "heads that cannot share their keys": _ungrouped,
+    "a decoder without stages": partial(_stages, 0),
+    "a picture doubled more often than any machine can hold": partial(_stages, 17),
 }

@@ -2,8 +2,9 @@
 
 What others measured (seconds of a pipeline, two ways to run it), what tt_dit runs of a model, names that stand in
 nothing but these, the sizes of models whose class neither diffusers nor transformers has, what a model is asked for
-where that is known to differ from its pipeline in diffusers (steps, size of picture), and the scales of the latents of
-published autoencoders.
+where that is known to differ from its pipeline in diffusers (steps, size of picture), the scales of the latents of
+published autoencoders, and the size of SD3.5's table of positions, of which pictures use the middle; what a figure
+stands for that leaves a field out.
 
 Some tables have no order: figures, names of classes, published models (kind ``published`` judges which is the first).
 """
@@ -19,7 +20,10 @@ _FIGURES = ("Figure", "Pair", "TtDit")
 _TABLES = ("class_names", "published", "figures", "others", "pairs")
 _ASKED = {"steps": "steps", "sizes": "size", "experts": "experts"}
 """Keywords of a published model and what :data:`parity.published.OTHER_THAN_PIPELINE` calls them."""
-_SCALES = {"refsim/models/vae/spec.py": ("scaling_factor", "shift_factor")}
+_SCALES = {
+    "refsim/models/vae/spec.py": ("scaling_factor", "shift_factor"),
+    "refsim/models/sd35/spec.py": ("pos_embed_max_size",),
+}
 _FILES = tuple(f"refsim/models/{name}/spec.py" for name in NO_LIBRARY)
 
 
@@ -68,6 +72,8 @@ def _values(node: ast.AST, keys: tuple[str, ...]) -> list[ast.expr]:
 
 
 def _is_figure(node: ast.AST) -> bool:
+    if isinstance(node, ast.ClassDef):  # its defaults
+        return node.name in _FIGURES
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FIGURES
 
 

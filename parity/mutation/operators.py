@@ -225,13 +225,14 @@ def _are_alike(pair: list[ast.expr]) -> bool:
     return plain and not any(_NOT_EXCHANGED.match(ast.unparse(part)) for part in pair)
 
 
-_COMMUTES = {"min", "max", "ttnn.add", "ttnn.multiply", "torch.minimum", "torch.maximum"}
+COMMUTES = {"min", "max", "ttnn.add", "ttnn.multiply", "torch.minimum", "torch.maximum"}
+"""Functions whose arguments may stand in any order."""
 
 
 @operator
 def swapped_arguments(node: ast.AST) -> Iterator[ast.AST]:
     """Of what is the same the other way round, nothing."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) not in _COMMUTES:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) not in COMMUTES:
         for at in range(len(node.args) - 1):
             if _are_alike(node.args[at : at + 2]):
                 yield _with(node, args=_swapped(node.args, at))

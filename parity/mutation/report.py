@@ -21,6 +21,7 @@ from parity.mutation.campaign import (
     Campaign,
     Tried,
 )
+from parity.mutation.operators import COMMUTES
 from refsim import output, tables
 
 SCHEMA = 2
@@ -133,12 +134,14 @@ def _apart(summary: dict[str, Any]) -> str:
     return (
         f"{summary['of_documents']} of them change figures that only a document has: what others measured, what "
         "tt_dit runs of a model, sizes of models that neither diffusers nor transformers has, steps and sizes that are "
-        "known to differ from those of a pipeline in diffusers, scales of published autoencoders' latents. Without "
+        "known to differ from those of a pipeline in diffusers, scales of published autoencoders' latents, the size of "
+        "SD3.5's table of positions. Without "
         "these, "
         f"{rest['killed']} of {rest['judged']} were killed: {rest['score']} %, 95 % interval {rest['interval_95'][0]} "
         f"to {rest['interval_95'][1]} %. Not drawn are types, texts, refusals, calls that only name something for "
-        "traces, progress or type checkers, or read a clock, and the order of tables (figures, names of classes, "
-        "published models)."
+        "traces, progress or type checkers, or read a clock, the order of tables (figures, names of classes, "
+        f"published models), the order of names that are given one value, and that of arguments of which every order "
+        f"is right ({', '.join(sorted(COMMUTES))})."
     )
 
 

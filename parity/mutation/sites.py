@@ -110,7 +110,6 @@ _TELLING = {
         "stage",
         "progress",
         "loading",
-        "require",
         "reading",
         "writing",
         "warn",
@@ -123,7 +122,7 @@ _TELLING = {
     ),
     *("UserError", "PlacementError", "InvariantError", "cast", "isinstance", "TypeVar", "zip"),
 }
-"""Calls that name something for traces, check what holds in every right run, read a clock, speak to type checkers."""
+"""Calls that name something for traces, tell users, read a clock, speak to type checkers."""
 _BOUND_LOOSELY = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -151,6 +150,8 @@ class _Walk:
             return
         if is_table(self._file, node):
             self._tables.add(id(node.value if isinstance(node, ast.keyword) else node))
+        if isinstance(node, ast.Assign) and _is_the_same_for_all(node):
+            self._tables |= {id(target) for target in node.targets}
         before, self._of_document = self._of_document, self._of_document or self._is_of_document(node)
         yield from self._inside(node, runs)
         self._of_document = before
@@ -217,6 +218,11 @@ def _is_silent(node: ast.AST) -> bool:
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         return "__all__" in names or (isinstance(node.value, ast.Subscript) and _is_type(node.value))
     return False
+
+
+def _is_the_same_for_all(node: ast.Assign) -> bool:
+    """Whether several names are given one value: ``a, b = [], []``."""
+    return isinstance(node.value, ast.Tuple) and len({ast.unparse(value) for value in node.value.elts}) == 1
 
 
 def _reads_a_clock(node: ast.AST) -> bool:

@@ -36,6 +36,8 @@ def _attention(found: Registry) -> None:
     usp = replace(_USP, prompt_layout="split")
     shape = AttentionShape(n=128, logical_n=70, text=120)
     found.add(make_case("attention", "attention", usp, shape, tag="logical70of128_prompt120"))
+    alone = replace(_SP, attention="ulysses", ring_order="gather")  # nobody to gather from
+    found.add(make_case("attention", "attention", alone, AttentionShape(n=64, text=5)))
 
 
 def _models(found: Registry) -> None:
@@ -52,6 +54,8 @@ def _models(found: Registry) -> None:
     frames = ModelShape((2, 3, 4), 0, 1)
     bright = {"gains": (("decoder.conv_out", 8.0),)}
     add("vae_decoder", "wan_vae_tiny", "wan_vae_tiny_clamped", _SP, frames, decoder_base_dim=12, **bright)
+    one = ModelShape((1, 3, 4), 0, 1)
+    found.add(make_case("vae_decoder", "cogvideox_vae_tiny", _SP, one, tag="one_frame"))
     image = ModelShape((7, 9), 0, 1)
     add("vae_decoder", "sd35_vae_tiny", "sd_vae_tiny_post_quant", _SP, image, use_post_quant_conv=True)
     near = {"relative_attention_max_distance": 20}  # nearer than the prompt is long: the last bucket holds the rest
@@ -73,6 +77,8 @@ def _generation(found: Registry) -> None:
     alone = GenerationShape(prompts=4, max_new_tokens=8, cache="alone", stop=(3,))
     found.add(make_case("generation", "dflash_tiny", _TP, alone, tag="alone"))
     found.add(make_case("generation", "dflash_six_tiny", _TP, GenerationShape(prompts=4)))
+    kept = GenerationShape(prompts=3, max_new_tokens=8, cache="noise")
+    found.add(make_case("generation", "dflash_tiny", _TP, kept, tag="noise_kept"))
     for name in ("dflash_one_tiny", "dflash_spread_tiny"):  # layers of the target that config.json leaves to a rule
         found.add(make_case("generation", name, _TP, GenerationShape(prompts=2, max_new_tokens=6)))
     found.add(make_case("refusals", "dflash_tiny", _TP, GenerationShape(prompts=1), tag="refusals"))

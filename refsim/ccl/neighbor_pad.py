@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.ccl.exchange import CHUNK_BYTES, exchange
@@ -25,8 +24,6 @@ def neighbor_pad(
     Source: TTNN's ``neighbor_pad_async`` with padding mode zeros.
     """
     n, i, size = group.size, group.index, x.shape[dim]
-    if n == 1:
-        return F.pad(x, (*(0, 0) * (x.ndim - 1 - dim % x.ndim), by, by))
     first, last = x.narrow(dim, 0, by).contiguous(), x.narrow(dim, size - by, by).contiguous()
     before, after = torch.empty_like(first), torch.empty_like(last)
     sends = [(first, i - 1)] * (i > 0) + [(last, i + 1)] * (i + 1 < n)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from refsim.errors import UserError
+from refsim.parallel.padding import TILE
 from refsim.runtime.tensor import MeshTensor
 
-PAGE = 32
-"""Rows of a page: a tile."""
+PAGE = TILE
+"""Rows of a page."""
 
 
 def pages_for(lengths: list[int], more: int) -> int:

@@ -74,7 +74,6 @@ def f(a: int = 0) -> tuple[int, int]:
     """2."""
     if a < 1:
         raise ValueError(f"{a + 1}")
-    require(a, dim=1)
     with device.compute("rms_norm", a[0]):
         return a
 '''

@@ -147,15 +147,14 @@ class T5Encoder:
             UserError: an id that is not in the vocabulary.
         """
         x = self._embed(input_ids)
-        mask = 0.0
-        if attention_mask is not None:
-            mask = torch.zeros(attention_mask.shape, dtype=x.dtype)
-            mask = mask.masked_fill(attention_mask == 0, torch.finfo(x.dtype).min)[:, None, None, :]
+        padding = torch.zeros(1, 1, dtype=torch.bool) if attention_mask is None else attention_mask == 0
+        least = torch.finfo(x.dtype).min
         stream = MeshTensor(F.pad(x, (0, self._padded() - x.shape[-1])))
         bias = None
         for index, block in enumerate(self._blocks):
             self._device.activity(Kind.ENCODING, "the prompt", block=index)
-            bias = bias if block.bias is None else block.bias(x.shape[1]) + mask
+            if block.bias is not None:
+                bias = block.bias(x.shape[1]).masked_fill(padding[:, None, None, :], least)
             stream = block(stream, bias)
         return self._norm(stream.local[..., : self._config.d_model])
 

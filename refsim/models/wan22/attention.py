@@ -22,7 +22,7 @@ from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device, in_module
-from refsim.runtime.tensor import MeshTensor, Replicate, shards
+from refsim.runtime.tensor import MeshTensor, Replicate
 
 
 class _Attention:
@@ -79,9 +79,11 @@ class CrossAttention(_Attention):
     @in_module
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor, image: MeshTensor | None = None) -> MeshTensor:
         """Map (B, local N, D), (B, L, D) and (B, M, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
+        for name, x in (("prompt", prompt), ("image", image)):
+            if x is not None:
+                x.require(f"cross-attention's {name}", sp=Replicate())
         (q,), (k, v) = self._q(spatial), self._kv(prompt)
         q = self._norm_q(q)
-        q.require("cross-attention's q", **shards(self._device.groups, tp=1))
         out = self._attend(q, self._norm_k(k), v, buffer="prompt")
         if self._image_kv is not None and image is not None:
             k, v = self._image_kv(image)
@@ -89,8 +91,6 @@ class CrossAttention(_Attention):
         return self._out(out)
 
     def _attend(self, q: MeshTensor, k: MeshTensor, v: MeshTensor, *, buffer: str) -> MeshTensor:
-        for name, x in (("k", k), ("v", v)):
-            x.require(f"cross-attention's {name}", **shards(self._device.groups, tp=1), sp=Replicate())
         state = OnlineSoftmax(self._device, q.local)
         state.attend_in_blocks(k.local, v.local, buffer=buffer)
         return q.with_local(state.result()[0])
