@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from parity.checkpoints import MODELS
-from refsim.ccl import all_to_all, reduce_scatter, shift
+from refsim.ccl import all_to_all, neighbor_pad, reduce_scatter, shift
+from refsim.ccl.exchange import CHUNK_BYTES, split_chunks
 from refsim.checkpoint import ShapeWeights
 from refsim.errors import PlacementError, UserError
 from refsim.layers.attention import local_attention
@@ -289,6 +290,18 @@ def numbers(device: Device) -> Named:
             right = not extra or f"all_to_all cannot cut dim {dim} of size {len(rows)}"
             exchange = partial(all_to_all, device, moved, sp, split_dim=dim, concat_dim=1 - dim)
             yield f"all_to_all of {len(rows)}", right, exchange
+    for length, most in ((3, 1), (3, 7), (5, 8), (700_000, CHUNK_BYTES)):
+
+        def pieces(length: int = length, most: int = most) -> None:
+            x, whole = torch.empty(length), max(most // 4, 1)
+            wanted = [min(whole, len(x) - start) for start in range(0, len(x), whole)]
+            found = [len(piece) for piece in split_chunks(x, most)]
+            check(found == wanted and CHUNK_BYTES == 2**20, f"pieces of {found}")
+
+        yield f"{length} numbers in pieces of {most} bytes", True, pieces
+    for by in (0, 1, 2, 3):
+        right = by in (1, 2) or f"neighbor_pad cannot give {by} of 2 rows"
+        yield f"neighbor_pad of {by}", right, partial(neighbor_pad, device, torch.ones(3, 2), sp, dim=1, by=by)
     line = sp.topology is Topology.LINEAR and sp.size > 2
     yield "shift", "shift over sp needs the wrap-around link" if line else True, partial(shift, device, x, sp)
     for kv_heads in (1, tp.size, 2 * tp.size):

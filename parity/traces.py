@@ -86,7 +86,7 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
         "trace_wrong_direction": wrong_direction + right_before_left(trace),
         "trace_wrong_chunk": wrong_chunk,
         "trace_wrong_scheme": [e for e in of_ring if ("ulysses" in e["collective"].split("/")) != (config.ulysses > 1)],
-        "trace_wrong_prompt": [e for e in of_ring if e["buffer"] == "joint" and split],
+        "trace_wrong_prompt": [e for e in of_ring if split and e["buffer"] == "joint"],
     }
 
 

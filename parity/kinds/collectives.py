@@ -25,7 +25,10 @@ from refsim.runtime.launch import Result
 
 _CHUNK_BYTES = 100
 """Less than a third of what is sent at a time, which it does not divide: the last piece is shorter."""
-_SAME = (Threshold("wrong_answers", 0, "sums of small whole numbers are exact, and everything else is copied"),)
+_SAME = (
+    Threshold("wrong_answers", 0, "sums of small whole numbers are exact, and everything else is copied"),
+    Threshold("wrong_transfers", 0, "how much each member sends, to whom and into which buffer, is documented"),
+)
 
 
 class Collectives(CpuKind):
@@ -38,10 +41,10 @@ class Collectives(CpuKind):
         return launch.execute("parity.kinds.collectives:program", options, {"seed": seed})
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        """How many answers of all ranks differ from torch's, and what lies in another buffer than is documented."""
+        """How many answers of all ranks differ from torch's, and how many transfers from what is documented."""
         size, options = case.layout.config().sp, case.layout.options(case.dtype)
         whole = [draw(seed, member, size, options.storage) for member in range(size)]
-        wrong = 0
+        wrong = transfers = 0
         for rank, value in enumerate(result.values):
             group = parallel_groups(options.mesh, options.parallel, rank)["sp"]
             wanted, answers = expected(whole, group.index), value["digests"]
@@ -50,10 +53,10 @@ class Collectives(CpuKind):
             wrong += len(wanted.keys() ^ answers.keys())
             wrong += sum(answers[name] != digest(wanted[name]) for name in wanted.keys() & answers.keys())
             events = [event for event in result.trace if event["rank"] == rank]
-            wrong += misplaced(events, group) + misled(events, group) + unlike_formula(events, group, whole[0])
+            transfers += misplaced(events, group) + misled(events, group) + unlike_formula(events, group, whole[0])
         if size == 1:  # nobody to send to
-            wrong += len(result.collectives) + sum(result.bytes_by_collective.values())
-        return {"wrong_answers": wrong}
+            transfers += len(result.collectives) + sum(result.bytes_by_collective.values())
+        return {"wrong_answers": wrong, "wrong_transfers": transfers}
 
     def drop(self, case: Case, seed: int) -> None:
         pass  # there is no checkpoint

@@ -132,6 +132,15 @@ def _input_missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) ->
     return name
 
 
+def _input_empty(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
+    """An input with nothing in its last dim."""
+    if not inputs:
+        return None
+    name = max(inputs, key=lambda name: inputs[name].ndim)
+    inputs[name] = inputs[name][..., :0].contiguous()
+    return name
+
+
 def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
     """A value that is none: NaN, or an id behind the vocabulary's last; a drafter is given nothing."""
     if not inputs:
@@ -172,6 +181,7 @@ WAYS: dict[str, Spoil] = {
     "a weight that is not a number": _weight_is_nan,
     "an input that is missing": _input_missing,
     "an input that is none": _input_wrong,
+    "an input that is empty": _input_empty,
     "a latent that is no whole patches": _latent_uneven,
     "a text in config.json where a number belongs": _config_wrong,
     "heads that cannot share their keys": _ungrouped,

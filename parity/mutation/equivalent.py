@@ -88,6 +88,13 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "self._o.attention_head_dim // 2",
         "(-(-self._o.attention_head_dim // 2))",
     ): "what is turned are pairs of features: an odd number of them is an error either way.",
+    ("refsim/models/cogvideox/embeddings.py", "h / w > th / tw", "(h / w >= th / tw)"): (
+        "of equal ratios either way makes a grid as large as the trained one: one side is, the other is rounded to it."
+    ),
+    ("refsim/parallel/halo.py", "(height, width)", "(width, height)"): (
+        "the real part is no larger than the whole: either both agree in rows and columns, or zeros are put around it, "
+        "none where nothing is padding."
+    ),
     ("refsim/layers/grouped_attention.py", "heads // kv_heads", "(-(-heads // kv_heads))"): (
         "heads divide by the heads of keys: `check_grouped_heads` refuses a config.json where they do not."
     ),

@@ -17,13 +17,15 @@ def neighbor_pad(
     device: Device, x: Tensor, group: Group, *, dim: int, by: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
     """Return ``x`` with ``by`` more rows of ``dim`` on either side, the neighbours' or zeros; ``by`` is at most its
-    rows.
+    rows, ``ValueError`` if it is not.
 
     Bytes sent by member i: ``([i>0] + [i<n-1]) * bytes of "by" rows``. The ends never meet, also on a Ring.
 
     Source: TTNN's ``neighbor_pad_async`` with padding mode zeros.
     """
     n, i, size = group.size, group.index, x.shape[dim]
+    if not 1 <= by <= size:
+        raise ValueError(f"neighbor_pad cannot give {by} of {size} rows to a neighbour; it gives 1 to all of them")
     first, last = x.narrow(dim, 0, by).contiguous(), x.narrow(dim, size - by, by).contiguous()
     before, after = torch.empty_like(first), torch.empty_like(last)
     sends = [(first, i - 1)] * (i > 0) + [(last, i + 1)] * (i + 1 < n)

@@ -43,7 +43,7 @@ class GroupNorm:
         height, width = shards.real(self._device)
         y = x.float().unflatten(1, (self._groups, -1))  # (B, G, C/G, [T,] H, W)
         pixels = y[..., :height, :width].flatten(2)
-        count = torch.full((*pixels.shape[:2], 1), float(pixels.shape[2]), dtype=torch.float32)
+        count = torch.full((*pixels.shape[:2], 1), float(pixels.shape[2]))
         mean = pixels.sum(-1, keepdim=True) / count.clamp(min=1)
         stats = torch.cat([count, mean, (pixels - mean).square().sum(-1, keepdim=True)], -1)
         for group in (shards.across(self._device), self._device.groups["sp"]):

@@ -96,6 +96,5 @@ def _packed(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def intersect(ranges: list[Range], start: int, stop: int) -> list[Range]:
-    """Return the parts of ``ranges`` inside [start, stop), relative to ``start``."""
-    cut = [(max(a, start) - start, min(b, stop) - start) for a, b in ranges]
-    return [(a, b) for a, b in cut if a < b]
+    """Return the parts of ``ranges`` inside [start, stop), relative to ``start``; of one outside nothing, b <= a."""
+    return [(max(a, start) - start, min(b, stop) - start) for a, b in ranges]

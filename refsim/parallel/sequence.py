@@ -47,9 +47,9 @@ class TokenShards:
         return start, min(start + self.local_n, self.logical_n)
 
     def valid(self, shard: int) -> list[Range]:
-        """Return the local row ranges of a shard that are keys; the rest is padding."""
+        """Return the local row ranges of a shard that are keys, one, which may be empty; the rest is padding."""
         start, stop = self.tokens(shard)
-        return [(0, stop - start)] if stop > start else []
+        return [(0, stop - start)]
 
     def cut(self, x: Tensor, shard: int, *, dim: int) -> Tensor:
         """Return the rows of ``shard`` of a full tensor with ``logical_n`` rows in ``dim``, zero-padded."""

@@ -7,6 +7,7 @@ least one check must then fail: a gate whose own tests pass whatever it compares
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,12 +76,12 @@ def model_verdict(store, dtype, change, digests=("a",) * 4):
     return verdict(case, kind.measure(case, 0, result))
 
 
-def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=0):
-    """On texts that are the oracle's but for ``tokens`` and ``step`` of the second one."""
-    expected = Expected([1, 2, 3], [[2, 4]], [2], [0.5], closest=0.5)
+def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=0, first=0.7):
+    """On texts that are the oracle's but for ``tokens``, ``step`` and the ``first`` margin of the second one."""
+    expected = Expected([1, 2, 3], [[2, 4]], [2], [0.5], closest=0.5, first_margin=0.7)
     right = {"proposed": [2, 4], "accepted": 2, "margin": 0.5, "target_rows": 5, "draft_rows": 3, "seconds": 0.0}
     second = {**right, "target_rows": 4, "draft_rows": 2, **dict(step)}
-    texts = [Decoded([1, 2, 3], [Step(**right)]), Decoded(list(tokens), [Step(**second)])]
+    texts = [Decoded([1, 2, 3], [Step(**right)], 0.7), Decoded(list(tokens), [Step(**second)], first)]
     kind = Generation(None)
     oracle = SimpleNamespace(expect=lambda prompt, count, drafted: expected)
     kind._oracles = SimpleNamespace(of=lambda case, seed: oracle)
@@ -90,9 +91,19 @@ def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=
     )
 
 
-def collectives_verdict(change):
-    """On the answers of eight members of a Ring that are right but for ``change`` of the last one's digests."""
-    case = make_case("collectives", "collectives", Layout("t3k-1x8", "sp8"), ModelShape((), 0, 1), dtype="bf16")
+COLLECTIVES = make_case("collectives", "collectives", Layout("t3k-1x8", "sp8"), ModelShape((), 0, 1), dtype="bf16")
+
+
+@cache
+def collectives_trace():
+    """The events of a run, in order."""
+    return load("collectives")(None).run(COLLECTIVES, COLLECTIVES.layout, 0).trace
+
+
+def collectives_verdict(change, events=lambda trace: trace):
+    """On the answers of eight members of a Ring that are right but for ``change`` of the last one's digests, and the
+    ``events`` left of a run."""
+    case = COLLECTIVES
     options, whole = (
         case.layout.options("bf16"),
         [collectives.draw(0, member, 8, torch.bfloat16) for member in range(8)],
@@ -102,7 +113,8 @@ def collectives_verdict(change):
         right = collectives.expected(whole, parallel_groups(options.mesh, options.parallel, rank)["sp"].index)
         answers.append({name: collectives.digest(x) for name, x in right.items()})
     change(answers[-1])
-    result = Result([{"digests": digests} for digests in answers], {}, {}, [])
+    trace = events(list(collectives_trace()))
+    result = Result([{"digests": digests} for digests in answers], {}, {}, [], trace=trace)
     return verdict(case, load("collectives")(None).measure(case, 0, result))
 
 
@@ -187,6 +199,7 @@ def check_generation(store):
     fails(generation_verdict(step={"accepted": 1}), "wrong_steps")
     fails(generation_verdict(step={"draft_rows": 3}), "wrong_rows")
     fails(generation_verdict(step={"margin": 0.501}), "margin_max_abs")
+    fails(generation_verdict(first=0.8), "margin_max_abs")
     fails(generation_verdict(pages=1), "wrong_pages")
 
 
@@ -195,6 +208,12 @@ def check_collectives(store):
     fails(collectives_verdict(lambda digests: digests.pop("shift")), "wrong_answers 1")
     fails(collectives_verdict(lambda digests: digests.pop("all_reduce")), "wrong_answers 1")
     fails(collectives_verdict(lambda digests: digests.update(broadcast=digests["shift"])), "wrong_answers 1")
+    sends = [event for event in collectives_trace() if event["op"] == "send"]
+    fails(
+        collectives_verdict(lambda digests: None, lambda trace: [e for e in trace if e is not sends[0]]), "transfers 1"
+    )
+    left = [e | {"peer": (e["rank"] - 1) % 8} if e is sends[0] else e for e in collectives_trace()]
+    fails(collectives_verdict(lambda digests: None, lambda trace: left), "transfers 1")
 
 
 def check_unmeasured(store):
@@ -258,7 +277,9 @@ SPOILS: dict[str, list[tuple[Any, str, Any]]] = {
     "missing replicas are equal": [(transformer, "distinct_replicas", lambda case, digests: len(set(digests)))],
     "rows only": [(generation, "differences", lambda a, b: 0)],
     "collectives by name only": [(collectives, "digest", lambda x: 0)],
-    "tokens only": [(generation, "wrong_rows", lambda start, steps, draft=True: 0)],
+    "tokens only": [(generation, "wrong_rows", lambda start, steps, **more: 0)],
+    "bytes as they come": [(collectives, "unlike_formula", lambda trace, group, x: 0)],
+    "sent to anybody": [(collectives, "misled", lambda trace, group: 0)],
     "shorter is equal": [(generation, "differences", lambda a, b: sum(x != y for x, y in zip(a, b, strict=False)))],
 }
 

@@ -40,7 +40,7 @@ _TABLES = ("shared.weight", "encoder.embed_tokens.weight")
 
 
 class RelativeBias:
-    """The local heads' (1, H, L, L) addition to the scores, kept for the last length asked for."""
+    """The local heads' (1, H, L, L) addition to the scores."""
 
     def __init__(self, weights: Weights, device: Device, name: str, config: T5Config) -> None:
         tp = device.groups["tp"]
@@ -50,14 +50,11 @@ class RelativeBias:
             config.relative_attention_max_distance,
         )
         self._table = weights.take(f"{name}.weight", (self._buckets, config.num_heads), None, heads)
-        self._known: tuple[int, Tensor] | None = None
 
     def __call__(self, length: int) -> Tensor:
-        if self._known is None or self._known[0] != length:
-            position = torch.arange(length)
-            distance = position[None, :] - position[:, None]
-            self._known = (length, self._table[self._bucket(distance)].movedim(-1, 0).unsqueeze(0))
-        return self._known[1]
+        position = torch.arange(length)
+        distance = position[None, :] - position[:, None]
+        return self._table[self._bucket(distance)].movedim(-1, 0).unsqueeze(0)
 
     def _bucket(self, distance: Tensor) -> Tensor:
         """Return the bucket of a distance: half per direction, exact distances first, then wider ranges."""

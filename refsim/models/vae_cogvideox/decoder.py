@@ -89,7 +89,7 @@ class Upsample:
 
     def __call__(self, x: Tensor, shards: ImageShards) -> tuple[Tensor, ImageShards]:
         frames, height, width = x.shape[2:]
-        if self._temporal and frames > 1:
+        if self._temporal:
             frames = 2 * frames - frames % 2
         shards = shards.scaled(2)
         x = exchange_halo(self._device, enlarge(x, (frames, 2 * height, 2 * width)), shards)

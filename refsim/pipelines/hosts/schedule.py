@@ -134,7 +134,7 @@ def _fit(after: Tensor, latents: list[Tensor], predictions: list[Tensor], scale:
         matrix = torch.stack(parts, -1)
         solved = torch.linalg.lstsq(matrix, after[:, None], driver="gelsd").solution[:, 0]
         error = float((matrix @ solved - after).abs().max())
-        if math.isfinite(error) and error <= _RESIDUAL * max(1.0, float(after.abs().max())):
+        if math.isfinite(error) and error <= _RESIDUAL * float(after.abs().max()):
             numbers = solved.tolist()
             return Recurrence(tuple(numbers[:length]), tuple(numbers[length:]), scale, draws)
     raise UserError("a step of the scheduler is no linear recurrence; run this pipeline on backend cpu.")

@@ -62,7 +62,7 @@ def test_shards_hold_every_token_once_and_in_order(logical_n, factor):
 
 def test_a_shard_of_padding_has_no_valid_row():
     shards = TokenShards(logical_n=40, factor=4, local_n=32)
-    assert [shards.valid(shard) for shard in range(4)] == [[(0, 32)], [(0, 8)], [], []]
+    assert [shards.valid(shard) for shard in range(4)] == [[(0, 32)], [(0, 8)], [(0, 0)], [(0, 0)]]
     assert [shards.tokens(shard) for shard in range(4)] == [(0, 32), (32, 40), (40, 40), (40, 40)]
 
 
