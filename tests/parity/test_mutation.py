@@ -83,6 +83,18 @@ def test_types_texts_and_refusals_are_left_alone():
     assert {(m.line, m.before, m.after) for m in mutations("a.py", SILENT)} == {(5, "0", "1")}
 
 
+def test_names_that_are_given_one_value_have_no_order():
+    source = "def f():\n    a, b = [], []\n    c, d = x, y\n"
+    turned = [m.after for m in mutations("a.py", source) if m.operator == "reversed-order"]
+    assert turned == ["(d, c)", "(y, x)"]
+
+
+def test_a_check_of_a_layout_is_left_out_too():
+    """Kind ``placements`` judges what is refused."""
+    source = "def f(x):\n    x.require('f', tp=Replicate())\n    return x\n"
+    assert "pass" in {m.after for m in mutations("a.py", source) if m.operator == "missing-call"}
+
+
 def test_every_mutation_of_the_product_is_one_place_and_not_the_program():
     """Of three files of each backend: the text differs, parses, and differs in the lines that the diff shows only."""
     for file in ("refsim/parallel/ring.py", "refsim/layers/norm.py", "tt_impl/parallel/ring.py"):
