@@ -1,4 +1,4 @@
-"""Stable Diffusion 3.5: a tiny transformer through every scheme, the real widths, the real size; blocks in TTNN."""
+"""Stable Diffusion 3.5: a tiny transformer through every scheme, the real widths, the real sizes; blocks in TTNN."""
 
 from __future__ import annotations
 
@@ -66,32 +66,31 @@ def _tiny(found: Registry) -> None:
 
 def _real_widths(found: Registry, model: str) -> None:
     """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16."""
-    for layout, guidance, suite in (
-        (Layout("t3k", "cfg2_sp2_tp2"), 4.5, "smoke"),
-        (RING8, None, "smoke"),
-        (USP24, None, "full"),
-        (Layout("tg", "cfg2_sp4_tp4"), None, "smoke" if model == "sd35_large" else "full"),  # 38 heads become 40
-    ):
-        add_transformer(found, model, layout, guidance=guidance, needs_gb=6, suite=suite)
-    add_transformer(found, model, Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, needs_gb=6)
-    add_transformer(found, model, RING8, dtype="bf16", needs_gb=6)
+    guided, wide = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6}
+    add_transformer(found, model, guided, guidance=4.5, **wide)
+    add_transformer(found, model, guided, dtype="bf16", guidance=4.5, suite="full", **wide)
+    add_transformer(found, model, RING8, dtype="bf16", suite="smoke" if model == "sd35_large" else "full", **wide)
+    for layout in (RING8, USP24, Layout("tg", "cfg2_sp4_tp4")):
+        add_transformer(found, model, layout, suite="full", **wide)
     for layout in (ULYSSES8, Layout("t3k-1x8", "tp8"), Layout("t3k", "sp4_tp2", "usp", 2, 2), Layout("tg", "sp4_tp8")):
         add_transformer(found, model, layout, suite="full", needs_gb=6)
         add_transformer(found, model, layout, dtype="bf16", suite="full", needs_gb=8)
 
 
 def _full_size(found: Registry) -> None:
-    """SD3.5 at 1024 px: 4096 + 333 tokens of 24 heads, and, in ``full``, of 38.
+    """SD3.5 at 512 px, 1024 + 333 tokens, and, in ``full``, at 1024 px, 4096 + 333: of 38 heads, which tp4 makes 40.
 
     One whole ordinary block and, since a transformer of one block would only have the last kind, the last block,
     which drops the prompt.
     """
-    size = {"latent": (128, 128), "text": 333, "tag": "1024px"}
-    add_transformer(found, "sd35_medium", Layout("t3k", "sp2_tp4"), dtype="bf16", batch=1, needs_gb=10, **size)
-    full = {"suite": "full", "needs_gb": 14, **size}
-    for layout, dtype in ((Layout("t3k", "sp2_tp4"), "bf16"), (Layout("t3k", "sp2_tp4"), "fp32"), (USP24, "bf16")):
+    cut = Layout("t3k", "sp2_tp4")
+    half = {"latent": (64, 64), "text": 333, "tag": "512px"}
+    add_transformer(found, "sd35_large", cut, dtype="bf16", batch=1, needs_gb=8, **half)
+    full = {"suite": "full", "needs_gb": 14, "latent": (128, 128), "text": 333, "tag": "1024px"}
+    for layout, dtype in ((cut, "bf16"), (cut, "fp32"), (USP24, "bf16")):
         add_transformer(found, "sd35_large", layout, dtype=dtype, batch=1, **full)
     add_transformer(found, "sd35_large", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **full)
+    add_transformer(found, "sd35_medium", cut, dtype="bf16", batch=1, **full)
 
 
 _TTNN_LAYOUTS = (

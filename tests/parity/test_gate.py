@@ -213,10 +213,10 @@ def test_out_that_is_a_file_is_found_before_anything_runs(tmp_path):
 
 
 def test_command_line_lists():
-    result = CliRunner().invoke(app, ["list", "-k", "large and tg", "--json"])
+    result = CliRunner().invoke(app, ["list", "-k", "large and 512px", "--json"])
     assert result.exit_code == 0
     (only,) = loads("parity list", result.stdout)
-    assert only["id"] == "sd35_large-tg-cfg2_sp4_tp4-ring-fp32" and only["parallel"] == "cfg2_sp4_tp4"
+    assert only["id"] == "sd35_large-t3k-sp2_tp4-ring-bf16-512px" and only["parallel"] == "sp2_tp4"
 
 
 @pytest.mark.parametrize("metrics, code", [(GOOD, 0), (GOOD | {"rel_rmse": 1.0}, 1)])
