@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from parity import metrics as m
 from parity.cases import Layout
-from parity.checkpoints import load_oracle
+from parity.folders import load_oracle
 from parity.own import Judged, judge_model
 from parity.records import plain
 from refsim import scratch

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parity.checkpoints import MODELS, diffusers_class, diffusers_model, transformers_model
+from parity.checkpoints import MODELS
+from parity.folders import diffusers_class, diffusers_model, transformers_model
 from refsim.errors import UserError
 from refsim.pipelines.request import PipelineRequest
 

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parity import checkpoints, pipelines
+from parity import checkpoints, folders, pipelines
 from refsim import scratch
 
 Key = tuple[str, int, bool]
@@ -47,7 +47,7 @@ class CheckpointStore:
             elif model in pipelines.PIPELINES:
                 pipelines.build(model, seed, path)
             else:
-                checkpoints.build(checkpoints.MODELS[model], seed, path)
+                folders.build(checkpoints.MODELS[model], seed, path)
             self._known[key] = path
         return self._known[key]
 
@@ -66,10 +66,10 @@ def convert(folder: Path, into: Path) -> None:
     into.mkdir(parents=True)
     for path in sorted(folder.glob("*.json")):
         (into / path.name).write_bytes(path.read_bytes())
-    model_class = checkpoints.diffusers_class(json.loads((folder / "config.json").read_text())["_class_name"])
+    model_class = folders.diffusers_class(json.loads((folder / "config.json").read_text())["_class_name"])
     for path in sorted(folder.glob("*.safetensors")):
         state = {
-            name: x if checkpoints.stays_fp32(model_class, name) or not x.is_floating_point() else x.bfloat16()
+            name: x if folders.stays_fp32(model_class, name) or not x.is_floating_point() else x.bfloat16()
             for name, x in load_file(path).items()
         }
         save_file(state, into / path.name)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from parity import metrics as m
 from parity.cases import Case, Layout
-from parity.checkpoints import MODELS, load_oracle
+from parity.checkpoints import MODELS
 from parity.explain import tokens
 from parity.explain.places import Evidence
+from parity.folders import load_oracle
 from parity.oracles import oracle_of
 from parity.oracles.base import Oracle
 from parity.store import CheckpointStore

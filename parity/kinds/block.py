@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from parity.cases import Case, Layout
-from parity.checkpoints import MODELS, load_block
+from parity.checkpoints import MODELS
+from parity.folders import load_block
 from parity.kinds.base import CpuKind, Metrics, token_shards
 from parity.kinds.ttnn_block import STREAMS, TTNNBlock, compare
 from parity.oracles import oracle_of

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from parity import metrics as m
 from parity.cases import Case, Layout
-from parity.checkpoints import MODELS, load_oracle, transformers_model
+from parity.checkpoints import MODELS
 from parity.explain import decoding
 from parity.explain.places import Evidence
+from parity.folders import load_oracle, transformers_model
 from parity.inputs import generator
 from parity.kinds.base import CpuKind, Metrics
 from parity.store import CheckpointStore

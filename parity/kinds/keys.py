@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from parity.cases import Case, Layout
-from parity.checkpoints import MODELS, load_oracle
+from parity.checkpoints import MODELS
+from parity.folders import load_oracle
 from parity.kinds import load
 from parity.kinds.base import CpuKind, Metrics
 from parity.library import library_defaults

@@ -7,8 +7,9 @@ import torch
 
 from parity import formulas, gate, inputs
 from parity.cases import FAMILIES, AttentionShape, Layout, ModelShape, make_case
-from parity.checkpoints import MODELS, load_oracle
+from parity.checkpoints import MODELS
 from parity.cpu_runner import CpuRunner
+from parity.folders import load_oracle
 from parity.kinds import attention
 from parity.oracles.base import patches
 from parity.store import CheckpointStore

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from parity.cases import ModelShape
-from parity.checkpoints import MODELS, load_oracle
+from parity.checkpoints import MODELS
+from parity.folders import load_oracle
 from parity.inputs import decoder_inputs, model_inputs
 from parity.metrics import one_minus_pcc, rel_rmse
 from parity.oracles import oracle_of

@@ -11,7 +11,8 @@ import diffusers
 import pytest
 import torch
 
-from parity.checkpoints import MODELS, build
+from parity.checkpoints import MODELS
+from parity.folders import build
 from parity.metrics import one_minus_pcc
 from refsim.options import RunOptions
 from refsim.pipelines import denoise as reference

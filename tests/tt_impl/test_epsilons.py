@@ -13,7 +13,8 @@ import transformers
 from safetensors.torch import save_file
 
 from parity.cases import Case
-from parity.checkpoints import MODELS, diffusers_class
+from parity.checkpoints import MODELS
+from parity.folders import diffusers_class
 from parity.kinds import load
 from parity.store import CheckpointStore
 from parity.suites import registry

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from parity import checkpoints
+from parity import checkpoints, folders
 from refsim.options import RunOptions
 from tt_impl import launch
 
@@ -21,7 +21,7 @@ L1_BYTES = 1499136
 def outcome(tmp_path_factory: pytest.TempPathFactory, worker: launch.Worker) -> launch.Outcome:
     """One block with dual attention, 192 features padded to 256, on t3k sp2_tp4."""
     folder: Path = tmp_path_factory.mktemp("block")
-    checkpoints.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
+    folders.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
     g = torch.Generator().manual_seed(0)
     sizes = {"spatial": (1, 128, 192), "prompt": (1, 45, 192), "time": (1, 192)}
     inputs = {name: torch.randn(size, generator=g) for name, size in sizes.items()}

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from parity.cases import ModelShape
-from parity.checkpoints import MODELS, build
+from parity.checkpoints import MODELS
+from parity.folders import build
 from parity.inputs import model_inputs
 from parity.metrics import one_minus_pcc
 from refsim import api
