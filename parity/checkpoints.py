@@ -135,7 +135,7 @@ _DFLASH = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
-_UNSAID = {"num_target_layers": _QWEN3_MOE["num_hidden_layers"]}
+_UNSAID = {"num_target_layers": 6}
 """What stands in a drafter's config.json in place of ``target_layer_ids``."""
 _HEADS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 _WIDE = {"vocab_size": 1024, "num_hidden_layers": 2, "num_experts": 8}
@@ -300,13 +300,14 @@ MODELS: dict[str, RandomModel] = {
     ),
     # Which layers of the target it reads its folder leaves to z-lab's rule: one in the middle, or from the second on to
     # the third last.
+    "qwen3_moe_six_layers_tiny": RandomModel(_QWEN3_MOE | {"num_hidden_layers": 6}, class_name="Qwen3MoeForCausalLM"),
     "dflash_one_tiny": RandomModel(
-        _DFLASH | _UNSAID | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "target_layer_ids": [1]},
+        _DFLASH | _UNSAID | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "target_layer_ids": [3]},
         class_name=DRAFTER,
-        target="qwen3_moe_tiny",
+        target="qwen3_moe_six_layers_tiny",
     ),
     "dflash_spread_tiny": RandomModel(
-        _DFLASH | _UNSAID | {"target_layer_ids": [1, 0]}, class_name=DRAFTER, target="qwen3_moe_tiny"
+        _DFLASH | _UNSAID | {"target_layer_ids": [1, 3]}, class_name=DRAFTER, target="qwen3_moe_six_layers_tiny"
     ),
     # Whole tiles per head and whole tiles of features per device, as TTNN wants them.
     "qwen3_moe_tiny32": RandomModel(_QWEN3_MOE | _TILED, class_name="Qwen3MoeForCausalLM", rounded=True),

@@ -9,6 +9,7 @@ step. The outlines are those that predictions make of a config.json. The case's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ from parity.library import library_class
 from parity.outlines import INPUTS
 from parity.thresholds import FINITE, REPLICAS, Threshold
 from refsim.api.inputs import as_file
+from refsim.checkpoint import ShapeWeights
 from refsim.errors import UserError
 from refsim.models import registry
 from refsim.models.flux2.config import Flux2Config
@@ -34,7 +36,9 @@ from refsim.models.motif.config import MotifConfig
 from refsim.models.outline import TIME, Outline, OutlinedTransformer
 from refsim.models.qwenimage.config import QwenImageConfig
 from refsim.models.spec import ModelSpec
+from refsim.parallel.padding import TILE, round_up
 from refsim.runtime import launch
+from refsim.runtime.device import Device
 from refsim.runtime.launch import Result
 
 Tensors = dict[str, Tensor]
@@ -76,6 +80,7 @@ class OutlinedModel(CpuKind):
         "fp32": (
             Threshold("rel_rmse", 5e-6, "as close as one forward of a transformer of two blocks"),
             Threshold("wrong_weights", 0, "an outline asks for as many numbers as the class has, or it does not"),
+            Threshold("wide_weights", 0, "a device holds its part of a weight, padded to whole tiles, and no more"),
             Threshold("wrong_tokens", 0, "a picture has the patches that the class cuts it into, and a model's own"),
             Threshold("runnable", 0, "an outline gives no picture and is run for none"),
             REPLICAS,
@@ -101,6 +106,7 @@ class OutlinedModel(CpuKind):
         return {
             "rel_rmse": m.rel_rmse(answer, right),
             "wrong_weights": len(result.value["left"]) + len(wrong),
+            "wide_weights": len(_wide(case, known)),
             "wrong_tokens": abs(_tokens(case, known) - ROWS * COLUMNS - known.own_tokens),
             "runnable": int(any(map(_is_run, _outlines_of(case)))),
             "distinct_replicas": distinct_replicas(case, [value["digest"] for value in result.values]),
@@ -114,6 +120,15 @@ class OutlinedModel(CpuKind):
     def tables(cls, case: Case) -> tuple[str, ...]:
         spec = _spec(case)
         return f"refsim.models.{spec.name}.spec", spec.config.partition(":")[0]
+
+
+def _wide(case: Case, known: Outlined) -> list[str]:
+    """The weights of which a device holds more lanes of a dim than all that are padded to whole tiles a member."""
+    weights, options = ShapeWeights(torch.float32), case.layout.options("fp32")
+    OutlinedTransformer(weights, Device(options), known.outline)
+    rounded = TILE * options.parallel.tp
+    most = {name: math.prod(round_up(n, rounded) for n in shape) for name, shape in weights.shapes.items()}
+    return [name for name, bytes_ in weights.bytes_of.items() if bytes_ > 4 * most[name]]
 
 
 def _spec(case: Case) -> ModelSpec:

@@ -58,11 +58,9 @@ class PipelineRefusals(CpuKind):
                 for changes in values
                 if not _is_refused(lambda asked=changes: generate_images(root, replace(own, **asked), options=options))
             ]
-        for side, pixels in self._of_half_a_patch(case, seed).items():
-            if not _is_refused(
-                lambda at=side, n=pixels: generate_images(root, replace(own, **{at: n}), options=options)
-            ):
-                accepted.append(f"half a patch: {side} {pixels}")
+        for key, value in self._of_its_class(case, seed).items():
+            if not _is_refused(lambda at=key, n=value: generate_images(root, replace(own, **{at: n}), options=options)):
+                accepted.append(f"as its class has it: {key} {value}")
         for name, spoil in FOLDERS.items():
             with _spoiled(root, spoil) as folder:
                 if folder and not _is_refused(lambda at=folder: generate_images(at, own, options=options)):
@@ -71,11 +69,14 @@ class PipelineRefusals(CpuKind):
         value = {"accepted": accepted, "weights_read": _reads_weights(root, Device(options)), "code_ran": code_ran}
         return Result([value], {}, {}, [], wall_s=time.monotonic() - begun)
 
-    def _of_half_a_patch(self, case: Case, seed: int) -> dict[str, int]:
-        """A picture of a row or a column of latents that is half a patch, whose height and width diffusers' own are."""
+    def _of_its_class(self, case: Case, seed: int) -> dict[str, int]:
+        """A picture of a row or a column of latents that is half a patch, whose height and width diffusers' own are,
+        and a prompt that is too long for the pipelines which have a longest one.
+        """
         with quietly():
             pipe = load_pipeline(case.model, self.store.folder(case.model, seed))
-        return {"height": 3 * ratios(pipe)[1], "width": 5 * ratios(pipe)[1]}
+        longest = {"max_text": 513} if type(pipe).__name__ in _AT_MOST_512 else {}
+        return {"height": 3 * ratios(pipe)[1], "width": 5 * ratios(pipe)[1], **longest}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         found = result.value
@@ -133,6 +134,8 @@ def _runs_code(root: Path, generate: Callable[[Path], Any]) -> bool:
         return not _is_refused(lambda: generate(folder)) or (folder / "ran").exists()
 
 
+_AT_MOST_512 = ("StableDiffusion3Pipeline", "FluxPipeline")
+"""Those whose ``check_inputs`` says so of ``max_sequence_length``."""
 _HALF = "\ud800"
 """Half of a character, as the shell leaves what it cannot decode."""
 REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {

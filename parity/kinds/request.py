@@ -55,6 +55,7 @@ WAYS = {
     "unguided, of another shape": Way(
         {"prompt": _TEXTS[0], "negative_prompt": _TEXTS[1], "guidance": 1.0, "height": 96, "width": 32, "max_text": 5}
     ),
+    "of the longest prompt": Way({"max_text": 512}),
     "by a scheduler that says less": Way({"height": 32, "width": 160}, _SHIFT_KEYS),
 }
 

@@ -14,6 +14,15 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("refsim/layers/convolution.py", "self._kernel // 2", "(self._kernel % 2)"): (
         "decoders of images have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1."
     ),
+    **{
+        ("refsim/models/cogvideox/embeddings.py", whole, f"(-(-{whole}))"): "what does not divide is refused before."
+        for whole in ("frames // self._deep", "height // p", "width // p")
+    },
+    (
+        "refsim/models/wan22/transformer.py",
+        "self._image is not None and encoder_hidden_states_image is not None",
+        "(self._image is not None or encoder_hidden_states_image is not None)",
+    ): "a model that embeds an image is given one, and no other: the rest is refused before.",
     (
         "refsim/layers/norm.py",
         "padded_features(features, tp.size) // tp.size",

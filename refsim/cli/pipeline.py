@@ -70,7 +70,7 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, wanted: W
         "pictures": len(found.pixels),
         "size": list(found.pixels.shape[1:3]),
         "files": [str(path) for path in files],
-        "seconds": {**found.seconds, "total": round(found.wall_s, 3)},
+        "seconds": {name: round(s, 3) for name, s in (*found.seconds.items(), ("total", found.wall_s))},
         "replicas_equal": found.replicas_equal,
         "hazards": found.hazards,
         "bytes_by_collective": found.bytes_by_collective,

@@ -102,9 +102,9 @@ class CausalConv3d:
 
     @in_module
     def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
-        if self._space > 1:
+        if self._space != 1:
             x = exchange_halo(self._device, x, shards, by=self._space // 2)
-        if self._time > 1:
+        if self._time != 1:
             kept = self._time - 1
             past = stream.past.get(self._name)
             if past is None:

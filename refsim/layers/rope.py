@@ -41,7 +41,7 @@ def rotary_angles(positions: tuple[Tensor, ...], features: tuple[int, ...], thet
     angles = []
     for position, size in zip(positions, features, strict=True):
         frequencies = theta ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
-        angles.append(torch.outer(position.double(), frequencies))
+        angles.append(torch.outer(position, frequencies))
     return torch.cat(angles, -1)
 
 

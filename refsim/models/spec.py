@@ -197,8 +197,8 @@ class EncoderKeys:
 
 def blocks_alike(config: Config) -> dict[str, int]:
     """Count ``num_layers`` blocks of one kind, the last one by itself: what follows it is read as part of it."""
-    before = config["num_layers"] - 1
-    return {"block": before, "last": 1} if before else {"last": 1}
+    counts = {"block": config["num_layers"] - 1, "last": 1}
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def with_num_layers(config: Config, counts: dict[str, int]) -> Config:

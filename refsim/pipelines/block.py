@@ -42,7 +42,7 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
 
     def lanes(x: Tensor) -> MeshTensor:
         """Return this member's features, tp=Shard(-1)."""
-        mine = x[..., start : min(stop, config.features)]
+        mine = x[..., start:stop]
         padding = stop - start - mine.shape[-1]
         return MeshTensor(torch.nn.functional.pad(mine, (0, padding)), shards(device.groups, tp=2))
 

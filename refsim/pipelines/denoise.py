@@ -71,12 +71,14 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
     transformer: Any = None
     kept: list[Tensor] = []
     used: list[str] = []
+    loaded = None
     for index, t in enumerate(scheduler.timesteps):
         device.progress(index, len(scheduler.timesteps))
         expert = expert_of(experts, float(t), scheduler.num_train_timesteps)
-        if used[-1:] != [expert]:
+        if loaded != expert:
             transformer = None  # the one before is let go of first: two do not fit into a device
             transformer, _ = run.load(expert, pipeline.transformer)
+            loaded = expert
         device.stage(step=index, expert=expert)
         sample = transformer(
             hidden_states=latents.to(run.storage).expand(batch, *latents.shape[1:]),
@@ -102,4 +104,4 @@ class _Clock:
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self.laps[name], self._last = round(now - self._last, 3), now
+        self.laps[name], self._last = now - self._last, now

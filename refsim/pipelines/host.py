@@ -42,14 +42,14 @@ class HostScheduler:
 
     def __init__(self, device: Device, load: Callable[[], Schedule]) -> None:
         self._device, self._schedule = device, None
-        count, timesteps = torch.empty(2, dtype=torch.int64), torch.empty(0)
+        count = torch.empty(2, dtype=torch.int64)
         if device.rank == 0:
             device.loading("the scheduler")
             self._schedule = load()
-            timesteps = self._schedule.timesteps
-            count = torch.tensor([len(timesteps), self._schedule.num_train_timesteps])
+            count = torch.tensor([len(self._schedule.timesteps), self._schedule.num_train_timesteps])
         length, self.num_train_timesteps = upload(device, count).tolist()
-        self.timesteps = upload(device, timesteps if device.rank == 0 else torch.empty(length, dtype=torch.float64))
+        timesteps = torch.empty(length, dtype=torch.float64) if self._schedule is None else self._schedule.timesteps
+        self.timesteps = upload(device, timesteps)
 
     def step(self, prediction: Tensor, index: int, latents: Tensor) -> Tensor:
         """Return the latents after step ``index``, on every device, in the dtype they came in."""

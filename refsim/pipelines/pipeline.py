@@ -7,7 +7,7 @@ named in the spec of its transformer (``pipeline``).
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -39,7 +39,7 @@ class Run:
     device: Device
     root: Path
     request: PipelineRequest
-    tensors: dict[str, Tensor] = field(repr=False)
+    tensors: dict[str, Tensor]
     samples: slice
 
     @property

@@ -58,7 +58,7 @@ class Sequences:
 
 def _tables(config: FluxConfig, ids_N3: Tensor, shards: TokenShards | None, index: int) -> Rotary:
     mine = ids_N3 if shards is None else shards.cut(ids_N3, index, dim=0)
-    angles = rotary_angles(mine.float().unbind(-1), config.axes_dims_rope)
+    angles = rotary_angles(mine.unbind(-1), config.axes_dims_rope)
     return angles.cos().float(), angles.sin().float()
 
 
