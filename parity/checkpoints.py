@@ -300,7 +300,11 @@ MODELS: dict[str, RandomModel] = {
     ),
     # Which layers of the target it reads its folder leaves to z-lab's rule: one in the middle, or from the second on to
     # the third last.
-    "qwen3_moe_six_layers_tiny": RandomModel(_QWEN3_MOE | {"num_hidden_layers": 6}, class_name="Qwen3MoeForCausalLM"),
+    # In this target every expert runs, and no head shares its keys.
+    "qwen3_moe_six_layers_tiny": RandomModel(
+        _QWEN3_MOE | {"num_hidden_layers": 6, "num_experts_per_tok": 6, "num_key_value_heads": 8},
+        class_name="Qwen3MoeForCausalLM",
+    ),
     "dflash_one_tiny": RandomModel(
         _DFLASH | _UNSAID | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "target_layer_ids": [3]},
         class_name=DRAFTER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import MISSING, fields
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def models() -> Catalog[ModelSpec]:
     return _models(tuple(sys.path))  # a rank is handed the launcher's path after this module was first imported
 
 
-@lru_cache(maxsize=4)
+@cache
 def _models(path: tuple[str, ...]) -> Catalog[ModelSpec]:
     return catalog(own(), "refsim.models", ModelSpec, lambda spec: spec.claims)
 

@@ -57,7 +57,7 @@ def _load(whole: Tensor, dims: Dims, device: Device) -> Tensor:
 
 
 def digest(*tensors: Tensor) -> str:
-    found = hashlib.blake2b(digest_size=16)
+    found = hashlib.blake2b()
     for x in tensors:
         found.update(x.contiguous().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
