@@ -80,5 +80,5 @@ def _generation(found: Registry) -> None:
     kept = GenerationShape(prompts=3, max_new_tokens=8, cache="noise")
     found.add(make_case("generation", "dflash_tiny", _TP, kept, tag="noise_kept"))
     for name in ("dflash_one_tiny", "dflash_spread_tiny"):  # layers of the target that config.json leaves to a rule
-        found.add(make_case("generation", name, _TP, GenerationShape(prompts=8, max_new_tokens=8)))
+        found.add(make_case("generation", name, _TP, GenerationShape(prompts=4, max_new_tokens=6)))
     found.add(make_case("refusals", "dflash_tiny", _TP, GenerationShape(prompts=1), tag="refusals"))
