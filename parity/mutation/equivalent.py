@@ -122,7 +122,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         'nothing = logits.new_full((*logits.shape[:-1], 1), float("-inf"))',
         'nothing = logits.new_full((*logits.shape[:-1], 2), float("-inf"))',
     ): "behind one lane of minus infinity a second is neither the first best nor above the second best.",
-    ("refsim/pipelines/transformer.py", "16", "17"): "the length of a digest, which is only compared with its like.",
 }
 """(file, the source that is changed, what it is changed to) -> why the answers are the same.
 

@@ -174,7 +174,7 @@ def test_a_forked_server_is_waited_for_as_often_as_asked(source, code, tmp_path,
 def test_lines_of_every_process_are_recorded_and_kept(tmp_path):
     """Two attention cases: the ring's loop runs on ranks, the cutting of inputs in the launcher."""
     files = tree.files_under(["refsim/parallel", "refsim/api/attention.py"])
-    asked = measure.Asked(files, expr="attention-n300 and fp32 and (ring or ulysses) and sp2 and not split")
+    asked = measure.Asked(files, expr="attention-n300-sp2 and fp32-normal and not (split or gather)")
     ran = []
     with tree.copied([]) as copy:
         found = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))

@@ -248,7 +248,7 @@ def test_an_outline_of_another_size_fails(monkeypatch):
 def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store, model):
     """A way that spoils nothing stands for one that refsim does not see."""
     case = next(case for case in suite_cases("smoke") if case.kind == "refusals" and case.model == model)
-    monkeypatch.setitem(refusals.WAYS, "nothing at all", lambda *given: None)
+    monkeypatch.setitem(refusals.WAYS, "nothing at all", lambda *given: "")
     with CpuRunner() as runner:
         record = gate.run_case(runner, case, "cpu", 0)
     assert record.reason == "accepted 1 is above 0" and record.extra["accepted"] == ["nothing at all"]
@@ -317,7 +317,7 @@ def test_a_pipeline_that_is_run_though_it_cannot_be_right_fails(monkeypatch):
     monkeypatch.setattr(pipeline_refusals, "generate_images", lambda *given, **options: None)
     with CpuRunner() as runner:
         record = gate.run_case(runner, FLUX[1], "cpu", 0)
-    assert record.reason == "accepted 4 is above 0; weights_read 1 is above 0; code_ran 1 is above 0"
+    assert record.reason == "accepted 5 is above 0; weights_read 1 is above 0; code_ran 1 is above 0"
 
 
 @pytest.mark.parametrize(
