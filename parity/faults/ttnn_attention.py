@@ -125,6 +125,7 @@ def joint_split_taken_for_whole() -> None:
     SP2,
     "No merge over the ring: each device attends to its own shard and the prompt only.",
     "joint attention of one device used on a sequence that is sharded",
+    says="devices that should hold the same tensor differ in it",
 )
 def no_lse_merge() -> None:
     import ttnn

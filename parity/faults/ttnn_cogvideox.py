@@ -107,6 +107,7 @@ def heads_normalised_together() -> None:
     SP2,
     "The prompt's queries and keys are turned as the video's are.",
     "one rotation of the concatenated streams",
+    says="devices that should hold the same tensor differ in it",
 )
 def rotary_on_the_prompt() -> None:
     from tt_impl.models.cogvideox.block import _Attention

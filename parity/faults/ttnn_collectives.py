@@ -47,6 +47,7 @@ def gather_on_the_wrong_dim() -> None:
     SP2_TP2,
     "Partial sums are reduced along the sequence axis of the mesh.",
     "cluster_axis of the other parallelism, on a square mesh where every shape still fits",
+    says="devices that should hold the same tensor differ in it",
 )
 def reduce_on_the_wrong_axis() -> None:
     from tt_impl.layers import linear

@@ -48,6 +48,7 @@ def col_weight_of_the_neighbour() -> None:
     SP2_TP2,
     "The column-parallel weights are cut over the sequence axis of the mesh.",
     "mesh axis 0 and 1 exchanged on a square mesh, where every shape still fits",
+    says="devices that should hold the same tensor differ in it",
 )
 def col_weight_on_the_wrong_axis() -> None:
     from tt_impl.layers.linear import ColParallelLinear
