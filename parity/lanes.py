@@ -91,7 +91,8 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
                     continue
                 if record is None:
                     record = replace(Record.of(case, "cpu", seed, {}), reason=lane.how_it_ended())
-                    waiting.appendleft(lane.given[1:])
+                    if rest := lane.given[1:]:
+                        waiting.appendleft(rest)
                     lane.given = [index]
                     lane.start()
                 records[index] = record

@@ -100,6 +100,30 @@ def test_a_lane_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
     assert failed.reason == "the process that ran this case was killed by SIGKILL."
 
 
+def test_a_lane_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every group needs much memory, so that nobody else takes it."""
+    asked = jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
+    monkeypatch.setattr(lanes, "_is_large", lambda *given: True)
+    killed = []
+
+    def kill(case: Case, record: Record | None) -> None:
+        if record is None and not killed:
+            killed.append(case.id)
+            for pid in made:
+                os.kill(pid, signal.SIGKILL)
+
+    made: list[int] = []
+    enter = lanes._Lane.__enter__
+
+    def keep(lane: lanes._Lane) -> lanes._Lane:
+        made.extend([lane._process.pid] * (lane.number == 0))
+        return enter(lane)
+
+    monkeypatch.setattr(lanes._Lane, "__enter__", keep)
+    records = lanes.run(asked, 2, kill)
+    assert [record.verdict for record in records] == ["failed", "passed"] and killed == [records[0].id]
+
+
 def children() -> list[int]:
     own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     return [int(pid) for pid in own.read_text().split()]
