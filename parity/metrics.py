@@ -186,6 +186,12 @@ def worst(values: Iterable[float]) -> float:
     return math.nan if not found or any(math.isnan(v) for v in found) else max(found)
 
 
+def wrong_seconds(parts: Iterable[float], whole: float) -> int:
+    """How many parts of a time are below 0, and 1 more if they are longer together than the whole."""
+    found = list(parts)
+    return sum(not part >= 0 for part in found) + (sum(found) > whole)
+
+
 def _pair(out: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
     if out.shape != ref.shape:
         raise ValueError(f"the answer has shape {tuple(out.shape)} and its reference {tuple(ref.shape)}")

@@ -82,6 +82,7 @@ PIPELINES = {
     ),
     "cogvideox_2b_pipeline_tiny": _cogvideox("cogvideox_2b_tiny", "CogVideoXDDIMScheduler", 13),
     "cogvideox_5b_pipeline_tiny": _cogvideox("cogvideox_5b_tiny", "CogVideoXDPMScheduler", 11),
+    "cogvideox_15_pipeline_tiny": _cogvideox("cogvideox_15_tiny", "CogVideoXDPMScheduler", 11),
 }
 
 

@@ -35,6 +35,7 @@ class Threshold:
 
 
 FINITE = Threshold("non_finite", 0, "inputs are finite and softmax is bounded, so every output is finite")
+SECONDS = Threshold("wrong_seconds", 0, "no stage takes less than nothing, nor all of them longer than the run")
 REPLICAS = Threshold(
     "distinct_replicas",
     1,

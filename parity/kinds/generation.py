@@ -29,7 +29,7 @@ from parity.folders import load_oracle, transformers_model
 from parity.inputs import generator
 from parity.kinds.base import CpuKind, Metrics
 from parity.store import CheckpointStore
-from parity.thresholds import REPLICAS, Threshold
+from parity.thresholds import REPLICAS, SECONDS, Threshold
 from refsim.api.text import TextRequest, TextResult, generate_text
 from refsim.options import RunOptions
 from refsim.pipelines.speculative import Decoded
@@ -54,6 +54,7 @@ class Generation(CpuKind):
             Threshold("wrong_steps", 0, "the longest prefix that matches is accepted, and the target's own token"),
             Threshold("wrong_rows", 0, "both caches hold the rows of final tokens, no more and no fewer"),
             Threshold("wrong_pages", 0, "a text takes the pages that the rows of its last pass fill, as vLLM's blocks"),
+            SECONDS,
             Threshold(
                 "margin_max_abs",
                 1e-4,
@@ -102,14 +103,18 @@ class Generation(CpuKind):
                 least = min(least, expected.first_margin, *expected.margins[: len(text.steps)])
                 margin = m.worst([margin, *errors])  # max would drop a NaN behind a number
                 steps, rows, cache = [asdict(step) for step in text.steps], rows_before(case, prompt), case.shape.cache
-                noise = result.block if cache == "noise" else 0
+                noise = block_of(case) if cache == "noise" else 0
                 kept = cache in ("context", "noise", "paged")
                 found["wrong_rows"] += wrong_rows(rows, steps, draft=kept, noise=noise)
+        found["wrong_steps"] += abs(result.block - block_of(case))
         replicas = 1 if result.replicas_equal else math.nan
         share = undecided / len(prompts)
         if not undecided:
             margin = m.worst([margin, abs(result.margin - least)])
         found["wrong_pages"] = abs(result.pages - pages(case, prompts, result))
+        steps_s = [step.seconds for text in result.texts for step in text.steps]
+        found["wrong_seconds"] = m.wrong_seconds(result.seconds.values(), result.wall_s)
+        found["wrong_seconds"] += m.wrong_seconds(steps_s, result.seconds["decode"])
         return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
 
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
@@ -299,6 +304,11 @@ def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True, n
     return wrong
 
 
+def block_of(case: Case) -> int:
+    """Tokens that the target verifies in one pass."""
+    return MODELS[case.model].config["block_size"] if case.shape.drafted else 1
+
+
 def pages(case: Case, prompts: list[list[int]], result: TextResult) -> int:
     """Pages of 32 rows that all texts take of a paged cache: a round's rows, rejected proposals too, are written."""
     if case.shape.cache != "paged":
@@ -306,7 +316,7 @@ def pages(case: Case, prompts: list[list[int]], result: TextResult) -> int:
     rows = [len(prompt) for prompt in prompts]
     for index, text in enumerate(result.texts):
         if text.steps:
-            rows[index] = text.steps[-1].target_rows - text.steps[-1].accepted + result.block
+            rows[index] = text.steps[-1].target_rows - text.steps[-1].accepted + block_of(case)
     return sum(math.ceil(each / PAGE) for each in rows)
 
 

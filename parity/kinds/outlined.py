@@ -53,7 +53,7 @@ class Outlined:
 
     Attributes:
         class_name, config: of the class.
-        outline: sizes of the outline.
+        outline: makes the sizes of the outline.
         names: of the weights, of the outline's from those of the class.
         inputs: arguments of the class beyond tokens, prompt and time step, given these.
         change: what is taken out of the class.
@@ -64,7 +64,7 @@ class Outlined:
 
     class_name: str
     config: dict[str, Any]
-    outline: Outline
+    outline: Callable[[], Outline]
     names: Callable[[Tensors], Tensors]
     inputs: Callable[[], dict[str, Any]]
     change: Callable[[Any], None]
@@ -90,10 +90,10 @@ class OutlinedModel(CpuKind):
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         known = OUTLINED[case.model]
-        inputs = dict(zip(OutlinedTransformer.input_shapes(known.outline), _inputs(known, seed), strict=True))
+        inputs = dict(zip(OutlinedTransformer.input_shapes(known.outline()), _inputs(known, seed), strict=True))
         tensors = known.names(_model(known, seed).state_dict()) | {INPUTS + name: x for name, x in inputs.items()}
         with as_file({name: x.contiguous() for name, x in tensors.items()}) as file:
-            arguments = {"file": str(file), "outline": asdict(known.outline)}
+            arguments = {"file": str(file), "outline": asdict(known.outline())}
             result = launch.execute("parity.outlines:program", layout.options("fp32", **more), arguments)
         assert result is not None  # None on torchrun's ranks
         return result
@@ -101,7 +101,7 @@ class OutlinedModel(CpuKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         known, answer = OUTLINED[case.model], result.tensors["sample"]
         right = _answer(known, seed)
-        inputs = OutlinedTransformer.input_shapes(known.outline)
+        inputs = OutlinedTransformer.input_shapes(known.outline())
         wrong = [name for name, x in zip(inputs, _inputs(known, seed), strict=True) if not _fits(x, inputs[name])]
         return {
             "rel_rmse": m.rel_rmse(answer, right),
@@ -125,7 +125,7 @@ class OutlinedModel(CpuKind):
 def _wide(case: Case, known: Outlined) -> list[str]:
     """The weights of which a device holds more lanes of a dim than all that are padded to whole tiles a member."""
     weights, options = ShapeWeights(torch.float32), case.layout.options("fp32")
-    OutlinedTransformer(weights, Device(options), known.outline)
+    OutlinedTransformer(weights, Device(options), known.outline())
     rounded = TILE * options.parallel.tp
     most = {name: math.prod(round_up(n, rounded) for n in shape) for name, shape in weights.shapes.items()}
     return [name for name, bytes_ in weights.bytes_of.items() if bytes_ > 4 * most[name]]
@@ -163,7 +163,7 @@ def _fits(x: Tensor, dims: tuple[str | int, ...]) -> bool:
 def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, prompt and time step."""
     g = generator(seed, "outlined")
-    tokens = torch.randn(2, ROWS * COLUMNS, known.outline.token_features, generator=g)
+    tokens = torch.randn(2, ROWS * COLUMNS, known.outline().token_features, generator=g)
     return (
         tokens,
         torch.randn(2, PROMPT, TEXT, generator=g),
@@ -397,30 +397,31 @@ OUTLINED = {
         {**_SIZES, "sample_size": 2 * COLUMNS, "caption_projection_dim": WIDTH, "in_channels": CHANNELS,
          "joint_attention_dim": TEXT, "pooled_projection_dim": 6, "pos_embed_max_size": COLUMNS,
          "qk_norm": "rms_norm", "out_channels": CHANNELS},
-        MotifConfig.from_dict({**_SIZES, "modulation_dim": WIDTH, "time_embed_dim": TIME, "patch_size": 2,
-                               "in_channels": CHANNELS, "text_dim": TEXT}),
+        lambda: MotifConfig.from_dict({**_SIZES, "modulation_dim": WIDTH, "time_embed_dim": TIME, "patch_size": 2,
+                                       "in_channels": CHANNELS, "text_dim": TEXT}),
         _of_sd35, lambda: {"pooled_projections": torch.zeros(2, 6)}, _motif, pictures=1, own_tokens=4,
     ),
     "outlined_flux1": Outlined(
         "FluxTransformer2DModel",
         {**_FLUX, "pooled_projection_dim": 6, "axes_dims_rope": (2, 2, 4)},
-        Outline(**_SIZES, num_single_layers=1, token_features=INNER, out_features=INNER, hidden=4 * WIDTH,
-                prompt_hidden=4 * WIDTH, text_features=TEXT, time=(TIME, WIDTH, WIDTH), prompt_features=WIDTH),
+        lambda: Outline(**_SIZES, num_single_layers=1, token_features=INNER, out_features=INNER, hidden=4 * WIDTH,
+                        prompt_hidden=4 * WIDTH, text_features=TEXT, time=(TIME, WIDTH, WIDTH), prompt_features=WIDTH),
         _of_flux1, lambda: _ids() | {"pooled_projections": torch.zeros(2, 6)}, _flux1, times=1000.0,
     ),
     "outlined_flux2": Outlined(
         "Flux2Transformer2DModel",
         {**_FLUX, "axes_dims_rope": (2, 2, 2, 2), "guidance_embeds": False},
-        Flux2Config.from_dict({**_FLUX, "mlp_ratio": 3.0}),
+        lambda: Flux2Config.from_dict({**_FLUX, "mlp_ratio": 3.0}),
         _of_flux2, lambda: {name: F.pad(x, (0, 1)) for name, x in _ids().items()}, _flux2, times=1000.0,
     ),
     "outlined_mochi": Outlined(
-        "MochiTransformer3DModel", {**_MOCHI, "time_embed_dim": 256}, MochiConfig.from_dict(_MOCHI), _of_mochi,
+        "MochiTransformer3DModel", {**_MOCHI, "time_embed_dim": 256},
+        lambda: MochiConfig.from_dict(_MOCHI), _of_mochi,
         lambda: {"encoder_attention_mask": torch.ones(2, PROMPT, dtype=torch.bool)}, _mochi, pictures=2,
     ),
     "outlined_qwenimage": Outlined(
         "QwenImageTransformer2DModel", {**_QWEN_IMAGE, "axes_dims_rope": (2, 2, 4)},
-        QwenImageConfig.from_dict(_QWEN_IMAGE), _of_qwenimage,
+        lambda: QwenImageConfig.from_dict(_QWEN_IMAGE), _of_qwenimage,
         lambda: {"img_shapes": [[(1, ROWS, COLUMNS)]] * 2}, _qwenimage, times=1000.0,
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from parity.cases import Case, Layout
 from parity.kinds.base import CpuKind, Metrics
 from parity.pipelines import PIPELINES, quietly
 from parity.store import CheckpointStore
-from parity.thresholds import FINITE, REPLICAS, Threshold
+from parity.thresholds import FINITE, REPLICAS, SECONDS, Threshold
 from refsim.api.images import Generated, generate_images
 from refsim.mesh import get_mesh
 from refsim.pipelines.request import PipelineRequest
@@ -45,6 +45,7 @@ class Pipeline(CpuKind):
             ),
             Threshold("max_pixel_difference", 1, "a value at the border of two of 256 may be rounded to either"),
             Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
+            SECONDS,
             REPLICAS,
             FINITE,
         ),
@@ -62,6 +63,7 @@ class Pipeline(CpuKind):
                 "8-bit values behind a decoder in bf16; diffusers' own in bf16 are 3e-4 to 6e-4 from its own in fp32",
             ),
             Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
+            SECONDS,
             REPLICAS,
             FINITE,
         ),
@@ -88,6 +90,7 @@ class Pipeline(CpuKind):
             "max_pixel_difference": int((result.pixels.to(torch.int16) - ref.frames).abs().max()),
             "picture_one_minus_pcc": m.one_minus_pcc(result.pixels.float(), ref.frames.float()),
             "flat_picture": int(ref.frames.float().std() <= 10),
+            "wrong_seconds": m.wrong_seconds(result.seconds.values(), result.wall_s),
             "distinct_replicas": 1 if result.replicas_equal else math.nan if ranks > 1 else 1,
             "non_finite": m.non_finite(result.steps),
         }

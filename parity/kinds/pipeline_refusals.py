@@ -52,31 +52,33 @@ class PipelineRefusals(CpuKind):
         begun, root, own = time.monotonic(), self.store.folder(case.model, seed), PIPELINES[case.model].request
         options = layout.options("fp32")
         accepted = []
-        for name, values in REQUESTS.items():
-            accepted += [
-                f"{name}: {changes}"
-                for changes in values
-                if not _is_refused(lambda asked=changes: generate_images(root, replace(own, **asked), options=options))
-            ]
-        for key, value in self._of_its_class(case, seed).items():
-            if not _is_refused(lambda at=key, n=value: generate_images(root, replace(own, **{at: n}), options=options)):
-                accepted.append(f"as its class has it: {key} {value}")
-        for name, spoil in FOLDERS.items():
+        wrong = [(name, key, value, (key, str(value))) for name, keys in REQUESTS.items() for key, value in keys]
+        wrong += [("as its class has it", *each) for each in self._of_its_class(case, seed)]
+        for name, key, value, named in wrong:
+
+            def ask(change: dict[str, Any] = {key: value}) -> None:  # noqa: B006
+                generate_images(root, replace(own, **change), options=options)
+
+            if not _is_refused(ask, *named):
+                accepted.append(f"{name}: {key} {value!r}")
+        for name, (spoil, named) in FOLDERS.items():
             with _spoiled(root, spoil) as folder:
-                if folder and not _is_refused(lambda at=folder: generate_images(at, own, options=options)):
+                if folder and not _is_refused(lambda at=folder: generate_images(at, own, options=options), named):
                     accepted.append(name)
         code_ran = _runs_code(root, lambda folder: generate_images(folder, own, options=options))
         value = {"accepted": accepted, "weights_read": _reads_weights(root, Device(options)), "code_ran": code_ran}
         return Result([value], {}, {}, [], wall_s=time.monotonic() - begun)
 
-    def _of_its_class(self, case: Case, seed: int) -> dict[str, int]:
+    def _of_its_class(self, case: Case, seed: int) -> list[tuple[str, int, tuple[str, ...]]]:
         """A picture of a row or a column of latents that is half a patch, whose height and width diffusers' own are,
-        and a prompt that is too long for the pipelines which have a longest one.
+        and a prompt that is too long for the pipelines which have a longest one; what a refusal has to name.
         """
         with quietly():
             pipe = load_pipeline(case.model, self.store.folder(case.model, seed))
-        longest = {"max_text": 513} if type(pipe).__name__ in _AT_MOST_512 else {}
-        return {"height": 3 * ratios(pipe)[1], "width": 5 * ratios(pipe)[1], **longest}
+        row, longest = ratios(pipe)[1], type(pipe).__name__ in _AT_MOST_512
+        patch = (f"{2 * row}x{2 * row} pixels",)
+        sides: list[tuple[str, int, tuple[str, ...]]] = [("height", 3 * row, patch), ("width", 5 * row, patch)]
+        return sides + [("max_text", 513, ("max_text",))] * longest
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         found = result.value
@@ -89,11 +91,12 @@ class PipelineRefusals(CpuKind):
         return {}
 
 
-def _is_refused(call: Callable[[], Any]) -> bool:
+def _is_refused(call: Callable[[], Any], *named: str) -> bool:
+    """Whether a call is refused in a sentence, which has one of these words if there are any."""
     try:
         call()
-    except UserError:
-        return True
+    except UserError as e:
+        return not named or any(word in str(e) for word in named)
     return False
 
 
@@ -138,15 +141,16 @@ _AT_MOST_512 = ("StableDiffusion3Pipeline", "FluxPipeline")
 """Those whose ``check_inputs`` says so of ``max_sequence_length``."""
 _HALF = "\ud800"
 """Half of a character, as the shell leaves what it cannot decode."""
-REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
-    "no text": ({"prompt": None}, {"prompt": _HALF}, {"negative_prompt": _HALF}),
-    "no number of steps": ({"steps": 0}, {"steps": 2.5}, {"steps": True}),
-    "no size": ({"height": 0}, {"width": "64"}, {"frames": 0}, {"max_text": 0}),
-    "no scale": ({"guidance": float("nan")}, {"guidance_2": float("inf")}),
-    "no seed": ({"seed": 2**64}, {"seed": -(2**63) - 1}, {"seed": 1.0}),
-    "a picture of no whole pixels of a latent": ({"height": 41}, {"width": 57}),
-    "frames of no whole latent ones": ({"frames": 6},),
+REQUESTS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "no text": (("prompt", None), ("prompt", _HALF), ("negative_prompt", _HALF)),
+    "no number of steps": (("steps", 0), ("steps", 2.5), ("steps", True)),
+    "no size": (("height", 0), ("width", "64"), ("frames", 0), ("max_text", 0)),
+    "no scale": (("guidance", float("nan")), ("guidance_2", float("inf"))),
+    "no seed": (("seed", 2**64), ("seed", -(2**63) - 1), ("seed", 1.0)),
+    "a picture of no whole pixels of a latent": (("height", 41), ("width", 57)),
+    "frames of no whole latent ones": (("frames", 6),),
 }
+"""What nobody can be given a picture for; a refusal names the key or the value."""
 
 
 def _edited(file: str, change: Callable[[dict[str, Any]], Any]) -> Spoil:
@@ -173,6 +177,13 @@ def _with(file: str, **values: Any) -> Spoil:
 def _other(file: str, **values: Any) -> Spoil:
     """Other values of keys that the file has; False if it has none of them."""
     return _edited(file, lambda written: (values.keys() & written.keys()) == values.keys() and written.update(values))
+
+
+def _circle(folder: Path) -> None:
+    """A link that no system follows: it is there, and cannot be read."""
+    path = folder / "model_index.json"
+    path.unlink()
+    path.symlink_to(path.name)
 
 
 def _no_tokenizer(folder: Path) -> None:
@@ -247,24 +258,26 @@ def _wider(x: Tensor, before: int) -> Tensor:
 
 
 SCHEDULER = "scheduler/scheduler_config.json"
-FOLDERS: dict[str, Spoil] = {
-    "an index that is none": lambda folder: (folder / "model_index.json").unlink(),
-    "a pipeline that nobody has": _with("model_index.json", _class_name="NoPipeline"),
-    "a part that is a number": _with("model_index.json", vae=3),
-    "a boundary above 1": _with("model_index.json", boundary_ratio=1.5),
-    "a time step per token": _with("model_index.json", expand_timesteps="yes"),
-    "no tokenizer": _no_tokenizer,
-    "a tokenizer that is none": _broken_tokenizer,
-    "a tokenizer of more rows than there are": _long_tokenizer,
-    "a decoder of other latents": _wider_decoder,
-    "a transformer of other rows": _wider_transformer("joint_attention_dim", "text_dim", "text_embed_dim"),
-    "a transformer of other pooled rows": _wider_transformer("pooled_projection_dim"),
-    "a scheduler that nobody has": _with(SCHEDULER, _class_name="NoScheduler"),
-    "a scheduler of no steps": _with(SCHEDULER, num_train_timesteps=0),
-    "a scheduler of half a step": _with(SCHEDULER, num_train_timesteps=1000.5),
-    "a shift backwards": _other(SCHEDULER, shift=-1.0),
-    "a shift in words": _other(SCHEDULER, shift="3"),
-    "a switch in words": _other(SCHEDULER, use_karras_sigmas="no"),
-    "a line of no length": _other(SCHEDULER, use_dynamic_shifting=True, base_image_seq_len=4096),
-    "a shift of another kind": _other(SCHEDULER, time_shift_type="cubic"),
+FOLDERS: dict[str, tuple[Spoil, str]] = {
+    "an index that is none": (lambda folder: (folder / "model_index.json").unlink(), "model_index.json"),
+    "an index that leads to itself": (_circle, "model_index.json' cannot be read"),
+    "a pipeline that nobody has": (_with("model_index.json", _class_name="NoPipeline"), "is a NoPipeline"),
+    "a part that is a number": (_with("model_index.json", vae=3), "vae = 3"),
+    "a boundary above 1": (_with("model_index.json", boundary_ratio=1.5), "boundary_ratio = 1.5"),
+    "a time step per token": (_with("model_index.json", expand_timesteps="yes"), "expand_timesteps = 'yes'"),
+    "no tokenizer": (_no_tokenizer, "lacks its tokenizer"),
+    "a tokenizer that is none": (_broken_tokenizer, "no tokenizer"),
+    "a tokenizer of more rows than there are": (_long_tokenizer, "model_max_length"),
+    "a decoder of other latents": (_wider_decoder, "of vae is"),
+    "a transformer of other rows": (_wider_transformer("joint_attention_dim", "text_dim", "text_embed_dim"), "d_model"),
+    "a transformer of other pooled rows": (_wider_transformer("pooled_projection_dim"), "pooled_projection_dim"),
+    "a scheduler that nobody has": (_with(SCHEDULER, _class_name="NoScheduler"), "'NoScheduler'"),
+    "a scheduler of no steps": (_with(SCHEDULER, num_train_timesteps=0), "num_train_timesteps = 0"),
+    "a scheduler of half a step": (_with(SCHEDULER, num_train_timesteps=1000.5), "num_train_timesteps = 1000.5"),
+    "a shift backwards": (_other(SCHEDULER, shift=-1.0), "shift = -1.0"),
+    "a shift in words": (_other(SCHEDULER, shift="3"), "shift = '3'"),
+    "a switch in words": (_other(SCHEDULER, use_karras_sigmas="no"), "use_karras_sigmas = 'no'"),
+    "a line of no length": (_other(SCHEDULER, use_dynamic_shifting=True, base_image_seq_len=4096), "scheduler"),
+    "a shift of another kind": (_other(SCHEDULER, time_shift_type="cubic"), "time_shift_type = 'cubic'"),
 }
+"""Ways to spoil a folder, and what a refusal names."""

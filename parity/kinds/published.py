@@ -98,7 +98,7 @@ class PublishedModel(CpuKind):
         found: Metrics = {
             "wrong_defaults": sum(known[name] != value for name, value in result.value["defaults"].items())
             + len(unsaid_that_count(spec, published) + other_weights_unsaid(spec, published, known)),
-            "wrong_parameters": abs(published.parameters - total),
+            "wrong_parameters": abs((published.parameters or 0) - total),
             **{name: len(listed) for name, listed in complaints.items()},
         }
         if spec.timing_only:
@@ -293,6 +293,10 @@ def _is_refused(call: Callable[..., Any], *given: Any, because: str = "") -> boo
 def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
     """A folder of the model with fewer blocks, with or without a pipeline around it; one that says its class alone."""
     wrong = [] if registry.find(published.name) == (published.name, published) else [published.name]
+    with scratch.Folder("published") as folder:
+        (Path(folder) / "config.json").symlink_to("config.json")
+        if not _is_refused(registry.find, folder, because="cannot be read"):
+            wrong.append("a config.json that leads to itself")
     few = spec.with_block_counts(published.config, dict.fromkeys(spec.block_counts(published.config), 1))
     by_default = {"_class_name": published.class_name}
     spoiled = few | {"num_attention_heads": "two"}

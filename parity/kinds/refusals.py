@@ -1,5 +1,5 @@
 """A tiny checkpoint and its inputs, spoiled in one way after the other: each is refused in a sentence that names what
-is wrong, none is run.
+is wrong, all but two of them before a rank begins.
 
 What each way means judges: the library's own strict loading raises for the first three, and to the others no answer is
 right. The case's ``model`` is a tiny model; its kind says which inputs that has.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from refsim.errors import UserError
 from refsim.folder import class_name_of
 from refsim.models.registry import get
 from refsim.options import RunOptions
+from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
 Tensors = dict[str, Tensor]
@@ -67,7 +69,7 @@ class Refusals(CpuKind):
             try:
                 run(into, inputs=given)
             except UserError as error:
-                return named in str(error)
+                return named in str(error) and (spoil in ON_RANKS or not _from_ranks(error))
         return False
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
@@ -78,6 +80,11 @@ class Refusals(CpuKind):
 
     def answers(self, result: Result) -> Tensors:
         return {}
+
+
+def _from_ranks(error: UserError) -> bool:
+    """Whether ranks had begun when a mistake was found."""
+    return any(frame.name == launch.execute.__name__ for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _draft(folder: str, inputs: Tensors, target: Path, options: RunOptions) -> None:
@@ -188,3 +195,5 @@ WAYS: dict[str, Spoil] = {
     "a decoder without stages": partial(_stages, 0),
     "a picture doubled more often than any machine can hold": partial(_stages, 17),
 }
+ON_RANKS = (_weight_is_nan, _input_wrong)
+"""What only shows where weights are read, and ids looked up."""

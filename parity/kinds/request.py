@@ -55,10 +55,10 @@ WAYS = {
         {"height": None, "width": None, "frames": None, "max_text": None, "guidance_2": None, "seed": 2**64 - 1}
     ),
     "unguided, of another shape": Way(
-        {"prompt": _TEXTS[0], "negative_prompt": _TEXTS[1], "guidance": 1.0, "height": 96, "width": 32, "max_text": 5}
+        {"prompt": _TEXTS[0], "negative_prompt": _TEXTS[1], "guidance": 1.0, "height": 64, "width": 32, "max_text": 5}
     ),
     "of the longest prompt, barely guided": Way({"max_text": 512, "guidance": 1.01, "seed": -(2**63)}),
-    "by a scheduler that says less": Way({"height": 32, "width": 160}, _SHIFT_KEYS),
+    "by a scheduler that says less": Way({"height": 32, "width": 96}, _SHIFT_KEYS),
 }
 
 

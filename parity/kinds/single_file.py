@@ -19,6 +19,8 @@ from parity.kinds.base import Metrics, ModelKind, distinct_replicas
 from parity.kinds.transformer import compare_samples, transformer_inputs
 from parity.thresholds import FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
 from refsim import api, scratch
+from refsim.errors import UserError
+from refsim.models.registry import open_checkpoint
 from refsim.runtime.launch import Result
 
 BLOCK = {"norm1.linear": "x_block.adaLN_modulation.1", "norm1_context.linear": "context_block.adaLN_modulation.1"}
@@ -64,6 +66,7 @@ class SingleFile(ModelKind):
     thresholds: ClassVar = {
         "fp32": (
             *SAME_ARITHMETIC,
+            Threshold("accepted", 0, "a file of other names, and a variant of a file, are refused, or they are not"),
             Threshold("wrong_weights", 0, "diffusers' converter makes of the file what its model computes with"),
             REPLICAS,
             FINITE,
@@ -78,7 +81,12 @@ class SingleFile(ModelKind):
         with scratch.Folder("single-file") as folder:
             path = Path(folder) / "model.safetensors"
             save_file(tensors | {"first_stage_model.decoder.conv_in.weight": torch.ones(3)}, path)
-            return api.run(path, inputs=self.inputs(case, seed), options=options)
+            result = api.run(path, inputs=self.inputs(case, seed), options=options)
+            accepted = not _is_refused(path, "no variants", variant="fp16")
+            save_file({"layers.0.weight": torch.ones(3)}, path)
+            accepted += not _is_refused(path, "no known layout (SD3Transformer2DModel)")
+        result.value["accepted"] = accepted
+        return result
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers as convert
@@ -87,6 +95,7 @@ class SingleFile(ModelKind):
         state, converted = self._state(case, seed), convert(self._tensors(case, seed))
         wrong = len(state.keys() ^ converted.keys())
         wrong += sum(not torch.equal(state[name], converted[name]) for name in state.keys() & converted.keys())
+        found["accepted"] = result.value["accepted"]
         return found | {"wrong_weights": wrong, "distinct_replicas": distinct_replicas(case, result.value["digests"])}
 
     def _state(self, case: Case, seed: int) -> dict[str, Tensor]:
@@ -95,3 +104,12 @@ class SingleFile(ModelKind):
 
     def _tensors(self, case: Case, seed: int) -> dict[str, Tensor]:
         return authors_names(self._state(case, seed))
+
+
+def _is_refused(path: Path, named: str, variant: str | None = None) -> bool:
+    """Whether no checkpoint is found in a file, and the sentence says why."""
+    try:
+        open_checkpoint(path, variant)
+    except UserError as error:
+        return named in str(error)
+    return False

@@ -207,9 +207,13 @@ def keeps_trace(case: Case) -> bool:
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
-    """The case's inputs, holding only values of its storage dtype."""
+    """The case's inputs, holding only values of its storage dtype; in fp32 the time step comes as bf16, in which some
+    pipelines hand it over: what follows is still computed in fp32.
+    """
     oracle = ModelKind.oracle(case)
     tensors = oracle.inputs(MODELS[case.model].config, case.shape, case.family, seed)
+    if case.dtype == "fp32":
+        tensors["timestep"] = tensors["timestep"].bfloat16()
     return rounded(tensors, case.dtype, oracle.exact)
 
 

@@ -15,9 +15,28 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "decoders of images have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1."
     ),
     **{
-        ("refsim/models/cogvideox/embeddings.py", whole, f"(-(-{whole}))"): "what does not divide is refused before."
-        for whole in ("frames // self._deep", "height // p", "width // p")
+        (f"refsim/{file}.py", whole, f"(-(-{whole}))"): "what does not divide is refused, or padded, before."
+        for file, wholes in {
+            "models/cogvideox/embeddings": ("frames // self._deep", "height // p", "width // p"),
+            "models/wan22/embeddings": ("n // p",),
+            "layers/embeddings": ("height // p", "width // p"),
+            "pipelines/hosts/flux": ("height // vae.scale", "width // vae.scale"),
+            "pipelines/hosts/stable_diffusion_3": ("height // vae.scale", "width // vae.scale"),
+            "pipelines/hosts/cogvideox": ("height // scale", "width // scale"),
+            "pipelines/hosts/wan": ("height // spatial", "width // spatial"),
+            "parallel/tensor": ("padded // group.size",),
+            "parallel/sequence": ("padded_tokens(logical_n, factor) // factor",),
+            "parallel/cfg": ("batch // group.size",),
+            "parallel/halo": ("round_up(size, factor) // factor",),
+            "layers/group_norm": ("groups // tp.size",),
+        }.items()
+        for whole in wholes
     },
+    (
+        "refsim/layers/kv_cache.py",
+        "stop > self._memory[0].shape[2]",
+        "(stop >= self._memory[0].shape[2])",
+    ): "a cache that grows a row before it must holds the same rows.",
     (
         "refsim/models/wan22/transformer.py",
         "self._image is not None and encoder_hidden_states_image is not None",

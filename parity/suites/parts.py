@@ -9,7 +9,7 @@ from parity.checkpoints import MODELS, register
 from parity.published import published_models
 
 _ALONE, _TP = Layout("n150", "tp1"), Layout("n300", "tp2")
-_LINE, _SQUARE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2")
+_LINE, _SQUARE, _OBLONG = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2"), Layout("t3k", "sp2_tp4")
 
 
 def add(found: Registry) -> None:
@@ -20,7 +20,7 @@ def add(found: Registry) -> None:
     for published in published_models():
         found.add(make_case("published", published, _ALONE, ModelShape((), 0, 1)))
     for model in ("motif", "mochi", "flux1", "flux2", "qwenimage"):
-        found.add(make_case("outlined", f"outlined_{model}", _SQUARE, ModelShape((), 0, 1)))
+        found.add(make_case("outlined", f"outlined_{model}", _OBLONG, ModelShape((), 0, 1)))
     old = "sd3_tiny64_no_qk_norm"  # as the first Stable Diffusion 3, whose file does not tell how wide a head is: 64
     register(old, replace(MODELS["sd35_tiny64"], config=MODELS["sd35_tiny64"].config | {"qk_norm": None}))
     for model in ("sd35_tiny", old):
@@ -34,7 +34,7 @@ def _blocks(found: Registry) -> None:
     for model, layout in (
         ("sd35_tiny64_dual_block", split),
         ("flux1_tiny64_single_block", _SQUARE),
-        ("wan22_uneven64_block", Layout("t3k", "sp2_tp4")),  # 192 features are 256 over four devices
+        ("wan22_uneven64_block", _OBLONG),  # 192 features are 256 over four devices
         ("cogvideox_5b_tiny64_block", split),
     ):
         found.add(make_case("block", model, layout, BlockShape(60, 45)))

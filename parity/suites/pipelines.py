@@ -38,6 +38,7 @@ def _small(found: Registry) -> None:
     _like("wan_pipeline", **video)
     _like("cogvideox_2b_pipeline", height=None, width=None, frames=None)  # as its transformer's config.json has them
     _like("cogvideox_5b_pipeline", **video, guidance=3.0)  # at 6 diffusers' own picture is 2e-3 from fp32's
+    _like("cogvideox_15_pipeline", **video | {"frames": 9}, guidance=3.0)  # 3 frames of latents; patches hold 4
     wan = PIPELINES["wan_pipeline_small"]  # one transformer for all steps: no boundary
     parts = {name: model for name, model in wan.parts.items() if name != "transformer_2"}
     request = replace(wan.request, guidance_2=None, frames=1, steps=2)
@@ -58,9 +59,11 @@ def _small(found: Registry) -> None:
         ("wan_pipeline", _SQUARE, "fp32", "smoke"),
         ("cogvideox_2b_pipeline", _LINE, "fp32", "smoke"),
         ("cogvideox_5b_pipeline", _SQUARE, "bf16", "smoke"),
+        ("cogvideox_15_pipeline", _LINE, "fp32", "smoke"),
     ):
         found.add(make_case("pipeline", f"{name}_small", layout, _SHAPE, dtype=dtype, suite=suite))
-    for name in ("sd3_pipeline", _NO_T5, "flux1_pipeline", "wan_pipeline", _ALONE, "cogvideox_2b_pipeline"):
+    cogvideox = ("cogvideox_2b_pipeline", "cogvideox_15_pipeline")
+    for name in ("sd3_pipeline", _NO_T5, "flux1_pipeline", "wan_pipeline", _ALONE, *cogvideox):
         found.add(make_case("request", f"{name}_small", Layout("n150", "tp1"), _SHAPE, tag="request"))
     for name in ("sd3_pipeline", "flux1_pipeline", "wan_pipeline", "cogvideox_2b_pipeline"):
         found.add(make_case("pipeline_refusals", f"{name}_small", _LINE, _SHAPE, tag="refusals"))

@@ -37,11 +37,11 @@ def add(found: Registry) -> None:
 
 def _image_to_video(found: Registry) -> None:
     """A14B (36 channels), 2.1 (an image beside the prompt of 512 rows), TI2V-5B (time steps of tokens)."""
-    square = Layout("bh-qb", "sp2_tp2")
+    square, oblong = Layout("bh-qb", "sp2_tp2"), Layout("t3k", "sp2_tp4")
     shapes = {"wan22_i2v_tiny": {"text": 29}, "wan21_i2v_tiny": {"text": 512}, "wan22_ti2v_tiny": {"text": 29}}
     for model, more in shapes.items():
         shape = {"latent": (3, 8, 12), **more}
-        add_transformer(found, model, square, **shape)
+        add_transformer(found, model, oblong, **shape)  # sp and tp that differ
         for layout in (square, Layout("t3k", "sp4_tp2", "ulysses")):
             suite = "smoke" if model == "wan21_i2v_tiny" and layout is square else "full"
             add_transformer(found, model, layout, dtype="bf16", suite=suite, **shape)

@@ -19,10 +19,10 @@ from refsim.runtime.tensor import MeshTensor
 
 
 def timestep_embedding(timestep: Tensor, features: int) -> Tensor:
-    """Map (B,) or (B, N) in 0..1000 to (..., features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
+    """Map (B,) or (B, N) in 0..1000, in fp32, to (..., features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
     half = features // 2
     exponent = -math.log(10000) * torch.arange(half, dtype=torch.float32) / half
-    angles = timestep.float()[..., None] * torch.exp(exponent)
+    angles = timestep[..., None] * torch.exp(exponent)
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 

@@ -9,33 +9,33 @@ Counterpart: transformers' ``DynamicCache`` (whose ``update`` copies all rows at
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from refsim.runtime.tensor import MeshTensor
 
-Rows = tuple[Tensor, Tensor]
+Rows = tuple[Tensor, ...]
+"""Of keys and of values, each (B, heads, rows, E); nothing before the first row."""
 
 
 class KVCache:
-    """The local heads' keys (after norm and rotation) and values of one layer, each (B, heads, rows, E)."""
+    """The local heads' keys (after norm and rotation) and values of one layer."""
 
     def __init__(self) -> None:
         self.length = 0
-        self._memory: Rows | None = None
+        self._memory: Rows = ()
 
     def append(self, key_BHNE: MeshTensor, value_BHNE: MeshTensor) -> tuple[MeshTensor, MeshTensor]:
         """Add rows; returns all of them, old ones first, as views of the cache, laid out as the new ones."""
-        k_BHNE, v_BHNE = key_BHNE.local, value_BHNE.local
-        stop = self.length + k_BHNE.shape[2]
-        if self._memory is None or stop > self._memory[0].shape[2]:
-            self._memory = tuple(
-                self._grown(x, old, stop) for x, old in zip((k_BHNE, v_BHNE), self.rows(), strict=True)
-            )
-        for memory, x in zip(self._memory, (k_BHNE, v_BHNE), strict=True):
+        new, kept = (key_BHNE.local, value_BHNE.local), self._rows()
+        stop = self.length + new[0].shape[2]
+        if not self._memory or stop > self._memory[0].shape[2]:
+            self._memory = tuple(x.new_empty(*x.shape[:2], 2 * stop, x.shape[3]) for x in new)
+            for memory, x in zip(self._memory, kept, strict=False):
+                memory[:, :, : self.length] = x
+        for memory, x in zip(self._memory, new, strict=True):
             memory[:, :, self.length : stop] = x
         self.length = stop
-        k, v = self.rows()
+        k, v = self._rows()
         return key_BHNE.with_local(k), value_BHNE.with_local(v)
 
     def crop(self, length: int) -> None:
@@ -48,16 +48,5 @@ class KVCache:
             raise ValueError(f"a cache of {self.length} rows cannot be cropped to {length}")
         self.length = length
 
-    def rows(self) -> Rows:
-        """Return all rows, (B, heads, length, E); empty before the first ``append``."""
-        if self._memory is None:
-            return torch.empty(0), torch.empty(0)
-        k, v = self._memory
-        return k[:, :, : self.length], v[:, :, : self.length]
-
-    def _grown(self, like: Tensor, old: Tensor, least: int) -> Tensor:
-        batch, heads, _, features = like.shape
-        memory = like.new_zeros(batch, heads, max(64, 2 * least), features)
-        if self._memory is not None:
-            memory[:, :, : self.length] = old
-        return memory
+    def _rows(self) -> Rows:
+        return tuple(x[:, :, : self.length] for x in self._memory)

@@ -56,7 +56,7 @@ def apply_rotary(device: Device, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor)
 def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return (cos, sin), each (N, features / 2) in fp32, of whole positions in a text."""
     frequencies = 1.0 / theta ** (torch.arange(0, features, 2, dtype=torch.float32) / features)
-    angles = torch.outer(positions_N.float(), frequencies)
+    angles = torch.outer(positions_N, frequencies)
     return angles.cos(), angles.sin()
 
 

@@ -28,7 +28,7 @@ def is_per_sample(dims: Dims) -> bool:
 
 
 def is_exact(dims: Dims) -> bool:
-    """Whether an input keeps its own dtype: a time step or a position rounded to bf16 would be another one."""
+    """Whether an input is taken in fp32 whatever the storage dtype: a place in time or space rounded is another one."""
     return not is_per_sample(dims) or len(required(dims)) == 1
 
 

@@ -111,7 +111,7 @@ class Published:
         name: what ``refsim time`` takes, such as ``sd35-large``.
         config: its ``config.json``, with ``_class_name`` (diffusers) or ``architectures`` (transformers).
         parameters: how many it has (one expert, where there are several; of an autoencoder its encoder, too), counted
-            on meta tensors; 0 of one that is not published.
+            on meta tensors; None of one of which that is not known.
         sizes: latent sizes by name, (height, width) or (frames, height, width), before patches.
         text: prompt tokens.
         experts: transformers of this size in the pipeline, which share its denoising steps.
@@ -129,7 +129,7 @@ class Published:
 
     name: str
     config: Config
-    parameters: int = 0
+    parameters: int | None = None
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     text: int = 0
     experts: int = 1

@@ -110,10 +110,7 @@ def is_pipeline(folder: Path) -> bool:
     """
     for path in (folder, folder / "model_index.json"):
         refuse_unreadable(path, "checkpoint")
-    try:
-        return (folder / "model_index.json").is_file()
-    except (OSError, ValueError):
-        return False
+    return (folder / "model_index.json").is_file()
 
 
 def read_index(folder: Path) -> dict[str, Any]:

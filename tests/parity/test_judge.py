@@ -76,7 +76,7 @@ def model_verdict(store, dtype, change, digests=("a",) * 4):
     return verdict(case, kind.measure(case, 0, result))
 
 
-def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=0, first=0.7):
+def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=0, first=0.7, block=None, decode_s=0.0):
     """On texts that are the oracle's but for ``tokens``, ``step`` and the ``first`` margin of the second one."""
     expected = Expected([1, 2, 3], [[2, 4]], [2], [0.5], closest=0.5, first_margin=0.7)
     right = {"proposed": [2, 4], "accepted": 2, "margin": 0.5, "target_rows": 5, "draft_rows": 3, "seconds": 0.0}
@@ -86,9 +86,9 @@ def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=
     oracle = SimpleNamespace(expect=lambda prompt, count, drafted: expected)
     kind._oracles = SimpleNamespace(of=lambda case, seed: oracle)
     kind.inputs = lambda case, seed: PROMPTS
-    return verdict(
-        GENERATION, kind.measure(GENERATION, 0, TextResult(texts, {}, replicas_equal, [], {}, 0.0, pages=pages))
-    )
+    block = generation.block_of(GENERATION) if block is None else block
+    result = TextResult(texts, {"decode": decode_s}, replicas_equal, [], {}, 0.0, pages=pages, block=block)
+    return verdict(GENERATION, kind.measure(GENERATION, 0, result))
 
 
 COLLECTIVES = make_case("collectives", "collectives", Layout("t3k-1x8", "sp8"), ModelShape((), 0, 1), dtype="bf16")
@@ -201,6 +201,10 @@ def check_generation(store):
     fails(generation_verdict(step={"margin": 0.501}), "margin_max_abs")
     fails(generation_verdict(first=0.8), "margin_max_abs")
     fails(generation_verdict(pages=1), "wrong_pages")
+    fails(generation_verdict(block=2), "wrong_steps")
+    fails(generation_verdict(decode_s=-0.1), "wrong_seconds 2")
+    fails(generation_verdict(decode_s=0.1), "wrong_seconds 1")
+    fails(generation_verdict(step={"seconds": 0.1}), "wrong_seconds 1")
 
 
 def check_collectives(store):

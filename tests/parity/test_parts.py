@@ -311,8 +311,8 @@ def test_a_request_that_comes_to_something_else_fails(monkeypatch, case, change)
 
 
 def test_a_pipeline_that_is_run_though_it_cannot_be_right_fails(monkeypatch):
-    monkeypatch.setattr(pipeline_refusals, "REQUESTS", {"nothing": ({},)})
-    monkeypatch.setattr(pipeline_refusals, "FOLDERS", {"nothing at all": lambda folder: None})
+    monkeypatch.setattr(pipeline_refusals, "REQUESTS", {"nothing": (("steps", 1),)})
+    monkeypatch.setattr(pipeline_refusals, "FOLDERS", {"nothing at all": (lambda folder: None, "")})
     monkeypatch.setattr(pipeline_refusals, "_reads_weights", lambda *given: True)
     monkeypatch.setattr(pipeline_refusals, "generate_images", lambda *given, **options: None)
     with CpuRunner() as runner:

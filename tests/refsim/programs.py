@@ -315,6 +315,12 @@ def pids(device: Device) -> Answer:
     return {"pid": os.getpid()}, {}
 
 
+def large_pages(device: Device) -> Answer:
+    """Whether torch asks for large pages: where it does, a large tensor begins where a page does."""
+    tensors = [torch.empty(2 << 20, dtype=torch.int32) for _ in range(4)]
+    return {"aligned": all(x.data_ptr() % os.sysconf("SC_PAGE_SIZE") == 0 for x in tensors)}, {}
+
+
 _LAST_DEVICE: list[weakref.ref[Device]] = []
 
 

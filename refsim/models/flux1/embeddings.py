@@ -78,9 +78,9 @@ class Conditioning:
 
     def __call__(self, timestep_B: Tensor, pooled_BP: Tensor, guidance_B: Tensor | None) -> Tensor:
         """Time step in 0..1, guidance as a scale such as 3.5 -> (B, D)."""
-        time_BD = self._time_text(timestep_B.float() * _TRAIN_TIMESTEPS, pooled_BP)
+        time_BD = self._time_text(timestep_B * _TRAIN_TIMESTEPS, pooled_BP)
         if self._guidance is None:
             return time_BD
         first, second = self._guidance
-        scale = timestep_embedding(guidance_B.float() * _TRAIN_TIMESTEPS, TimeTextEmbedding.TIME_FEATURES)
+        scale = timestep_embedding(guidance_B * _TRAIN_TIMESTEPS, TimeTextEmbedding.TIME_FEATURES)
         return time_BD + second(F.silu(first(scale.to(pooled_BP.dtype))))

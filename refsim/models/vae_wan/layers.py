@@ -16,8 +16,6 @@ from refsim.parallel.halo import ImageShards, exchange_halo, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.runtime.device import Device, in_module
 
-_SHORTEST = 1e-12
-
 
 class ChannelNorm:
     """``x / |x| * sqrt(C) * gamma`` over the channels (dim 1), the length in fp32."""
@@ -30,7 +28,7 @@ class ChannelNorm:
     @in_module
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("rms_norm", x, channels_dim=1):
-            return F.normalize(x.float(), dim=1, eps=_SHORTEST).to(x.dtype) * self._scale * self.gamma
+            return F.normalize(x.float(), dim=1).to(x.dtype) * self._scale * self.gamma
 
 
 class ResidualBlock:

@@ -41,12 +41,7 @@ class CogVideoXHost(PipelineHost):
         draws more.
         """
         vae, sizes = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig), self.sizes(root, request)
-        ids = tokenize(
-            root / "tokenizer",
-            self.texts(request),
-            max_length=sizes.tokens,
-            add_special_tokens=True,
-        ).input_ids
+        ids = tokenize(root / "tokenizer", self.texts(request), max_length=sizes.tokens).input_ids
         spare = sizes.latents[1] - request.latent_frames(sizes.frames, vae.temporal_compression_ratio)
         generator = torch.Generator().manual_seed(request.seed)
         latents = torch.randn(sizes.latents, generator=generator)

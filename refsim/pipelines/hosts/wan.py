@@ -49,7 +49,6 @@ class WanHost(PipelineHost):
             root / "tokenizer",
             [prompt_clean(text) for text in self.texts(request)],
             max_length=sizes.tokens,
-            add_special_tokens=True,
             return_attention_mask=True,
         )
         latents = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))

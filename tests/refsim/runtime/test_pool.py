@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from refsim import processes
 from refsim.errors import RankFailure, UserError
 from refsim.runtime.pool import Pool
 from tests.refsim.helpers import run
@@ -44,6 +45,16 @@ def failure(program: str, **arguments) -> RankFailure:
     assert run("gathered_ranks", MESH, PARALLEL).value == {"ranks": [0, 1, 2, 3]}
     assert not set(before) & set(pids())
     return caught.value
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for on Linux")
+def test_ranks_have_large_pages(monkeypatch):
+    """Unless the user has said otherwise."""
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    assert all(value["aligned"] for value in run("large_pages", MESH, PARALLEL).values)
+    assert processes.command("refsim.cli")[1]["THP_MEM_ALLOC_ENABLE"] == "1"
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    assert processes.command("refsim.cli")[1]["THP_MEM_ALLOC_ENABLE"] == "0"
 
 
 HOW = {
