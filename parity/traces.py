@@ -31,7 +31,9 @@ BOUNDS = (
     ),
     Threshold("trace_wrong_chunk", 0, "a block of keys has as many rows as were asked for, or what is left"),
     Threshold(
-        "trace_wrong_scheme", 0, "a ring runs inside an exchange of heads where the factors have one, only there"
+        "trace_wrong_scheme",
+        0,
+        "a ring runs inside an exchange of heads where the factors have one, and gathers if asked to",
     ),
     Threshold(
         "trace_wrong_prompt", 0, "the rows of a split prompt travel with the image's, and none is attended apart"
@@ -46,7 +48,7 @@ FINDINGS = {
     "trace_wrong_topology": "a transfer of another topology than the mesh axis has",
     "trace_wrong_direction": "a shard that walks the ring to the left, or is attended before the one from the left",
     "trace_wrong_chunk": "it attends to more keys at a time than were asked for",
-    "trace_wrong_scheme": "inside an exchange of heads that the factors do not have, or outside of the one they have",
+    "trace_wrong_scheme": "not inside the exchange of heads that the factors have, or another order of the ring than was asked for",
     "trace_wrong_prompt": "it attends to a prompt of its own, where the prompt is split",
 }
 
@@ -77,7 +79,8 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
         elif _of_ring(event) and event["op"] == "sdpa" and event["shapes"][1][2] > chunk:
             wrong_chunk.append(event)
     of_ring, split = [event for event in trace if _of_ring(event)], layout.prompt_layout == "split"
-    overlapped = layout.ring_order != "gather" and config.ring > 1
+    gathered = layout.ring_order == "gather"
+    overlapped = not gathered and config.ring > 1
     return {
         "trace_without_overlap": without_overlap(trace) if overlapped else [],
         "trace_cfg_in_turn": cfg_in_turn(trace),
@@ -85,7 +88,12 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
         "trace_wrong_topology": wrong_topology,
         "trace_wrong_direction": wrong_direction + right_before_left(trace),
         "trace_wrong_chunk": wrong_chunk,
-        "trace_wrong_scheme": [e for e in of_ring if ("ulysses" in e["collective"].split("/")) != (config.ulysses > 1)],
+        "trace_wrong_scheme": [
+            e
+            for e in of_ring
+            if ("ulysses" in e["collective"].split("/")) != (config.ulysses > 1)
+            or (e["op"] in ("send", "recv") and ("all_gather" in e["collective"].split("/")) != gathered)
+        ],
         "trace_wrong_prompt": [e for e in of_ring if split and e["buffer"] == "joint"],
     }
 

@@ -54,8 +54,9 @@ class Collectives(CpuKind):
             wrong += sum(answers[name] != digest(wanted[name]) for name in wanted.keys() & answers.keys())
             events = [event for event in result.trace if event["rank"] == rank]
             transfers += misplaced(events, group) + misled(events, group) + unlike_formula(events, group, whole[0])
-        if size == 1:  # nobody to send to
+        if size == 1:  # nobody to send to, nothing to compute
             transfers += len(result.collectives) + sum(result.bytes_by_collective.values())
+            transfers += len(result.value["copied"])
         return {"wrong_answers": wrong, "wrong_transfers": transfers}
 
     def drop(self, case: Case, seed: int) -> None:
@@ -78,7 +79,10 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
         found["shift"] = shift(device, x, group, **chunks)
     # on one device a collective may answer with its argument, which several answers would then share
     answers = {name: x.clone(memory_format=torch.contiguous_format) for name, x in found.items()}
-    return {"digests": {name: digest(x) for name, x in answers.items()}}, answers
+    memory = x.untyped_storage().data_ptr()
+    answered = [(name, y) for name, y in found.items() if name != "neighbor_pad"]  # which has zeros to add, alone too
+    copied = [name for name, y in answered if y.untyped_storage().data_ptr() != memory]
+    return {"digests": {name: digest(x) for name, x in answers.items()}, "copied": copied}, answers
 
 
 def shifts(group: Group) -> bool:

@@ -89,8 +89,8 @@ class PublishedModel(CpuKind):
         differ = {name for name, x in published.config.items() if name in known and known[name] != x}
         complaints = {
             "wrong_keys": sorted(differ ^ set(OTHER_THAN_CLASS.get(published.name, ()))),
-            "wrong_blocks": wrong_blocks(spec, published, model),
-            "wrong_shapes": wrong_shapes(spec, published),
+            "wrong_blocks": [*wrong_blocks(spec, published, model), *wrong_of_one_kind(spec, published)],
+            "wrong_shapes": [*wrong_shapes(spec, published), *wrong_passes(spec, model)],
             "unlike_pipeline": unlike_pipeline(spec, published),
             "not_found": not_found(spec, published),
         }
@@ -222,11 +222,23 @@ def stacked(shapes: Shapes) -> Shapes:
     return found
 
 
-def wrong_blocks(spec: ModelSpec, published: Published, model: torch.nn.Module) -> list[str]:
-    """Where the spec's blocks of a transformer are not those of the library, a clause each."""
+def wrong_passes(spec: ModelSpec, model: torch.nn.Module) -> list[str]:
+    """Whether a video's latent is decoded in pieces of other frames than the class has; of Wan's it has no name."""
+    return [] if spec.frames_per_pass == getattr(model, "num_latent_frames_batch_size", 1) else ["frames per pass"]
+
+
+def wrong_blocks(
+    spec: ModelSpec, published: Published, model: torch.nn.Module, config: dict[str, Any] | None = None
+) -> list[str]:
+    """Where the spec's blocks of a transformer are not those of the library, a clause each.
+
+    Args:
+        config: of ``model``; by default the published one.
+    """
     if spec.kind != "transformer":
         return []
-    counts = spec.block_counts(published.config)
+    config = config or published.config
+    counts = spec.block_counts(config)
     labels, blocks = [kind for kind, n in counts.items() for _ in range(n)], blocks_of(model)
     if len(labels) != len(blocks):
         return [f"{len(blocks)} blocks, {len(labels)} by the spec"]
@@ -239,13 +251,23 @@ def wrong_blocks(spec: ModelSpec, published: Published, model: torch.nn.Module) 
     several = [found for label, found in kinds.items() if label != "last"]
     if len({frozenset(found) for found in several}) < len(several):
         wrong.append("two kinds of blocks are one")
-    for each in counts:
-        other = {kind: 1 if kind == "last" else 2 + (kind == each) for kind in counts}
-        few = blocks_of(library_model(published, spec.with_block_counts(published.config, other)))
+    others = [{kind: 1 if kind == "last" else 2 + (kind == each) for kind in counts} for each in counts]
+    others += [{kind: n for kind, n in others[0].items() if kind != each} for each in counts if each != "last"]
+    for other in others:
+        few = blocks_of(library_model(published, spec.with_block_counts(config, other)))
         want = [min(kinds[kind]) for kind, n in other.items() for _ in range(n)]
         if [signature_of(block) for block in few] != want:
             wrong.append(f"other blocks where {other} are asked for")
     return wrong
+
+
+def wrong_of_one_kind(spec: ModelSpec, published: Published) -> list[str]:
+    """The same of a model without single blocks, where there is such a key."""
+    if "num_single_layers" not in published.config or spec.timing_only:
+        return []
+    config = published.config | {"num_single_layers": 0}
+    found = wrong_blocks(spec, published, library_model(published, config), config)
+    return [f"{wrong} without single blocks" for wrong in found]
 
 
 def outline_block_off(spec: ModelSpec, published: Published) -> float:

@@ -11,9 +11,31 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("tt_impl/parallel/programs.py", "(hw[0] * hw[1], min(hw))", "(min(hw), hw[0] * hw[1])"): (
         "of up to 4 tiles only 2 x 2 are more than one wide either way, and nothing is larger."
     ),
-    ("refsim/layers/convolution.py", "self._kernel // 2", "(self._kernel % 2)"): (
-        "decoders of images have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1."
-    ),
+    **{
+        ("refsim/layers/convolution.py", f"self.{kernel} // 2", f"(self.{kernel} % 2)"): (
+            "decoders have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1."
+        )
+        for kernel in ("_kernel", "_space")
+    },
+    **{
+        (
+            "refsim/layers/convolution.py",
+            f"x = exchange_halo(self._device, x, shards, by=self.{kernel} // 2)",
+            f"x = exchange_halo(self._device, x, shards, by=self.{kernel} // 3)",
+        ): "decoders have kernels of 1 and 3, and of 1 nothing is exchanged: both are 1."
+        for kernel in ("_kernel", "_space")
+    },
+    **{
+        (
+            "refsim/layers/embeddings.py",
+            line,
+            line.replace("(0, 0)", "(1, 0)"),
+        ): "a span to a row that is not behind its first one has no rows."
+        for line in (
+            "return torch.cat(self.table_rows(spans or [(0, 0)]))",
+            "self.table_rows([(0, 0)])  # declares the table as used, reads nothing",
+        )
+    },
     **{
         (f"refsim/{file}.py", whole, f"(-(-{whole}))"): "what does not divide is refused, or padded, before."
         for file, wholes in {
@@ -32,6 +54,9 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         }.items()
         for whole in wholes
     },
+    ("refsim/ccl/broadcast.py", "0 < right <= reach_right", "(0 <= right <= reach_right)"): (
+        "the root, which alone is 0 away from itself, has had its turn."
+    ),
     (
         "refsim/layers/kv_cache.py",
         "stop > self._memory[0].shape[2]",

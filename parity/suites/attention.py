@@ -74,6 +74,7 @@ def _edges(found: Registry) -> None:
             _attention(
                 found, Layout(*where, ring_order=ring_order, chunks=(48, 20)), family="fa_rand", tag="chunks48x20"
             )
+    _attention(found, Layout("n300", "sp2", ring_order="gather"))  # of two every other one is the neighbour
     for layout in (RING8, ULYSSES8, USP24, Layout(*line4)):
         _attention(found, layout, text=0, family="large_logits")
     for where in (("t3k-1x8", "sp8"), ("t3k-1x8", "sp8", "ulysses"), ("t3k", "sp8", "usp", 2, 4), line4):

@@ -49,7 +49,7 @@ def _small(found: Registry) -> None:
     register_pipeline(f"{_NO_T5}_small", replace(sd3, parts=parts, tokenizers=tokenizers, arguments=nothing))
     for name, layout, dtype, suite in (
         ("sd3_pipeline", _LINE, "fp32", "smoke"),
-        ("sd3_pipeline", _SQUARE, "bf16", "full"),
+        ("sd3_pipeline", _SQUARE, "bf16", "smoke"),
         (_NO_T5, _TWICE, "fp32", "smoke"),
         ("flux1_pipeline", _LINE, "fp32", "full"),
         ("flux1_pipeline", _SQUARE, "bf16", "smoke"),

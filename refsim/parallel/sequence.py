@@ -37,10 +37,6 @@ class TokenShards:
     def of(cls, logical_n: int, factor: int) -> TokenShards:
         return cls(logical_n, factor, padded_tokens(logical_n, factor) // factor)
 
-    @property
-    def padded_n(self) -> int:
-        return self.local_n * self.factor
-
     def tokens(self, shard: int) -> Range:
         """Return the global range of the real tokens in a shard; empty (a == b) for a shard of padding only."""
         start = min(shard * self.local_n, self.logical_n)

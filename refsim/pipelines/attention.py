@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.ccl import all_gather
+from refsim.ccl.exchange import CHUNK_BYTES, exchange
 from refsim.parallel.padding import padded_heads
-from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
+from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import shard_range
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
+from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor, shards
 from refsim.tensor_file import TensorFile
 
@@ -39,12 +40,15 @@ def program(
     prompt_rows = file.shape("joint_k")[2] if joint else 0
     prompt_tokens = TokenShards.of(prompt_rows, sp.size) if joint and split_prompt else None
 
+    def dense(x: Tensor) -> Tensor:
+        return x.to(device.options.storage).contiguous()
+
     def local(name: str, cut: TokenShards | None) -> MeshTensor:
-        x = file[name][:, lanes[0] : min(lanes[1], heads)].to(device.options.storage)
-        missing = lanes[1] - lanes[0] - x.shape[1]
-        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
+        x = file[name][:, lanes[0] : min(lanes[1], heads)]
+        if missing := lanes[1] - lanes[0] - x.shape[1]:  # a copy of all rows, of which this device reads its own
+            x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
         part = MeshTensor(x, shards(device.groups, tp=1))
-        return (cut_tokens(device, part, cut, dim=2) if cut else part).map("dense", Tensor.contiguous)
+        return (cut_tokens(device, part, cut, dim=2) if cut else part).map("dense", dense)
 
     spatial = tuple(local(name, rows) for name in "qkv")
     prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in "qkv") if joint else None
@@ -58,9 +62,12 @@ def program(
     )
 
     def whole(x: MeshTensor, cut: TokenShards | None) -> Tensor:
+        """Return all rows of all heads on rank 0, a part of them elsewhere."""
+        x.require("read_back", **shards(device.groups, tp=1, **({"sp": 2} if cut else {})))
+        local = x.local.contiguous()
         if cut is not None:
-            x = gather_tokens(device, x, cut, dim=2)
-        return all_gather(device, x.local.contiguous(), tp, dim=1)[:, :heads].contiguous()
+            local = _on_first(device, local, sp, dim=2)[:, :, : cut.logical_n]
+        return local if sp.index else _on_first(device, local.contiguous(), tp, dim=1)[:, :heads].contiguous()
 
     with device.collective("read_back", sp):
         whole_lses = [whole(lses[0], rows)]
@@ -70,3 +77,16 @@ def program(
             whole_lses.append(whole(lses[1], prompt_tokens))
     result["lse"] = torch.cat(whole_lses, 2).squeeze(-1)
     return {}, result
+
+
+def _on_first(device: Device, x: Tensor, group: Group, *, dim: int) -> Tensor:
+    """Return what all members hold, one after the other in ``dim``, on the first; on the others their own.
+
+    As a host does it: it reads from every device, whatever links there are between them.
+    """
+    if group.index:
+        exchange(device, group, 0, sends=[(x, 0)], recvs=[], chunk_bytes=CHUNK_BYTES)
+        return x
+    parts = {i: torch.empty_like(x) for i in range(1, group.size)}
+    exchange(device, group, 0, sends=[], recvs=[(part, i) for i, part in parts.items()], chunk_bytes=CHUNK_BYTES)
+    return torch.cat([x, *parts.values()], dim)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from refsim.jobs import Job, failure, injected, named
-from refsim.runtime import bfloat16, hazards, messages
+from refsim.runtime import bfloat16, hazards, memory, messages
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
 from refsim.runtime.shared_transport import connect
@@ -103,6 +103,7 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
 def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int) -> None:
     """Run the main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
+    memory.keep_freed()
     with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
         board.set(rank, Activity(Kind.JOINING, "the process group"))
         try:

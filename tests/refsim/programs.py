@@ -321,6 +321,20 @@ def large_pages(device: Device) -> Answer:
     return {"aligned": all(x.data_ptr() % os.sysconf("SC_PAGE_SIZE") == 0 for x in tensors)}, {}
 
 
+def freed_again(device: Device) -> Answer:
+    """Page faults of three tensors of 12, 6 and 12 MB made and freed twenty times, after a first time."""
+    import resource
+
+    def make() -> None:
+        [torch.ones(size) for size in (3_000_000, 1_500_000, 3_000_000)]
+
+    make()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        make()
+    return {"faults": resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before}, {}
+
+
 _LAST_DEVICE: list[weakref.ref[Device]] = []
 
 

@@ -57,6 +57,13 @@ def test_ranks_have_large_pages(monkeypatch):
     assert processes.command("refsim.cli")[1]["THP_MEM_ALLOC_ENABLE"] == "0"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is told to keep it")
+def test_a_rank_takes_freed_memory_again(monkeypatch):
+    """Asked for anew, a tensor would be 3000 pages."""
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    assert max(value["faults"] for value in run("freed_again", MESH, PARALLEL).values) < 1500
+
+
 HOW = {
     "raise": "failed",
     "exit": "exited with code 3",
