@@ -48,7 +48,7 @@ FINDINGS = {
     "trace_wrong_topology": "a transfer of another topology than the mesh axis has",
     "trace_wrong_direction": "a shard that walks the ring to the left, or is attended before the one from the left",
     "trace_wrong_chunk": "it attends to more keys at a time than were asked for",
-    "trace_wrong_scheme": "not inside the exchange of heads that the factors have, or another order of the ring than was asked for",
+    "trace_wrong_scheme": "not inside the exchange of heads that the factors have, or in another order of the ring",
     "trace_wrong_prompt": "it attends to a prompt of its own, where the prompt is split",
 }
 
