@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -272,10 +273,11 @@ def _stopped(case: Disturbance, files: Files, folder: Path) -> Outcome:
     event = time.monotonic()
     early = process.poll() is None
     if case.kind == "closed_stdout":
+        written = bool(select.select([process.stdout], [], [], 0)[0])  # by then it has nothing more to say
         process.stdout.close()
         code = command.end(outcome)
-        outcome.where = f"{case.moment:.2f} of the run" if early else "after the end"
-        outcome.check(code == 141 or not early, f"exit code {code} instead of 141")
+        outcome.where = "after its output" if written else f"{case.moment:.2f} of the run" if early else "after the end"
+        outcome.check(code == (0 if written else 141) or not early, f"exit code {code} instead of 141")
         outcome.check(not outcome.message, f"it says {outcome.message!r}")
         outcome.check(out.exists() and "sample" in load_file(out), "the answer is not there")
     else:
