@@ -65,6 +65,8 @@ def _models(found: Registry) -> None:
     add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_plain_weights", _TP, _PROMPTS, norm_topk_prob=False)
     slow = {"rope_type": "default", "rope_theta": 500.0}  # as transformers writes it, with another base than its own
     add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_other_base", _TP, _PROMPTS, rope_parameters=slow)
+    four = Layout("bh-qb-1x4", "tp4")  # which cannot share out 14 features, but heads
+    add("causal_lm", "qwen3_moe_tiny", "qwen3_moe_tiny_narrow", four, _PROMPTS, head_dim=14)
     found.add(make_case("causal_lm", "qwen3_moe_tiny", _TP, ModelShape((), 2, 2), tag="two_tokens"))
 
 
