@@ -30,9 +30,6 @@ from typing import Any
 from refsim import search_path
 
 _MAIN = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main({arguments})"
-LARGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
-"""Has torch ask Linux for pages of 2 MiB for tensors of 2 MiB and more, where a process has not said otherwise: their
-memory is there in a fraction of the time, and others read it faster. It is read before the first such tensor."""
 _PR_SET_PDEATHSIG = 1
 _REAP_S = 5.0
 _started: list[tuple[int, subprocess.Popen[bytes]]] = []
@@ -82,8 +79,7 @@ def command(module: str, *arguments: str, as_list: bool = False) -> tuple[list[s
     trusted = search_path.trusted()
     path = [*trusted, *([] if home in trusted else [home])]
     code = _MAIN.format(module=module, arguments="sys.argv[1:]" if as_list else "*sys.argv[1:]")
-    variables = {**LARGE_PAGES, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    return [sys.executable, "-c", code, *arguments], variables
+    return [sys.executable, "-c", code, *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def end(process: subprocess.Popen[bytes], *, patience_s: float = 0.0) -> None:

@@ -19,7 +19,6 @@ import typer
 from refsim.cli.signals import INTERRUPTED, NAMES, signals
 from refsim.errors import RankFailure, RefsimError
 from refsim.given import out_of_descriptors
-from refsim.processes import LARGE_PAGES
 from refsim.torchrun import is_main
 
 _STDOUT_CLOSED = 141
@@ -34,8 +33,6 @@ _NO_WORDS = "NoArgsIsHelpError"  # what click, from 8.2 on, raises once it has p
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and end the process."""
     gc.set_threshold(_GARBAGE)
-    for variable, value in LARGE_PAGES.items():
-        os.environ.setdefault(variable, value)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with a closed one, whose number the next file opened would get
             setattr(sys, name, open(os.devnull, "w"))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from refsim import processes
 from refsim.errors import RankFailure, UserError
 from refsim.runtime.pool import Pool
 from tests.refsim.helpers import run
@@ -47,20 +46,9 @@ def failure(program: str, **arguments) -> RankFailure:
     return caught.value
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for on Linux")
-def test_ranks_have_large_pages(monkeypatch):
-    """Unless the user has said otherwise."""
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
-    assert all(value["aligned"] for value in run("large_pages", MESH, PARALLEL).values)
-    assert processes.command("refsim.cli")[1]["THP_MEM_ALLOC_ENABLE"] == "1"
-    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
-    assert processes.command("refsim.cli")[1]["THP_MEM_ALLOC_ENABLE"] == "0"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is told to keep it")
-def test_a_rank_takes_freed_memory_again(monkeypatch):
+def test_a_rank_takes_freed_memory_again():
     """Asked for anew, a tensor would be 3000 pages."""
-    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
     assert max(value["faults"] for value in run("freed_again", MESH, PARALLEL).values) < 1500
 
 
