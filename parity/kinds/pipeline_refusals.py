@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +30,9 @@ from parity.thresholds import Threshold
 from refsim import scratch
 from refsim.api.images import generate_images
 from refsim.errors import UserError
+from refsim.options import RunOptions
 from refsim.pipelines.pipeline import find_pipeline
+from refsim.pipelines.request import PipelineRequest
 from refsim.runtime.device import Device
 from refsim.runtime.launch import Result
 
@@ -55,10 +58,7 @@ class PipelineRefusals(CpuKind):
         wrong = [(name, key, value, (key, str(value))) for name, keys in REQUESTS.items() for key, value in keys]
         wrong += [("as its class has it", *each) for each in self._of_its_class(case, seed)]
         for name, key, value, named in wrong:
-
-            def ask(change: dict[str, Any] = {key: value}) -> None:  # noqa: B006
-                generate_images(root, replace(own, **change), options=options)
-
+            ask = partial(_generate, root, own, options, key, value)
             if not _is_refused(ask, *named):
                 accepted.append(f"{name}: {key} {value!r}")
         for name, (spoil, named) in FOLDERS.items():
@@ -89,6 +89,11 @@ class PipelineRefusals(CpuKind):
 
     def answers(self, result: Result) -> dict[str, Tensor]:
         return {}
+
+
+def _generate(root: Path, own: PipelineRequest, options: RunOptions, key: str, value: Any) -> None:
+    """Ask a pipeline what its own cases ask it, but for one thing."""
+    generate_images(root, replace(own, **{key: value}), options=options)
 
 
 def _is_refused(call: Callable[[], Any], *named: str) -> bool:
