@@ -1,7 +1,8 @@
 """What it costs to hand a tensor to the next rank: by gloo, out of its memory (shared), and a plain copy, in turn.
 
-    gloo, shared    every rank sends a tensor to the next one and receives one, in one piece as ring attention does
-    copy            every rank copies a tensor within its own memory, all at the same time: what the memory gives
+    gloo, shared    every rank sends a tensor to the next one and receives one, in one piece and by turns between two
+                    persistent buffers, as ring attention does
+    copy            every rank copies one of these buffers to the other, all at the same time: what the memory gives
 
 Every round measures the three, each first in turn, after a round that does not count. A ratio is the median over
 rounds, since what else the machine does changes all three; bytes are those that arrive on all ranks.
@@ -39,22 +40,28 @@ def program(device: Device, *, size: int, copy: bool, times: int) -> tuple[dict[
     group = device.groups["sp"]
     to, source = (group.index + 1) % group.size, (group.index - 1) % group.size
     numbers = torch.arange(size // 4, dtype=torch.int32)
-    mine, arrived = numbers + group.index, torch.zeros_like(numbers)
+    slots = device.buffers.ping_pong("shift", (size // 4,), torch.int32)
+    for slot in (slots[0], slots[1]) if copy else (slots[0],):  # a plain copy is no op that the device logs
+        with device.writing("what is shifted", slot.tensor):
+            torch.add(numbers, group.index, out=slot.tensor)
 
     def move(step: int) -> None:
+        here, there = slots[step].tensor, slots[step + 1].tensor
         if copy:
-            arrived.copy_(mine)
+            there.copy_(here)
         else:
-            exchange(device, group, step, sends=[(mine, to)], recvs=[(arrived, source)], chunk_bytes=size)
+            exchange(device, group, step, sends=[(here, to)], recvs=[(there, source)], chunk_bytes=size)
 
     move(0)
     all_gather(device, torch.ones(1), group, dim=0)  # all begin together
     began = time.monotonic()
-    for step in range(times):
+    for step in range(1, times + 1):
         move(step)
     ended = time.monotonic()
-    wanted = numbers + (group.index if copy else source)
-    return {"began": began, "ended": ended, "right": torch.equal(arrived, wanted)}, {}
+    last, first = slots[times + 1].tensor, group.index if copy else (group.index - times - 1) % group.size
+    with device.reading("comparison", last):
+        right = torch.equal(last, numbers + first)
+    return {"began": began, "ended": ended, "right": right}, {}
 
 
 def measure(ranks: int, mib: int, rounds: int, *, say: Callable[[str], None] = print) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Buffers are known by their memory, allocated once and handed out again; semaphores cannot hang."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -115,3 +118,38 @@ def test_semaphore_that_nobody_will_raise_is_an_error():
     said = r"rank 0's sdpa waits until semaphore k step 1 is 2, which stands at 1 after all that rank 1's send will add"
     with pytest.raises(HazardError, match=said):
         never.wait(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_memory_asks_for_large_pages_of_its_own(dtype):
+    count = (5 << 20) // dtype.itemsize
+    buffer = BufferPool().persistent("k", (2, count), dtype)
+    assert (buffer.tensor.shape, buffer.tensor.dtype) == ((2, count), dtype)
+    assert buffer.tensor.is_contiguous() and not buffer.tensor.is_meta
+    flags = flags_of_memory(buffer.tensor.data_ptr())
+    if "hg" not in flags and not LARGE_PAGES.exists():
+        pytest.skip("this system has no transparent large pages")
+    assert buffer.tensor.data_ptr() % (2 << 20) == 0
+    assert "hg" in flags  # large pages were asked for
+    assert "sh" not in flags  # shared memory would be granted none
+    last = flags_of_memory(buffer.tensor.data_ptr() + buffer.tensor.nbytes - 1)
+    assert last == flags
+
+
+def test_a_device_without_memory_has_buffers_of_any_size():
+    with torch.device("meta"):
+        assert BufferPool().persistent("k", (2, 8 << 20), torch.float32).tensor.is_meta
+
+
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+def flags_of_memory(address: int) -> list[str]:
+    """What Linux notes of the mapping that holds an address, as smaps has it; nothing elsewhere."""
+    smaps, inside = Path("/proc/self/smaps"), False
+    for line in smaps.read_text().splitlines() if smaps.exists() else ():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address < int(found[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    return []
