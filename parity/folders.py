@@ -32,6 +32,7 @@ def build(spec: RandomModel, seed: int, folder: Path) -> None:
     import torch
 
     from parity.inputs import generator  # imports torch, which a list of cases does without
+    from parity.meta import on_meta
 
     if spec.class_name == DRAFTER:
         _write_drafter(transformers_model(spec, generator(seed, "weights")), folder)
@@ -41,7 +42,7 @@ def build(spec: RandomModel, seed: int, folder: Path) -> None:
         return
     g = generator(seed, "weights")
     if spec.block is not None:
-        with torch.device("meta"):
+        with on_meta():
             model = diffusers_class(spec.class_name)(**spec.config)
         _write_block(model, spec, g, folder)
         return
@@ -60,14 +61,16 @@ def _add(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
     """The model of a spec in diffusers, random; tables that are no part of a checkpoint are left on meta."""
-    import torch
+    from parity.meta import on_meta
 
-    with torch.device("meta"):  # torch's own initialisation of a real width takes longer than everything below
+    with on_meta():  # torch's own initialisation of a real width takes longer than everything below
         model = diffusers_class(spec.class_name)(**spec.config)
     state = {name: spec.random(name, p.shape, g) for name, p in model.named_parameters()}
     if "pos_embed_max_size" in spec.config:
         table = "pos_embed.pos_embed"
         state[table] = _positional_table(spec.config) * spec.gain(table)
+    if spec.in_bf16:
+        state = {name: x if stays_fp32(type(model), name) else x.bfloat16() for name, x in state.items()}
     model.load_state_dict(state, strict=True, assign=True)
     return model
 
@@ -132,6 +135,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
     import torch
     from safetensors.torch import load_file
 
+    from parity.meta import on_meta
+
     config = json.loads((folder / "config.json").read_text())
     if "architectures" in config:
         import transformers
@@ -141,7 +146,7 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
         given = {"dtype": dtype, "variant": variant, "local_files_only": True}
         return model_class.from_pretrained(folder, trust_remote_code=False, **given).eval()
     model_class = diffusers_class(config["_class_name"])
-    with torch.device("meta"):
+    with on_meta():
         model = model_class.from_config(model_class.load_config(folder))
     oracle_of(config["_class_name"]).restore(model, config, dtype)
     state: dict[str, Tensor] = {}
@@ -168,9 +173,11 @@ def load_block(folder: Path, index: int) -> tuple[Any, Any]:
     import torch
     from safetensors.torch import load_file
 
+    from parity.meta import on_meta
+
     config = json.loads((folder / "config.json").read_text())
     model_class, oracle = diffusers_class(config["_class_name"]), oracle_of(config["_class_name"])
-    with torch.device("meta"):
+    with on_meta():
         model = model_class.from_config(model_class.load_config(folder))
     oracle.restore(model, config, torch.float32)
     prefix = oracle.block_prefix(config, index)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import signal
 import socket
 
@@ -14,8 +16,12 @@ from refsim import processes
 from refsim.runtime import launch, messages
 
 
-def main(control_fd: str, threads: str) -> None:
-    """Run the jobs that come over the socket ``control_fd``, with an oracle of so many threads, until it closes."""
+def main(control_fd: str, threads: str, *modules: str) -> None:
+    """Run the jobs that come over the socket ``control_fd``, with an oracle of so many threads, until it closes.
+
+    Args:
+        modules: to import before the first job, the first of them in the process that forks the ranks, too.
+    """
     control = socket.socket(fileno=int(control_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -23,9 +29,14 @@ def main(control_fd: str, threads: str) -> None:
         messages.send(control, {} if record is None else {"record": lanes.values(record)})
 
     with processes.ending_with(control.fileno(), lambda: None):
-        launch.warm_up()  # it imports torch, too, at the same time
+        launch.warm_up(*modules[:1])  # at the same time as this process
+        gc.disable()  # what is imported stays
         import torch
 
+        for module in modules:
+            importlib.import_module(module)
+        gc.freeze()
+        gc.enable()
         known = {case.id: case for case in suite_cases("full", "cpu")}
         with contextlib.suppress(EOFError, ConnectionError), gate.make_runner("cpu") as runner:
             torch.set_num_threads(int(threads))

@@ -13,6 +13,7 @@ costs the case it was at; the rest of its group goes to another one.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import selectors
 import signal
@@ -32,6 +33,12 @@ from refsim.runtime import messages
 
 Job = tuple[Case, int]
 """A case and the seed it runs with."""
+ORACLES = (
+    "diffusers",  # rank 0 of a pipeline needs its schedulers
+    "diffusers.models.autoencoders.autoencoder_kl",
+    "transformers.models.t5.modeling_t5",
+)
+"""What a lane imports for cases that are judged by them: these bring most of what oracles need."""
 MOST = 4
 """Lanes where nobody says how many: every one holds checkpoints and ranks of its own in memory."""
 _PATIENCE_S = 10.0
@@ -78,7 +85,7 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
     waiting, records = deque(groups(jobs)), dict[int, Record]()
     with scratch.Folder("lanes") as folder, contextlib.ExitStack() as stack:
         threads = max(1, cores() // count)
-        lanes = [stack.enter_context(_Lane(number, folder, threads)) for number in range(count)]
+        lanes = [stack.enter_context(_Lane(number, folder, threads, _oracles(jobs))) for number in range(count)]
         while len(records) < len(jobs):
             for lane in lanes:
                 if not lane.given:
@@ -99,6 +106,13 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
                 del lane.given[0]
                 progress(case, record)
     return [records[index] for index in range(len(jobs))]
+
+
+def _oracles(jobs: Sequence[Job]) -> list[str]:
+    """Modules of ``ORACLES`` that are there, none if no case is judged by them."""
+    if not any(entry(case.kind).checkpoint for case, _ in jobs):
+        return []
+    return [name for name in ORACLES if importlib.util.find_spec(name.partition(".")[0])]
 
 
 def _next(jobs: Sequence[Job], waiting: deque[list[int]], lane: int) -> list[int]:
@@ -125,8 +139,9 @@ class _Lane:
         alive: whether the process has not been found dead.
     """
 
-    def __init__(self, number: int, folder: str, threads: int) -> None:
-        self.number, self.given, self._folder, self._threads = number, list[int](), folder, threads
+    def __init__(self, number: int, folder: str, threads: int, modules: Sequence[str]) -> None:
+        self.number, self.given, self._folder = number, list[int](), folder
+        self._arguments = str(threads), *modules
         self.start()
 
     def start(self) -> None:
@@ -136,7 +151,7 @@ class _Lane:
         self._process = processes.start(
             "parity.lane",
             str(theirs.fileno()),
-            str(self._threads),
+            *self._arguments,
             env={"TMPDIR": self._folder},  # which goes with this process, however a lane ends
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

@@ -7,10 +7,10 @@ import json
 from typing import Any, get_args
 
 import diffusers
-import torch
 import transformers
 from torch import nn
 
+from parity.meta import on_meta
 from refsim.errors import UserError
 from refsim.models.spec import Published
 
@@ -43,7 +43,7 @@ def library_defaults(class_name: str) -> dict[str, Any]:
 def library_model(published: Published, config: dict[str, Any]) -> nn.Module:
     """The library's model on meta tensors."""
     kind, read = library_class(published.class_name), json.loads(json.dumps(config))
-    with torch.device("meta"):
+    with on_meta():
         if hasattr(kind, "config_class"):
             return kind(kind.config_class(**{name: value for name, value in read.items() if name != "architectures"}))
         return kind.from_config(read)

@@ -65,7 +65,6 @@ def _reference(found: Registry) -> None:
         Layout("t3k", "sp2_tp4", prompt_layout="split"),
         USP24,
         Layout("t3k-1x8", "tp8"),
-        Layout("tg", "sp8_tp4"),
         Layout("tg", "sp4_tp8", prompt_layout="split"),
         Layout("bh-qb", "sp2_tp2"),
     ):
@@ -74,12 +73,13 @@ def _reference(found: Registry) -> None:
     add_transformer(found, "flux1_tiny_patches", Layout("n300", "sp2"), **_SIZE)
     for layout in (Layout("t3k", "sp2_tp4"), Layout("bh-qb", "sp2_tp2")):
         add_transformer(found, "flux1_tiny", layout, dtype="bf16", **_SIZE)
-    for layout in (RING8, ULYSSES8, replace(USP24, prompt_layout="split"), Layout("galaxy", "sp8_tp4")):
+    for layout in (RING8, ULYSSES8, replace(USP24, prompt_layout="split"), *_GALAXY):
         add_transformer(found, "flux1_tiny", layout, suite="full", **_SIZE)
     twice = {"other_layout": Layout("t3k", "sp2_tp4"), "suite": "full"}  # two samples on two groups, or as one batch
     add_transformer(found, "flux1_tiny", Layout("t3k", "cfg2_sp2_tp2"), **twice, **_SIZE)
 
 
+_GALAXY = Layout("tg", "sp8_tp4"), Layout("galaxy", "sp8_tp4")
 _TTNN_LAYOUTS = (("t3k", "sp2_tp4"), ("galaxy", "sp4_tp8"), ("bh-qb", "sp2_tp2"))
 
 

@@ -13,9 +13,9 @@ def add(found: Registry) -> None:
     """Add the forward of the target alone and generation by both, and generation in TTNN."""
     for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4"), ("t3k-1x8", "tp8")):  # 8 devices share 4 key-value heads
         found.add(make_case("causal_lm", "qwen3_moe_tiny", Layout(*where), ModelShape((), 37, 2)))
-    for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4")):
-        found.add(make_case("generation", "dflash_tiny", Layout(*where), GenerationShape()))
-    uncached = GenerationShape(cache="none")
+    found.add(make_case("generation", "dflash_tiny", Layout("n300", "tp2"), GenerationShape()))
+    found.add(make_case("generation", "dflash_tiny", Layout("bh-qb-1x4", "tp4"), GenerationShape(prompts=4)))
+    uncached = GenerationShape(prompts=4, cache="none")
     found.add(make_case("generation", "dflash_tiny", Layout("n300", "tp2"), uncached, tag="uncached"))
     paged = GenerationShape(text=40, least=26, cache="paged")  # more rows than a page has
     found.add(make_case("generation", "dflash_tiny", Layout("n300", "tp2"), paged, tag="paged"))

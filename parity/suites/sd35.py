@@ -69,7 +69,7 @@ def _real_widths(found: Registry, model: str) -> None:
     guided, wide = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6}
     add_transformer(found, model, guided, guidance=4.5, **wide)
     add_transformer(found, model, guided, dtype="bf16", guidance=4.5, suite="full", **wide)
-    add_transformer(found, model, RING8, dtype="bf16", suite="smoke" if model == "sd35_large" else "full", **wide)
+    add_transformer(found, model, RING8, dtype="bf16", suite="full", **wide)
     for layout in (RING8, USP24, Layout("tg", "cfg2_sp4_tp4")):
         add_transformer(found, model, layout, suite="full", **wide)
     for layout in (ULYSSES8, Layout("t3k-1x8", "tp8"), Layout("t3k", "sp4_tp2", "usp", 2, 2), Layout("tg", "sp4_tp8")):

@@ -22,18 +22,22 @@ import traceback
 from refsim import processes
 from refsim.runtime import messages
 
-PRELOAD = ("refsim.runtime.worker", "refsim.pipelines.attention", "refsim.pipelines.transformer")
+PRELOAD = ("refsim.runtime.worker", "refsim.pipelines.attention", "refsim.pipelines.transformer", "refsim.models.warm")
 
 
-def main(control_fd: str, run_dir: str) -> None:
-    """Serve the launcher at the other end of the socket ``control_fd``; ``run_dir`` goes when it hangs up."""
+def main(control_fd: str, run_dir: str, *further: str) -> None:
+    """Serve the launcher at the other end of the socket ``control_fd``; ``run_dir`` goes when it hangs up.
+
+    Args:
+        further: modules to import besides ``PRELOAD``, once in place of once in every rank that comes to need them.
+    """
     control = socket.socket(fileno=int(control_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pools: dict[int, list[int]] = {}
     try:
         with processes.ending_with(control.fileno(), lambda: shutil.rmtree(run_dir, ignore_errors=True)):
             gc.disable()  # what is imported stays
-            for module in PRELOAD:
+            for module in (*PRELOAD, *further):
                 importlib.import_module(module)
         gc.freeze()
         gc.enable()

@@ -76,12 +76,14 @@ def ranks_here(options: RunOptions) -> int:
     )
 
 
-def warm_up() -> None:
-    """Start importing torch in the fork server now, while this process does something else."""
+def warm_up(*modules: str) -> None:
+    """Start importing torch in the fork server now, while this process does something else; ``modules``, too, if it has
+    not been started before.
+    """
     if not under_torchrun():
         from refsim.runtime.pool import ForkServer
 
-        ForkServer.get()
+        ForkServer.get(*modules)
 
 
 def shut_down() -> None:

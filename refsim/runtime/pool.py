@@ -35,7 +35,7 @@ class ForkServer:
 
     _current: ForkServer | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, *further: str) -> None:
         check_descriptors()
         self.pid = os.getpid()
         self._folder = scratch.Folder("ranks")
@@ -49,6 +49,7 @@ class ForkServer:
             "refsim.runtime.forkserver",
             str(theirs.fileno()),
             str(self.run_dir),
+            *further,
             env=env,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
@@ -57,10 +58,14 @@ class ForkServer:
         self._pools = 0
 
     @classmethod
-    def get(cls) -> ForkServer:
-        """Return the fork server of this process, started (warming up in the background) on first use."""
+    def get(cls, *further: str) -> ForkServer:
+        """Return the fork server of this process, started (warming up in the background) on first use.
+
+        Args:
+            further: modules that it imports as it starts, besides those of every run.
+        """
         if cls._current is None or cls._current.pid != os.getpid():
-            cls._current = ForkServer()
+            cls._current = ForkServer(*further)
             atexit.register(cls._current.close)
         return cls._current
 
