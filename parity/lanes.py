@@ -69,10 +69,13 @@ def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
 
 
 def groups(jobs: Sequence[Job]) -> list[list[int]]:
-    """Indices of the jobs that share a checkpoint and so run in one lane, those that need much memory first."""
+    """Indices of the jobs that share a checkpoint, or an oracle's answer, and so run in one lane, those that need much
+    memory first.
+    """
     found: dict[tuple, list[int]] = {}
     for index, (case, seed) in enumerate(jobs):
-        found.setdefault((case.model, seed) if entry(case.kind).checkpoint else (case.id, seed), []).append(index)
+        shared = () if entry(case.kind).checkpoint else (case.kind, case.shape, case.family, case.dtype)
+        found.setdefault((case.model, seed, *shared), []).append(index)
     return sorted(found.values(), key=lambda group: not _is_large(jobs, group))
 
 

@@ -65,9 +65,12 @@ def _tiny(found: Registry) -> None:
 
 
 def _real_widths(found: Registry, model: str) -> None:
-    """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16."""
+    """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16.
+
+    In ``smoke`` medium in fp32, beside large in bf16 at 512 px.
+    """
     guided, wide = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6}
-    add_transformer(found, model, guided, guidance=4.5, **wide)
+    add_transformer(found, model, guided, guidance=4.5, suite="smoke" if model == "sd35_medium" else "full", **wide)
     add_transformer(found, model, guided, dtype="bf16", guidance=4.5, suite="full", **wide)
     add_transformer(found, model, RING8, dtype="bf16", suite="full", **wide)
     for layout in (RING8, USP24, Layout("tg", "cfg2_sp4_tp4")):

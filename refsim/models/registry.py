@@ -226,7 +226,8 @@ def pipeline_of(root: Path, index: dict[str, Any]) -> str:
 def look_at_pipeline(root: Path, index: dict[str, Any], variant: str | None) -> None:
     """Do for a pipeline with this ``model_index.json`` what :func:`look_at` does for a model."""
     pipeline_of(root, index)
-    parts = [name for name, part in index.items() if isinstance(part, list) and part[1] and by_class_name(part[1])]
+    classes = {name: part[1] for name, part in index.items() if isinstance(part, list) and len(part) == 2}
+    parts = [name for name, kind in classes.items() if isinstance(kind, str) and by_class_name(kind)]
     found = [find_weights(root / name, variant, or_plain=True) for name in parts if (root / name).is_dir()]
     if variant and not any(f".{variant}." in file for file in found):
         raise UserError(f"pipeline '{root}' has no weights for --variant {variant}; leave it out.")

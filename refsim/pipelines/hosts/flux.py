@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.hosts.scheduler import read_scheduler_config
 from refsim.pipelines.hosts.stable_diffusion_3 import clip_length
 from refsim.pipelines.request import PipelineRequest, tokenize
+from refsim.schema import Real, check
 
 _PACKED = 2
 _TRAIN_TIMESTEPS = 1000
@@ -73,7 +73,9 @@ class FluxHost(PipelineHost):
 def _shift(config: dict[str, Any], tokens: int) -> float:
     """``mu`` on the line through (base_image_seq_len, base_shift) and (max_image_seq_len, max_shift)."""
     values = [config.get(name, default) for name, default in _SHIFT.items()]
-    if not all(isinstance(v, (int, float)) and math.isfinite(v) for v in values) or values[0] == values[1]:
+    for name, value in zip(_SHIFT, values, strict=True):
+        check(Real, value, name, "the scheduler's configuration")
+    if values[0] == values[1]:
         values_text = ", ".join(f"{name} {value!r}" for name, value in zip(_SHIFT, values, strict=True))
         raise UserError(f"the scheduler's {values_text} make no line; the lengths must be two different numbers.")
     few, many, low, high = values

@@ -14,8 +14,8 @@ import torch
 from refsim.errors import UserError, first_line
 from refsim.schema import Flag, Real, Text, check, read_object, short
 
-_MOST_TIMESTEPS = 1_000_000
-"""Of training: a table of as many numbers is made."""
+_MOST = 1_000_000
+"""Of time steps of training, and of any other whole number: schedulers make tables and lists as long."""
 FILE = "scheduler_config.json"
 
 
@@ -86,8 +86,9 @@ def _check(kind: Any, config: dict[str, Any], where: str) -> None:
 def _check_number(name: str, default: Any, value: float, where: str) -> None:
     if isinstance(default, int) and value != int(value):
         raise UserError(f"{where} has {name} = {value}; it must be a whole number.")
-    if name == "num_train_timesteps" and not 1 <= value <= _MOST_TIMESTEPS:
-        raise UserError(f"{where} has {name} = {value}; it must be a whole number from 1 to {_MOST_TIMESTEPS}.")
+    least = 1 if name == "num_train_timesteps" else -_MOST
+    if isinstance(default, int) and not least <= value <= _MOST:
+        raise UserError(f"{where} has {name} = {short(value)}; it must be a whole number from {least} to {_MOST}.")
     if name in ("shift", "flow_shift") and not value > 0:
         raise UserError(f"{where} has {name} = {value}; it must be a number above 0.")
 
