@@ -5,8 +5,8 @@
                        '--job--> lane 1 ...
     records  <--------- one by one, as they come
 
-A lane is handed one group after another: the cases that share a checkpoint, whose folder and oracle are made once for
-them. What needs much memory runs in lane 0 only, and so one at a time, as it would without lanes. A lane that dies
+A lane is handed one group after another: the cases that share a checkpoint or an oracle's answer, which are made once
+for them. What needs much memory runs in lane 0 only, and so one at a time, as it would without lanes. A lane that dies
 costs the case it was at; the rest of its group goes to another one.
 """
 
@@ -19,7 +19,7 @@ import selectors
 import signal
 import socket
 import subprocess
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Protocol
@@ -39,6 +39,8 @@ ORACLES = (
     "transformers.models.t5.modeling_t5",
 )
 """What a lane imports for cases that are judged by them: these bring most of what oracles need."""
+TOGETHER = 8
+"""Cases that share an answer and stay in one lane: more would leave the others idle."""
 MOST = 4
 """Lanes where nobody says how many: every one holds checkpoints and ranks of its own in memory."""
 _PATIENCE_S = 10.0
@@ -69,13 +71,18 @@ def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
 
 
 def groups(jobs: Sequence[Job]) -> list[list[int]]:
-    """Indices of the jobs that share a checkpoint, or an oracle's answer, and so run in one lane, those that need much
-    memory first.
+    """Indices of the jobs that run in one lane, those that need much memory first: of a checkpoint all of them, and of
+    what has none up to ``TOGETHER`` that an oracle gives the same answer to.
     """
     found: dict[tuple, list[int]] = {}
+    counts = Counter[tuple]()
     for index, (case, seed) in enumerate(jobs):
-        shared = () if entry(case.kind).checkpoint else (case.kind, case.shape, case.family, case.dtype)
-        found.setdefault((case.model, seed, *shared), []).append(index)
+        key: tuple = case.model, seed
+        if not entry(case.kind).checkpoint:
+            same = *key, case.kind, case.shape, case.family, case.dtype
+            key = *same, counts[same] // TOGETHER
+            counts[same] += 1
+        found.setdefault(key, []).append(index)
     return sorted(found.values(), key=lambda group: not _is_large(jobs, group))
 
 

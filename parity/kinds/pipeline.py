@@ -155,13 +155,20 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
     return DiffusersRun(frames, torch.stack(steps), *given)
 
 
-def load_pipeline(name: str, folder: Path, *, rounded: bool = False, variant: str | None = None) -> Any:
-    """The pipeline of a folder in diffusers, in fp32; ``rounded``: with weights that bf16 can hold."""
+def load_pipeline(
+    name: str, folder: Path, *, rounded: bool = False, variant: str | None = None, models_of: Any = None
+) -> Any:
+    """The pipeline of a folder in diffusers, in fp32; ``rounded``: with weights that bf16 can hold.
+
+    ``models_of`` is a pipeline whose models are those of the folder, too, so that they need not be read again.
+    """
     import diffusers
 
     spec = PIPELINES[name]
     loaded = {"dtype": torch.bfloat16 if rounded else torch.float32, "local_files_only": True, "variant": variant}
     left_out = {name: part for name, part in spec.arguments.items() if part is None}  # diffusers wants them said again
+    if models_of is not None:
+        left_out |= {name: part for name, part in models_of.components.items() if isinstance(part, torch.nn.Module)}
     pipe = getattr(diffusers, spec.class_name).from_pretrained(folder, trust_remote_code=False, **left_out, **loaded)
     pipe.to(torch.float32)
     pipe.set_progress_bar_config(disable=True)

@@ -84,7 +84,7 @@ class Requests(CpuKind):
         for name, way in WAYS.items():
             with _lacking(folder, way.lacking) as root:
                 with quietly():
-                    asker = load_pipeline(case.model, root) if way.lacking else pipe
+                    asker = load_pipeline(case.model, root, models_of=pipe) if way.lacking else pipe
                 right = theirs(asker, root, asked(case.model, way))
             found = result.value[name]
             unlike += [f"{name}: {key}" for key in right.keys() | found.keys() if not _same(right, found, key)]

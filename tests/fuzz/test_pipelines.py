@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from parity.pipelines import PIPELINES, build
+from parity.suites import registry
 from refsim.api.images import generate_images
 from refsim.pipelines.request import PipelineRequest
 from tests.fuzz.command import Said, assert_refused, assert_refused_or_accepted, in_process
@@ -23,6 +25,13 @@ MAKERS = {
     "flux": tiny_flux_pipeline.make_pipeline,
 }
 REQUEST = PipelineRequest("a cat", "slow dog", steps=2, guidance=3.5, height=64, width=96, max_text=24)
+COGVIDEOX = "cogvideox_2b_pipeline_small"
+registry()  # which makes parity's pipelines known
+REQUESTS = {
+    "flux": replace(REQUEST, negative_prompt=""),  # it has none
+    "cogvideox": replace(PIPELINES[COGVIDEOX].request, steps=2),
+}
+NAMES = (*MAKERS, "cogvideox")
 STRIDE = 17
 """Values left out between two of a key, in the ordinary suite."""
 
@@ -33,11 +42,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("pipelines")
     for name, make in MAKERS.items():
         make().save_pretrained(place / name)
-    return {name: place / name for name in MAKERS}
+    build(COGVIDEOX, 0, place / "cogvideox")
+    return {name: place / name for name in NAMES}
 
 
 def run(folder: Path) -> Said:
-    asked = replace(REQUEST, negative_prompt="") if folder.name == "flux" else REQUEST  # it has none
+    asked = REQUESTS.get(folder.name, REQUEST)
     return in_process(lambda: generate_images(folder, asked, mesh="n150"))
 
 
@@ -51,7 +61,7 @@ def spoil(path: Path, folder: Path, changes: dict[str, Any]) -> Said:
         path.write_text(good)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_good_folder_is_accepted(folders: dict[str, Path], name: str):
     assert run(folders[name]).code is None
 
@@ -65,7 +75,7 @@ def test_a_good_folder_is_accepted(folders: dict[str, Path], name: str):
         "tokenizer/tokenizer.json",
     ],
 )
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_key_of_every_file(folders: dict[str, Path], name: str, file: str):
     path = folders[name] / file
     for index, key in enumerate(json.loads(path.read_text())):

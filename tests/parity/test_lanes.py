@@ -34,7 +34,16 @@ def test_cases_of_one_checkpoint_share_a_lane_and_large_ones_come_first() -> Non
     models = [{asked[index][0].model for index in group} for group in found]
     assert models[0] == {"sd35_medium"}
     assert models.count({"sd35_tiny"}) == 1
-    assert models.count({"attention"}) == sum(case.model == "attention" for case, _ in asked)
+    assert models.count({"attention"}) > 1
+
+
+def test_few_cases_that_share_an_answer_share_a_lane() -> None:
+    asked = jobs("attention")
+    shared = [{asked[index][0].shape for index in group} for group in lanes.groups(asked)]
+    assert all(len(shapes) == 1 for shapes in shared)
+    sizes = [len(group) for group in lanes.groups(asked)]
+    assert max(sizes) == lanes.TOGETHER
+    assert len({case.shape for case, _ in asked}) < len(sizes) < sum(sizes) / 2
 
 
 def test_there_are_no_more_lanes_than_groups_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
