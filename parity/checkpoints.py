@@ -27,8 +27,7 @@ class RandomModel:
             than everything else together.
         target: of a drafter, the model it drafts for.
         block: only the weights of this block, in bf16, for programs that run nothing else.
-        in_bf16: of a diffusers model, weights are stored in bf16, as published folders of large models are, but for
-            what diffusers keeps in fp32. A rank that computes in bf16 maps them where it would convert all it takes.
+        in_bf16: of a diffusers model, weights are stored in bf16 but for what diffusers keeps in fp32.
         rounded: of a transformers model, all weights are numbers that bf16 has, as published ones are.
         left_aside: of a diffusers model, names of weights that published folders hold and the class leaves aside.
         gains: (part of a name, factor): weights whose names contain the part are multiplied by the factor.
@@ -227,8 +226,8 @@ MODELS: dict[str, RandomModel] = {
     "sd35_tiny64": RandomModel(_sd35(3, 64, 3, (0,), **_TINY)),
     # Real widths, two blocks: the first one as in the real model, the last one as the real model's last.
     # A smaller positional table than the real 384 and 192, cropped by the same rule.
-    "sd35_medium": RandomModel(_MEDIUM, max_shard_size="400MB", in_bf16=True),
-    "sd35_large": RandomModel(_LARGE, in_bf16=True),
+    "sd35_medium": RandomModel(_MEDIUM, max_shard_size="400MB"),
+    "sd35_large": RandomModel(_LARGE),
     # One block: the first of medium (dual attention) and of large; the second of the tiny one is an ordinary one.
     "sd35_medium_block": RandomModel(_MEDIUM, block=0),
     "sd35_large_block": RandomModel(_LARGE, block=0),
@@ -335,9 +334,7 @@ MODELS: dict[str, RandomModel] = {
         target="qwen3_moe_wide",
         rounded=True,
     ),
-    "wan22_a14b": RandomModel(
-        _published("wan22-t2v-a14b", num_layers=2), max_shard_size="1GB", class_name=_WAN, in_bf16=True
-    ),
+    "wan22_a14b": RandomModel(_published("wan22-t2v-a14b", num_layers=2), max_shard_size="1GB", class_name=_WAN),
 }
 
 

@@ -179,6 +179,9 @@ class _OwnFolder:
     tensors: dict[str, Tensor]
     store: CheckpointStore
 
+    def folder(self, case: Case, seed: int) -> Path:
+        return self.store.folder(case.model, seed)  # as it is: no copy in another dtype
+
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return rounded(self.tensors, case.dtype, ModelKind.oracle(case).exact)
 
@@ -192,7 +195,7 @@ class _OwnFolder:
 def _judge(
     case: Case, folder: Path, answer: Any, tensors: dict[str, Tensor], variant: str | None
 ) -> tuple[Record, Any]:
-    store = CheckpointStore(_known={(case.model, 0): folder})
+    store = CheckpointStore(_known={(case.model, 0, False): folder})
     given = {"answer": answer, "tensors": tensors, "variant": variant}
     kind = type("Own", (_OwnFolder, load(case.kind)), given)(store)
     with CpuRunner({case.kind: kind}) as runner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parity import checkpoints, folders, pipelines
@@ -16,7 +16,7 @@ class CheckpointStore:
 
     _held: scratch.Folder | None = None
     _root: Path | None = None
-    _known: dict[tuple[str, int], Path] = field(default_factory=dict)
+    _known: dict[tuple[str, int, bool], Path] = field(default_factory=dict)
 
     def __enter__(self) -> CheckpointStore:
         self._held = scratch.Folder("parity")
@@ -28,20 +28,26 @@ class CheckpointStore:
             self._held.cleanup()
         self._known.clear()
 
-    def folder(self, model: str, seed: int) -> Path:
-        """The folder of a model or of a pipeline, built on first use; KeyError if there is none of that name."""
-        key = (model, seed)
+    def folder(self, model: str, seed: int, *, in_bf16: bool = False) -> Path:
+        """The folder of a model or of a pipeline, built on first use; KeyError if there is none of that name.
+
+        Args:
+            in_bf16: with the weights of a transformer of diffusers stored in bf16, as published folders of large models
+                are. A rank maps what is stored in its own dtype and shares it with the others; it converts the rest.
+        """
+        key = (model, seed, in_bf16)
         if key not in self._known:
-            path = self._root / f"{model}-{seed}"
+            path = self._root / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
             if model in pipelines.PIPELINES:
                 pipelines.build(model, seed, path)
             else:
-                folders.build(checkpoints.MODELS[model], seed, path)
+                folders.build(replace(checkpoints.MODELS[model], in_bf16=in_bf16), seed, path)
             self._known[key] = path
         return self._known[key]
 
     def drop(self, model: str, seed: int) -> None:
-        """Remove the folder, which no later case needs."""
-        path = self._known.pop((model, seed), None)
-        if path is not None:
-            shutil.rmtree(path, ignore_errors=True)
+        """Remove folders that no later case needs."""
+        for in_bf16 in (False, True):
+            path = self._known.pop((model, seed, in_bf16), None)
+            if path is not None:
+                shutil.rmtree(path, ignore_errors=True)

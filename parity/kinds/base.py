@@ -151,7 +151,7 @@ class ModelKind(CpuKind):
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         options = layout.options(case.dtype, **more)
-        folder, tensors = self.store.folder(case.model, seed), self.inputs(case, seed)
+        folder, tensors = self.folder(case, seed), self.inputs(case, seed)
         return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
 
     def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
@@ -159,6 +159,10 @@ class ModelKind(CpuKind):
         if out.shape != ref.shape or out.ndim != 3:
             return Evidence()
         return tokens.find(out, ref, [(0, ref.shape[1])], case.layout, limits.get("worst_token", limits["rel_rmse"]))
+
+    def folder(self, case: Case, seed: int) -> Path:
+        """The checkpoint of a case."""
+        return self.store.folder(case.model, seed)
 
     @staticmethod
     def key(case: Case, seed: int, arithmetic: torch.dtype) -> tuple:
@@ -170,7 +174,7 @@ class ModelKind(CpuKind):
         key = self.key(case, seed, arithmetic)
         if key not in self._samples:
             oracle, tensors = self.oracle(case), self.inputs(case, seed)
-            folder, rounded = self.store.folder(case.model, seed), case.dtype == "bf16"
+            folder, rounded = self.folder(case, seed), case.dtype == "bf16"
             model = load_oracle(folder, arithmetic, rounded=rounded, variant=self.variant)
             given: dict[str, Any] = {
                 name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -85,6 +86,10 @@ class Transformer(ModelKind):
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return transformer_inputs(case, seed)
+
+    def folder(self, case: Case, seed: int) -> Path:
+        """The checkpoint of a case, stored in bf16 if it is large and runs in it, which takes half the file."""
+        return self.store.folder(case.model, seed, in_bf16=case.dtype == "bf16" and case.needs_gb > WIDE_GB)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Answer:
         more = {"trace": keeps_trace(case)} | more

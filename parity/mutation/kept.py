@@ -44,11 +44,11 @@ class KeptStore(CheckpointStore):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def folder(self, model: str, seed: int) -> Path:
-        path = self._kept / f"{model}-{seed}"
+    def folder(self, model: str, seed: int, *, in_bf16: bool = False) -> Path:
+        path = self._kept / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
         if not path.exists():
             with scratch.Folder("kept") as name, CheckpointStore(_root=Path(name)) as making:
-                made = making.folder(model, seed)
+                made = making.folder(model, seed, in_bf16=in_bf16)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 made.replace(path)  # whole, or not at all: this process may be killed at any time
         return path
