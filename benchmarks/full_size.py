@@ -3,7 +3,8 @@
     weights    random, in the published architecture, written once as sharded bf16 safetensors
     ranks      one process per device; every rank maps the same files and reads its slices, so the weights lie in
                memory once (page cache) however many ranks share them
-    measured   wall seconds of the step, and the peak over time of the summed proportional set size (PSS) of all ranks
+    measured   seconds of the step, on the clock and of the processors, and the peak over time of the summed
+               proportional set size (PSS) of all ranks; with ``--check`` beside diffusers' own step, in turn
 
 ``refsim bench full-size sd35-large --mesh t3k --parallel cfg2_sp2_tp2 --out reports``
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import json
 import platform
+import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,6 +29,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.alias import run_as
+from benchmarks.sim import cpu_s
 from refsim import api, output
 from refsim.errors import UserError
 from refsim.models.registry import published, spec_of
@@ -128,26 +131,54 @@ class PssSampler:
             self.peak, self.peak_anonymous = max(self.peak, pss), max(self.peak_anonymous, anonymous)
 
 
-def check(folder: Path, inputs: dict[str, Tensor], ours: Tensor) -> dict[str, float]:
-    """The same forward by diffusers in this process, weights mapped from the same files, bf16."""
-    import diffusers
+class Alone:
+    """diffusers' model in this process, weights mapped from the same files, bf16."""
 
+    def __init__(self, folder: Path) -> None:
+        import diffusers
+
+        config = json.loads((folder / "config.json").read_text())
+        cls = getattr(diffusers, config["_class_name"])
+        with torch.device("meta"):
+            self._model = cls.from_config(config)
+        state: dict[str, Tensor] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            state |= safetensors.torch.load_file(path)
+        self._model.load_state_dict(state, strict=True, assign=True)
+        self._model.eval()
+
+    def run(self, inputs: dict[str, Tensor]) -> tuple[Tensor, float, float]:
+        """Return the sample of a forward, and its seconds on the clock and of the processors."""
+        began, used = time.monotonic(), time.process_time()
+        with torch.inference_mode():
+            sample = self._model(**inputs, return_dict=False)[0]
+        return sample, time.monotonic() - began, time.process_time() - used
+
+
+def compare(ours: Tensor, theirs: Tensor, seconds: list[tuple[float, float]], alone: list[tuple[float, float]]) -> dict:
+    """Return how far the mesh's sample is from diffusers', and what it took in units of that.
+
+    Args:
+        seconds, alone: of every round on the mesh and in one process, on the clock and of the processors.
+    """
     from parity.metrics import one_minus_pcc, rel_rmse
 
-    config = json.loads((folder / "config.json").read_text())
-    cls = getattr(diffusers, config["_class_name"])
-    with torch.device("meta"):
-        oracle = cls.from_config(config)
-    state: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        state |= safetensors.torch.load_file(path)
-    oracle.load_state_dict(state, strict=True, assign=True)
-    started = time.monotonic()
-    with torch.inference_mode():
-        theirs = oracle.eval()(**inputs, return_dict=False)[0]
-    seconds = time.monotonic() - started
+    ratios = [[mesh / one for mesh, one in zip(*pair, strict=True)] for pair in zip(seconds, alone, strict=True)]
+    oracle_s, oracle_cpu_s = _medians(alone)
+    times_oracle, cpu_times_oracle = _medians(ratios)
     a, b = ours.float(), theirs.float()
-    return {"one_minus_pcc": one_minus_pcc(a, b), "rel_rmse": rel_rmse(a, b), "oracle_s": seconds}
+    return {
+        "one_minus_pcc": one_minus_pcc(a, b),
+        "rel_rmse": rel_rmse(a, b),
+        "oracle_s": oracle_s,
+        "oracle_cpu_s": oracle_cpu_s,
+        "times_oracle": times_oracle,
+        "cpu_times_oracle": cpu_times_oracle,
+    }
+
+
+def _medians(pairs: Sequence[Sequence[float]]) -> list[float]:
+    return [statistics.median(column) for column in zip(*pairs, strict=True)]
 
 
 @contextmanager
@@ -178,7 +209,8 @@ class Step:
         batch: 2 for both guidance branches.
         layers: fewer than published, if given.
         seed: of weights and inputs.
-        checked: compare with diffusers on the same weights.
+        checked: compare with diffusers on the same weights, round by round.
+        rounds: of several, the first does not count, and seconds are medians of the others.
     """
 
     model: str
@@ -187,6 +219,7 @@ class Step:
     layers: int | None = None
     seed: int = 0
     checked: bool = False
+    rounds: int = 1
 
 
 def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -196,9 +229,21 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
     weights = write_checkpoint(folder, model, layers=step.layers, seed=step.seed, say=say)
     written_s = time.monotonic() - started
     inputs = make_inputs(model, step.size, step.batch, step.seed)
-    busy = psutil.getloadavg()[0]
-    with _telling(options.mesh.num_devices, say), PssSampler() as memory:
-        result = api.run(folder, inputs=inputs, options=options)
+    busy, memory = psutil.getloadavg()[0], PssSampler()
+    seconds: list[tuple[float, float]] = []
+    alone: list[tuple[float, float]] = []
+    oracle = Alone(folder) if step.checked else None
+    for number in range(step.rounds + (step.rounds > 1)):
+        with _telling(options.mesh.num_devices, say), memory if number == 0 else nullcontext():
+            used = cpu_s()
+            result = api.run(folder, inputs=inputs, options=options)
+        seconds.append((result.wall_s, cpu_s() - used))
+        if oracle is not None:
+            say("the same forward by diffusers")
+            theirs, *taken = oracle.run(inputs)
+            alone.append((taken[0], taken[1]))
+    seconds, alone = seconds[-step.rounds :], alone[-step.rounds :]
+    step_s, step_cpu_s = _medians(seconds)
     record: dict[str, Any] = {
         "model": step.model,
         "layers": step.layers or model.config["num_layers"],
@@ -213,7 +258,9 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
         "seed": step.seed,
         "weights_bytes": weights,
         "write_s": written_s,
-        "step_s": result.wall_s,
+        "rounds": step.rounds,
+        "step_s": step_s,
+        "step_cpu_s": step_cpu_s,
         "peak_pss_bytes": memory.peak,
         "peak_pss_anonymous_bytes": memory.peak_anonymous,
         "pss_over_weights": memory.peak / weights,
@@ -225,9 +272,8 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
         "load_before": busy,
         "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
-    if step.checked:
-        say("the same forward by diffusers")
-        record["check"] = check(folder, inputs, result.tensors["sample"])
+    if oracle is not None:
+        record["check"] = compare(result.tensors["sample"], theirs, seconds, alone)
     return record
 
 
@@ -245,7 +291,8 @@ _COLUMNS = (
         "step s",
         "peak PSS GiB",
     ),
-    *("of it private GiB", "PSS / weights", "1 - PCC to diffusers bf16", "machine", "its load before", "date"),
+    *("of it private GiB", "PSS / weights", "1 - PCC to diffusers bf16", "s / diffusers'", "CPU s / diffusers'"),
+    *("machine", "its load before", "date"),
 )
 
 
@@ -260,13 +307,15 @@ def markdown(records: list[dict[str, Any]]) -> str:
     rows = []
     for r in records:
         latent = "x".join(map(str, r["latent"]))
-        pcc = f"{r['check']['one_minus_pcc']:.1e}" if "check" in r else "not checked"
+        found = r.get("check", {})  # older records have no seconds of diffusers' in turn with the mesh's
+        pcc = f"{found['one_minus_pcc']:.1e}" if found else "not checked"
+        times = (f"{found[name]:.2f}" if name in found else "-" for name in ("times_oracle", "cpu_times_oracle"))
         busy = f"{r['load_before']:.1f}" if "load_before" in r else "not read"
         label = (r[name] for name in ("model", "layers", "mesh", "parallel", "attention"))
         sizes = (f"{r[name] / 2**30:.2f}" for name in ("peak_pss_bytes", "peak_pss_anonymous_bytes"))
         cells = (f"{r['weights_bytes'] / 2**30:.2f}", f"{r['step_s']:.0f}", *sizes, f"{r['pss_over_weights']:.2f}")
         transport = r.get("transport", "gloo")  # older records lack it, when gloo was the only one in use here
-        rows.append((*label, transport, latent, r["batch"], *cells, pcc, r["machine"], busy, r["measured"]))
+        rows.append((*label, transport, latent, r["batch"], *cells, pcc, *times, r["machine"], busy, r["measured"]))
     return head + as_markdown(rows, _COLUMNS) + "\n"
 
 

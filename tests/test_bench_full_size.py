@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from benchmarks import full_size
 from parity.checkpoints import MODELS
@@ -27,7 +28,7 @@ def small(monkeypatch):
 def test_a_step_is_measured_checked_and_written(tmp_path, capsys, small):
     words = ["bench", "full-size", "sd35-medium", "--mesh", "n300", "--parallel", "sp2", "--size", "8x8"]
     out = tmp_path / "out"
-    assert run_command([*words, "--batch", "1", "--check", "--out", str(out), "--json"]) == 0
+    assert run_command([*words, "--batch", "1", "--check", "--rounds", "2", "--out", str(out), "--json"]) == 0
     record = loads("bench full-size", capsys.readouterr().out)
     assert (record["mesh"], record["latent"], record["layers"]) == (
         "n300",
@@ -36,9 +37,20 @@ def test_a_step_is_measured_checked_and_written(tmp_path, capsys, small):
     )
     assert record["finite"] and record["ranks_agree"] and record["sent_bytes"]
     assert 0 < record["check"]["one_minus_pcc"] < 1e-3, "bf16 on two ranks is not diffusers' to the bit"
+    assert record["rounds"] == 2 and record["step_cpu_s"] > 0
+    assert record["check"]["times_oracle"] > 0 and record["check"]["cpu_times_oracle"] > 0
     (written,) = json.loads((out / "full_size.json").read_text())["records"]
     assert {"schema": record["schema"], **written} == record
     assert f"| sd35-medium | {record['layers']} | n300 | sp2 | ring |" in (out / "full_size.md").read_text()
+
+
+def test_ratios_are_medians_of_rounds():
+    sample = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    found = full_size.compare(
+        sample, sample, [(2.0, 8.0), (9.0, 4.0), (4.0, 4.0)], [(1.0, 2.0), (1.0, 2.0), (2.0, 1.0)]
+    )
+    assert (found["times_oracle"], found["cpu_times_oracle"]) == (2.0, 4.0)
+    assert (found["oracle_s"], found["oracle_cpu_s"], found["rel_rmse"]) == (1.0, 2.0, 0.0)
 
 
 @pytest.mark.parametrize(

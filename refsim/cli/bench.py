@@ -247,7 +247,8 @@ def full_size(
     layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than published.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Folder to write the weights to and to keep.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
-    check: Annotated[bool, typer.Option("--check", help="Compare with diffusers on the same weights.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Beside diffusers on the same weights, in turn.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Medians of so many; one more before them is left out.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds without progress that end the run.")] = 1800.0,
     out: Annotated[Path | None, typer.Option(help="Folder of full_size.json and full_size.md.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -266,7 +267,7 @@ def full_size(
     if out is not None:
         output.check_folder(out, "--out")
     options = RunOptions.of(mesh=mesh, parallel=parallel, attention=attention, dtype="bf16", timeout_s=timeout)
-    step = Step(model, parse_size(size, model), batch, layers, seed, check)
+    step = Step(model, parse_size(size, model), batch, layers, seed, check, rounds)
     with ExitStack() as stack:
         folder = weights or Path(stack.enter_context(scratch.Folder("full-size")))
         record = measure(step, options, folder, say=lambda line: typer.echo(line, err=True))

@@ -163,7 +163,9 @@ class FullSize(Document):
     seed: int
     weights_bytes: int
     write_s: float
+    rounds: int
     step_s: float
+    step_cpu_s: float
     peak_pss_bytes: int
     peak_pss_anonymous_bytes: int
     pss_over_weights: float
