@@ -1,6 +1,6 @@
 """Sequence parallel: every member of the sp group holds a run of consecutive tokens.
 
-    tokens   0 ........ n | n ........ 2n | 2n ...... logical_n xxxx padded_n
+    tokens   0 ........ n | n ........ 2n | 2n ...... logical_n xxxx 3n
              member 0       member 1        member 2            ^^^^ padding: no valid key, query rows discarded
 
 The prompt is either replicated (every member holds all of it) or split the same way. What is computed per token

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from refsim.errors import RankFailure, UserError
+from refsim.runtime import launch
 from refsim.runtime.pool import Pool
 from tests.refsim.helpers import run
 
@@ -48,8 +49,10 @@ def failure(program: str, **arguments) -> RankFailure:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is told to keep it")
 def test_a_rank_takes_freed_memory_again():
-    """Asked for anew, a tensor would be 3000 pages."""
-    assert max(value["faults"] for value in run("freed_again", MESH, PARALLEL).values) < 1500
+    """Asked for anew, a tensor would be 3000 pages; left to glibc, that happens to one rank in four."""
+    for _ in range(5):
+        assert max(value["faults"] for value in run("freed_again", MESH, PARALLEL).values) < 1500
+        launch.end_ranks()
 
 
 HOW = {
