@@ -49,7 +49,7 @@ def failure(program: str, **arguments) -> RankFailure:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is told to keep it")
 def test_a_rank_takes_freed_memory_again():
-    """Asked for anew, a tensor would be 3000 pages; left to glibc, that happens to some rank in about half of the runs."""
+    """Asked for anew, a tensor would be 3000 pages; left to glibc, that happens to some rank in half of the runs."""
     for _ in range(5):
         assert max(value["faults"] for value in run("freed_again", MESH, PARALLEL).values) < 1500
         launch.end_ranks()
