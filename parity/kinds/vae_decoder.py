@@ -30,8 +30,8 @@ class VAEDecoder(ModelKind):
             Threshold(
                 "seam_ratio",
                 1.5,
-                "rounding is alike all over a picture, and its RMS over hundreds of pixels scatters by some percent; a "
-                "border that is not exchanged, or whose padding is not zero, stands out a thousandfold",
+                "rounding is alike all over a picture, so that a border is as good as its worst strip; one that is not "
+                "exchanged, or whose padding is not zero, stands out a thousandfold",
                 optional=True,
             ),
         ),

@@ -10,6 +10,7 @@ their lives: when the launcher goes away, for whatever reason, every rank is kil
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -37,8 +38,11 @@ def main(control_fd: str, run_dir: str, *further: str) -> None:
     try:
         with processes.ending_with(control.fileno(), lambda: shutil.rmtree(run_dir, ignore_errors=True)):
             gc.disable()  # what is imported stays
-            for module in (*PRELOAD, *further):
+            for module in PRELOAD:
                 importlib.import_module(module)
+            for module in further:
+                with contextlib.suppress(ImportError):  # the rank that needs it will say so
+                    importlib.import_module(module)
         gc.freeze()
         gc.enable()
         while True:
