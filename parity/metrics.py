@@ -23,6 +23,8 @@ from torch import Tensor
 Range = tuple[int, int]
 
 SEAM_WIDTH = 2
+LEAST_CONTRAST, FLAT = 32.0, 4.0
+"""Of 256 levels. A picture of a contrast of 4 in place of another one is off by 5.7, and so by 0.18 of 32."""
 """Rows on either side of a border that count as seam: one is the border, two also shows an error of one row's shift."""
 
 _CONSTANT = 1e-6
@@ -175,6 +177,19 @@ def _strips(rows: Sequence[int], height: int) -> list[Range]:
         here = [row for _, row in run]
         found += [(row, min(row + height, here[-1] + 1)) for row in here[: max(1, len(here) - height + 1)]]
     return found
+
+
+def picture_error(out: Tensor, ref: Tensor) -> float:
+    """RMS of the difference between 8-bit values, over the contrast of the reference: its standard deviation, taken for
+    ``LEAST_CONTRAST`` where it is less, since two right pictures differ by half a level however grey they are.
+    """
+    a, b = _pair(out, ref)
+    return _rms(a - b) / max(float(b.std(correction=0)), LEAST_CONTRAST)
+
+
+def is_flat(ref: Tensor) -> bool:
+    """Whether a picture of 8-bit values has so little contrast that another one, or none, would hardly differ."""
+    return float(ref.double().std(correction=0)) <= FLAT
 
 
 def compare(

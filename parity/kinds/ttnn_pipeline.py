@@ -48,10 +48,11 @@ class TTNNPipeline(TTNNKind):
                 "Euler rounds latents to bf16, and the first step is short",
             ),
             Threshold(
-                "picture_one_minus_pcc",
-                1e-3,
-                "8-bit values behind a decoder in bf16: refsim's own pictures in bf16 are 2e-4 (Wan, Flux) to 1e-3 "
-                "(CogVideoX) away from those in fp32, and here two bf16 programs differ",
+                "picture_error",
+                4.5e-2,
+                "8-bit values behind a decoder in bf16: what PCC 0.999 stands for, sqrt(2 * 1e-3); refsim's own in "
+                "bf16 are 2e-4 (Wan, Flux) to 1e-3 (CogVideoX) of 1 - PCC from those in fp32, and here two bf16 "
+                "programs differ",
             ),
             Threshold("wrong_experts", 0, "every step is run by the expert that refsim takes for it"),
             Threshold("flat_picture", 0, "a grey picture would equal any other grey picture"),
@@ -86,10 +87,10 @@ class TTNNPipeline(TTNNKind):
             "one_minus_pcc": m.worst(by_step),
             "change_one_minus_pcc": m.worst(changes),
             "change_rel_rmse": m.worst(lengths),
-            "picture_one_minus_pcc": m.one_minus_pcc(pixels.float(), reference.pixels.float()),
+            "picture_error": m.picture_error(pixels, reference.pixels),
             "max_pixel_difference": int((pixels.int() - reference.pixels.int()).abs().max()),
             "wrong_experts": sum(a != b for a, b in zip(ours, theirs, strict=True)),
-            "flat_picture": int(reference.pixels.float().std() <= 10),
+            "flat_picture": int(m.is_flat(reference.pixels)),
             "non_finite": m.non_finite(steps),
         }
         kept = ("experts", "seconds", "dram_left", "dram_of_experts")

@@ -161,6 +161,19 @@ def test_a_part_of_a_picture_that_is_rounded_more_is_no_seam():
         assert m.seam_ratio(rows, right, [(0, 16), (16, 24)]) > 1.5
 
 
+def test_the_error_of_a_picture_counts_levels_where_there_is_little_contrast():
+    g = torch.Generator().manual_seed(0)
+    for contrast in (8.0, 100.0):
+        exact = 128 + contrast * torch.randn(1, 48, 64, 3, generator=g)
+        other = exact + 0.01 * contrast * torch.randn(exact.shape, generator=g)
+        right, rounded, wrong = (x.round().to(torch.int16) for x in (exact, other, exact.flip(1)))
+        assert 0 < m.picture_error(rounded, right) < 0.025
+        assert m.picture_error(wrong, right) > 0.3
+        assert m.picture_error(right + 10, right) > 0.09, "brighter"
+        assert not m.is_flat(right)
+    assert m.is_flat(torch.full((1, 4, 4, 3), 130)) and m.is_flat(torch.tensor([126, 130] * 24))
+
+
 def test_concordance_sees_what_correlation_does_not(ref):
     for wrong in (ref * 1.01, ref + 0.01):
         assert m.one_minus_pcc(wrong, ref) < 1e-12
