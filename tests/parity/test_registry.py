@@ -36,7 +36,7 @@ def test_ids_are_unique_and_usable_in_an_expression():
 
 
 def test_ids_spell_the_configuration():
-    assert {"sd35_large-t3k-cfg2_sp2_tp2-ring-fp32", "attention-t3k_1x8-sp8-ring-fp32-outlier_text"} <= {
+    assert {"sd35_medium-t3k-cfg2_sp2_tp2-ring-fp32", "attention-t3k_1x8-sp8-ring-fp32-outlier_text"} <= {
         c.id for c in SMOKE
     }
 
@@ -67,7 +67,7 @@ def test_cfg_parallel_stands_beside_cfg_fusion():
 def test_real_widths_are_in_smoke_and_the_full_size_in_full():
     for model in ("sd35_medium", "sd35_large"):
         guided = {("t3k", "cfg2_sp2_tp2", "ring")}
-        assert real_widths(SMOKE, model) == guided
+        assert real_widths(SMOKE, model) == (guided if model == "sd35_medium" else set())  # large runs in bf16, below
         others = {("t3k-1x8", "sp8", "ring"), ("t3k", "sp8", "usp_r2u4"), ("tg", "cfg2_sp4_tp4", "ring")}
         assert real_widths(FULL, model) >= guided | others
     for cases, latent in ((SMOKE, (64, 64)), (FULL, (128, 128))):

@@ -107,14 +107,21 @@ def test_parts_that_do_not_belong_together(tmp_path):
         generate_images(tmp_path, REQUEST, mesh="n300", parallel="tp2")
 
 
-@pytest.mark.parametrize("changes", [{"max_image_seq_len": 256}, {"base_shift": "much"}], ids=str)
-def test_a_scheduler_without_a_line(dev, tmp_path, changes):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"max_image_seq_len": 256}, "make no line"),
+        ({"base_shift": "much"}, "base_shift = 'much'; it must be a finite"),
+    ],
+    ids=str,
+)
+def test_a_scheduler_without_a_line(dev, tmp_path, changes, said):
     import shutil
 
     folder = shutil.copytree(dev[0], tmp_path / "copy")
     path = folder / "scheduler" / "scheduler_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(UserError, match="make no line"):
+    with pytest.raises(UserError, match=said):
         generate_images(folder, REQUEST, mesh="n150", parallel="sp1")
 
 
