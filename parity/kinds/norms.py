@@ -2,7 +2,8 @@
 
 Rows far from zero, rows that hardly vary, rows of zeros and rows with one large value: a sum or a mean in the storage
 dtype, or a variance as the difference of two large numbers, shows in the last place. Weights are powers of two, so that
-an answer is rounded to the storage dtype once.
+an answer is rounded to the storage dtype once. With other weights a norm of heads is diffusers' own to the bit: it is
+rounded before its weight and after.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Norms(CpuKind):
         ),
         "bf16": (
             Threshold("max_ulp", 0.51, "statistics are in fp32, so that all there is, is the answer's one rounding"),
+            Threshold("rounded_otherwise", 0, "in bf16 the order of rounding is seen in the bits, and only there"),
         ),
     }
 
@@ -59,7 +61,16 @@ class Norms(CpuKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         dtype, digits = case.layout.options(case.dtype).storage, DIGITS[case.dtype]
         found = {name: m.max_ulp(result.tensors[name], ref, digits) for name, ref in expected(seed, dtype).items()}
-        return {"max_ulp": m.worst(found.values())}
+        return {"max_ulp": m.worst(found.values()), "rounded_otherwise": self._rounded_otherwise(result, seed, dtype)}
+
+    @staticmethod
+    def _rounded_otherwise(result: Result, seed: int, dtype: torch.dtype) -> int:
+        """How many values of a norm of heads are not diffusers' own."""
+        from diffusers.models.normalization import RMSNorm as DiffusersRMSNorm
+
+        right = DiffusersRMSNorm(_E, eps=_EPS)
+        right.weight = torch.nn.Parameter(_ordinary(_E).to(dtype), requires_grad=False)
+        return int((right(draw(seed, dtype, *_sizes()[1])) != result.tensors["rounded"]).sum())
 
     def drop(self, case: Case, seed: int) -> None:
         pass  # there is no checkpoint
@@ -83,6 +94,7 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
     """Run every norm on this member's part and put the parts together."""
     dtype, tp = device.options.storage, device.groups["tp"]
     weights = ShapeWeights(dtype, lambda size: factors(size[0]))
+    ordinary = ShapeWeights(dtype, lambda size: _ordinary(size[0]).to(dtype))
     x, x_of_heads, picture = (draw(seed, dtype, *size) for size in _sizes())
     of_features, of_heads = {"features": _FEATURES, "eps": _EPS}, {"num_heads": _HEADS, "head_dim": _E, "eps": _EPS}
     mine = MeshTensor(_part(x, tp, padded_features(_FEATURES, tp.size), 2), shards(device.groups, tp=2))
@@ -92,6 +104,7 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
     group_norm = GroupNorm(weights, device, "norm", channels=_CHANNELS, groups=_GROUPS)
     found = {
         "rms_norm": RMSNorm(weights, device, "norm_q", features=_E, eps=_EPS)(x_of_heads),
+        "rounded": RMSNorm(ordinary, device, "norm_q", features=_E, eps=_EPS)(x_of_heads),
         "distributed_rms_norm": all_gather(device, normed.contiguous(), tp, dim=1)[:, :_HEADS],
         "layer_norm": LayerNorm(device, **of_features)(F.pad(x, (0, 24))),
         "distributed_layer_norm": gather_features(device, DistributedLayerNorm(device, **of_features)(mine)).local,
@@ -115,6 +128,11 @@ def _part(x: Tensor, group: Group, padded: int, dim: int) -> Tensor:
 def factors(count: int) -> Tensor:
     """Powers of two, the same of every member's lanes."""
     return torch.tensor([1.0, -2.0, 0.5, 4.0]).repeat(-(-count // 4))[:count]
+
+
+def _ordinary(count: int) -> Tensor:
+    """Weights that are no powers of two."""
+    return torch.linspace(0.3, 1.7, count)
 
 
 def draw(seed: int, dtype: torch.dtype, *size: int) -> Tensor:
