@@ -6,14 +6,15 @@
     records  <--------- one by one, as they come
 
 A lane is handed one group after another: the cases that share a checkpoint or an oracle's answer, which are made once
-for them. What needs much memory runs in lane 0 only, and so one at a time, as it would without lanes. A lane that dies
-costs the case it was at; the rest of its group goes to another one.
+for them. What needs much memory comes first, and runs beside other such only where the machine holds both. A lane that
+dies costs the case it was at; the rest of its group goes to another one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import selectors
 import signal
@@ -26,6 +27,7 @@ from typing import Any, Protocol
 
 from parity.cases import Case
 from parity.kinds import entry
+from parity.machine import free_memory_gb
 from parity.records import Record
 from refsim import processes, scratch
 from refsim.errors import RefsimError, UserError
@@ -71,7 +73,7 @@ def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
 
 
 def groups(jobs: Sequence[Job]) -> list[list[int]]:
-    """Indices of the jobs that run in one lane, those that need much memory first: of a checkpoint all of them, and of
+    """Indices of the jobs that run in one lane, those that need most memory first: of a checkpoint all of them, and of
     what has none up to ``TOGETHER`` that an oracle gives the same answer to.
     """
     found: dict[tuple, list[int]] = {}
@@ -83,23 +85,25 @@ def groups(jobs: Sequence[Job]) -> list[list[int]]:
             key = *same, counts[same] // TOGETHER
             counts[same] += 1
         found.setdefault(key, []).append(index)
-    return sorted(found.values(), key=lambda group: not _is_large(jobs, group))
+    return sorted(found.values(), key=lambda group: _needs_gb(jobs, group), reverse=True)
 
 
-def _is_large(jobs: Sequence[Job], group: list[int]) -> bool:
-    return any(jobs[index][0].needs_gb for index in group)
+def _needs_gb(jobs: Sequence[Job], group: list[int]) -> float:
+    """The memory that a group needs, 0 of what needs little."""
+    return max((jobs[index][0].needs_gb for index in group), default=0.0)
 
 
 def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
     """Run all jobs in ``count`` lanes on the CPU backend; their records, in the order of the jobs."""
     waiting, records = deque(groups(jobs)), dict[int, Record]()
     with scratch.Folder("lanes") as folder, contextlib.ExitStack() as stack:
-        threads = max(1, cores() // count)
+        threads, memory = max(1, cores() // count), free_memory_gb() or 0.0
         lanes = [stack.enter_context(_Lane(number, folder, threads, _oracles(jobs))) for number in range(count)]
         while len(records) < len(jobs):
             for lane in lanes:
                 if not lane.given:
-                    lane.give(jobs, _next(jobs, waiting, lane.number))
+                    taken = sum(_needs_gb(jobs, other.given) for other in lanes)
+                    lane.give(jobs, _next(jobs, waiting, memory - taken if taken else math.inf))
             for lane in _ready([lane for lane in lanes if lane.given]):
                 index, (case, seed) = lane.given[0], jobs[lane.given[0]]
                 record = lane.receive()
@@ -125,10 +129,10 @@ def _oracles(jobs: Sequence[Job]) -> list[str]:
     return [name for name in ORACLES if importlib.util.find_spec(name.partition(".")[0])]
 
 
-def _next(jobs: Sequence[Job], waiting: deque[list[int]], lane: int) -> list[int]:
-    """The group that a lane is to run next: for the others than lane 0, the next that needs little memory."""
+def _next(jobs: Sequence[Job], waiting: deque[list[int]], room_gb: float) -> list[int]:
+    """The group that a lane is to run next: the first that there is room for, and what needs little fits anywhere."""
     for position, group in enumerate(waiting):
-        if lane == 0 or not _is_large(jobs, group):
+        if _needs_gb(jobs, group) <= max(room_gb, 0.0):
             del waiting[position]
             return group
     return []

@@ -16,14 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("refsim", "torch", "ttnn", "diffusers", "transformers", "safetensors")
 
 
-def missing_memory(case: Case) -> str:
-    """A sentence if the machine has less memory free than the case needs, where that can be found out."""
+def free_memory_gb() -> float | None:
+    """GiB that may be taken, None where that cannot be found out."""
     try:
         with open("/proc/meminfo", encoding="ascii") as f:
-            free = next(int(line.split()[1]) for line in f if line.startswith("MemAvailable")) / 2**20
+            return next(int(line.split()[1]) for line in f if line.startswith("MemAvailable")) / 2**20
     except (OSError, StopIteration, ValueError):
-        return ""
-    if free >= case.needs_gb:
+        return None
+
+
+def missing_memory(case: Case) -> str:
+    """A sentence if the machine has less memory free than the case needs, where that can be found out."""
+    free = free_memory_gb()
+    if free is None or free >= case.needs_gb:
         return ""
     return f"needs {case.needs_gb:g} GiB of free memory and the machine has {free:.1f}"
 

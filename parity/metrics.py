@@ -124,14 +124,31 @@ def gain(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
     Rounding is unbiased and nearly cancels in the sum over a part, so a factor stands out that is smaller than the
     error of a single value. A part whose reference is 0 counts as 0 where the answer is 0, too, and as inf otherwise.
     """
+    return worst(_gains(out_GNF, ref_GNF, shards).values())
+
+
+def merged_gain(out_GNF: Tensor, ref_GNF: Tensor, lse_GN: Tensor, shards: Sequence[Range]) -> float:
+    """:func:`gain` of attention, that of every part over its largest |log-sum-exp| (no less than 1).
+
+    Parts are merged by exp of differences of log-sum-exps, each rounded in proportion to itself, which is a factor on
+    whole rows that does not cancel where rows are alike.
+    """
+    found = _gains(out_GNF, ref_GNF, shards)
+    return worst(x / max(1.0, float(lse_GN[g, a:b].abs().max())) for (g, a, b), x in found.items())
+
+
+def _gains(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[tuple[int, int, int], float]:
+    """The factor on every part, by (group, start, stop); NaN of all if anything is not finite."""
     out, ref = _pair(out_GNF, ref_GNF)
+    places = [(g, a, b) for g in range(out.shape[0]) for a, b in shards if a < b]
     if not _is_finite(out, ref):
-        return math.nan
-    parts = [(out[g, a:b] - ref[g, a:b], ref[g, a:b]) for g in range(out.shape[0]) for a, b in shards if a < b]
-    return worst(
-        abs(float((error * part).sum())) / size if (size := float(part.square().sum())) else _ratio(_rms(error), 0.0)
-        for error, part in parts
-    )
+        return dict.fromkeys(places, math.nan)
+    found = {}
+    for g, a, b in places:
+        error, part = out[g, a:b] - ref[g, a:b], ref[g, a:b]
+        size = float(part.square().sum())
+        found[g, a, b] = abs(float((error * part).sum())) / size if size else _ratio(_rms(error), 0.0)
+    return found
 
 
 def seam_rows(shards: Sequence[Range], width: int = SEAM_WIDTH) -> list[int]:

@@ -4,13 +4,14 @@
     |--- passes ----------------- passes | fails ------------------------- fails |
                                          ^ what is stated: the largest e that passed, and the next one, which failed
 
-A case sees an op when the e that fails is no more than the goal of its storage dtype.
+A case sees an op when the e that fails is no more than the goal of its storage dtype. Of the calls of an op the one in
+the middle of the run is scaled, or the next to it on which a bit of the answer depends: padding is nobody's answer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from parity.cases import Case
 from parity.cpu_runner import CpuRunner
 from parity.kinds import thresholds_for
+from parity.kinds.base import Measured
 from parity.perturbation import OPS, counting, fault
 from parity.thresholds import judge
 from refsim import output, scratch, tables
@@ -29,15 +31,18 @@ GRID = {
     "fp32": (1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0),
     "bf16": (1e-3, 3e-3, 1e-2, 3e-2, 0.06, 0.1, 0.15, 0.3, 1.0),
 }
-RANK = 1
-"""The rank whose op is scaled: one that has real tokens, heads and features in every layout of two devices and more."""
+RANKS = (1, 0)
+"""The rank whose op is scaled, and the one that is taken where nothing of the first counts: it has the first tokens,
+heads and features of every layout."""
+TRIES = 4
+"""Calls of an op on a rank that are tried until one counts."""
 
 Say = Callable[[str], None]
 
 
 def measurable(case: Case) -> bool:
     """Whether a case has layers or parts that are judged by themselves, and a second rank."""
-    return case.kind in KINDS and case.layout.options().mesh.num_devices > RANK
+    return case.kind in KINDS and case.layout.options().mesh.num_devices > max(RANKS)
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Row:
     """What a case sees of an op.
 
     Attributes:
+        rank, call: where it is scaled, the call counted from 0; None where no bit of the answer depends on any tried.
         passes: the largest e that passed, 0 if none did.
         fails: the smallest e that failed, None if none did.
         seen_by: the bounds that were exceeded there.
@@ -53,6 +59,8 @@ class Row:
     case: str
     dtype: str
     op: str
+    rank: int | None
+    call: int | None
     passes: float
     fails: float | None
     seen_by: str
@@ -80,9 +88,9 @@ def measure(
     with CpuRunner() as runner:
         for case in cases:
             alone = _Alone(runner, replace(case, other_layout=None), seed)
-            for op, calls in alone.calls().items():
+            for op in alone.ops():
                 if op in ops:
-                    rows.append(alone.row(op, calls // 2))
+                    rows.append(alone.row(op))
                     say(line(rows[-1]))
             runner.drop(case, seed)
     return rows
@@ -94,36 +102,72 @@ class _Alone:
     def __init__(self, runner: CpuRunner, case: Case, seed: int) -> None:
         self._runner, self._case, self._seed = runner, case, seed
         self._bounds = thresholds_for(case.kind, case.dtype)
+        self._calls = {rank: self._count(rank) for rank in RANKS}
 
-    def calls(self) -> dict[str, int]:
-        """How often the rank calls each op, in the order of ``OPS``; those it never calls are left out."""
-        with scratch.Folder("ops") as folder:
-            file = Path(folder, "calls.json")
-            if failures := self._failures(counting(RANK, file)):
-                raise RefsimError(f"case {self._case.id} fails as it is: {'; '.join(failures)}.")
-            found = json.loads(file.read_text())
-        return {op: found[op] for op in OPS if op in found}
+    def ops(self) -> list[str]:
+        """The ops that a rank calls, in the order of ``OPS``."""
+        return [op for op in OPS if any(op in calls for calls in self._calls.values())]
 
-    def row(self, op: str, call: int) -> Row:
+    def row(self, op: str) -> Row:
         """Bisect the grid of the case's storage dtype."""
-        grid, seen = GRID[self._case.dtype], ""
-        low, high = -1, len(grid)  # the grid at ``low`` passes, at ``high`` it fails
+        found = next(filter(None, (self._largest(op, rank, call) for rank, call in self._places(op))), None)
+        grid = GRID[self._case.dtype]
+        if found is None:
+            return Row(self._case.id, self._case.dtype, op, None, None, grid[-1], None, "")
+        rank, call, seen = found
+        low, high = -1, len(grid) - bool(seen)  # the grid at ``low`` passes, at ``high`` it fails
         while high - low > 1:
             middle = (low + high) // 2
-            if failures := self._failures(fault(op, RANK, by=grid[middle], call=call)):
-                high, seen = middle, ", ".join(failure.split()[0] for failure in failures)
+            if failures := self._failures(self._scaled(op, rank, call, grid[middle])):
+                high, seen = middle, failures
             else:
                 low = middle
         passes, fails = grid[low] if low >= 0 else 0.0, grid[high] if high < len(grid) else None
-        return Row(self._case.id, self._case.dtype, op, passes, fails, seen)
+        return Row(self._case.id, self._case.dtype, op, rank, call, passes, fails, ", ".join(seen))
+
+    def _count(self, rank: int) -> dict[str, int]:
+        """How often the rank calls each op; those it never calls are left out. Keeps the right answer's digests."""
+        with scratch.Folder("ops") as folder:
+            file = Path(folder, "calls.json")
+            measured = self._run(counting(rank, file))
+            if failures := judge(measured.metrics, self._bounds):
+                raise RefsimError(f"case {self._case.id} fails as it is: {'; '.join(failures)}.")
+            self._digests = measured.digests
+            return json.loads(file.read_text())
+
+    def _places(self, op: str) -> Iterator[tuple[int, int]]:
+        """(rank, call) in the order they are tried: from the middle on, alternating."""
+        for rank in RANKS:
+            calls = range(self._calls[rank].get(op, 0))
+            yield from ((rank, call) for call in sorted(calls, key=lambda call: abs(call - len(calls) // 2))[:TRIES])
+
+    def _largest(self, op: str, rank: int, call: int) -> tuple[int, int, list[str]] | None:
+        """The place and what fails there at the largest e; None if not a bit of the answer depends on it."""
+        measured = self._run(self._scaled(op, rank, call, GRID[self._case.dtype][-1]))
+        failures = judge(measured.metrics, self._bounds)
+        return None if measured.digests == self._digests and not failures else (rank, call, _names(failures))
 
     def _failures(self, fault: str) -> list[str]:
-        return judge(self._runner.run(self._case, self._seed, fault=fault).metrics, self._bounds)
+        return _names(judge(self._run(fault).metrics, self._bounds))
+
+    def _run(self, fault: str) -> Measured:
+        return self._runner.run(self._case, self._seed, fault=fault)
+
+    @staticmethod
+    def _scaled(op: str, rank: int, call: int, by: float) -> str:
+        return fault(op, rank, by=by, call=call)
+
+
+def _names(failures: list[str]) -> list[str]:
+    """The metrics of what was exceeded."""
+    return [failure.split()[0] for failure in failures]
 
 
 def line(row: Row) -> str:
     """One row for a terminal."""
     fails = "nothing fails" if row.fails is None else f"{row.fails:g} fails ({row.seen_by})"
+    if row.rank is None:
+        fails = "the answer depends on none of its calls that were tried"
     return f"{'ok  ' if row.good else 'MISS'} {row.case} {row.op}: {row.passes:g} passes, {fails}"
 
 
@@ -137,7 +181,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
     lines = [
         "# Sensitivity of parity cases",
         "",
-        "The output of one op on one rank is scaled by 1 + e, in the middle of the run. *passes*: the largest e tried",
+        "The output of one op on one rank (1, or 0 where nothing of 1 counts) is scaled by 1 + e, in the middle of the",
+        "run, at the nearest call on which a bit of the answer depends. *passes*: the largest e tried",
         "that still passes; *fails*: the smallest that fails, and by which bounds. An op is seen when the e that fails",
         f"is at most {GOAL['fp32']:g} (fp32) or {GOAL['bf16']:g} (bf16).",
         f"{sum(row.good for row in rows)} of {len(rows)} are seen.",

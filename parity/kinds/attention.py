@@ -34,6 +34,10 @@ _LSE = {
         "of their size; a log-sum-exp kept in bf16 would be off by 2e-3",
     ),
 }
+_DTYPES = Threshold(
+    "wrong_dtypes", 0, "answers are held in the storage dtype whatever the inputs' file holds, a log-sum-exp in fp32"
+)
+_STORED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OVER_NOISE = Threshold(
     "over_noise",
     4,
@@ -57,17 +61,25 @@ class Attention(CpuKind):
             *pcc(1e-10, "a relative error of 1e-6 leaves 5e-13, a log-sum-exp kept in bf16 leaves 8e-5"),
             _LSE["fp32"],
             Threshold(
+                "merged_gain",
+                2e-7,
+                "a factor on one head of one shard: a log-sum-exp is rounded by 6e-8 of its size, and so, where rows "
+                "are alike, is the weight of what is merged by it; in units of that size",
+            ),
+            Threshold(
                 "other_layout_max_abs",
                 2e-6,
                 "schemes differ only in the order of fp32 merges on outputs of order 1",
                 optional=True,
             ),
             FINITE,
+            _DTYPES,
             *traces.BOUNDS,
         ),
         "bf16": (
             *BF16,
             _LSE["bf16"],
+            _DTYPES,
             *traces.BOUNDS,
         ),
     }
@@ -91,6 +103,10 @@ class Attention(CpuKind):
         found = self._judged(case, out, ref)
         found["lse_rel_max"] = m.rel_max(lse, lse_ref)
         found["non_finite"] += m.non_finite(lse)
+        parts = rows_per_head(out), rows_per_head(ref), lse_ref.flatten(0, 1)
+        found["merged_gain"] = m.merged_gain(*parts, self._shards(case))
+        right = {"out": _STORED[case.dtype], "joint_out": _STORED[case.dtype], "lse": torch.float32}
+        found["wrong_dtypes"] = sum(x.dtype != right[name] for name, x in result.tensors.items())
         return found | traces.check(result.trace, case.layout)
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
@@ -117,13 +133,18 @@ class Attention(CpuKind):
 
     def _judged(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
         """All metrics of an answer (B, H, rows + L, E) to a case, shard by shard."""
+        return m.compare(rows_per_head(out), rows_per_head(ref), self._shards(case), digits=DIGITS[case.dtype])
+
+    @staticmethod
+    def _shards(case: Case) -> list[m.Range]:
+        """Ranges of real rows: every shard's of the image, then those of the prompt."""
         n, rows, text = case.shape.n, case.shape.rows, case.shape.text
         shards = token_shards(case.layout, n, rows)
         if text:
             split = case.layout.prompt_layout == "split"
             prompt = token_shards(case.layout, text, text) if split else [(0, text)]
             shards += [(rows + a, rows + b) for a, b in prompt]
-        return m.compare(rows_per_head(out), rows_per_head(ref), shards, digits=DIGITS[case.dtype])
+        return shards
 
     def reference(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
         """The formula's output and log-sum-exp on float64, computed once for all layouts."""
@@ -149,8 +170,8 @@ class StorageAttention(Attention):
     """
 
     thresholds: ClassVar = {
-        "fp32": (OVER_NOISE, _LSE["fp32"], FINITE, *traces.BOUNDS),
-        "bf16": (OVER_NOISE, _LSE["bf16"], FINITE, *traces.BOUNDS),
+        "fp32": (OVER_NOISE, _LSE["fp32"], FINITE, _DTYPES, *traces.BOUNDS),
+        "bf16": (OVER_NOISE, _LSE["bf16"], FINITE, _DTYPES, *traces.BOUNDS),
     }
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:

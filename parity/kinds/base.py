@@ -143,7 +143,7 @@ class ModelKind(CpuKind):
 
     @abstractmethod
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """The case's inputs, by the names that ``refsim run`` takes, holding only values of its storage dtype."""
+        """The case's inputs, by the names that ``refsim run`` takes, holding only values of ``held``."""
 
     def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
         """The oracle's answer to the inputs."""
@@ -165,16 +165,20 @@ class ModelKind(CpuKind):
         return self.store.folder(case.model, seed)
 
     @staticmethod
-    def key(case: Case, seed: int, arithmetic: torch.dtype) -> tuple:
+    def held(case: Case) -> str:
+        """The dtype whose values weights and inputs hold, that of storage or one whose values are storage's as well."""
+        return case.dtype
+
+    def key(self, case: Case, seed: int, arithmetic: torch.dtype) -> tuple:
         """What the oracle's answer depends on; begins with the model and ends with seed, dtype and arithmetic."""
-        return case.model, case.shape, case.family, seed, case.dtype, arithmetic
+        return case.model, case.shape, case.family, seed, self.held(case), arithmetic
 
     def reference(self, case: Case, seed: int, arithmetic: torch.dtype = torch.float32) -> Tensor:
         """The oracle's answer, computed in ``arithmetic`` from weights and inputs as storage holds them."""
         key = self.key(case, seed, arithmetic)
         if key not in self._samples:
             oracle, tensors = self.oracle(case), self.inputs(case, seed)
-            folder, rounded = self.folder(case, seed), case.dtype == "bf16"
+            folder, rounded = self.folder(case, seed), self.held(case) == "bf16"
             model = load_oracle(folder, arithmetic, rounded=rounded, variant=self.variant)
             given: dict[str, Any] = {
                 name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x

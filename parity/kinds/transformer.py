@@ -32,8 +32,8 @@ WIDE_GB = 0.0
 """Layers are judged where a case needs no more memory than this; those of real widths would give gigabytes."""
 
 LARGE_LATENT = 2**11
-"""Rows, columns and frames of a latent above which the oracle's own noise is not computed: another forward of it takes
-longer than the ranks."""
+"""Rows, columns and frames of a latent above which a forward of the oracle takes longer than the ranks: its own noise
+is not computed then, and one forward judges both storage dtypes, see :meth:`Transformer.held`."""
 
 _SCHEDULE = tuple(replace(bound, optional=True) for bound in traces.BOUNDS)
 """Of a run whose events are kept, see :func:`keeps_trace`."""
@@ -87,9 +87,14 @@ class Transformer(ModelKind):
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return transformer_inputs(case, seed)
 
+    @staticmethod
+    def held(case: Case) -> str:
+        """bf16 of large latents in fp32, too: its values are fp32's as well, and one answer is right for both."""
+        return "bf16" if _is_large(case) else case.dtype
+
     def folder(self, case: Case, seed: int) -> Path:
-        """The checkpoint of a case, stored in bf16 if it is large and runs in it, which takes half the file."""
-        return self.store.folder(case.model, seed, in_bf16=case.dtype == "bf16" and case.needs_gb > WIDE_GB)
+        """The checkpoint of a case, stored in bf16 if it is large and holds such values, which takes half the file."""
+        return self.store.folder(case.model, seed, in_bf16=self.held(case) == "bf16" and case.needs_gb > WIDE_GB)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Answer:
         more = {"trace": keeps_trace(case)} | more
@@ -169,7 +174,7 @@ class Transformer(ModelKind):
         return {"other_layout_rel_rmse": m.worst([m.rel_rmse(other.tensors[n], result.tensors[n]) for n in names])}
 
     def noise(self, case: Case, seed: int) -> dict[str, float]:
-        if math.prod(case.shape.latent) > LARGE_LATENT:
+        if _is_large(case):
             return {}
         return noise_of(self._noise(case, seed), self.reference(case, seed))
 
@@ -190,6 +195,10 @@ class Transformer(ModelKind):
         return self.reference(case, seed, torch.float64) if MODELS[case.model].float64_noise else None
 
 
+def _is_large(case: Case) -> bool:
+    return math.prod(case.shape.latent) > LARGE_LATENT
+
+
 def _copies(case: Case, result: Result) -> Place | None:
     """The ranks whose copy of the answer is not that of most; None where all copies agree."""
     digests = result.value["digests"]
@@ -207,14 +216,14 @@ def keeps_trace(case: Case) -> bool:
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
-    """The case's inputs, holding only values of its storage dtype; in fp32 the time step comes as bf16, in which some
+    """The case's inputs, values of :meth:`Transformer.held`; in fp32 the time step comes as bf16, in which some
     pipelines hand it over: what follows is still computed in fp32.
     """
     oracle = ModelKind.oracle(case)
     tensors = oracle.inputs(MODELS[case.model].config, case.shape, case.family, seed)
     if case.dtype == "fp32":
         tensors["timestep"] = tensors["timestep"].bfloat16()
-    return rounded(tensors, case.dtype, oracle.exact)
+    return rounded(tensors, Transformer.held(case), oracle.exact)
 
 
 def compare_samples(case: Case, sample: Tensor, ref: Tensor, **more: Any) -> Metrics:

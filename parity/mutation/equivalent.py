@@ -54,6 +54,17 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         }.items()
         for whole in wholes
     },
+    (
+        "refsim/parallel/usp.py",
+        "with ulysses(device, qkv[0].shape[1]) as exchange:",
+        "with ulysses(device, qkv[1].shape[1]) as exchange:",
+    ): "queries, keys and values have as many heads.",
+    (
+        "refsim/models/wan22/config.py",
+        'if config.get("out_channels", 0) is None:',
+        'if config.get("out_channels", 1) is None:',
+    ): "neither is None.",
+    ("refsim/models/dflash/config.py", "(own, given)", "(given, own)"): "both are checked, whichever comes first.",
     ("refsim/ccl/broadcast.py", "0 < right <= reach_right", "(0 <= right <= reach_right)"): (
         "the root, which alone is 0 away from itself, has had its turn."
     ),

@@ -68,10 +68,10 @@ def _line(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
     from_right: Tensor | None = None
     for s in range(n - 1):
         sends, recvs = [], []
-        if i < n - 1 and s >= i:
+        if s >= i:  # never of the last member: s < n - 1
             own = x[n - 1 - s + i]
             sends.append((own if from_left is None else from_left + own, i + 1))
-        if i > 0 and s >= n - 1 - i:
+        if s >= n - 1 - i:  # nor of the first
             own = x[s - (n - 1 - i)]
             sends.append((own if from_right is None else from_right + own, i - 1))
         next_left = torch.empty_like(x[i]) if i > 0 and s >= i - 1 else None

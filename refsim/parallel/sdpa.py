@@ -40,7 +40,7 @@ class OnlineSoftmax:
         self._started = False
 
     def attend(
-        self, k_BHNE: Tensor, v_BHNE: Tensor, keys: list[Range] | None = None, *, step: int = 0, buffer: str = "-"
+        self, k_BHNE: Tensor, v_BHNE: Tensor, keys: list[Range] | None = None, *, step: int, buffer: str = "-"
     ) -> None:
         """Attend to one block of keys, in one piece per range of ``keys`` (all rows if None).
 

@@ -84,6 +84,7 @@ def test_ranks_pass_and_spoilt_answers_do_not(monkeypatch, tmp_path):
         ("joint_out", lambda x: x.roll(1, 2), "one_minus_pcc"),
         ("lse", lambda x: x / 0.6931, "lse_rel_max"),
         ("lse", lambda x: torch.where(x > 4, torch.nan, x), "non_finite"),
+        ("joint_out", lambda x: x.double(), "wrong_dtypes"),
     ):
         monkeypatch.setattr(attention, "attention_result", spoilt(tensor, spoil))
         (record,) = gate.run_cases([CASE], CpuRunner()).records

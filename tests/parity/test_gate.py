@@ -23,6 +23,8 @@ GOOD = {
     "worst_token": 1e-7,
     "max_ulp": 2.0,
     "gain": 1e-8,
+    "merged_gain": 1e-9,
+    "wrong_dtypes": 0,
     "max_abs": 1e-6,
     "non_finite": 0,
 } | {bound.metric: 0 for bound in traces.BOUNDS}

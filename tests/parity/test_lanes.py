@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,34 @@ def test_there_are_no_more_lanes_than_groups_or_cores(monkeypatch: pytest.Monkey
         lanes.count(jobs("attention"), 2, "ttnn-mock")
 
 
-def test_only_the_first_lane_runs_what_needs_much_memory() -> None:
-    asked = jobs("attention-n300-sp2-ring or sd35_medium-t3k")
-    waiting = lanes.deque(lanes.groups(asked))
-    assert not any(asked[index][0].needs_gb for index in lanes._next(asked, waiting, 1))
-    assert all(asked[index][0].needs_gb for index in lanes._next(asked, waiting, 0))
+def test_a_lane_is_given_the_first_group_that_memory_has_room_for() -> None:
+    asked = jobs("attention-n300-sp2-ring or sd35_medium-t3k or sd35_large-t3k")
+
+    def needs(room: float) -> set[float]:
+        return {asked[index][0].needs_gb for index in lanes._next(asked, lanes.deque(lanes.groups(asked)), room)}
+
+    assert [needs(room) for room in (math.inf, 8.0, 7.9, 5.9, 0.0, -2.0)] == [{8}, {8}, {6}, {0}, {0}, {0}]
+
+
+@pytest.mark.parametrize(("memory", "at_once"), [(None, 1), (13.9, 1), (14.0, 2)])
+def test_two_groups_that_need_much_run_at_once_where_memory_holds_both(
+    monkeypatch: pytest.MonkeyPatch, memory: float | None, at_once: int
+) -> None:
+    asked = [
+        (replace(case, needs_gb=8.0 if "sp2" in case.id else 6.0), seed)
+        for case, seed in jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
+    ]
+    monkeypatch.setattr(lanes, "groups", lambda jobs: [[index] for index in range(len(jobs))])
+    monkeypatch.setattr(lanes, "free_memory_gb", lambda: memory)
+    began, most = set[str](), 0
+
+    def count(case: Case, record: Record | None) -> None:
+        nonlocal most
+        (began.add if record is None else began.discard)(case.id)
+        most = max(most, len(began))
+
+    assert {record.verdict for record in lanes.run(asked, 2, count)} == {"passed"}
+    assert most == at_once
 
 
 def test_two_lanes_give_the_records_of_one_process(tmp_path: Path) -> None:
@@ -112,7 +137,7 @@ def test_a_lane_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
 def test_a_lane_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every group needs much memory, so that nobody else takes it."""
     asked = jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
-    monkeypatch.setattr(lanes, "_is_large", lambda *given: True)
+    monkeypatch.setattr(lanes, "_needs_gb", lambda jobs, group: math.inf if group else 0.0)
     killed = []
 
     def kill(case: Case, record: Record | None) -> None:

@@ -189,14 +189,36 @@ def test_an_op_that_does_not_exist_is_one_sentence():
 
 def test_rows_of_the_table_say_what_is_seen():
     rows = [
-        sensitivity.Row("a", "bf16", "attention", 0.01, 0.03, "layer_gain"),
-        sensitivity.Row("a", "bf16", "norm", 0.06, 0.1, "rel_rmse"),
-        sensitivity.Row("a", "fp32", "norm", 1.0, None, ""),
+        sensitivity.Row("a", "bf16", "attention", 1, 2, 0.01, 0.03, "layer_gain"),
+        sensitivity.Row("a", "bf16", "norm", 1, 2, 0.06, 0.1, "rel_rmse"),
+        sensitivity.Row("a", "fp32", "norm", None, None, 1.0, None, ""),
     ]
     assert [row.good for row in rows] == [True, False, False]
+    assert sensitivity.line(rows[2]).endswith("the answer depends on none of its calls that were tried")
     text = sensitivity.as_markdown(rows)
     assert "| a | attention | 0.01 | 0.03 | yes | layer_gain |" in text and "| a | norm | 1 | - | no | - |" in text
     assert sensitivity.to_json(rows)["good"] == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "op", "rank", "dtype"),
+    [
+        ("wan22_tiny_long_prompt-n300-sp2-ring-fp32", "feed-forward", 0, "fp32"),  # rank 1 has no token of the picture
+        ("sd35_tiny-n300-sp2-ring-split_prompt-fp32", "feed-forward", 1, "fp32"),  # and here none of the prompt
+        ("attention-t3k_1x8-sp8-ulysses-fp32-constant_rows", "attention", 1, "fp32"),
+    ],
+)
+def test_a_factor_is_seen_where_the_answer_depends_on_it(case: str, op: str, rank: int, dtype: str) -> None:
+    (found,) = sensitivity.measure([x for x in suite_cases("smoke") if x.id == case], ops=[op])
+    assert found.good and found.rank == rank and found.fails <= sensitivity.GOAL[dtype]
+
+
+def test_an_op_on_which_the_answer_depends_nowhere_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a call scaled that never comes, as if every one were of padding."""
+    monkeypatch.setattr(sensitivity, "fault", lambda op, rank, by, call: perturbation.fault(op, rank, by=by, call=999))
+    case = next(x for x in suite_cases("smoke") if x.id == "attention-n300-sp2-ring-fp32-normal")
+    (found,) = sensitivity.measure([case], ops=["attention"])
+    assert (found.rank, found.call, found.fails, found.good) == (None, None, None, False)
 
 
 def test_the_command_measures_an_op_of_a_case_and_tells_programs():

@@ -24,7 +24,7 @@ def ref():
 
 
 def failures(out, ref, thresholds=FP32):
-    rest = {"lse_rel_max": 0.0} | {bound.metric: 0 for bound in traces.BOUNDS}
+    rest = {"lse_rel_max": 0.0, "merged_gain": 0.0, "wrong_dtypes": 0} | {bound.metric: 0 for bound in traces.BOUNDS}
     return judge(m.compare(out, ref, SHARDS, digits=24) | rest, thresholds)
 
 
@@ -200,6 +200,17 @@ def test_a_factor_on_one_part_is_not_hidden_by_its_noise(ref):
     assert m.rel_rmse(wrong, ref) == pytest.approx(m.rel_rmse(noisy, ref), rel=0.3)
     silent = torch.zeros(1, 2, 3)
     assert m.gain(silent, silent, [(0, 2)]) == 0.0 and m.gain(silent + 1, silent, [(0, 2)]) == math.inf
+
+
+def test_a_factor_on_merged_attention_counts_in_units_of_the_rounding_of_its_log_sum_exp(ref):
+    wrong = ref.clone()
+    wrong[1, 3:6] *= 1.01
+    shards, lse = [(0, 3), (3, 6), (6, ref.shape[1])], torch.full(ref.shape[:2], 0.5)
+    assert m.merged_gain(ref, ref, lse, shards) == 0.0
+    assert m.merged_gain(wrong, ref, lse, shards) == pytest.approx(0.01)  # below 1 a log-sum-exp counts as 1
+    lse[1, 4] = -20
+    assert m.merged_gain(wrong, ref, lse, shards) == pytest.approx(0.01 / 20)
+    assert math.isnan(m.merged_gain(wrong * math.nan, ref, lse, shards))
 
 
 def test_ulps_are_those_of_the_storage():
