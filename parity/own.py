@@ -7,10 +7,12 @@ this module                                     the kind's own oracle, metrics, 
 from __future__ import annotations
 
 import importlib.util
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from parity import gate
@@ -21,7 +23,7 @@ from parity.explain import explanation
 from parity.inputs import rounded
 from parity.kinds import load
 from parity.kinds.base import ModelKind
-from parity.kinds.transformer import WIDE_GB, Answer
+from parity.kinds.transformer import Answer
 from parity.pipelines import PIPELINES, PipelineSpec, register_pipeline
 from parity.records import Record, plain
 from parity.store import CheckpointStore
@@ -141,7 +143,7 @@ def judge_model(
         if kind == "transformer" and size < _SMALL_BYTES:
             looked_at = options.but(observe=around)
         elif kind == "transformer":
-            needs_gb = WIDE_GB + 4 * size / 2**30
+            needs_gb = 4 * size / 2**30
         result = api.run(folder, inputs=inputs, options=looked_at, guidance=guidance, out=out)
         assert result is not None  # only torchrun's ranks have none
         if kind == "transformer":
@@ -184,6 +186,12 @@ class _OwnFolder:
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return rounded(self.tensors, case.dtype, ModelKind.oracle(case).exact)
+
+    def held(self, case: Case) -> str:
+        return case.dtype
+
+    def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
+        return nullcontext() if case.needs_gb else super().watching(case, seed, arithmetic, model)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Any:
         return self.answer

@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from parity import own
+from parity.kinds import transformer
 from refsim import api
 from refsim.api.images import generate_images
 from refsim.cli import pipeline, process
@@ -42,6 +43,12 @@ def test_what_is_not_measured_in_a_large_folder_is_said(words, capsys, monkeypat
     assert process.run_command(words) == 0
     said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("not measured: "))
     assert "layer_rel_rmse" in said
+
+
+def test_weights_of_ones_own_stay_as_they_are_for_a_large_latent(words, capsys, monkeypatch):
+    """Cases of parity take weights that bf16 has there; a folder's own are those that both run on."""
+    monkeypatch.setattr(transformer, "LARGE_LATENT", 1)
+    assert process.run_command(words) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
