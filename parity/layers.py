@@ -45,6 +45,10 @@ METRICS = ("layer_gain", "layer_rel_rmse")
 PIECE = (32, 16)
 """Rows and features of the smallest parts that a rank of a tiny case has: a tile of tokens, a head."""
 
+MOST_VALUES = 2**18
+"""Values of a part that are compared: of more, as at real widths, every second row, or third; all rows of a layer are
+computed alike, and all tokens are judged in what the model gives."""
+
 LEAST = 1 / 8
 """What a block adds is judged in units of itself, but of no less than this part of the stream it is added to: of what
 is smaller (beside large embeddings of positions) the sum keeps few digits, in the oracle as here."""
@@ -203,7 +207,7 @@ def findings(
     for rank, observed in enumerate(ranks):
         calls = Counter(one.name for one in observed)
         groups = parallel_groups(options.mesh, options.parallel, rank)
-        part = _Part(groups, oracle, calls, prompt, terms)
+        part = _Part(groups, oracle, calls, prompt, terms, sparse=not rows)
         for index, one in enumerate(observed):
             least, (ours, theirs, pieces) = part.least(one), part.pieces(one, observed)
             heads = one.local.shape[1] if one.local.ndim == 4 and "tp" in one.cut else 0
@@ -282,9 +286,11 @@ class _Part:
         calls: Counter[str],
         prompt: int,
         terms: dict[tuple, Tensor],
+        *,
+        sparse: bool = False,
     ) -> None:
         self._groups, self._oracle, self._calls, self._prompt = groups, oracle, calls, prompt
-        self._terms = terms
+        self._terms, self._sparse = terms, sparse
 
     def pieces(self, one: Observed, observed: list[Observed]) -> tuple[Tensor, Tensor, int]:
         """Ours and the oracle's, (B, N, D), real rows and features only, and in how many pieces of equal width they
@@ -294,18 +300,23 @@ class _Part:
         """
         name, _, lanes = one.name.partition("@")
         if name.endswith(".term"):
-            whole, start, limit = self._term(name.removesuffix(".term"), one, observed)
+            take, n, width = self._term(name.removesuffix(".term"), one, observed)
+            start, limit = 0, width
         else:
             whole = self._of(name, one.call, self._calls[one.name])
+            take, n = (lambda rows: whole[:, rows]), whole.shape[1]
             start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
         heads = one.local.shape[1] if one.local.ndim == 4 else 0
         local = one.local.transpose(1, 2).flatten(2) if heads else one.local
         start += self._groups["tp"].index * local.shape[-1] if "tp" in one.cut else 0
-        theirs = whole[..., start : min(start + local.shape[-1], limit)]
-        ours = local[..., : theirs.shape[-1]]
-        if "sp" in one.cut or theirs.shape[1] == ours.shape[1]:
-            theirs = self._rows(theirs, cut="sp" in one.cut)
-            ours = ours[:, : theirs.shape[1]]
+        stop = max(start, min(start + local.shape[-1], limit))
+        ours, rows = local[..., : stop - start], self._rows(n, cut="sp" in one.cut)
+        if "sp" in one.cut or n == ours.shape[1]:
+            ours = ours[:, : len(rows)]
+        if self._sparse and ours.shape[1] == len(rows):
+            every = max(1, ours.numel() // MOST_VALUES)
+            ours, rows = ours[:, ::every], rows[::every]
+        theirs = take(slice(rows.start, rows.stop, rows.step))[..., start:stop]
         if ours.shape != theirs.shape:
             return ours, theirs, 1
         if not ours.numel():
@@ -338,8 +349,11 @@ class _Part:
         cfg = self._groups["cfg"]
         return whole.chunk(cfg.size)[cfg.index]
 
-    def _term(self, name: str, one: Observed, observed: list[Observed]) -> tuple[Tensor, int, int]:
-        """This rank's term: of each input of the layer, the lanes that lie here, by their columns of the weight."""
+    def _term(self, name: str, one: Observed, observed: list[Observed]) -> tuple[Callable[[slice], Tensor], int, int]:
+        """This rank's term, its rows and width: of each input, the lanes that lie here, by their columns of the weight.
+
+        The term is computed for the rows that are asked for.
+        """
         weight = self._oracle[name].weight
         assert weight is not None
         inputs, cuts = [], []
@@ -352,19 +366,24 @@ class _Part:
                 start += self._groups["tp"].index * width if "tp" in x.cut else 0
                 inputs.append(whole)
                 cuts.append((start, min(start + width, limit)))
-        key = name, one.call, self._calls[one.name], self._groups["cfg"].index, *cuts
-        if key not in self._terms:
-            terms = (x[..., a:b].double() @ weight[:, a:b].double().T for x, (a, b) in zip(inputs, cuts, strict=True))
-            self._terms[key] = sum(terms, start=torch.zeros((), dtype=torch.float64))
-        return self._terms[key], 0, weight.shape[0]
 
-    def _rows(self, x_BND: Tensor, *, cut: bool) -> Tensor:
-        """The real rows of this rank's shard."""
+        def of(rows: slice) -> Tensor:
+            at = rows.start, rows.stop, rows.step
+            key = name, one.call, self._calls[one.name], self._groups["cfg"].index, at, *cuts
+            if key not in self._terms:
+                lanes = zip(inputs, cuts, strict=True)
+                terms = (x[:, rows, a:b].double() @ weight[:, a:b].double().T for x, (a, b) in lanes)
+                self._terms[key] = sum(terms, start=torch.zeros((), dtype=torch.float64))
+            return self._terms[key]
+
+        return of, inputs[0].shape[1] if inputs else 0, weight.shape[0]
+
+    def _rows(self, n: int, *, cut: bool) -> range:
+        """The real rows of this rank's shard, of ``n`` in all."""
         if not cut:
-            return x_BND
+            return range(n)
         sp = self._groups["sp"]
-        start, stop = TokenShards.of(x_BND.shape[1], sp.size).tokens(sp.index)
-        return x_BND[:, start:stop]
+        return range(*TokenShards.of(n, sp.size).tokens(sp.index))
 
 
 def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[tuple[dict[str, float], float]]:

@@ -131,10 +131,20 @@ def merged_gain(out_GNF: Tensor, ref_GNF: Tensor, lse_GN: Tensor, shards: Sequen
     """:func:`gain` of attention, that of every part over its largest |log-sum-exp| (no less than 1).
 
     Parts are merged by exp of differences of log-sum-exps, each rounded in proportion to itself, which is a factor on
-    whole rows that does not cancel where rows are alike.
+    whole rows that does not cancel where rows are alike. A part with one value a row, the same in all features, is left
+    out: there are too few to cancel.
     """
     found = _gains(out_GNF, ref_GNF, shards)
-    return worst(x / max(1.0, float(lse_GN[g, a:b].abs().max())) for (g, a, b), x in found.items())
+    return worst(
+        x / max(1.0, float(lse_GN[g, a:b].abs().max()))
+        for (g, a, b), x in found.items()
+        if not _are_alike(ref_GNF[g, a:b].double())
+    )
+
+
+def _are_alike(ref_NF: Tensor) -> bool:
+    """Whether all features of every row are the same."""
+    return float((ref_NF - ref_NF[:, :1]).abs().max()) <= _CONSTANT * _rms(ref_NF)
 
 
 def _gains(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[tuple[int, int, int], float]:

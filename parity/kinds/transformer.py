@@ -28,9 +28,6 @@ from refsim.models.registry import get, own
 from refsim.runtime import observe
 from refsim.runtime.launch import Result
 
-WATCHED_GB = 8.0
-"""The oracle's layers are kept where a case needs no more memory than this: those of 1024 px would be gigabytes."""
-
 LARGE_LATENT = 2**11
 """Rows, columns and frames of a latent above which a forward of the oracle takes longer than the ranks: its own noise
 is not computed then, and one forward judges both storage dtypes, see :meth:`Transformer.held`."""
@@ -106,13 +103,21 @@ class Transformer(ModelKind):
 
     @contextmanager
     def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> Iterator[None]:
-        if case.needs_gb > WATCHED_GB:
+        if not judges_layers(case) or (case.needs_gb and arithmetic != torch.float32):
             yield
             return
         oracle = self.oracle(case)
         with layers.watch(model, case.shape.batch, oracle.block_streams, oracle.heads_dim) as modules:
             yield
         self._modules[self.key(case, seed, arithmetic)] = modules
+
+    def _watched(self, case: Case, seed: int) -> layers.Modules:
+        """What the oracle's layers took and gave; it answers anew where a case that does not ask for them was first."""
+        key = self.key(case, seed, torch.float32)
+        if key not in self._modules:
+            del self._samples[key]
+            self.reference(case, seed)
+        return self._modules[key]
 
     def extra(self, result: Answer) -> dict[str, Any]:
         return {"worst_layers": result.worst_layers} if result.worst_layers else {}
@@ -131,7 +136,7 @@ class Transformer(ModelKind):
             found["guided_one_minus_pcc"] = m.one_minus_pcc(guided, guided_ref)
             found["non_finite"] += m.non_finite(guided)
         if isinstance(result, Answer) and result.observed is not None:
-            modules = self._modules[self.key(case, seed, torch.float32)]
+            modules = self._watched(case, seed)
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
             result.worst_layers = judged.worst
             found |= judged.metrics
@@ -149,7 +154,7 @@ class Transformer(ModelKind):
         bounds = {name: limit for name, limit in limits.items() if name in layers.METRICS}
         if not isinstance(result, Answer) or not result.worst_layers or not bounds:
             return whole
-        modules, options = self._modules[self.key(case, seed, torch.float32)], case.layout.options(case.dtype)
+        modules, options = self._watched(case, seed), case.layout.options(case.dtype)
         asked = result.observed or [], modules, options, case.shape.text
         pieces = [*layers.findings(*asked, rows=True), *layers.spoiled_padding(*asked)]
         found = layered.find(pieces, bounds, get_mesh(case.mesh))
@@ -221,14 +226,14 @@ def keeps_trace(case: Case) -> bool:
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
-    """The case's inputs, values of :meth:`Transformer.held`; in fp32 the time step comes as bf16, in which some
+    """The case's inputs, values of :meth:`Transformer.held`; of fp32 the time step comes as bf16, in which some
     pipelines hand it over: what follows is still computed in fp32.
     """
-    oracle = ModelKind.oracle(case)
+    oracle, held = ModelKind.oracle(case), Transformer.held(case)
     tensors = oracle.inputs(MODELS[case.model].config, case.shape, case.family, seed)
-    if case.dtype == "fp32":
+    if held == "fp32":
         tensors["timestep"] = tensors["timestep"].bfloat16()
-    return rounded(tensors, Transformer.held(case), oracle.exact)
+    return rounded(tensors, held, oracle.exact)
 
 
 def compare_samples(case: Case, sample: Tensor, ref: Tensor, **more: Any) -> Metrics:

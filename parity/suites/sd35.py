@@ -69,19 +69,21 @@ def _real_widths(found: Registry, model: str) -> None:
 
     In ``smoke`` medium in fp32, beside large in bf16 at 512 px.
     """
-    guided, wide = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6}
+    guided, wide = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6, "text": 29}
     add_transformer(found, model, guided, guidance=4.5, suite="smoke" if model == "sd35_medium" else "full", **wide)
     add_transformer(found, model, guided, dtype="bf16", guidance=4.5, suite="full", **wide)
     add_transformer(found, model, RING8, dtype="bf16", suite="full", **wide)
     for layout in (RING8, USP24, Layout("tg", "cfg2_sp4_tp4")):
         add_transformer(found, model, layout, suite="full", **wide)
     for layout in (ULYSSES8, Layout("t3k-1x8", "tp8"), Layout("t3k", "sp4_tp2", "usp", 2, 2), Layout("tg", "sp4_tp8")):
-        add_transformer(found, model, layout, suite="full", needs_gb=6)
-        add_transformer(found, model, layout, dtype="bf16", suite="full", needs_gb=8)
+        add_transformer(found, model, layout, suite="full", **wide)
+        add_transformer(found, model, layout, dtype="bf16", suite="full", **wide)
 
 
 def _full_size(found: Registry) -> None:
     """SD3.5 at 512 px, 1024 + 333 tokens, and, in ``full``, at 1024 px, 4096 + 333: of 38 heads, which tp4 makes 40.
+
+    Of a guided step of 1024 px, all of its blocks, ``refsim bench full-size --check`` judges the answer.
 
     One whole ordinary block and, since a transformer of one block would only have the last kind, the last block,
     which drops the prompt.
@@ -89,11 +91,12 @@ def _full_size(found: Registry) -> None:
     cut = Layout("t3k", "sp2_tp4")
     half = {"latent": (64, 64), "text": 333, "tag": "512px"}
     add_transformer(found, "sd35_large", cut, dtype="bf16", batch=1, needs_gb=8, **half)
-    full = {"suite": "full", "needs_gb": 14, "latent": (128, 128), "text": 333, "tag": "1024px"}
-    for layout, dtype in ((cut, "bf16"), (cut, "fp32"), (USP24, "bf16")):
-        add_transformer(found, "sd35_large", layout, dtype=dtype, batch=1, **full)
-    add_transformer(found, "sd35_large", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **full)
-    add_transformer(found, "sd35_medium", cut, dtype="bf16", batch=1, **full)
+    half |= {"suite": "full", "needs_gb": 8}
+    add_transformer(found, "sd35_large", cut, batch=1, **half)
+    add_transformer(found, "sd35_large", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **half)
+    full = {"suite": "full", "needs_gb": 9, "latent": (128, 128), "text": 333, "tag": "1024px"}
+    for model, layout in (("sd35_large", cut), ("sd35_large", USP24), ("sd35_medium", cut)):
+        add_transformer(found, model, layout, dtype="bf16", batch=1, **full)
 
 
 _TTNN_LAYOUTS = (

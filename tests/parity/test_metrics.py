@@ -211,6 +211,9 @@ def test_a_factor_on_merged_attention_counts_in_units_of_the_rounding_of_its_log
     lse[1, 4] = -20
     assert m.merged_gain(wrong, ref, lse, shards) == pytest.approx(0.01 / 20)
     assert math.isnan(m.merged_gain(wrong * math.nan, ref, lse, shards))
+    wrong[0], alike = ref[0] * 2, ref.clone()
+    alike[0] = ref[0, :, :1]
+    assert m.merged_gain(wrong, alike, lse, shards) == pytest.approx(0.01 / 20)  # group 0 is left out
 
 
 def test_ulps_are_those_of_the_storage():
