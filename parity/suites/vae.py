@@ -48,7 +48,7 @@ def _sd35(found: Registry) -> None:
         found.add(make_case("vae_decoder", "sd35_vae_tiny", layout, ModelShape((10, 13), 0, 1), suite=suite))
     for vae in ("spatial", "tensor"):
         layout = Layout("t3k", "sp2_tp4", vae_parallel=vae)
-        found.add(make_case("vae_decoder", "sd35_vae", layout, ModelShape((16, 24), 0, 1), suite="full"))
+        found.add(make_case("vae_decoder", "sd35_vae", layout, ModelShape((10, 13), 0, 1), suite="full"))
 
 
 def _sd35_ttnn(found: Registry) -> None:
