@@ -92,7 +92,7 @@ FROM_FLOOR = {
 PARTS_MARGIN = 1.8
 """A limit from the floor of a metric in ``OF_PARTS`` is this many times the floor. Such a floor is already the worst of
 some hundred thousand parts (layers, ranks, heads, samples, seeds), where another seed finds little that is worse: the
-worst that the simulator had over 20 seeds of ``smoke`` is 1.4 times the floor in fp32 and 1.0 in bf16. With more room, a
+worst that the simulator had over 20 seeds of ``smoke`` is 1.4 times the floor in fp32 and 1.0 in bf16. With more room a
 factor of 3e-2 on what a layer adds its bias to would pass."""
 
 OF_PARTS = {
