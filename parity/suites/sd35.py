@@ -66,16 +66,17 @@ def _tiny(found: Registry) -> None:
 def _real_widths(found: Registry, model: str) -> None:
     """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16.
 
-    In ``smoke`` medium in fp32, beside large in bf16 at 512 px.
+    In ``smoke`` medium in fp32, beside large in bf16 at 512 px. In bf16 every layout at both widths, in fp32 at one.
     """
-    guided, wide = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6, "text": 29}
-    add_transformer(found, model, guided, guidance=4.5, suite="smoke" if model == "sd35_medium" else "full", **wide)
+    guided, wide, large = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6, "text": 29}, model == "sd35_large"
+    add_transformer(found, model, guided, guidance=4.5, suite="full" if large else "smoke", **wide)
     add_transformer(found, model, guided, dtype="bf16", guidance=4.5, suite="full", **wide)
     add_transformer(found, model, RING8, dtype="bf16", suite="full", **wide)
-    for layout in (RING8, USP24, Layout("tg", "cfg2_sp4_tp4")):
+    mediums = (USP24, ULYSSES8, Layout("t3k", "sp4_tp2", "usp", 2, 2))
+    larges = (RING8, Layout("tg", "cfg2_sp4_tp4"), Layout("t3k-1x8", "tp8"), Layout("tg", "sp4_tp8"))
+    for layout in larges if large else mediums:
         add_transformer(found, model, layout, suite="full", **wide)
     for layout in (ULYSSES8, Layout("t3k-1x8", "tp8"), Layout("t3k", "sp4_tp2", "usp", 2, 2), Layout("tg", "sp4_tp8")):
-        add_transformer(found, model, layout, suite="full", **wide)
         add_transformer(found, model, layout, dtype="bf16", suite="full", **wide)
 
 
