@@ -23,9 +23,10 @@ from torch import Tensor
 Range = tuple[int, int]
 
 SEAM_WIDTH = 2
+"""Rows on either side of a border that count as seam: one is the border, two also shows an error of one row's shift."""
+
 LEAST_CONTRAST, FLAT = 32.0, 4.0
 """Of 256 levels. A picture of a contrast of 4 in place of another one is off by 5.7, and so by 0.18 of 32."""
-"""Rows on either side of a border that count as seam: one is the border, two also shows an error of one row's shift."""
 
 _CONSTANT = 1e-6
 """A reference whose spread is below this part of its size is constant as far as fp32 can tell."""

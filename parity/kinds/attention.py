@@ -34,9 +34,7 @@ _LSE = {
         "of their size; a log-sum-exp kept in bf16 would be off by 2e-3",
     ),
 }
-_DTYPES = Threshold(
-    "wrong_dtypes", 0, "answers are held in the storage dtype whatever the inputs' file holds, a log-sum-exp in fp32"
-)
+_DTYPES = Threshold("wrong_dtypes", 0, "answers are held in the storage dtype, a log-sum-exp in fp32")
 _STORED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OVER_NOISE = Threshold(
     "over_noise",

@@ -66,7 +66,8 @@ def _tiny(found: Registry) -> None:
 def _real_widths(found: Registry, model: str) -> None:
     """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16.
 
-    In ``smoke`` medium in fp32, beside large in bf16 at 512 px. In bf16 every layout at both widths, in fp32 at one.
+    In ``smoke`` medium in fp32, beside large in bf16 at 512 px. In fp32 each layout but
+    the guided one runs at one of the widths; bf16 has other layouts, the same at both.
     """
     guided, wide, large = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6, "text": 29}, model == "sd35_large"
     add_transformer(found, model, guided, guidance=4.5, suite="full" if large else "smoke", **wide)
