@@ -27,11 +27,11 @@ from typing import Any, Protocol
 
 from parity.cases import Case
 from parity.kinds import entry
-from parity.machine import free_memory_gb
 from parity.records import Record
 from refsim import processes, scratch
 from refsim.errors import RefsimError, UserError
 from refsim.runtime import messages
+from refsim.runtime.memory import available_bytes
 
 Job = tuple[Case, int]
 """A case and the seed it runs with."""
@@ -97,13 +97,13 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
     """Run all jobs in ``count`` lanes on the CPU backend; their records, in the order of the jobs."""
     waiting, records = deque(groups(jobs)), dict[int, Record]()
     with scratch.Folder("lanes") as folder, contextlib.ExitStack() as stack:
-        threads, memory = max(1, cores() // count), free_memory_gb() or 0.0
+        threads, memory_gb = max(1, cores() // count), (available_bytes() or 0) / 2**30
         lanes = [stack.enter_context(_Lane(number, folder, threads, _oracles(jobs))) for number in range(count)]
         while len(records) < len(jobs):
             for lane in lanes:
                 if not lane.given:
                     taken = sum(_needs_gb(jobs, other.given) for other in lanes)
-                    lane.give(jobs, _next(jobs, waiting, memory - taken if taken else math.inf))
+                    lane.give(jobs, _next(jobs, waiting, memory_gb - taken if taken else math.inf))
             for lane in _ready([lane for lane in lanes if lane.given]):
                 index, (case, seed) = lane.given[0], jobs[lane.given[0]]
                 record = lane.receive()

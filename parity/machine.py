@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from refsim.runtime.memory import available_bytes
+
 if TYPE_CHECKING:
     from parity.cases import Case
 
@@ -16,21 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("refsim", "torch", "ttnn", "diffusers", "transformers", "safetensors")
 
 
-def free_memory_gb() -> float | None:
-    """GiB that may be taken, None where that cannot be found out."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as f:
-            return next(int(line.split()[1]) for line in f if line.startswith("MemAvailable")) / 2**20
-    except (OSError, StopIteration, ValueError):
-        return None
-
-
 def missing_memory(case: Case) -> str:
     """A sentence if the machine has less memory free than the case needs, where that can be found out."""
-    free = free_memory_gb()
-    if free is None or free >= case.needs_gb:
+    free = available_bytes()
+    if free is None or free >= case.needs_gb * 2**30:
         return ""
-    return f"needs {case.needs_gb:g} GiB of free memory and the machine has {free:.1f}"
+    return f"needs {case.needs_gb:g} GiB of free memory and the machine has {free / 2**30:.1f}"
 
 
 def versions() -> dict[str, str]:

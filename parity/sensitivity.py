@@ -182,20 +182,20 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "# Sensitivity of parity cases",
         "",
         "The output of one op on one rank (1, or 0 where nothing of 1 counts) is scaled by 1 + e, in the middle of the",
-        "run, at the nearest call on which a bit of the answer depends. *passes*: the largest e tried",
+        "run, at the nearest call, counted from 0, on which a bit of the answer depends. *passes*: the largest e tried",
         "that still passes; *fails*: the smallest that fails, and by which bounds. An op is seen when the e that fails",
         f"is at most {GOAL['fp32']:g} (fp32) or {GOAL['bf16']:g} (bf16).",
         f"{sum(row.good for row in rows)} of {len(rows)} are seen.",
         "Made by `refsim parity sensitivity`.",
         "",
-        tables.as_markdown(map(_cells, rows), ("case", "op", "passes", "fails", "seen", "by")),
+        tables.as_markdown(map(_cells, rows), ("case", "op", "rank", "call", "passes", "fails", "seen", "by")),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    fails = "-" if row.fails is None else f"{row.fails:g}"
-    return row.case, row.op, f"{row.passes:g}", fails, "yes" if row.good else "no", row.seen_by or "-"
+    rank, call, fails = ("-" if x is None else f"{x:g}" for x in (row.rank, row.call, row.fails))
+    return row.case, row.op, rank, call, f"{row.passes:g}", fails, "yes" if row.good else "no", row.seen_by or "-"
 
 
 def write(rows: Sequence[Row], folder: Path) -> None:

@@ -76,7 +76,7 @@ def test_two_groups_that_need_much_run_at_once_where_memory_holds_both(
         for case, seed in jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
     ]
     monkeypatch.setattr(lanes, "groups", lambda jobs: [[index] for index in range(len(jobs))])
-    monkeypatch.setattr(lanes, "free_memory_gb", lambda: memory)
+    monkeypatch.setattr(lanes, "available_bytes", lambda: memory and memory * 2**30)
     began, most = set[str](), 0
 
     def count(case: Case, record: Record | None) -> None:

@@ -196,7 +196,8 @@ def test_rows_of_the_table_say_what_is_seen():
     assert [row.good for row in rows] == [True, False, False]
     assert sensitivity.line(rows[2]).endswith("the answer depends on none of its calls that were tried")
     text = sensitivity.as_markdown(rows)
-    assert "| a | attention | 0.01 | 0.03 | yes | layer_gain |" in text and "| a | norm | 1 | - | no | - |" in text
+    assert "| a | attention | 1 | 2 | 0.01 | 0.03 | yes | layer_gain |" in text
+    assert "| a | norm | - | - | 1 | - | no | - |" in text
     assert sensitivity.to_json(rows)["good"] == 1
 
 
@@ -206,6 +207,8 @@ def test_rows_of_the_table_say_what_is_seen():
         ("wan22_tiny_long_prompt-n300-sp2-ring-fp32", "feed-forward", 0, "fp32"),  # rank 1 has no token of the picture
         ("sd35_tiny-n300-sp2-ring-split_prompt-fp32", "feed-forward", 1, "fp32"),  # and here none of the prompt
         ("attention-t3k_1x8-sp8-ulysses-fp32-constant_rows", "attention", 1, "fp32"),
+        ("cogvideox_5b_tiny_quiet-bh_qb-sp2_tp2-ring-bf16", "reduce-scatter of features", 1, "bf16"),  # plus a bias
+        ("wan21_i2v_tiny-bh_qb-sp2_tp2-ring-bf16", "attention", 1, "bf16"),  # one of two that are summed
     ],
 )
 def test_a_factor_is_seen_where_the_answer_depends_on_it(case: str, op: str, rank: int, dtype: str) -> None:
