@@ -367,13 +367,15 @@ class _Part:
                 inputs.append(whole)
                 cuts.append((start, min(start + width, limit)))
 
+        wide = _wide(one.local)
+
         def of(rows: slice) -> Tensor:
             at = rows.start, rows.stop, rows.step
             key = name, one.call, self._calls[one.name], self._groups["cfg"].index, at, *cuts
             if key not in self._terms:
                 lanes = zip(inputs, cuts, strict=True)
-                terms = (x[:, rows, a:b].double() @ weight[:, a:b].double().T for x, (a, b) in lanes)
-                self._terms[key] = sum(terms, start=torch.zeros((), dtype=torch.float64))
+                terms = (x[:, rows, a:b].to(wide) @ weight[:, a:b].to(wide).T for x, (a, b) in lanes)
+                self._terms[key] = sum(terms, start=torch.zeros((), dtype=wide))
             return self._terms[key]
 
         return of, inputs[0].shape[1] if inputs else 0, weight.shape[0]
@@ -392,13 +394,19 @@ def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[
         return [(dict.fromkeys(METRICS, math.inf), math.nan)]
     if not pieces:
         return []
-    b = theirs.double()
-    error = ours.double() - b
+    wide = _wide(ours)
+    b = theirs.to(wide)
+    error = ours.to(wide) - b
     sizes, along, errors = (
         x.unflatten(-1, (pieces, -1)).sum((0, 1, 3)).tolist() for x in (b * b, error * b, error * error)
     )
     smallest = least**2 * (theirs.numel() // pieces)
     return [_ratios(*sums, smallest) for sums in zip(sizes, along, errors, strict=True)]
+
+
+def _wide(ours: Tensor) -> torch.dtype:
+    """What is exact enough to compare a tensor in: wider than it, so that not all of a real width is float64's work."""
+    return torch.float64 if ours.dtype == torch.float32 else torch.float32
 
 
 def _ratios(size: float, along: float, error: float, smallest: float) -> tuple[dict[str, float], float]:
