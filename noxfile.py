@@ -138,7 +138,7 @@ def fuzz(session: nox.Session) -> None:
     thousand operations of each kind: none is predicted below its roofline, none gets faster with more to do.
     """
     session.install(*VERSIONS, "-e", ".[dev]")
-    session.run("pytest", "tests/fuzz", "--hypothesis-profile=fuzz", "--timeout=1800", *session.posargs)
+    session.run("pytest", "tests/fuzz", "-n", "2", "--hypothesis-profile=fuzz", "--timeout=1800", *session.posargs)
     if not session.posargs:
         ten_thousand = {"REFSIM_EXAMPLES": "10000"}
         session.run("pytest", "tests/refsim/timing/test_properties.py", "--timeout=1800", env=ten_thousand)
