@@ -189,7 +189,7 @@ def _counted(progress: Progress | None, asked: Asked, cases: Sequence[Case]) -> 
 def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
     """The record of one case: its configuration, what was measured, and the verdict with its reason."""
     thresholds = thresholds_for(case.kind, case.dtype)
-    record = Record.of(case, backend, seed, {t.metric: t.limit for t in thresholds})
+    record = Record.of(case, backend, seed, thresholds)
     started = time.monotonic()
     if missing_memory(case):
         launch.end_ranks()  # what lacks may be what those hold that are kept from the cases before

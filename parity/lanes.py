@@ -111,7 +111,7 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
                     progress(case, None)
                     continue
                 if record is None:
-                    record = replace(Record.of(case, "cpu", seed, {}), reason=lane.how_it_ended())
+                    record = replace(Record.of(case, "cpu", seed), reason=lane.how_it_ended())
                     if rest := lane.given[1:]:
                         waiting.appendleft(rest)
                     lane.given = [index]
@@ -119,6 +119,8 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
                 records[index] = record
                 del lane.given[0]
                 progress(case, record)
+        for lane in lanes:
+            lane.control.close()  # so that they end at the same time
     return [records[index] for index in range(len(jobs))]
 
 

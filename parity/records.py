@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from parity.cases import Case
+from parity.thresholds import Threshold
 
 SCHEMA = 1
 """Version of the form of results.json; a field that is dropped or means something else raises it."""
@@ -30,6 +31,7 @@ class Record:
         last_events: rank -> its last events, of a run that ended early.
         metrics, noise, bytes_by_collective, digests, hazards, sim_s, oracle_s: see :class:`parity.kinds.base.Measured`.
         thresholds: metric -> what was allowed.
+        reasons: metric -> why so much; for readers of the report, not in JSON.
         wall_s: seconds of the whole case.
         extra: what a backend has to say beyond that; its names stand beside the others in JSON.
     """
@@ -57,6 +59,7 @@ class Record:
     last_events: dict[Any, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
     bytes_by_collective: dict[str, int] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
@@ -67,13 +70,14 @@ class Record:
     extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, case: Case, backend: str, seed: int, thresholds: dict[str, float]) -> Record:
+    def of(cls, case: Case, backend: str, seed: int, thresholds: tuple[Threshold, ...] = ()) -> Record:
         """The record of a case before it has run."""
-        return cls(**case.describe(), backend=backend, seed=seed, thresholds=thresholds)
+        limits, reasons = {t.metric: t.limit for t in thresholds}, {t.metric: t.reason for t in thresholds}
+        return cls(**case.describe(), backend=backend, seed=seed, thresholds=limits, reasons=reasons)
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; the table of operations is left out, which has a file of its own."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("extra", "reasons")}
         return plain(own | {name: value for name, value in self.extra.items() if name != "optable"})
 
 

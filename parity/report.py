@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.explain import explanation
-from parity.kinds import KINDS, load
+from parity.kinds import KINDS
 from parity.records import Record, SuiteRun, plain
 from refsim import output
 from refsim.tables import as_markdown
@@ -133,10 +133,11 @@ def markdown(run: SuiteRun) -> str:
     environment = jinja2.Environment(undefined=jinja2.ChainableUndefined, autoescape=False, keep_trailing_newline=True)
     environment.filters["why"] = explained
     on_devices = [_on_device(r.id, r.extra["resources"]) for r in run.records if r.extra.get("resources")]
-    thresholds = (
-        (kind, dtype, t.metric, f"{t.limit:g}", t.reason)
-        for kind, dtype in _judged(run)
-        for t in load(kind).thresholds[dtype]
+    judged = sorted(run.records, key=lambda r: (list(KINDS).index(r.kind), r.dtype != "fp32"))
+    thresholds = dict.fromkeys(
+        (r.kind, r.dtype, metric, f"{limit:g}", r.reasons[metric])
+        for r in judged
+        for metric, limit in r.thresholds.items()
     )
     return environment.from_string(_MARKDOWN).render(
         run=run,
@@ -157,13 +158,6 @@ def _on_device(case: str, d: dict[str, Any]) -> tuple[Any, ...]:
     l1, dram = d["peak_l1"], d["peak_dram"]
     sizes = (f"{dram['bytes'] / 1048576:.1f}", f"{dram['total'] / 1048576:.0f}")
     return case, d["operations"], d["different"], fidelities, l1["bytes"], l1["op"], *sizes, dram["op"]
-
-
-def _judged(run: SuiteRun) -> list[tuple[str, str]]:
-    """(kind, dtype) of everything that was judged, in the order of the kinds."""
-    return sorted(
-        {(r.kind, r.dtype) for r in run.records}, key=lambda key: (list(KINDS).index(key[0]), key[1] != "fp32")
-    )
 
 
 def explained(record: Record) -> str:

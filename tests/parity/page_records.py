@@ -35,9 +35,9 @@ NAN = {"rel_rmse": float("nan")}
 
 def record(case: Case, verdict: str = "passed", scale: float = 0.1, **more: Any) -> Record:
     """A judged case whose metrics all take the share ``scale`` of their bounds."""
-    limits = {t.metric: t.limit for t in thresholds_for(case.kind, case.dtype)}
-    metrics = {name: scale * limit for name, limit in limits.items()} | dict(more.pop("metrics", {}))
-    return replace(Record.of(case, "cpu", 0, limits), verdict=verdict, wall_s=1.5, metrics=metrics, **more)
+    made = Record.of(case, "cpu", 0, thresholds_for(case.kind, case.dtype))
+    metrics = {name: scale * limit for name, limit in made.thresholds.items()} | dict(more.pop("metrics", {}))
+    return replace(made, verdict=verdict, wall_s=1.5, metrics=metrics, **more)
 
 
 def parity_run() -> SuiteRun:

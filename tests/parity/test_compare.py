@@ -12,6 +12,7 @@ from parity.compare import compare, read
 from parity.digests import tensor_digest, tensor_digests
 from parity.records import Record, SuiteRun
 from parity.report import results_json
+from parity.thresholds import Threshold
 from refsim.errors import UserError
 from tests.json_output import loads
 
@@ -20,7 +21,7 @@ SAME = {"out": "aa", "lse": "bb"}
 
 
 def record(name, verdict="passed", **digests):
-    made = Record.of(replace(CASE, id=name), "cpu", 3, {"rel_rmse": 1e-6})
+    made = Record.of(replace(CASE, id=name), "cpu", 3, (Threshold("rel_rmse", 1e-6, "rounding"),))
     return replace(made, verdict=verdict, digests=digests)
 
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from parity import gate, report, traces
 from parity.cases import AttentionShape, Layout, make_case
 from parity.cli import app
+from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
 from refsim.errors import RankFailure, UserError
 from tests.json_output import loads
@@ -128,6 +129,8 @@ def test_reports_are_written_and_readable(tmp_path):
     assert "1 passed, 2 failed, 0 skipped" in text and "torch 2" in text and "seed 7" in text
     assert text.count("| attention-n300-sp2-ring-fp32-normal-") == 3
     assert "rel_rmse nan is above" in text
+    for t in thresholds_for("attention", "fp32"):  # what was judged by, not what a kind allows at most
+        assert f"| attention | fp32 | {t.metric} | {t.limit:g} | " in text
 
 
 def test_operations_of_a_device_have_a_file_of_their_own(tmp_path):

@@ -258,7 +258,7 @@ def test_a_machine_without_memory_kills_nothing(monkeypatch):
     )
     known = [make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape(n=n)) for n in (240, 480)]
     known = [replace(case, id=name) for case, name in zip(known, "ab", strict=True)]
-    record = Record.of(known[0], "cpu", 0, {})
+    record = Record.of(known[0], "cpu", 0)
     monkeypatch.setattr(judge, "suite_cases", lambda suite, backend: known)
     monkeypatch.setattr(judge.gate, "run_case", lambda *_: replace(record, verdict="failed", reason=next(said)))
     told = []

@@ -54,7 +54,7 @@ def _cases() -> Any:
 def _record() -> Any:
     from parity.records import Record
 
-    return _object(Record, _AndMore, without=["extra"], noise=dict[str, Number])
+    return _object(Record, _AndMore, without=["extra", "reasons"], noise=dict[str, Number])
 
 
 def _suite() -> Any:
