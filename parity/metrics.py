@@ -113,10 +113,20 @@ def non_finite(out: Tensor) -> int:
 
 def worst_shard(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
     """Largest 1 - PCC over every group and every token range [start, stop); empty shards are left out."""
-    _pair(out_GNF, ref_GNF)
-    return worst(
-        one_minus_pcc(out_GNF[g, a:b], ref_GNF[g, a:b]) for g in range(out_GNF.shape[0]) for a, b in shards if a < b
-    )
+    out, ref = _pair(out_GNF, ref_GNF)
+    parts = [(out[:, a:b].flatten(1), ref[:, a:b].flatten(1)) for a, b in shards if a < b]
+    return worst(value for part in parts for value in _one_minus_pcc_of_rows(*part))
+
+
+def _one_minus_pcc_of_rows(out_GM: Tensor, ref_GM: Tensor) -> list[float]:
+    """:func:`one_minus_pcc` of every row; of all at a time where none is a special case."""
+    centred = [x - x.mean(1, keepdim=True) for x in (out_GM, ref_GM)]
+    norms = [x.norm(dim=1, keepdim=True) for x in centred]
+    spread, size = norms[1].flatten(), ref_GM.norm(dim=1)
+    if bool((norms[0].flatten() > 0).all() and (spread > _CONSTANT * size).all() and _is_finite(*norms)):
+        a, b = (x / n for x, n in zip(centred, norms, strict=True))
+        return (0.5 * (a - b).square().sum(1)).tolist()
+    return [one_minus_pcc(x, y) for x, y in zip(out_GM, ref_GM, strict=True)]
 
 
 def gain(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
