@@ -257,8 +257,8 @@ def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = prin
         for number in range(setup.repetitions):
             first = number % len(names)
             for name in names[first:] + names[:first]:
+                say(f"round {number + 1} of {setup.repetitions}: {name}")
                 measured[name].run(str(path))
-            say(f"round {number + 1} of {setup.repetitions}")
     rows, truth = exact(tensors)
     floor = error(alone[:, :, rows], truth)
     ours = {kind: measured[f"refsim {kind}"].seconds for kind in ("ring", "ulysses")}
