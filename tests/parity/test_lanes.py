@@ -77,15 +77,21 @@ def test_two_groups_that_need_much_run_at_once_where_memory_holds_both(
     ]
     monkeypatch.setattr(lanes, "groups", lambda jobs: [[index] for index in range(len(jobs))])
     monkeypatch.setattr(lanes, "available_bytes", lambda: memory and memory * 2**30)
-    began, most = set[str](), 0
+    given, give = list[int](), lanes._Lane.give
+    before_the_first_is_over = 0
 
-    def count(case: Case, record: Record | None) -> None:
-        nonlocal most
-        (began.add if record is None else began.discard)(case.id)
-        most = max(most, len(began))
+    def count_given(lane: lanes._Lane, asked: list[lanes.Job], group: list[int]) -> None:
+        given.extend(group)
+        give(lane, asked, group)
 
-    assert {record.verdict for record in lanes.run(asked, 2, count)} == {"passed"}
-    assert most == at_once
+    def progress(case: Case, record: Record | None) -> None:
+        nonlocal before_the_first_is_over
+        before_the_first_is_over = before_the_first_is_over or (len(given) if record else 0)
+
+    monkeypatch.setattr(lanes._Lane, "give", count_given)
+    assert {record.verdict for record in lanes.run(asked, 2, progress)} == {"passed"}
+    assert before_the_first_is_over == at_once
+    assert len(given) == 2
 
 
 def test_two_lanes_give_the_records_of_one_process(tmp_path: Path) -> None:
