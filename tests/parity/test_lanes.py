@@ -115,6 +115,20 @@ def test_two_lanes_give_the_records_of_one_process(tmp_path: Path) -> None:
     assert (tmp_path / "results.json").is_file()
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="only Linux says how a process is scheduled")
+def test_lanes_are_not_interrupted_by_whom_they_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids, start = list[int](), lanes.processes.start
+
+    def started(*words: str, **more: Any) -> subprocess.Popen[bytes]:
+        pids.append((process := start(*words, **more)).pid)
+        return process
+
+    found = set[int]()
+    monkeypatch.setattr(lanes.processes, "start", started)
+    lanes.run(jobs(FEW), 2, lambda case, record: found.update(map(os.sched_getscheduler, pids)))
+    assert os.SCHED_BATCH in found  # once they have begun
+
+
 def test_a_lane_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
     asked = jobs("t5_tiny_quiet or attention-n300-sp2-ring-fp32-normal")
     victim = next(case for case, _ in asked if case.model == "t5_tiny_quiet")
