@@ -214,6 +214,13 @@ def joint(device: Device) -> Named:
     yield from each("joint_attention's", attend, over, *image)
     yield from each("joint_attention's", attend, over, *image, *prompt)
     yield from each("joint_attention's", partial(attend, prompt_tokens=cut_prompt), over, *image, *split)
+    for (q, *kv), cut_as in ((prompt, None), (split, cut_prompt)):
+        silent = q.with_local(q.local[:, :, :0])  # of a block that drops its prompt
+        yield (
+            "joint_attention, a prompt without queries",
+            True,
+            partial(attend, *image, silent, *kv, prompt_tokens=cut_as),
+        )
 
 
 def rings(device: Device) -> Named:

@@ -16,6 +16,7 @@ from torch import Tensor
 from parity import metrics as m
 from parity.cases import Case, Layout
 from parity.checkpoints import MODELS
+from parity.digests import rank_digest
 from parity.explain import tokens
 from parity.explain.places import Evidence
 from parity.folders import load_oracle
@@ -231,10 +232,12 @@ class TTNNKind(Kind):
         """All metrics of the device backend's answer against the reference's, and what else is to be kept."""
 
 
-def distinct_replicas(case: Case, digests: list[str]) -> float:
-    """How many different answers the ranks hold; NaN if not every rank says what it holds."""
+def distinct_replicas(case: Case, digests: list[str], answers: Mapping[str, Tensor]) -> float:
+    """How many different answers the ranks hold; NaN if not every rank says what it holds, or if what the first one
+    says is not of the bits of the ``answers`` that came from it."""
     ranks = get_mesh(case.mesh).num_devices
-    return len(set(digests)) if len(digests) == ranks else math.nan
+    known = len(digests) == ranks and digests[0] == rank_digest(answers)
+    return len(set(digests)) if known else math.nan
 
 
 def noise_of(noise: Tensor | None, ref: Tensor) -> dict[str, float]:

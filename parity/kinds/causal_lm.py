@@ -26,4 +26,4 @@ class CausalLM(ModelKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         out, ref = result.tensors["sample"], self.reference(case, seed)
         found = m.compare(out, ref, [(0, ref.shape[1])])
-        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"])}
+        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}

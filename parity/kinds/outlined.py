@@ -102,6 +102,7 @@ class OutlinedModel(CpuKind):
         known, answer = OUTLINED[case.model], result.tensors["sample"]
         right = _answer(known, seed)
         inputs = OutlinedTransformer.input_shapes(known.outline())
+        digests = [value["digest"] for value in result.values]
         wrong = [name for name, x in zip(inputs, _inputs(known, seed), strict=True) if not _fits(x, inputs[name])]
         return {
             "rel_rmse": m.rel_rmse(answer, right),
@@ -109,7 +110,7 @@ class OutlinedModel(CpuKind):
             "wide_weights": len(_wide(case, known)),
             "wrong_tokens": abs(_tokens(case, known) - ROWS * COLUMNS - known.own_tokens),
             "runnable": int(any(map(_is_run, _outlines_of(case)))),
-            "distinct_replicas": distinct_replicas(case, [value["digest"] for value in result.values]),
+            "distinct_replicas": distinct_replicas(case, digests, result.tensors),
             "non_finite": m.non_finite(answer),
         }
 

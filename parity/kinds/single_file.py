@@ -96,7 +96,10 @@ class SingleFile(ModelKind):
         wrong = len(state.keys() ^ converted.keys())
         wrong += sum(not torch.equal(state[name], converted[name]) for name in state.keys() & converted.keys())
         found["accepted"] = result.value["accepted"]
-        return found | {"wrong_weights": wrong, "distinct_replicas": distinct_replicas(case, result.value["digests"])}
+        return found | {
+            "wrong_weights": wrong,
+            "distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors),
+        }
 
     def _state(self, case: Case, seed: int) -> dict[str, Tensor]:
         files = sorted(self.store.folder(case.model, seed).glob("*.safetensors"))

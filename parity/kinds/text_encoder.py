@@ -28,4 +28,4 @@ class TextEncoder(ModelKind):
         if ref.ndim == 2:  # one row of features a prompt
             out, ref = out.unsqueeze(1), ref.unsqueeze(1)
         found = m.compare(out, ref, [(0, ref.shape[1])])
-        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"])}
+        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}

@@ -129,7 +129,7 @@ class Transformer(ModelKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         ref, sample = self.reference(case, seed), result.tensors["sample"]
         found = compare_samples(case, sample, ref, digits=DIGITS[case.dtype])
-        found["distinct_replicas"] = distinct_replicas(case, result.value["digests"])
+        found["distinct_replicas"] = distinct_replicas(case, result.value["digests"], result.tensors)
         if case.guidance is not None:
             guided, guided_ref = result.tensors["guided"], guided_sample(ref, case.guidance)
             found["guided_rel_rmse"] = m.rel_rmse(guided, guided_ref)

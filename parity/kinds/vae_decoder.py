@@ -52,7 +52,7 @@ class VAEDecoder(ModelKind):
         columns = config.tp if case.layout.vae_parallel == "spatial" else 1
         ref, sample = self.reference(case, seed), result.tensors["sample"]
         found = compare_frames(sample, ref, case.shape.latent, (config.sp, columns))
-        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"])}
+        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
         ref, sample = self.reference(case, seed), result.tensors["sample"]

@@ -26,6 +26,7 @@ from refsim.models.registry import look_at_pipeline, spec_of_checkpoint
 from refsim.options import RunOptions
 from refsim.pipelines.pipeline import Pipeline, find_pipeline
 from refsim.pipelines.request import PipelineRequest, read_index
+from refsim.pipelines.transformer import digest
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.runtime.memory import check_fits
@@ -44,7 +45,7 @@ class Ran:
         tensors: ``frames`` (1, 3, F, H, W) in about -1..1 and ``steps``, the latents after every step; from refsim's
             ranks ``decoder_input`` too, what the decoder was given of the last of them.
         report: ``seconds`` per stage, and what else there is to say of the run.
-        replicas_equal: every rank ended with the same frames.
+        replicas_equal: every rank ended with these frames.
         hazards: uses of device buffers that nothing kept apart.
         transport: what moved tensors between refsim's ranks, ``gloo`` or ``shared``.
     """
@@ -72,7 +73,7 @@ class Generated:
         steps: latents after every denoising step, stacked.
         decoder_input: what the decoder was given of the last of them, scaled; None from a backend that keeps it.
         seconds: per stage, as rank 0 saw it.
-        replicas_equal: every rank ended with the same frames.
+        replicas_equal: every rank ended with these frames.
         transport: what moved tensors between refsim's ranks; None from another backend.
         notes: what else a backend reported.
         check: against another run, None unless asked for.
@@ -188,7 +189,7 @@ def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progr
         result.tensors,
         {name: value for name, value in result.value.items() if name != "digest"},
         result.wall_s,
-        replicas_equal=len({value["digest"] for value in result.values}) == 1,
+        replicas_equal={value["digest"] for value in result.values} == {digest(result.tensors["frames"])},
         hazards=tuple(str(hazard) for hazard in result.hazards),
         bytes_by_collective=result.bytes_by_collective,
         transport=result.transport,

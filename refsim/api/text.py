@@ -23,6 +23,7 @@ from refsim.models.registry import look_at
 from refsim.options import RunOptions
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
 from refsim.pipelines.speculative import CACHES, Decoded, Step, build
+from refsim.pipelines.transformer import digest
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.schema import Count, check, read_object, short
@@ -53,7 +54,7 @@ class TextResult:
         texts: one per prompt.
         seconds: ``load`` and ``decode``, as rank 0 saw it.
         collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
-        replicas_equal: every rank ended with the same tokens.
+        replicas_equal: every rank ended with these tokens.
         block: tokens the target verifies in one pass; 1 without a drafter.
         pages: of the target's cache that the texts took, of each layer; 0 where it has none.
         same_as_target: the tokens are those of the target alone; None unless asked for.
@@ -148,7 +149,7 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
     return TextResult(
         texts=found,
         seconds=result.value["seconds"],
-        replicas_equal=len({value["digest"] for value in result.values}) == 1,
+        replicas_equal={value["digest"] for value in result.values} == {digest(result.tensors["tokens"])},
         hazards=[str(hazard) for hazard in result.hazards],
         bytes_by_collective=result.bytes_by_collective,
         wall_s=result.wall_s,

@@ -43,10 +43,9 @@ def program(
     arguments = {name: _load(file[name], dims, device) for name, dims in model_class.input_shapes(config).items()}
     device.activity(Kind.RUNNING, "the transformer")
     result = {name: gather_batch(device, x) for name, x in by_name(model(**arguments)).items()}
-    value = {"digest": digest(*result.values())}
     if guidance is not None:
         result["guided"] = guide(result[SAMPLE], guidance)
-    return value, result
+    return {"digest": digest(*(result[name] for name in sorted(result)))}, result
 
 
 def _load(whole: Tensor, dims: Dims, device: Device) -> Tensor:
@@ -57,6 +56,7 @@ def _load(whole: Tensor, dims: Dims, device: Device) -> Tensor:
 
 
 def digest(*tensors: Tensor) -> str:
+    """Return blake2b of the bytes of tensors, one after the other, in hex."""
     found = hashlib.blake2b()
     for x in tensors:
         found.update(x.contiguous().view(torch.uint8).numpy().tobytes())

@@ -19,6 +19,7 @@ import parity.kinds
 from parity import formulas, gate, thresholds, traces
 from parity import metrics as m
 from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, make_case
+from parity.digests import rank_digest
 from parity.kinds import KINDS, collectives, generation, load, thresholds_for, transformer
 from parity.kinds.base import Measured
 from parity.kinds.generation import Expected, Generation
@@ -71,12 +72,12 @@ def attention_verdict(dtype, change, kind="attention", trace=()):
     return verdict(case, kind.measure(case, 0, result))
 
 
-def model_verdict(store, dtype, change, digests=("a",) * 4):
-    """On an answer that is the oracle's but for ``change`` of its (B, C, H, W)."""
+def model_verdict(store, dtype, change, digests=lambda own: [own] * 4):
+    """On an answer that is the oracle's but for ``change`` of its (B, C, H, W); four ranks say what they hold."""
     case = make_case("transformer", "sd35_tiny", LAYOUT, ModelShape(text=9, batch=1), dtype=dtype)
     kind = load("transformer")(store)
     sample = change(kind.reference(case, 0).double())
-    result = Result([{"digests": list(digests)}], {"sample": sample}, {}, [])
+    result = Result([{"digests": digests(rank_digest({"sample": sample}))}], {"sample": sample}, {}, [])
     return verdict(case, kind.measure(case, 0, result))
 
 
@@ -193,8 +194,10 @@ def check_nan(store):
 
 
 def check_replicas(store):
-    for digests in (("a", "a", "b", "a"), ("a",)):
-        fails(model_verdict(store, "fp32", lambda x: x, digests), "distinct_replicas")
+    for digests in (["", "", "b", ""], [""], ["b"] * 4):  # another copy, ranks that say nothing, other bits than came
+        fails(
+            model_verdict(store, "fp32", lambda x: x, lambda own, d=digests: [x or own for x in d]), "distinct_replicas"
+        )
     fails(generation_verdict(replicas_equal=False), "distinct_replicas")
 
 
@@ -284,8 +287,17 @@ SPOILS: dict[str, list[tuple[Any, str, Any]]] = {
         (gate, "judge", lambda got, bounds: judge({t.metric: 0.0 for t in bounds} | got, bounds))
     ],
     "nothing is judged": [(gate, "judge", lambda metrics, bounds: [])],
-    "replicas always one": [(transformer, "distinct_replicas", lambda case, digests: 1.0)],
-    "missing replicas are equal": [(transformer, "distinct_replicas", lambda case, digests: len(set(digests)))],
+    "replicas always one": [(transformer, "distinct_replicas", lambda case, digests, answers: 1.0)],
+    "missing replicas are equal": [
+        (transformer, "distinct_replicas", lambda case, digests, answers: len(set(digests)))
+    ],
+    "digests as they come": [
+        (
+            transformer,
+            "distinct_replicas",
+            lambda case, digests, answers: len(set(digests)) if digests[1:] else math.nan,
+        )
+    ],
     "rows only": [(generation, "differences", lambda a, b: 0)],
     "collectives by name only": [(collectives, "digest", lambda x: 0)],
     "tokens only": [(generation, "wrong_rows", lambda start, steps, **more: 0)],

@@ -263,8 +263,11 @@ def test_an_outline_of_another_formula_fails(monkeypatch, model):
     assert judged(case, kind.measure(case, 0, right)) == ("passed", "")
     other = replace(right, tensors={"sample": right.tensors["sample"] * 1.001})
     assert "rel_rmse" in judged(case, kind.measure(case, 0, other))[1]
-    torn = replace(right, values=[right.values[0] | {"digest": ""}, *right.values[1:]])
-    assert "distinct_replicas 2" in judged(case, kind.measure(case, 0, torn))[1]
+    torn = replace(right, values=[*right.values[:-1], right.values[-1] | {"digest": ""}])
+    assert judged(case, kind.measure(case, 0, torn))[1] == "distinct_replicas 2 is above 1"
+    for first in ("", right.values[1]["digest"][::-1]):  # not of the bits that came
+        torn = replace(right, values=[right.values[0] | {"digest": first}, *right.values[1:]])
+        assert judged(case, kind.measure(case, 0, torn))[1] == "distinct_replicas nan is above 1"
     more = replace(known, names=lambda tensors: known.names(tensors) | {"blocks.9.more": torch.zeros(1)})
     monkeypatch.setitem(outlined.OUTLINED, model, more)
     result = kind.run(case, case.layout, 0)
