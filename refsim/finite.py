@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ def first_not_finite(x: Tensor) -> tuple[int, ...] | None:
     Most tensors are done with after one pass that copies nothing: a sum is finite only if all its terms are. Where it
     is not, it may also have overflown, and every value is looked at.
     """
-    if x.is_meta or not (x.is_floating_point() or x.is_complex()) or bool(x.sum().isfinite()):
+    if x.is_meta or not (x.is_floating_point() or x.is_complex()) or cmath.isfinite(x.sum().item()):
         return None
     bad = ~x.isfinite()
     return tuple(bad.nonzero()[0].tolist()) if bool(bad.any()) else None

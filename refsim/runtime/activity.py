@@ -8,6 +8,7 @@ Device.report(activity) --> StatusBoard (encoded, fixed size) --> launcher: who 
 from __future__ import annotations
 
 import enum
+import functools
 import struct
 from typing import NamedTuple
 
@@ -109,9 +110,7 @@ class Activity(NamedTuple):
 
     def encode(self, size: int) -> bytes:
         """Pack the activity into at most ``size`` bytes of a fixed layout; names that do not fit are cut."""
-        what = self.what.encode(errors="replace")[:_MOST_OF_WHAT]
-        path = self.collective.encode(errors="replace")[: size - _NUMBERS.size - len(what)]
-        return _NUMBERS.pack(self.kind, len(what), len(path), self.step, self.peer, self.block) + what + path
+        return _encoded(self, size)
 
     @classmethod
     def decode(cls, data: bytes) -> Activity:
@@ -120,3 +119,11 @@ class Activity(NamedTuple):
         texts = data[_NUMBERS.size : _NUMBERS.size + what + path]
         of_what, of_path = (text.decode(errors="ignore") for text in (texts[:what], texts[what:]))
         return cls(Kind(kind), of_what, of_path, step, peer, block)
+
+
+@functools.lru_cache(maxsize=4096)  # a rank does the same few things over and over
+def _encoded(activity: Activity, size: int) -> bytes:
+    what = activity.what.encode(errors="replace")[:_MOST_OF_WHAT]
+    path = activity.collective.encode(errors="replace")[: size - _NUMBERS.size - len(what)]
+    numbers = _NUMBERS.pack(activity.kind, len(what), len(path), activity.step, activity.peer, activity.block)
+    return numbers + what + path

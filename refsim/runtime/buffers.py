@@ -127,7 +127,7 @@ class BufferPool:
 
     def of(self, tensor: Tensor) -> DeviceBuffer | None:
         """Return the buffer whose memory ``tensor`` lies in, None if it lies in none."""
-        return self._by_storage.get(_storage(tensor))
+        return self._by_storage.get(_storage(tensor)) if self._by_storage else None
 
     def _register(self, id: str, memory: Tensor, taken_from: DeviceBuffer | None = None) -> DeviceBuffer:
         buffer = DeviceBuffer(id, memory, self._allocated, taken_from)

@@ -23,7 +23,7 @@ from refsim.runtime.hazards import Use, UseLog
 from refsim.runtime.observe import Observations, Streams
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.tensor import MeshTensor
-from refsim.runtime.trace import Trace
+from refsim.runtime.trace import Event, Trace
 from refsim.runtime.transport import Transfer, Transport
 
 _BLOCK = re.compile(r"^\w*blocks\.\d+\.")
@@ -35,8 +35,12 @@ def in_module(call: _Call) -> _Call:
 
     @functools.wraps(call)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._device.module(self._name):
+        device = self._device  # as Device.module does, whose context manager costs more than what many a layer does
+        outer, device._module = device._module, self._name or device._module
+        try:
             return call(self, *args, **kwargs)
+        finally:
+            device._module = outer
 
     return cast(_Call, run)
 
@@ -119,11 +123,10 @@ class Device:
             self._noted -= noted
         self.report(Activity(Kind.CONTINUING, where, path))
 
-    @contextmanager
     def compute(
         self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
-    ) -> Iterator[None]:
-        """Declare that what happens inside is one op of the device, and trace it.
+    ) -> AbstractContextManager[None]:
+        """Declare that what happens inside the block that this opens is one op of the device, and trace it.
 
         Args:
             op: the name of that op: ``linear``, ``sdpa``, ``conv3d``, ``rms_norm``, ``group_norm``, ``rope`` ...
@@ -139,12 +142,7 @@ class Device:
         activity = Activity(Kind.COMPUTING, op, self._path(), step)
         self.report(activity)
         event = self.trace.begin(activity, *tensors, buffer=buffer, where=lambda: self.where)
-        uses = self._begin_uses(op, tensors, step, writes=False)
-        try:
-            yield
-        finally:
-            self._end_uses(uses)
-        self.trace.end(event)
+        return _Computing(self, self._begin_uses(op, tensors, step, writes=False), event)
 
     def _look_at(self, op: str, x: Tensor) -> None:
         """Note the first activation that is not finite: should the answer not be either, it began there."""
@@ -259,6 +257,23 @@ class Device:
 
     def _path(self) -> str:
         return "/".join(self._collectives)
+
+
+class _Computing(AbstractContextManager[None]):
+    """An op under way: uses its memory until it is over, and its trace event ends if nothing is raised."""
+
+    __slots__ = ("_device", "_event", "_uses")
+
+    def __init__(self, device: Device, uses: list[Use], event: Event | None) -> None:
+        self._device, self._uses, self._event = device, uses, event
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._device._end_uses(self._uses)
+        if error is None:
+            self._device.trace.end(self._event)
 
 
 class _Posted:

@@ -8,7 +8,8 @@ names a folder; then every rank leaves one safetensors file there, ``rank3.safet
 from __future__ import annotations
 
 import json
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,16 +61,21 @@ class Observations:
         self._placements[key] = {group: x.placement(group) for group in ("sp", "tp")}
 
     def write(self, folder: str, rank: int) -> None:
-        """Leave everything in the folder's file of this rank."""
-        cut = {
-            key: {
+        """Leave everything in the folder's file of this rank: the values of each dtype, one tensor after the other."""
+        flat: dict[str, list[Tensor]] = defaultdict(list)
+        sizes, placed = Counter[str](), {}
+        for key, x in self._tensors.items():
+            dtype, places = str(x.dtype), self._placements[key]
+            placed[key] = {
                 "cut": {group: place.dim for group, place in places.items() if isinstance(place, Shard)},
                 "partial": any(isinstance(place, Partial) for place in places.values()),
+                "at": [dtype, sizes[dtype], list(x.shape)],
             }
-            for key, places in self._placements.items()
-        }
-        metadata = {"placements": json.dumps(cut)}
-        safetensors.torch.save_file(self._tensors, Path(folder, f"rank{rank}.safetensors"), metadata)
+            flat[dtype].append(x.view(-1))
+            sizes[dtype] += x.numel()
+        tensors = {dtype: torch.cat(values) for dtype, values in flat.items()}
+        metadata = {"placements": json.dumps(placed)}
+        safetensors.torch.save_file(tensors, Path(folder, f"rank{rank}.safetensors"), metadata)
 
 
 def read(folder: str | Path, ranks: int) -> list[list[Observed]]:
@@ -83,7 +89,9 @@ def read(folder: str | Path, ranks: int) -> list[list[Observed]]:
 
 def _read(path: Path) -> list[Observed]:
     file, found = TensorFile(path), []
+    values = file.all()
     for key, placed in json.loads(file.metadata["placements"]).items():
-        name, _, call = key.rpartition("#")
-        found.append(Observed(name, int(call), file[key], placed["cut"], placed["partial"]))
+        (dtype, start, shape), (name, _, call) = placed["at"], key.rpartition("#")
+        local = values[dtype][start : start + math.prod(shape)].view(shape)
+        found.append(Observed(name, int(call), local, placed["cut"], placed["partial"]))
     return found

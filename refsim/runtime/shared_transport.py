@@ -5,6 +5,10 @@
            |-------------- "so many bytes lie at this address" -------------->|   notes, written into the pipe of the
            |<------------- "I have them" -------------------------------------|   rank they are for, which sleeps on it
 
+What fits into a note is written into it: its sender is done at once, as on a device, whose writes nobody answers. With
+``eager`` off it is not, and whoever waits for a send waits until its peer has received: so does every run with seeded
+delays, which finds programs that would hang with larger tensors.
+
 The copy is Linux's ``process_vm_readv``, made by the receiver before each of its ops and while it waits for any
 transfer. Whoever waits moves every transfer that it has posted, so ranks whose transfers depend on each other get on in
 whatever order they wait. The notes keep the order of memory, too: a rank reads only what the kernel has handed it a
@@ -37,8 +41,10 @@ from refsim.errors import InvariantError, UserError
 from refsim.given import out_of_descriptors
 from refsim.runtime.transport import GlooTransport, Transfer, Transport, check_contiguous, comm_error
 
-_NOTE = struct.Struct("=IB?QQ")  # who writes it, channel, whether it has the bytes or offers them, address, size
-_NOTES_BYTES = 64 * _NOTE.size
+_NOTE = struct.Struct("=IBBQQ")  # who writes it, channel, what it says, address, size
+_OFFER, _HAVE, _BYTES = range(3)
+_MOST_IN_NOTE = select.PIPE_BUF - _NOTE.size  # what the kernel writes at once, whoever else writes into that pipe
+_PIPE_BYTES = 1 << 16
 _PR_SET_PTRACER = 0x59616D61
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -50,7 +56,7 @@ class _Lane:
         self.peer, self.channel, self.sends = peer, channel, sends
         self.queue: deque[_SharedTransfer] = deque()
         self.noted = 0  # of the sends, those that the peer has a note of
-        self.offers: deque[tuple[int, int]] = deque()  # address and bytes of what is to be received
+        self.offers: deque[tuple[int, int, bytes]] = deque()  # of what is to be received: address, size, or the bytes
 
 
 class _SharedTransfer:
@@ -78,7 +84,7 @@ class SharedTransport:
 
     def __init__(self, rank: int, addresses: list[list[int]], pipe: int) -> None:
         self.rank, self.world_size = rank, len(addresses)
-        self.timeout_s = 0.0
+        self.timeout_s, self.eager = 0.0, True
         self._addresses, self._pipe = addresses, pipe
         self._pipes: dict[int, int] = {}
         self._lanes: dict[tuple[int, int, bool], _Lane] = {}
@@ -133,19 +139,19 @@ class SharedTransport:
         """Read what others have noted, then move what can be moved; ``CommError`` if a sender has ended meanwhile."""
         if self._hung_up or not self._busy:
             return
-        notes = b" " * _NOTES_BYTES
-        while len(notes) == _NOTES_BYTES:
-            try:
-                notes = os.read(self._pipe, _NOTES_BYTES)
-            except BlockingIOError:
-                break
-            for rank, channel, has, address, size in _NOTE.iter_unpack(notes):
-                lane = self._lane(rank, channel, sends=has)
-                if has:
+        with contextlib.suppress(BlockingIOError):
+            notes, at = os.read(self._pipe, _PIPE_BYTES), 0  # all that a pipe holds, so that no note is cut
+            while at < len(notes):
+                rank, channel, says, address, size = _NOTE.unpack_from(notes, at)
+                at += _NOTE.size
+                lane = self._lane(rank, channel, sends=says == _HAVE)
+                if says == _HAVE:
                     lane.queue.popleft().done = True
                     lane.noted -= 1
-                else:
-                    lane.offers.append((address, size))
+                    continue
+                held = size if says == _BYTES else 0
+                lane.offers.append((address, size, notes[at : at + held]))
+                at += held
         self._full.clear()
         for lane in list(self._busy):
             self._move(lane)
@@ -153,38 +159,50 @@ class SharedTransport:
     def _move(self, lane: _Lane) -> None:
         """Offer what is to be sent, or copy what has been offered, as far as the peer's pipe takes the notes."""
         while lane.sends and lane.noted < len(lane.queue):
-            if not self._note(lane, lane.queue[lane.noted].tensor):
-                return
-            lane.noted += 1
+            transfer = lane.queue[lane.noted]
+            if self.eager and transfer.tensor.nbytes <= _MOST_IN_NOTE:
+                if not self._note(lane, _BYTES, transfer.tensor):
+                    return
+                transfer.done = True
+                del lane.queue[lane.noted]
+            else:
+                if not self._note(lane, _OFFER, transfer.tensor):
+                    return
+                lane.noted += 1
         while lane.offers and lane.queue:
-            (address, size), tensor = lane.offers[0], lane.queue[0].tensor
+            (address, size, held), tensor = lane.offers[0], lane.queue[0].tensor
             if size != tensor.nbytes:
                 raise InvariantError(
                     f"rank {lane.peer} sent a tensor of {size} bytes, rank {self.rank} receives one of {tensor.nbytes}"
                 )
-            try:
-                _read(self._addresses[lane.peer][0], address, tensor)
-            except OSError as e:  # the sender has just ended, or given up and freed what it offered
-                self._hang_up()
-                raise comm_error("receive from", lane.peer, "lost the connection", self.timeout_s) from e
-            if not self._note(lane, tensor):
-                return  # it is copied again once the pipe takes the note: the sender waits until then
+            if held or not size:
+                ctypes.memmove(tensor.data_ptr(), held, size)
+            else:
+                try:
+                    _read(self._addresses[lane.peer][0], address, tensor)
+                except OSError as e:  # the sender has just ended, or given up and freed what it offered
+                    self._hang_up()
+                    raise comm_error("receive from", lane.peer, "lost the connection", self.timeout_s) from e
+                if not self._note(lane, _HAVE, tensor):
+                    return  # it is copied again once the pipe takes the note: the sender waits until then
             lane.offers.popleft()
             lane.queue.popleft().done = True
         if not lane.queue:
             self._busy.pop(lane, None)
 
-    def _note(self, lane: _Lane, tensor: Tensor) -> bool:
-        """Offer a tensor to the peer, or say that this rank has it; whether the pipe took it, or need not any more."""
-        has = not lane.sends
+    def _note(self, lane: _Lane, says: int, tensor: Tensor) -> bool:
+        """Offer a tensor to the peer, hand it its bytes, or say that this rank has it; whether the pipe took the note,
+        or need not any more.
+        """
+        address, size = tensor.data_ptr(), tensor.nbytes
+        note = _NOTE.pack(self.rank, lane.channel, says, address, size)
         try:
-            note = _NOTE.pack(self.rank, lane.channel, has, tensor.data_ptr(), tensor.nbytes)
-            os.write(self._pipes[lane.peer], note)
+            os.write(self._pipes[lane.peer], note + ctypes.string_at(address, size) if says == _BYTES else note)
         except BlockingIOError:
             self._full.add(lane.peer)
             return False
         except BrokenPipeError:
-            return has
+            return says == _HAVE
         return True
 
     def _hang_up(self) -> None:
@@ -268,12 +286,13 @@ _joined: tuple[object, SharedTransport | None] | None = None
 """The process group whose ranks have tried to read each other's memory, and their transport if they may."""
 
 
-def connect(wanted: str, timeout_s: float) -> Transport:
+def connect(wanted: str, timeout_s: float, *, eager: bool = True) -> Transport:
     """Return what moves a job's tensors; every rank of the default process group calls this.
 
     Args:
         wanted: ``gloo``, ``shared``, or ``auto``: ``shared`` where the ranks may read each other's memory, else
             ``gloo``.
+        eager: whether ``shared`` ends small sends at once.
 
     Raises:
         UserError: ``shared`` was wanted, but the ranks cannot read each other's memory.
@@ -292,5 +311,5 @@ def connect(wanted: str, timeout_s: float) -> Transport:
             "these ranks may not read each other's memory (several hosts, or a container without "
             "process_vm_readv); choose --transport gloo."
         )
-    shared.timeout_s = timeout_s
+    shared.timeout_s, shared.eager = timeout_s, eager
     return shared

@@ -109,6 +109,8 @@ class MeshTensor:
 
     def with_local(self, local: Tensor, **changed: Placement) -> MeshTensor:
         """Return a tensor of the same layout (but for ``changed``) around another local part."""
+        if not changed:
+            return MeshTensor(local, self.placements)
         kept = dict(self.placements)
         for whole, parts in PARTS.items():
             if whole in changed:

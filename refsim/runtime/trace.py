@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from torch import Tensor
 from refsim import output
 from refsim.runtime.activity import Activity
 from refsim.runtime.group import Group
-from refsim.runtime.memory import private_bytes
+from refsim.runtime.memory import own_private_bytes
 
 
 @dataclass
@@ -94,7 +93,7 @@ class Trace:
             dtype=str(tensors[0].dtype).removeprefix("torch."),
             bytes=moved,
             buffer=buffer,
-            memory=private_bytes(os.getpid()),
+            memory=own_private_bytes(),
             start=time.monotonic(),  # after all that the trace itself takes time for
             collective=activity.collective,
             where=where(),

@@ -358,11 +358,12 @@ def gathered_ranks(device: Device) -> Answer:
 
 
 def one_fails(device: Device, *, rank: int, how: str, inside: bool = False) -> Answer:
-    """``rank`` fails while the others wait for it; ``inside`` a collective and after it has posted a send."""
+    """``rank`` fails while the others wait for it; ``inside`` a collective and after it has posted a send, which nobody
+    receives."""
     group = device.groups["sp"]
     if device.rank == rank and inside:
         with device.collective("demo", group):
-            send = device.isend(torch.ones(2), group, (group.index + 1) % group.size, step=3)
+            send = device.isend(torch.ones(2), group, (group.index + 1) % group.size, step=3, channel=1)
             _until_the_others_wait(device)
             _fail(how)
             send.wait()
@@ -370,6 +371,15 @@ def one_fails(device: Device, *, rank: int, how: str, inside: bool = False) -> A
         _fail(how)
     all_gather(device, torch.ones(2), group, dim=0)
     return {}, {}
+
+
+def sends_first(device: Device, *, numbers: int) -> Answer:
+    """Two ranks that each wait for their send before they receive."""
+    group, arrived = device.groups["sp"], torch.empty(numbers)
+    other = 1 - group.index
+    device.isend(torch.full((numbers,), float(group.index)), group, other, step=0).wait()
+    device.irecv(arrived, group, other, step=0).wait()
+    return {"arrived": float(arrived[0])}, {}
 
 
 def _until_the_others_wait(device: Device) -> None:

@@ -18,13 +18,13 @@ from tests.refsim.parallel.schemes import attend
 BOUND_S = 0.3
 
 
-@pytest.fixture
-def two():
-    """Ranks 0 and 1, both in this process."""
+@pytest.fixture(params=[True, False], ids=["eager", "answered"])
+def two(request):
+    """Ranks 0 and 1, both in this process; small sends end at once, or when their peer has answered."""
     pipes = [os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) for _ in range(2)]
     ranks = [SharedTransport(rank, [[os.getpid(), end] for _, end in pipes], pipes[rank][0]) for rank in range(2)]
     for rank in ranks:
-        rank.timeout_s = 10.0
+        rank.timeout_s, rank.eager = 10.0, request.param
     yield ranks
     for rank in ranks:
         rank._hang_up()
@@ -69,17 +69,18 @@ def test_more_small_messages_than_a_pipe_takes(two):
     messages = torch.arange(count)
     sends = [two[0].isend(one, 1) for one in messages.split(1)]
     assert two[0]._full == {1}  # the pipe holds fewer
+    assert any(send.done for send in sends) == two[0].eager
     answer, send = torch.zeros(1), two[1].isend(torch.ones(1), 0)
     receive = two[0].irecv(answer, 1)
-    two[0].progress()  # "I have it" finds the pipe full
-    assert (answer == 1, receive.done) == (True, False)
+    two[0].progress()  # an answer would find the pipe full
+    assert (answer == 1, receive.done) == (True, two[0].eager)
+    arrived = torch.empty_like(messages)
+    receives = [two[1].irecv(one, 0) for one in arrived.split(1)]
     with ThreadPoolExecutor() as threads:
         asleep = threads.submit(two[0]._sleep, 1, 10.0)
         two[1].progress()  # reads its pipe
         asleep.result(timeout=5.0)
     together(send.wait, receive.wait)
-    arrived = torch.empty_like(messages)
-    receives = [two[1].irecv(one, 0) for one in arrived.split(1)]
     together(*[lambda these=these: [one.wait() for one in these] for these in (sends, receives)])
     assert torch.equal(arrived, messages)
 
@@ -113,17 +114,52 @@ def test_a_wait_is_bounded_and_takes_no_processor(two):
     assert time.monotonic() - began < BOUND_S
 
 
-def test_a_send_is_complete_once_its_peer_has_it(two):
-    two[0].timeout_s = BOUND_S
-    with pytest.raises(CommError, match="send to rank 1 timed out"):
-        two[0].isend(torch.rand(3), 1).wait()
+def test_a_send_is_complete_once_its_peer_has_it_or_it_is_in_the_note(two):
+    two[0].timeout_s, most = BOUND_S, shared_transport._MOST_IN_NOTE
+    for channel, size in enumerate((0, most, most + 1)):
+        send = two[0].isend(torch.zeros(size, dtype=torch.uint8), 1, channel)
+        if two[0].eager and size <= most:
+            send.wait()
+            continue
+        with pytest.raises(CommError, match="send to rank 1 timed out"):
+            send.wait()
+        return  # who gives up has hung up
+
+
+def test_what_a_note_holds_is_what_was_sent_whatever_happens_to_it_then(two):
+    sent, arrived = torch.ones(3), torch.empty(3)
+    send = two[0].isend(sent, 1)
+    if two[0].eager:
+        send.wait()
+        sent.fill_(7)
+    two[1].irecv(arrived, 0).wait()
+    assert torch.equal(arrived, torch.ones(3))
+
+
+def test_small_and_large_of_a_channel_arrive_in_order(two):
+    sizes = [3, 5000, 4, 6000, 5, 6, 7000]
+    sent = [torch.rand(size) for size in sizes]
+    arrived = [torch.empty(size) for size in sizes]
+    sends = [two[0].isend(x, 1) for x in sent]
+    receives = [two[1].irecv(x, 0) for x in arrived]
+    together(*[lambda these=these: [one.wait() for one in these] for these in (sends, receives)])
+    assert all(torch.equal(a, b) for a, b in zip(sent, arrived, strict=True))
+    assert not two[0]._busy and not two[1]._busy
 
 
 def test_memory_that_is_gone_is_a_lost_connection(two, monkeypatch):
-    two[0].isend(torch.rand(3), 1)
+    two[0].isend(torch.rand(3000), 1)
     monkeypatch.setattr(shared_transport, "_read", mock.Mock(side_effect=OSError))
     with pytest.raises(CommError, match="receive from rank 0 lost the connection"):
-        two[1].irecv(torch.empty(3), 0).wait()
+        two[1].irecv(torch.empty(3000), 0).wait()
+
+
+def test_sends_that_wait_for_each_other_are_found_with_seeded_delays():
+    """With tensors of this size the program runs; with larger ones it would hang."""
+    assert run("sends_first", "n300", "sp2", {"numbers": 3}, transport="shared").value == {"arrived": 1.0}
+    for numbers, more in ((3, {"delay": (0, 0.0)}), (3000, {})):
+        with pytest.raises(RankFailure, match=r"waits in a circle \(ranks [01] -> [01] -> [01]\)"):
+            run("sends_first", "n300", "sp2", {"numbers": numbers}, transport="shared", timeout_s=1.0, **more)
 
 
 def test_what_was_offered_before_a_rank_gave_up_still_arrives(two):
