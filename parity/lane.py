@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import signal
 import socket
@@ -21,7 +20,7 @@ def main(control_fd: str, threads: str, *modules: str) -> None:
     """Run the jobs that come over the socket ``control_fd``, with an oracle of so many threads, until it closes.
 
     Args:
-        modules: to import before the first job, the first of them in the process that forks the ranks, too.
+        modules: to import before the first job, here and in the process that forks the ranks.
     """
     control = socket.socket(fileno=int(control_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -33,13 +32,10 @@ def main(control_fd: str, threads: str, *modules: str) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
     with processes.ending_with(control.fileno(), lambda: None):
-        launch.warm_up(*modules[:1])  # at the same time as this process
         gc.disable()  # what is imported stays
+        launch.fork_server(*modules)
         import torch
 
-        for module in modules:
-            with contextlib.suppress(ImportError):  # who needs it will say so
-                importlib.import_module(module)
         gc.freeze()
         gc.enable()
         known = {case.id: case for case in suite_cases("full", "cpu")}

@@ -17,22 +17,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import importlib
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from refsim import search_path
 
 _MAIN = "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main({arguments})"
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""What libraries read as they are loaded."""
 _PR_SET_PDEATHSIG = 1
 _REAP_S = 5.0
-_started: list[tuple[int, subprocess.Popen[bytes]]] = []
+_started: list[tuple[int, subprocess.Popen[bytes] | Forked]] = []
 """Who started it, since a forked child has its parent's list, and what."""
 
 
@@ -48,6 +53,44 @@ def start(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> 
     process = subprocess.Popen(words, start_new_session=True, env={**variables, **env}, **more)
     _started.append((os.getpid(), process))
     return process
+
+
+def fork(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> Forked:
+    """Run ``main(*arguments)`` of a module in a fork of this process, the leader of a session of its own.
+
+    It imports nothing again that this process has imported. Fork a process with one thread only: what another one
+    imports at that moment would stay half imported, and locked.
+
+    Args:
+        env: environment variables besides this process's.
+        more: ``pass_fds``, the files that it keeps, ``stdin``, ``stdout`` and ``stderr``, of :class:`subprocess.Popen`.
+    """
+    process = Forked(module, arguments, env, **more)
+    _started.append((os.getpid(), process))
+    return process
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Have libraries that are imported within start no threads, so that this process may fork."""
+    had = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in had.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def threads() -> int:
+    """Count the threads of this process, those that Python does not know among them."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
 
 
 def kill_started() -> None:
@@ -82,7 +125,7 @@ def command(module: str, *arguments: str, as_list: bool = False) -> tuple[list[s
     return [sys.executable, "-c", code, *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def end(process: subprocess.Popen[bytes], *, patience_s: float = 0.0) -> None:
+def end(process: subprocess.Popen[bytes] | Forked, *, patience_s: float = 0.0) -> None:
     """Wait until a started process has ended, and from ``patience_s`` on kill it with all that it forked."""
     if patience_s:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -154,3 +197,58 @@ def how_it_ended(code: int) -> str:
         return f"exited with code {code}"
     known = -code in {s.value for s in signal.Signals}
     return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+
+
+class Forked:
+    """A forked process, with what is used of :class:`subprocess.Popen`: it has the given files and environment."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: tuple[str, ...],
+        env: Mapping[str, str],
+        *,
+        pass_fds: tuple[int, ...] = (),
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: BinaryIO | None = None,
+    ) -> None:
+        self._code: int | None = None
+        from_it, its_stdout = os.pipe() if stdout == subprocess.PIPE else (-1, -1)
+        its_stdin, to_it = os.pipe() if stdin == subprocess.PIPE else (-1, -1)
+        self.pid = os.fork()
+        if self.pid:
+            for fd in {its_stdin, its_stdout} - {-1}:
+                os.close(fd)
+            self.stdin = None if to_it < 0 else open(to_it, "wb")
+            self.stdout = None if from_it < 0 else open(from_it, "rb")
+            return
+        code = 1
+        try:
+            os.setsid()
+            os.environ |= env
+            for fd, target in ((its_stdin, 0), (its_stdout, 1), (stderr.fileno() if stderr else -1, 2)):
+                if fd >= 0:
+                    os.dup2(fd, target)
+            sys.stdin = open(0, closefd=False)
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                if fd > 2 and fd not in pass_fds:
+                    with contextlib.suppress(OSError):  # the one that lists
+                        os.close(fd)
+            importlib.import_module(module).main(*arguments)
+            code = 0
+        except BaseException:  # of a fork nothing may come back into the code that forked it
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._code is None:
+            ended = os.pidfd_open(self.pid)
+            try:
+                if not select.select([ended], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+            finally:
+                os.close(ended)
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code

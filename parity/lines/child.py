@@ -7,13 +7,10 @@ it in turn.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import multiprocessing
 import os
-import select
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from parity.lines.tree import PACKAGES
 from refsim import scratch
@@ -127,74 +124,18 @@ def _enter(root: Path, folder: Path) -> None:
     from refsim import processes
 
     processes.die_with(os.getppid())
-    processes.start = _starter(processes.start)
+    processes.start = _starter(processes.start, processes.fork)
 
 
-def _starter(start: Callable[..., Any]) -> Callable[..., Any]:
+def _starter(start: Callable[..., Any], fork: Callable[..., Any]) -> Callable[..., Any]:
     """``refsim.processes.start``, but for the fork servers, which are forked and need not import torch again.
 
-    They are forked from a process with one thread only: what another one imports at that moment would stay half
-    imported, and locked, in the forked process.
+    They are forked from a process with one thread only.
     """
 
     def started(module: str, *arguments: str, env: Mapping[str, str], **more: Any) -> Any:
         if module not in FORK_SERVERS or threading.active_count() > 1:
             return start(module, *arguments, env=env, **more)
-        return _Forked(module, arguments, env, **more)
+        return fork(module, *arguments, env=env, **more)
 
     return started
-
-
-class _Forked:
-    """A forked process, with what is used of :class:`subprocess.Popen`: it has the given files and environment."""
-
-    def __init__(
-        self,
-        module: str,
-        arguments: tuple[str, ...],
-        env: Mapping[str, str],
-        *,
-        pass_fds: tuple[int, ...] = (),
-        stdin: int | None = None,
-        stdout: int | None = None,
-        stderr: BinaryIO | None = None,
-    ) -> None:
-        self._code: int | None = None
-        from_it, its_stdout = os.pipe() if stdout == subprocess.PIPE else (-1, -1)
-        its_stdin, to_it = os.pipe() if stdin == subprocess.PIPE else (-1, -1)
-        self.pid = os.fork()
-        if self.pid:
-            for fd in {its_stdin, its_stdout} - {-1}:
-                os.close(fd)
-            self.stdin = None if to_it < 0 else open(to_it, "wb")
-            self.stdout = None if from_it < 0 else open(from_it, "rb")
-            return
-        code = 1
-        try:
-            os.setsid()
-            os.environ |= env
-            for fd, target in ((its_stdin, 0), (its_stdout, 1), (stderr.fileno() if stderr else -1, 2)):
-                if fd >= 0:
-                    os.dup2(fd, target)
-            sys.stdin = open(0, closefd=False)
-            for fd in map(int, os.listdir("/proc/self/fd")):
-                if fd > 2 and fd not in pass_fds:
-                    with contextlib.suppress(OSError):  # the one that lists
-                        os.close(fd)
-            importlib.import_module(module).main(*arguments)
-            code = 0
-        except BaseException:  # of a fork nothing may come back into the code that forked it
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self._code is None:
-            ended = os.pidfd_open(self.pid)
-            try:
-                if not select.select([ended], [], [], timeout)[0]:
-                    raise subprocess.TimeoutExpired("the fork server", timeout or 0.0)
-            finally:
-                os.close(ended)
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._code

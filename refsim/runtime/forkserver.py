@@ -17,7 +17,6 @@ import os
 import shutil
 import signal
 import socket
-import threading
 import traceback
 
 from refsim import processes
@@ -51,7 +50,7 @@ def main(control_fd: str, run_dir: str, *further: str) -> None:
                 while len(fds) < message["world_size"] + 1:
                     fds += messages.receive(control)[2]
                 pools[message["pool"]] = _fork_ranks(message, fds, control)
-                messages.send(control, {"threads": _threads(), "pids": pools[message["pool"]]})
+                messages.send(control, {"threads": processes.threads(), "pids": pools[message["pool"]]})
             elif message["command"] == "kill":
                 messages.send(control, {"exit_codes": processes.kill(pools.pop(message["pool"], []))})
     except (EOFError, ConnectionError):
@@ -61,13 +60,6 @@ def main(control_fd: str, run_dir: str, *further: str) -> None:
             processes.kill(pids)
         shutil.rmtree(run_dir, ignore_errors=True)
         gc.freeze()  # nothing here is worth looking through once more as Python ends
-
-
-def _threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return threading.active_count()
 
 
 def _fork_ranks(message: dict, fds: list[int], control: socket.socket) -> list[int]:

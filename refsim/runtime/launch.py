@@ -7,6 +7,8 @@ same program, and only rank 0 gets the answer.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 import time
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from refsim import processes
 from refsim.errors import UserError
 from refsim.finite import NotFinite
 from refsim.jobs import Job
@@ -76,14 +79,28 @@ def ranks_here(options: RunOptions) -> int:
     )
 
 
-def warm_up(*modules: str) -> None:
-    """Start importing torch in the fork server now, while this process does something else; ``modules``, too, if it has
-    not been started before.
-    """
+def warm_up() -> None:
+    """Start importing torch in the fork server now, while this process does something else."""
     if not under_torchrun():
         from refsim.runtime.pool import ForkServer
 
-        ForkServer.get(*modules)
+        ForkServer.get()
+
+
+def fork_server(*modules: str) -> None:
+    """Import what ranks need, and ``modules``, here, and fork the process that ranks are forked from off this one.
+
+    Everything is imported once instead of twice. Where this process has several threads, the fork server is a process
+    of its own that imports the same.
+    """
+    from refsim.runtime.forkserver import PRELOAD
+    from refsim.runtime.pool import ForkServer
+
+    with processes.one_thread():
+        for module in (*PRELOAD, *modules):
+            with contextlib.suppress(ImportError):  # who needs it will say so
+                importlib.import_module(module)
+    ForkServer.get(*modules, forked=processes.threads() == 1)
 
 
 def shut_down() -> None:

@@ -31,21 +31,27 @@ _LOOK_S = 0.1  # between two looks at who has died, hung or grown
 
 
 class ForkServer:
-    """Handle on the process that forks ranks; one per launching process."""
+    """Handle on the process that forks ranks; one per launching process.
+
+    Args:
+        further: modules that it imports as it starts, besides those of every run.
+        forked: fork it from this process, which has imported them and has one thread.
+    """
 
     _current: ForkServer | None = None
 
-    def __init__(self, *further: str) -> None:
+    def __init__(self, *further: str, forked: bool = False) -> None:
         check_descriptors()
         self.pid = os.getpid()
         self._folder = scratch.Folder("ranks")
         self.run_dir = Path(self._folder.name)
         self._control, theirs = socket.socketpair()
         self._control.settimeout(READY_TIMEOUT_S)
-        env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        env = dict(processes.ONE_THREAD)
         if "GLOO_SOCKET_IFNAME" not in os.environ:
             env["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
-        self._process = processes.start(
+        start: Callable[..., subprocess.Popen[bytes] | processes.Forked] = processes.fork if forked else processes.start
+        self._process = start(
             "refsim.runtime.forkserver",
             str(theirs.fileno()),
             str(self.run_dir),
@@ -58,14 +64,12 @@ class ForkServer:
         self._pools = 0
 
     @classmethod
-    def get(cls, *further: str) -> ForkServer:
-        """Return the fork server of this process, started (warming up in the background) on first use.
-
-        Args:
-            further: modules that it imports as it starts, besides those of every run.
+    def get(cls, *further: str, forked: bool = False) -> ForkServer:
+        """Return the fork server of this process, started (warming up in the background) on first use, with these
+        arguments.
         """
         if cls._current is None or cls._current.pid != os.getpid():
-            cls._current = ForkServer(*further)
+            cls._current = ForkServer(*further, forked=forked)
             atexit.register(cls._current.close)
         return cls._current
 

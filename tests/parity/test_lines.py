@@ -2,8 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
 import threading
 import time
 
@@ -159,18 +157,6 @@ def test_an_error_names_the_copied_files_it_came_through_and_a_death_none():
     assert "refsim/parallel/padding.py" not in ends[2].files and ends[2].why == "ValueError: on purpose"
 
 
-@pytest.mark.parametrize(("source", "code"), [("pass", 0), ("raise ValueError", 1), ("time.sleep(60)", -9)])
-def test_a_forked_server_is_waited_for_as_often_as_asked(source, code, tmp_path, monkeypatch):
-    (tmp_path / "somebodys_server.py").write_text(f"import time\ndef main():\n    {source}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    forked = child._Forked("somebodys_server", (), {})
-    if code == -9:
-        with pytest.raises(subprocess.TimeoutExpired):
-            forked.wait(timeout=0.1)
-        os.kill(forked.pid, signal.SIGKILL)
-    assert forked.wait(timeout=30.0) == forked.wait() == forked.wait(timeout=0.0) == code
-
-
 def test_lines_of_every_process_are_recorded_and_kept(tmp_path):
     """Two attention cases: the ring's loop runs on ranks, the cutting of inputs in the launcher."""
     files = tree.files_under(["refsim/parallel", "refsim/api/attention.py"])
@@ -207,22 +193,8 @@ def test_the_command_counts_and_fails_below_the_least(tmp_path):
     assert done.exit_code == 0 and "refsim/parallel" in done.stdout, done.output
 
 
-def test_a_forked_server_is_spoken_to_by_pipes(tmp_path, monkeypatch):
-    text = "import os, sys\ndef main(word):\n    for line in sys.stdin:\n        os.write(1, (word + line).encode())\n"
-    (tmp_path / "somebodys_worker.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    with (tmp_path / "log").open("wb") as log:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        forked = child._Forked("somebodys_worker", ("said ",), {}, **pipes, stderr=log)
-    forked.stdin.write(b"a\nb\n")
-    forked.stdin.close()
-    assert forked.stdout.read() == b"said a\nsaid b\n" and forked.wait(timeout=30.0) == 0
-    forked.stdout.close()
-
-
 @pytest.mark.parametrize(("threads", "got"), [(1, "forked"), (2, "started anew")])
 def test_a_server_is_forked_only_while_no_other_thread_may_be_importing(threads, got, monkeypatch):
-    monkeypatch.setattr(child, "_Forked", lambda *_, **__: "forked")
     monkeypatch.setattr(threading, "active_count", lambda: threads)
-    start = child._starter(lambda *_, **__: "started anew")
+    start = child._starter(lambda *_, **__: "started anew", lambda *_, **__: "forked")
     assert [start(server, env={}) for server in (*child.FORK_SERVERS, "else")] == [got, got, "started anew"]
