@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -71,6 +72,11 @@ class Module:
     gave: list[Tensor] = field(default_factory=list)
     weight: Tensor | None = None
     stream: Tensor | None = None
+
+    @cached_property
+    def stream_rms(self) -> float:
+        """Of what the block's stream was before; 0 of anything else."""
+        return 0.0 if self.stream is None else float(self.stream.double().square().mean().sqrt())
 
 
 Modules = dict[str, Module]
@@ -333,8 +339,7 @@ class _Part:
 
     def least(self, one: Observed) -> float:
         """The least RMS that what a block added is measured by, 0 for anything else."""
-        stream = self._oracle[one.name].stream if one.name in self._oracle else None
-        return 0.0 if stream is None else LEAST * float(stream.double().square().mean().sqrt())
+        return LEAST * self._oracle[one.name].stream_rms if one.name in self._oracle else 0.0
 
     def _of(self, name: str, call: int, calls: int) -> Tensor:
         """A module's input or output of a call, this cfg group's samples of it."""
@@ -397,10 +402,13 @@ def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[
     wide = _wide(ours)
     b = theirs.to(wide)
     error = ours.to(wide) - b
-    sizes, along, errors = (
-        x.unflatten(-1, (pieces, -1)).sum((0, 1, 3)).tolist() for x in (b * b, error * b, error * error)
-    )
     smallest = least**2 * (theirs.numel() // pieces)
+    if pieces == 1:
+        b, error = b.reshape(-1), error.reshape(-1)
+        return [_ratios(b.dot(b).item(), error.dot(b).item(), error.dot(error).item(), smallest)]
+    sizes, along, errors = (
+        x.reshape(-1, pieces, x.shape[-1] // pieces).sum((0, 2)).tolist() for x in (b * b, error * b, error * error)
+    )
     return [_ratios(*sums, smallest) for sums in zip(sizes, along, errors, strict=True)]
 
 
