@@ -101,8 +101,7 @@ class Device:
         """Return the factors of the parallel schemes and their mesh axes."""
         return self.options.parallel
 
-    @contextmanager
-    def collective(self, name: str, group: Group, *moved: Tensor) -> Iterator[None]:
+    def collective(self, name: str, group: Group, *moved: Tensor) -> AbstractContextManager[None]:
         """Open a block in which everything sent belongs to collective ``name``; collectives may nest.
 
         With ``moved``, what this rank brings to it, it is noted in ``collectives``: one entry for each that is not
@@ -114,14 +113,9 @@ class Device:
             self.collectives.append({"collective": name, "axis": group.axis, "bytes": size, "group": group.name})
         self._noted += noted
         self._collectives.append(name)
-        path, where = self._path(), f"{group.name} (axis {group.axis})"
-        self.report(Activity(Kind.COLLECTIVE, where, path))
-        try:
-            yield
-        finally:
-            self._collectives.pop()
-            self._noted -= noted
-        self.report(Activity(Kind.CONTINUING, where, path))
+        activity = Activity(Kind.COLLECTIVE, f"{group.name} (axis {group.axis})", self._path())
+        self.report(activity)
+        return _Collective(self, activity, noted)
 
     def compute(
         self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
@@ -166,19 +160,11 @@ class Device:
 
     def reading(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
         """Open a block in which ``op`` reads ``tensors``; those in no device buffer do not count."""
-        return self._using(op, tensors, step, writes=False)
+        return _Computing(self, self._begin_uses(op, tensors, step, writes=False), None)
 
     def writing(self, op: str, *tensors: Tensor, step: int = -1) -> AbstractContextManager[None]:
         """Open a block in which ``op`` writes ``tensors``; those in no device buffer do not count."""
-        return self._using(op, tensors, step, writes=True)
-
-    @contextmanager
-    def _using(self, op: str, tensors: tuple[Tensor, ...], step: int, *, writes: bool) -> Iterator[None]:
-        uses = self._begin_uses(op, tensors, step, writes=writes)
-        try:
-            yield
-        finally:
-            self._end_uses(uses)
+        return _Computing(self, self._begin_uses(op, tensors, step, writes=True), None)
 
     def _begin_uses(self, op: str, tensors: tuple[Tensor, ...], step: int, *, writes: bool) -> list[Use]:
         """Log that ``op`` uses those of ``tensors`` that lie in device buffers."""
@@ -259,8 +245,30 @@ class Device:
         return "/".join(self._collectives)
 
 
+# Classes, since the generator of a ``contextmanager`` costs more than a small op, and every op opens one.
+
+
+class _Collective(AbstractContextManager[None]):
+    """A collective under way, ``noted`` in the device's list or part of one that is."""
+
+    __slots__ = ("_activity", "_device", "_noted")
+
+    def __init__(self, device: Device, activity: Activity, noted: bool) -> None:
+        self._device, self._activity, self._noted = device, activity, noted
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        device = self._device
+        device._collectives.pop()
+        device._noted -= self._noted
+        if error is None:
+            device.report(self._activity.of_kind(Kind.CONTINUING))
+
+
 class _Computing(AbstractContextManager[None]):
-    """An op under way: uses its memory until it is over, and its trace event ends if nothing is raised."""
+    """An op under way: uses its memory until it is over, and its trace event, if it has one, ends if nothing is raised."""
 
     __slots__ = ("_device", "_event", "_uses")
 
