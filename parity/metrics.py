@@ -269,7 +269,7 @@ def _pair(out: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_finite(*tensors: Tensor) -> bool:
-    return all(bool(torch.isfinite(x).all()) for x in tensors)
+    return all(math.isfinite(x.sum().item()) or bool(torch.isfinite(x).all()) for x in tensors)  # a sum may overflow
 
 
 def _rms(x: Tensor) -> float:

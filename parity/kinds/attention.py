@@ -85,10 +85,14 @@ class Attention(CpuKind):
     def __init__(self, store: CheckpointStore) -> None:
         super().__init__(store)
         self._references: dict[tuple, tuple[Tensor, Tensor]] = {}
+        self._last_inputs: tuple[tuple, dict[str, Tensor]] | None = None
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         """``q``, ``k``, ``v`` and the prompt's, holding only values of the storage dtype."""
-        return rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
+        key = case.shape, case.family, case.dtype, seed
+        if self._last_inputs is None or self._last_inputs[0] != key:  # of a case they are asked for several times
+            self._last_inputs = key, rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
+        return self._last_inputs[1]
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         options = layout.options(case.dtype, **{"trace": True} | more)
@@ -152,6 +156,7 @@ class Attention(CpuKind):
         return self._references[key]
 
     def drop(self, case: Case, seed: int) -> None:
+        self._last_inputs = None
         self._references = {key: kept for key, kept in self._references.items() if key[2] != seed}
 
     def _noise(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ from refsim.api.images import generate_images
 from refsim.errors import UserError
 from refsim.options import RunOptions
 from refsim.pipelines.pipeline import find_pipeline
-from refsim.pipelines.request import PipelineRequest
+from refsim.pipelines.request import PipelineRequest, is_pipeline
 from refsim.runtime.device import Device
 from refsim.runtime.launch import Result
 
@@ -65,6 +65,9 @@ class PipelineRefusals(CpuKind):
             with _spoiled(root, spoil) as folder:
                 if folder and not _is_refused(lambda at=folder: generate_images(at, own, options=options), named):
                     accepted.append(name)
+        with _spoiled(root, _leads_to_itself) as folder:
+            if folder and not _is_refused(lambda: is_pipeline(folder), "cannot be read"):
+                accepted.append("a model_index.json that leads to itself")
         code_ran = _runs_code(root, lambda folder: generate_images(folder, own, options=options))
         value = {"accepted": accepted, "weights_read": _reads_weights(root, Device(options)), "code_ran": code_ran}
         return Result([value], {}, {}, [], wall_s=time.monotonic() - begun)
@@ -112,6 +115,12 @@ def _spoiled(root: Path, spoil: Spoil) -> Iterator[Path | None]:
         folder = Path(within) / "pipeline"
         shutil.copytree(root, folder, copy_function=os.link)
         yield None if spoil(folder) is False else folder
+
+
+def _leads_to_itself(folder: Path) -> None:
+    index = folder / "model_index.json"
+    index.unlink()
+    index.symlink_to(index.name)
 
 
 def _reads_weights(root: Path, device: Device) -> bool:

@@ -254,9 +254,10 @@ def wrong_blocks(
     others = [{kind: 1 if kind == "last" else 2 + (kind == each) for kind in counts} for each in counts]
     others += [{kind: n for kind, n in others[0].items() if kind != each} for each in counts if each != "last"]
     for other in others:
-        few = blocks_of(library_model(published, spec.with_block_counts(config, other)))
+        asked = spec.with_block_counts(config, other)
+        few = blocks_of(library_model(published, asked))
         want = [min(kinds[kind]) for kind, n in other.items() for _ in range(n)]
-        if [signature_of(block) for block in few] != want:
+        if [signature_of(block) for block in few] != want or spec.block_counts(asked) != other:
             wrong.append(f"other blocks where {other} are asked for")
     return wrong
 

@@ -268,7 +268,7 @@ class _Collective(AbstractContextManager[None]):
 
 
 class _Computing(AbstractContextManager[None]):
-    """An op under way: uses its memory until it is over, and its trace event, if it has one, ends if nothing is raised."""
+    """An op under way: uses its memory until it is over; its trace event, if any, ends if nothing is raised."""
 
     __slots__ = ("_device", "_event", "_uses")
 
