@@ -44,7 +44,7 @@ from refsim.runtime.transport import GlooTransport, Transfer, Transport, check_c
 _NOTE = struct.Struct("=IBBQQ")  # who writes it, channel, what it says, address, size
 _OFFER, _HAVE, _BYTES = range(3)
 _MOST_IN_NOTE = select.PIPE_BUF - _NOTE.size  # what the kernel writes at once, whoever else writes into that pipe
-_PIPE_BYTES = 1 << 16
+_PIPE_BYTES = 1 << 16  # what a pipe holds on most machines
 _PR_SET_PTRACER = 0x59616D61
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -90,6 +90,7 @@ class SharedTransport:
         self._lanes: dict[tuple[int, int, bool], _Lane] = {}
         self._busy: dict[_Lane, None] = {}  # those with transfers
         self._full: set[int] = set()  # ranks whose pipe takes no note now
+        self._cut = b""
         self._hung_up = False
 
     def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> Transfer:
@@ -140,21 +141,28 @@ class SharedTransport:
         if self._hung_up or not self._busy:
             return
         with contextlib.suppress(BlockingIOError):
-            notes, at = os.read(self._pipe, _PIPE_BYTES), 0  # all that a pipe holds, so that no note is cut
-            while at < len(notes):
-                rank, channel, says, address, size = _NOTE.unpack_from(notes, at)
-                at += _NOTE.size
-                lane = self._lane(rank, channel, sends=says == _HAVE)
-                if says == _HAVE:
-                    lane.queue.popleft().done = True
-                    lane.noted -= 1
-                    continue
-                held = size if says == _BYTES else 0
-                lane.offers.append((address, size, notes[at : at + held]))
-                at += held
+            self._take(self._cut + os.read(self._pipe, _PIPE_BYTES))
         self._full.clear()
         for lane in list(self._busy):
             self._move(lane)
+
+    def _take(self, notes: bytes) -> None:
+        """Give every note to its lane; of one that is cut, where a pipe holds more than is read, keep the beginning."""
+        at = 0
+        while at + _NOTE.size <= len(notes):
+            rank, channel, says, address, size = _NOTE.unpack_from(notes, at)
+            begin = at + _NOTE.size
+            end = begin + (size if says == _BYTES else 0)
+            if end > len(notes):
+                break
+            lane = self._lane(rank, channel, sends=says == _HAVE)
+            if says == _HAVE:
+                lane.queue.popleft().done = True
+                lane.noted -= 1
+            else:
+                lane.offers.append((address, size, notes[begin:end]))
+            at = end
+        self._cut = notes[at:]
 
     def _move(self, lane: _Lane) -> None:
         """Offer what is to be sent, or copy what has been offered, as far as the peer's pipe takes the notes."""

@@ -136,7 +136,10 @@ def test_what_a_note_holds_is_what_was_sent_whatever_happens_to_it_then(two):
     assert torch.equal(arrived, torch.ones(3))
 
 
-def test_small_and_large_of_a_channel_arrive_in_order(two):
+@pytest.mark.parametrize("read", [1 << 16, 1000, 7])
+def test_small_and_large_of_a_channel_arrive_in_order(two, read, monkeypatch):
+    """However many bytes are read at once, so that notes are cut."""
+    monkeypatch.setattr(shared_transport, "_PIPE_BYTES", read)
     sizes = [3, 5000, 4, 6000, 5, 6, 7000]
     sent = [torch.rand(size) for size in sizes]
     arrived = [torch.empty(size) for size in sizes]
@@ -144,7 +147,7 @@ def test_small_and_large_of_a_channel_arrive_in_order(two):
     receives = [two[1].irecv(x, 0) for x in arrived]
     together(*[lambda these=these: [one.wait() for one in these] for these in (sends, receives)])
     assert all(torch.equal(a, b) for a, b in zip(sent, arrived, strict=True))
-    assert not two[0]._busy and not two[1]._busy
+    assert not two[0]._busy and not two[1]._busy and two[0]._cut == two[1]._cut == b""
 
 
 def test_memory_that_is_gone_is_a_lost_connection(two, monkeypatch):
