@@ -30,6 +30,7 @@ from refsim.layers.norm import DistributedLayerNorm, DistributedRMSNorm, RMSNorm
 from refsim.layers.paged_cache import PAGE, PagePool
 from refsim.mesh import Topology
 from refsim.models.flux1.attention import AttentionAndMLPOut
+from refsim.models.flux1.embeddings import Sequences
 from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
 from refsim.models.registry import get
 from refsim.models.wan22.attention import CrossAttention
@@ -50,6 +51,7 @@ from refsim.parallel.tensor import (
 from refsim.parallel.ulysses import Exchange
 from refsim.parallel.usp import joint_attention
 from refsim.parallel.vocab import vocab_argmax
+from refsim.pipelines.denoise import denoise
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Partial, Placement, Replicate, Shard, shards
 
@@ -65,7 +67,7 @@ def program(device: Device) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Make every call; by name, those ``accepted``, wrong but not refused before anything was sent, and those that
     ``failed`` though right."""
     found: dict[str, Any] = {"accepted": [], "failed": [], "calls": 0}
-    for calls in (features, norms, heads, parts, tokens, joint, rings, exchanges, pictures, numbers, rows):
+    for calls in (features, norms, heads, parts, tokens, joint, rings, exchanges, pictures, numbers, rows, dtypes):
         for name, right, call in calls(device):
             sent, error = sum(device.trace.sent.values()), _error(call)
             found["calls"] += 1
@@ -357,3 +359,49 @@ def rows(device: Device) -> Named:
         for length in (4, -1, 3, 0):
             right = 0 <= length <= 3 or "a cache of 3 rows cannot be cropped"
             yield f"{name} cropped to {length}", right, partial(cache.crop, length)
+
+
+def dtypes(device: Device) -> Named:
+    """What is computed in fp32 whatever the storage dtype is: rotary tables, and guidance where a pipeline says so."""
+    axes, ids = SimpleNamespace(axes_dims_rope=(4, 4)), torch.arange(2.0 * TILE).view(TILE, 2)
+
+    def tables() -> None:
+        found = Sequences.of(device, axes, ids, ids)
+        held = {x.dtype for x in (*found.rotary, *found.prompt_rotary)}
+        check(held == {torch.float32}, f"tables of {held}")
+
+    yield "rotary tables of Flux.1", True, tables
+    pair = torch.tensor([[1.0], [1.0078125]], dtype=torch.bfloat16)
+    for dtype in (torch.float32, None):
+
+        def guided(dtype: torch.dtype | None = dtype) -> None:
+            (found,), _ = denoise(*_one_step(device, pair, dtype))
+            wanted = guide(pair.to(dtype or pair.dtype), 6.1)
+            check(found.dtype == wanted.dtype and torch.equal(found, wanted), f"{found}, not {wanted}")
+
+        yield f"guidance in {dtype}", True, guided
+
+
+def _one_step(device: Device, pair: Tensor, dtype: torch.dtype | None) -> tuple[Any, Any, dict[str, Tensor]]:
+    """A pipeline of one step, whose model gives this device's part of ``pair`` and whose scheduler leaves it as it is,
+    its run and its conditions.
+    """
+    mine = pair[slice(*batch_range(device, len(pair)))]
+    schedule = SimpleNamespace(timesteps=[1.0], num_train_timesteps=1, step=lambda sample, index, latents: sample)
+    pipeline = SimpleNamespace(
+        experts=lambda root: (("transformer", 0.0),),
+        schedule=lambda run: schedule,
+        transformer=None,
+        timestep=torch.tensor,
+        guidance_dtype=dtype,
+        batch=lambda request: len(pair),
+    )
+    run = SimpleNamespace(
+        device=device,
+        root=None,
+        request=SimpleNamespace(guidance_scales=(6.1,)),
+        tensors={"latents": torch.zeros(1, 1)},
+        storage=pair.dtype,
+        load=lambda name, kind: (lambda **given: mine, None),
+    )
+    return pipeline, run, {"encoder_hidden_states": mine}

@@ -7,6 +7,7 @@ be.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from itertools import groupby
 from typing import Any
@@ -93,13 +94,21 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
             for e in of_ring
             if ("ulysses" in e["collective"].split("/")) != (config.ulysses > 1)
             or (e["op"] in ("send", "recv") and ("all_gather" in e["collective"].split("/")) != gathered)
-        ],
+        ]
+        + (larger_than_a_block(of_ring, chunk) if layout.ring_order == "block" else []),
         "trace_wrong_prompt": [e for e in of_ring if split and e["buffer"] == "joint"],
     }
 
 
 def _of_ring(event: Event) -> bool:
     return "ring_attention" in event["collective"].split("/")
+
+
+def larger_than_a_block(of_ring: list[Event], chunk: int) -> list[Event]:
+    """The transfers of a ring of more keys than a block has."""
+    attended = [e["shapes"][1] for e in of_ring if e["op"] == "sdpa"]  # (B, H, keys, E)
+    most = max((b * heads * chunk * size for b, heads, _, size in attended), default=0)
+    return [e for e in of_ring if e["op"] in ("send", "recv") and math.prod(e["shapes"][0]) > most]
 
 
 def without_overlap(trace: list[Event]) -> list[Event]:

@@ -52,6 +52,7 @@ class Collectives(CpuKind):
                 del wanted["shift"]
             wrong += len(wanted.keys() ^ answers.keys())
             wrong += sum(answers[name] != digest(wanted[name]) for name in wanted.keys() & answers.keys())
+            transfers += value["handed_over"] != handed_over(group)
             events = [event for event in result.trace if event["rank"] == rank]
             transfers += misplaced(events, group) + misled(events, group) + unlike_formula(events, group, whole[0])
         if size == 1:  # nobody to send to, nothing to compute
@@ -82,12 +83,21 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
     memory = x.untyped_storage().data_ptr()
     answered = [(name, y) for name, y in found.items() if name != "neighbor_pad"]  # which has zeros to add, alone too
     copied = [name for name, y in answered if y.untyped_storage().data_ptr() != memory]
-    return {"digests": {name: digest(x) for name, x in answers.items()}, "copied": copied}, answers
+    digests = {name: digest(x) for name, x in answers.items()}
+    handed = sum("hand-over" in use for use in device.uses.as_json()["uses"])
+    return {"digests": digests, "copied": copied, "handed_over": handed}, answers
 
 
 def shifts(group: Group) -> bool:
     """Whether a shift is possible: on a Ring, between two members, or alone."""
     return group.topology is Topology.RING or group.size <= 2
+
+
+def handed_over(group: Group) -> int:
+    """How many buffers a member receives into and then hands over, which reads them: of a broadcast by the last member,
+    and of a shift.
+    """
+    return (group.index != group.size - 1) + (group.size > 1 and shifts(group))
 
 
 def misplaced(trace: list[dict[str, Any]], group: Group) -> int:

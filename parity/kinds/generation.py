@@ -11,10 +11,14 @@ A prompt at which two logits are within rounding of each other decides nothing a
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -30,7 +34,9 @@ from parity.inputs import generator
 from parity.kinds.base import CpuKind, Metrics
 from parity.store import CheckpointStore
 from parity.thresholds import REPLICAS, SECONDS, Threshold
+from refsim import scratch
 from refsim.api.text import TextRequest, TextResult, generate_text
+from refsim.errors import UserError
 from refsim.options import RunOptions
 from refsim.pipelines.speculative import Decoded
 
@@ -64,6 +70,7 @@ class Generation(CpuKind):
             Threshold(
                 "undecided_share", 0.5, "prompts whose logits tie within rounding decide nothing; most must decide"
             ),
+            Threshold("accepted", 0, "a drafter of another target is refused, or it is not"),
             REPLICAS,
         )
     }
@@ -112,10 +119,31 @@ class Generation(CpuKind):
         if not undecided:
             margin = m.worst([margin, abs(result.margin - least)])
         found["wrong_pages"] = abs(result.pages - pages(case, prompts, result))
+        found["accepted"] = int(case.shape.drafted and not self.refuses_another(case, seed))
         steps_s = [step.seconds for text in result.texts for step in text.steps]
         found["wrong_seconds"] = m.wrong_seconds(result.seconds.values(), result.wall_s)
         found["wrong_seconds"] += m.wrong_seconds(steps_s, result.seconds["decode"])
         return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
+
+    def refuses_another(self, case: Case, seed: int) -> bool:
+        """Whether a drafter with another vocabulary than the target is refused for that, before any rank begins."""
+        with scratch.Folder("drafters") as within:
+            draft = shutil.copytree(self.store.folder(case.model, seed), Path(within) / "draft", copy_function=os.link)
+            config = json.loads((draft / "config.json").read_text())
+            size = config["vocab_size"]
+            (draft / "config.json").unlink()
+            (draft / "config.json").write_text(json.dumps(config | {"vocab_size": size + 1}))
+            request = TextRequest(draft=draft, cache=case.shape.cache, max_new_tokens=1)
+            try:
+                generate_text(
+                    self.store.folder(MODELS[case.model].target, seed),
+                    [[1]],
+                    request,
+                    options=case.layout.options("fp32"),
+                )
+            except UserError as e:
+                return f"the drafter has vocab_size {size + 1} but the target {size}" in str(e)
+        return False
 
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
         oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)

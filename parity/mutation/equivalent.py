@@ -173,6 +173,26 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "(frames, width, height) = size",
     ): "height and width are used alike, in a product.",
     (
+        "refsim/pipelines/hosts/schedule.py",
+        "generator = torch.Generator().manual_seed(0)",
+        "generator = torch.Generator().manual_seed(1)",
+    ): "what is drawn is measured and taken away again, whatever it is.",
+    (
+        "refsim/pipelines/hosts/schedule.py",
+        "torch.zeros(shape, dtype=torch.float64)",
+        "torch.zeros(shape)",
+    ): "zeros of either type take nothing from float64 numbers, and whatever is drawn is float64.",
+    (
+        "refsim/pipelines/block.py",
+        "mine = x[..., start:stop]",
+        "mine = x[..., start:stop + 1]",
+    ): "the padding, which is counted from what was taken, is one less than none then and takes the lane away again.",
+    (
+        "refsim/layers/grouped_attention.py",
+        "(query_BHNE, key_BGSE, value_BGSE)",
+        "(key_BGSE, query_BHNE, value_BGSE)",
+    ): "all three are checked, whichever comes first.",
+    (
         "refsim/parallel/vocab.py",
         'nothing = logits.new_full((*logits.shape[:-1], 1), float("-inf"))',
         'nothing = logits.new_full((*logits.shape[:-1], 2), float("-inf"))',

@@ -45,7 +45,8 @@ def _sd35(found: Registry) -> None:
         found.add(make_case("vae_decoder", "sd35_vae_tiny", Layout(*where), ModelShape((10, 13), 0, 1), suite="full"))
     for where in (("n300", "tp2"), ("t3k", "sp2_tp4"), ("t3k-1x8", "tp8"), ("tg", "sp8_tp4")):
         layout, suite = Layout(*where, vae_parallel="tensor"), "smoke" if where[0] == "n300" else "full"
-        found.add(make_case("vae_decoder", "sd35_vae_tiny", layout, ModelShape((10, 13), 0, 1), suite=suite))
+        shape = ModelShape((10, 13), 0, 2 if suite == "smoke" else 1)
+        found.add(make_case("vae_decoder", "sd35_vae_tiny", layout, shape, suite=suite))
     for vae in ("spatial", "tensor"):
         layout = Layout("t3k", "sp2_tp4", vae_parallel=vae)
         found.add(make_case("vae_decoder", "sd35_vae", layout, ModelShape((10, 13), 0, 1), suite="full"))

@@ -81,7 +81,9 @@ def model_verdict(store, dtype, change, digests=lambda own: [own] * 4):
     return verdict(case, kind.measure(case, 0, result))
 
 
-def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=0, first=0.7, block=None, decode_s=0.0):
+def generation_verdict(
+    *, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=0, first=0.7, block=None, decode_s=0.0, refuses=True
+):
     """On texts that are the oracle's but for ``tokens``, ``step`` and the ``first`` margin of the second one."""
     expected = Expected([1, 2, 3], [[2, 4]], [2], [0.5], closest=0.5, first_margin=0.7)
     right = {"proposed": [2, 4], "accepted": 2, "margin": 0.5, "target_rows": 5, "draft_rows": 3, "seconds": 0.0}
@@ -91,6 +93,7 @@ def generation_verdict(*, tokens=(1, 2, 3), step=(), replicas_equal=True, pages=
     oracle = SimpleNamespace(expect=lambda prompt, count, drafted: expected)
     kind._oracles = SimpleNamespace(of=lambda case, seed: oracle)
     kind.inputs = lambda case, seed: PROMPTS
+    kind.refuses_another = lambda case, seed: refuses
     block = generation.block_of(GENERATION) if block is None else block
     result = TextResult(texts, {"decode": decode_s}, replicas_equal, [], {}, 0.0, pages=pages, block=block)
     return verdict(GENERATION, kind.measure(GENERATION, 0, result))
@@ -119,7 +122,9 @@ def collectives_verdict(change, events=lambda trace: trace):
         answers.append({name: collectives.digest(x) for name, x in right.items()})
     change(answers[-1])
     trace = events(list(collectives_trace()))
-    result = Result([{"digests": digests} for digests in answers], {}, {}, [], trace=trace)
+    handed = [collectives.handed_over(parallel_groups(options.mesh, options.parallel, rank)["sp"]) for rank in range(8)]
+    values = [{"digests": x, "handed_over": n} for x, n in zip(answers, handed, strict=True)]
+    result = Result(values, {}, {}, [], trace=trace)
     return verdict(case, load("collectives")(None).measure(case, 0, result))
 
 
@@ -212,6 +217,7 @@ def check_generation(store):
     fails(generation_verdict(first=0.8), "margin_max_abs")
     fails(generation_verdict(pages=1), "wrong_pages")
     fails(generation_verdict(block=2), "wrong_steps")
+    fails(generation_verdict(refuses=False), "accepted 1")
     fails(generation_verdict(decode_s=-0.1), "wrong_seconds 2")
     fails(generation_verdict(decode_s=0.1), "wrong_seconds 1")
     fails(generation_verdict(step={"seconds": 0.1}), "wrong_seconds 1")
