@@ -90,8 +90,8 @@ def warm_up() -> None:
 def fork_server(*modules: str) -> None:
     """Import what ranks need, and ``modules``, here, and fork the process that ranks are forked from off this one.
 
-    Everything is imported once instead of twice. Where this process has several threads, the fork server is a process
-    of its own that imports the same.
+    Everything is imported once instead of twice. Where this process has several threads, or the system is not Linux, the
+    fork server is a process of its own that imports the same.
     """
     from refsim.runtime.forkserver import PRELOAD
     from refsim.runtime.pool import ForkServer
@@ -100,7 +100,7 @@ def fork_server(*modules: str) -> None:
         for module in (*PRELOAD, *modules):
             with contextlib.suppress(ImportError):  # who needs it will say so
                 importlib.import_module(module)
-    ForkServer.get(*modules, forked=processes.threads() == 1)
+    ForkServer.get(*modules, forked=hasattr(os, "pidfd_open") and processes.threads() == 1)
 
 
 def shut_down() -> None:
