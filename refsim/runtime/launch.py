@@ -90,8 +90,8 @@ def warm_up() -> None:
 def fork_server(*modules: str) -> None:
     """Import what ranks need, and ``modules``, here, and fork the process that ranks are forked from off this one.
 
-    Everything is imported once instead of twice. Where this process has several threads, or the system is not Linux, the
-    fork server is a process of its own that imports the same.
+    Everything is imported once instead of twice. Where this process has several threads, or the system is not Linux,
+    the fork server is a process of its own that imports the same.
     """
     from refsim.runtime.forkserver import PRELOAD
     from refsim.runtime.pool import ForkServer
