@@ -56,7 +56,7 @@ class _Lane:
         self.peer, self.channel, self.sends = peer, channel, sends
         self.queue: deque[_SharedTransfer] = deque()
         self.noted = 0  # of the sends, those that the peer has a note of
-        self.offers: deque[tuple[int, int, bytes]] = deque()  # of what is to be received: address, size, or the bytes
+        self.offers: deque[tuple[int, int, bytes | None]] = deque()  # to be received: address, size, the bytes if given
 
 
 class _SharedTransfer:
@@ -160,7 +160,7 @@ class SharedTransport:
                 lane.queue.popleft().done = True
                 lane.noted -= 1
             else:
-                lane.offers.append((address, size, notes[begin:end]))
+                lane.offers.append((address, size, notes[begin:end] if says == _BYTES else None))
             at = end
         self._cut = notes[at:]
 
@@ -183,7 +183,7 @@ class SharedTransport:
                 raise InvariantError(
                     f"rank {lane.peer} sent a tensor of {size} bytes, rank {self.rank} receives one of {tensor.nbytes}"
                 )
-            if held or not size:
+            if held is not None:
                 ctypes.memmove(tensor.data_ptr(), held, size)
             else:
                 try:

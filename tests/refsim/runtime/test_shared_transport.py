@@ -140,7 +140,7 @@ def test_what_a_note_holds_is_what_was_sent_whatever_happens_to_it_then(two):
 def test_small_and_large_of_a_channel_arrive_in_order(two, read, monkeypatch):
     """However many bytes are read at once, so that notes are cut."""
     monkeypatch.setattr(shared_transport, "_PIPE_BYTES", read)
-    sizes = [3, 5000, 4, 6000, 5, 6, 7000]
+    sizes = [3, 5000, 0, 4, 6000, 5, 6, 7000]
     sent = [torch.rand(size) for size in sizes]
     arrived = [torch.empty(size) for size in sizes]
     sends = [two[0].isend(x, 1) for x in sent]
