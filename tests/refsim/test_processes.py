@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +60,8 @@ assert server.wait() == 0 and not os.path.exists(f"/proc/{server.pid}")
 
 
 def test_ranks_are_forked_off_the_process_that_imports_for_them():
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # for the program, which is one of the tests'
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, env=env)
     assert (done.stdout, done.returncode) == ("{'ranks': [0.0, 1.0]}\n", 0), done.stderr
 
 
