@@ -154,7 +154,7 @@ def reports(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Ring attention and Ulysses beside other libraries' on the same ranks, then cost by size; minutes."""
+    """Ring attention and Ulysses beside other libraries' on the same ranks, then cost by size; a quarter of an hour."""
     session.install(*VERSIONS, "-e", ".[oracle,report]", *PEERS)
     session.run("refsim", "bench", "peers", *(session.posargs or ["--rows", "4096"]))
     if not session.posargs:

@@ -5,8 +5,8 @@
     messages    a ring shift on 8 ranks by both transports, beside a plain copy
 
 Each point is one of ``refsim bench sim`` or ``refsim bench shift``: in turn, medians over repetitions, whether the
-result is right beside its time. The ranks of one size are ended before the next. A size that cannot run is listed with
-the sentence that says why.
+result is right beside its time. More than 16384 tokens are measured by one pair, since a pair takes minutes. The ranks
+of one size are ended before the next. A size that cannot run is listed with the sentence that says why.
 
 ``refsim bench scale --out reports/sim``
 """
@@ -30,6 +30,8 @@ from refsim.timing import plots
 
 RANKS = 8
 ROWS = 4096
+MOST_ROWS_REPEATED = 16384
+"""Attention of more tokens is measured once: its cost grows with their square, to minutes a pair at 65536."""
 _MIB = 2**20
 _AT_ONCE = 16 * _MIB
 _MOST_SHIFTS = 64
@@ -44,7 +46,7 @@ class Point(sim.Setup):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: setups by ranks and by rows, bytes of messages, and how often each."""
+    """What is measured: setups by ranks and by rows, bytes of messages, and how often each message."""
 
     ranks: tuple[Point, ...]
     rows: tuple[Point, ...]
@@ -59,7 +61,10 @@ class Sizes:
             raise UserError(f"--mib '{mib}' has a message of less than 4 bytes; choose larger ones.")
         return cls(
             tuple(Point(ranks=n, rows=ROWS, repetitions=repetitions) for n in _numbers(ranks, int, "--ranks")),
-            tuple(Point(ranks=RANKS, rows=n, repetitions=repetitions) for n in _numbers(rows, int, "--rows")),
+            tuple(
+                Point(ranks=RANKS, rows=n, repetitions=repetitions if n <= MOST_ROWS_REPEATED else 1)
+                for n in _numbers(rows, int, "--rows")
+            ),
             messages,
             repetitions,
         )
@@ -144,8 +149,8 @@ def markdown(found: dict[str, Any], plotted: list[str] | None = None) -> str:
         "# What it costs to play a mesh, by size\n",
         f"Written by `refsim bench scale --out DIR` on {of['measured']}: {of['arch']}, {of['cores']} cores, "
         f"{of['memory_gib']} GiB, torch {of['torch']} with {of['threads']} threads in one process. Ranks share these "
-        "cores. Medians of repetitions in turn; a ratio is the median over pairs, its range in brackets. *error*: RMSE "
-        "against float64 over the standard deviation of what is true; an answer is right up to "
+        "cores. Medians of repetitions in turn; a ratio is the median over *pairs*, its range in brackets. *error*: "
+        "RMSE against float64 over the standard deviation of what is true; an answer is right up to "
         f"{sim.WORST:g} times the error of one process. *load*: processes that ran or waited in the minute before.\n",
     ]
     if found["ranks"]:
@@ -166,9 +171,10 @@ def _attention(of: list[dict[str, Any]], size: str) -> str:
     frame = pd.DataFrame(
         {
             size: record[size],
+            "pairs": record["repetitions"],
             "one process s": f"{record['seconds']['one_process']:.3f}",
             "mesh s": f"{record['seconds']['mesh']:.3f}",
-            "times": "{:.2f} ({:.2f} to {:.2f})".format(record["ratio"], *record["ratio_range"]),
+            "times": _ratio(record["ratio"], *record["ratio_range"]),
             "CPU s": f"{record['cpu_seconds']['mesh']:.3f}",
             "times CPU s": f"{record['cpu_ratio']:.2f}",
             "error": f"{record['rel_rmse']['mesh']:.1e}",
@@ -179,7 +185,7 @@ def _attention(of: list[dict[str, Any]], size: str) -> str:
         for record in of
     )
     setup = f"{first['heads']} heads of {first['head_dim']}, {first['dtype']}, {first['math']} math.\n\n"
-    return setup + as_markdown(frame.itertuples(index=False), frame.columns, "r" * 8 + "lr")
+    return setup + as_markdown(frame.itertuples(index=False), frame.columns, "r" * 9 + "lr")
 
 
 def _shifts(of: list[dict[str, Any]]) -> str:
@@ -187,13 +193,18 @@ def _shifts(of: list[dict[str, Any]]) -> str:
         {
             "MiB": f"{record['mib']:g}",
             **{f"{way} ms": f"{1e3 * record['seconds'][way]:.3f}" for way in shift.WAYS},
-            "shared over gloo": "{:.2f} ({:.2f} to {:.2f})".format(*_spread(record["times_gloo"])),
-            "shared of a copy": "{:.0%} ({:.0%} to {:.0%})".format(*_spread(record["of_copy"])),
+            "shared over gloo": _ratio(*_spread(record["times_gloo"])),
+            "shared of a copy": _ratio(*_spread(record["of_copy"]), number="{:.0%}"),
             "right": _verdict(record),
         }
         for record in of
     )
     return as_markdown(frame.itertuples(index=False), frame.columns, "r" * 6 + "l")
+
+
+def _ratio(ratio: float, low: float, high: float, *, number: str = "{:.2f}") -> str:
+    """A ratio and its range; of one measurement there is no range."""
+    return f"{number} ({number} to {number})".format(ratio, low, high) if low < high else number.format(ratio)
 
 
 def _spread(ratio: dict[str, Any]) -> list[float]:

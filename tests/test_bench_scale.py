@@ -58,3 +58,8 @@ def test_a_wrong_answer_fails_the_benchmark(capsys, monkeypatch):
 def test_what_cannot_be_measured_is_refused_in_one_sentence(capsys, words):
     assert run_command(["bench", "scale", *words]) == 2
     assert_one_sentence(capsys.readouterr().err.strip().removeprefix("refsim: "))
+
+
+def test_only_many_tokens_are_measured_once():
+    sizes = scale.Sizes.parse("1", "16384,16385", "1", 3)
+    assert [point.repetitions for point in (*sizes.ranks, *sizes.rows)] == [3, 3, 1]

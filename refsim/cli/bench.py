@@ -205,7 +205,9 @@ def shift(
 @bench.command()
 def scale(
     ranks: Annotated[str, typer.Option(help="Devices of ring attention, each a process.")] = "1,2,4,8,16,32,64,128",
-    rows: Annotated[str, typer.Option(help="Tokens of ring attention on 8 ranks.")] = "1024,2048,4096,8192,16384",
+    rows: Annotated[
+        str, typer.Option(help="Tokens of ring attention on 8 ranks; more than 16384 are measured once.")
+    ] = "1024,2048,4096,8192,16384,32768,65536",
     mib: Annotated[str, typer.Option(help="MiB of a ring shift's messages, on 8 ranks.")] = "0.0625,0.25,1,4,16,64",
     repetitions: Annotated[int, typer.Option(min=1, help="Measurements of a size that count.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder of scale.md and its plots.")] = None,
@@ -214,7 +216,8 @@ def scale(
 ) -> None:
     """Measure how cost grows: ring attention by ranks and by tokens, and a ring shift by the size of its message.
 
-    Minutes. A size that cannot run is listed with its reason; exit code 1 if a result is wrong or nothing could run.
+    Ten minutes; most of them for 65536 tokens. A size that cannot run is listed with its reason; exit code 1 if a
+    result is wrong or nothing could run.
     """
     from benchmarks.scale import Sizes, markdown, measure, records, write
     from refsim import output, tables
