@@ -2,7 +2,8 @@
 
 The answer is ``torch.nn.functional.scaled_dot_product_attention`` on float64 by the plain math kernel (the simulator's
 blocks use the fused one), the log-sum-exp ``torch.logsumexp`` on float64 scores. The same call in the storage dtype
-says what rounding alone costs. Where storage is bf16, both get the same bf16 values.
+says what rounding alone costs, of ``gemm`` math the three textbook steps with scores and weights held in that dtype.
+Where storage is bf16, all get the same bf16 values.
 """
 
 from __future__ import annotations
@@ -45,3 +46,10 @@ def attention_noise(tensors: dict[str, Tensor], shape: AttentionShape, dtype: st
     """One call of torch's attention in the storage dtype, (B, H, rows + L, E)."""
     q, k, v = (joint_rows(tensors, name, shape.rows).to(_DTYPES[dtype]) for name in ("q", "k", "v"))
     return F.scaled_dot_product_attention(q, k, v)
+
+
+def attention_gemm_noise(tensors: dict[str, Tensor], shape: AttentionShape, dtype: str) -> tuple[Tensor, Tensor]:
+    """As :func:`attention_float64`, but scores and weights are in the storage dtype, the softmax between in fp32."""
+    q, k, v = (joint_rows(tensors, name, shape.rows).to(_DTYPES[dtype]) for name in ("q", "k", "v"))
+    scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    return F.softmax(scores, -1).to(q.dtype) @ v, torch.logsumexp(scores, -1)

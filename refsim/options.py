@@ -24,7 +24,7 @@ Dtype = Literal["fp32", "bf16"]
 WeightsDtype = Literal["bf16", "bfp8_b"]
 PromptLayout = Literal["replicated", "split"]
 RingOrder = Literal["gather", "step", "block"]
-Math = Literal["reference", "storage"]
+Math = Literal["reference", "storage", "gemm"]
 VAEParallel = Literal["spatial", "tensor"]
 Transport = Literal["auto", "gloo", "shared"]
 
@@ -66,9 +66,11 @@ class RunOptions:
         ring_order: how the ring overlaps: ``gather`` all shards first, or pass on a ``step`` or a ``block`` at a time
             (see ``refsim.parallel.ring``).
         math: how refsim's ranks compute attention to one block of keys: in the dtype of ``storage``, by torch's fused
-            kernel, or for ``reference`` one precision above it (bf16 in fp32, fp32 in fp64); blocks are merged in fp32
-            either way. The first is as fast as the machine and rounds as any fused kernel does; the second leaves no
-            rounding but the scheme's own. A ttnn backend has arithmetic of its own.
+            kernel, for ``reference`` one precision above it (bf16 in fp32, fp32 in fp64), or for ``gemm`` by two
+            products of matrices in the dtype of storage with a softmax in fp32 between them; blocks are merged in fp32
+            each time. The first is as fast as torch and rounds as any fused kernel does; the second leaves no rounding
+            but the scheme's own; the third is faster than the first where a processor multiplies bf16 faster than that
+            kernel does, but rounds scores to storage. A ttnn backend has arithmetic of its own.
         q_chunk_size, k_chunk_size: rows of queries and of keys that refsim's attention handles at a time; None: see
             :attr:`chunk_sizes`. A device's own chunk sizes are chosen by its program.
         pad_heads: heads that do not split evenly are padded with zeros, or (False) refused.
@@ -218,7 +220,7 @@ class RunOptions:
     def chunk_sizes(self) -> tuple[int, int]:
         """Return how many rows of queries and of keys attention handles at a time on refsim's ranks.
 
-        Where they are not given: in ``storage`` math as many as a processor's kernel is fast with; in ``reference``
+        Where they are not given: in ``storage`` and ``gemm`` math as many as a processor is fast with; in ``reference``
         math, and where blocks travel one by one (``ring_order`` block), as many as a device's op takes.
         """
         of_device = self.math == "reference" or self.ring_order == "block"

@@ -39,6 +39,7 @@ class Entry:
 KINDS: dict[str, Entry] = {
     "attention": Entry("parity.kinds.attention:Attention", checkpoint=False),
     "attention_storage": Entry("parity.kinds.attention:StorageAttention", checkpoint=False),
+    "attention_gemm": Entry("parity.kinds.attention:GemmAttention", checkpoint=False),
     "collectives": Entry("parity.kinds.collectives:Collectives", cut="nothing", checkpoint=False),
     "norms": Entry("parity.kinds.norms:Norms", cut="nothing", checkpoint=False),
     "placements": Entry("parity.kinds.placements:Placements", checkpoint=False),

@@ -103,19 +103,26 @@ def _bf16(found: Registry) -> None:
 
 
 def _storage_math(found: Registry) -> None:
-    """In ``storage`` math, which runs outside parity have unless they ask for the other one."""
+    """In ``storage`` math, which runs outside parity have unless they ask for another one, and in ``gemm`` math."""
     few, long = replace(RING8, chunks=(48, 20)), AttentionShape(n=512, logical_n=130)
     for dtype in ("fp32", "bf16"):
         _storage(found, RING8, AttentionShape(), dtype=dtype, family="outlier_text")
         _storage(found, few, long, dtype=dtype, tag="logical130of512")
         _storage(found, ULYSSES8, AttentionShape(), dtype=dtype)
+        _gemm(found, few, long, dtype=dtype, tag="logical130of512")
+        _gemm(found, USP24, AttentionShape(), dtype=dtype, family="large_logits")
         _storage(found, USP24, long, dtype=dtype, family="constant_rows", tag="logical130of512")
         for layout in (replace(few, ring_order="block"), ULYSSES8):
             _storage(found, layout, long, dtype=dtype, suite="full", tag="logical130of512")
         for family in ("normal", "large_logits", "fa_rand", "constant_rows"):
             for layout in (RING8, Layout("t3k", "sp4_tp2")):
                 _storage(found, layout, AttentionShape(), dtype=dtype, family=family, suite="full")
+                _gemm(found, layout, AttentionShape(), dtype=dtype, family=family, suite="full")
 
 
 def _storage(found: Registry, layout: Layout, shape: AttentionShape, **more: Any) -> None:
     found.add(make_case("attention_storage", "attention", replace(layout, math="storage"), shape, **more))
+
+
+def _gemm(found: Registry, layout: Layout, shape: AttentionShape, **more: Any) -> None:
+    found.add(make_case("attention_gemm", "attention", replace(layout, math="gemm"), shape, **more))

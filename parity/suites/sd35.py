@@ -56,7 +56,8 @@ def _tiny(found: Registry) -> None:
         add_transformer(found, "sd35_tiny", layout, dtype="bf16", **small)
     add_transformer(found, "sd35_tiny", Layout("t3k", "cfg2_sp2_tp2"), dtype="bf16", guidance=4.5, **small)
     for dtype in ("fp32", "bf16"):
-        add_transformer(found, "sd35_tiny", Layout("t3k", "sp4_tp2", math="storage"), dtype=dtype, **small)
+        for math in ("storage", "gemm"):
+            add_transformer(found, "sd35_tiny", Layout("t3k", "sp4_tp2", math=math), dtype=dtype, **small)
     more = {"suite": "full", "seed": 1, "tag": "seed1", **small}
     for layout in (RING8, ULYSSES8, USP42, Layout("t3k", "sp2_tp4"), Layout("tg", "cfg2_sp4_tp4")):
         add_transformer(found, "sd35_tiny", layout, **more)

@@ -118,7 +118,7 @@ def sim(
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
     head_dim: Annotated[int, typer.Option(help="Features of a head.")] = 64,
     dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.")] = "bf16",
-    math: Annotated[str, typer.Option(help="storage or reference, as of `refsim run`.")] = "storage",
+    math: Annotated[str, typer.Option(help="storage, reference or gemm, as of `refsim run`.")] = "storage",
     scheme: Annotated[list[str] | None, typer.Option(help="ring or ulysses; may be given twice.")] = None,
     repetitions: Annotated[int, typer.Option(help="Pairs of measurements that count.")] = 3,
     seed: Annotated[int, typer.Option(help="Of the inputs.")] = 0,

@@ -55,7 +55,11 @@ def run(
     ] = None,
     pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
     math: Annotated[
-        str, typer.Option(help="Blocks of attention on cpu: storage (in its dtype) or reference (one precision above).")
+        str,
+        typer.Option(
+            help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
+            "or gemm (matrix products in its dtype, softmax in fp32: faster in bf16, rounds more)."
+        ),
     ] = "storage",
     q_chunk_size: Annotated[
         int | None,

@@ -10,9 +10,13 @@ Adding block outputs without these weights is wrong however well it correlates (
 ``device.options.math`` says how a block alone is computed; partial results and the merge are fp32 either way:
     storage      in the dtype of storage by torch's fused kernel, whose answer to a block is rounded to that dtype
     reference    one precision above (bf16 -> fp32, fp32 -> fp64), so that what is left of rounding is the scheme's own
+    gemm         two products of matrices in the dtype of storage, the softmax between them in fp32:
+                 q, k -> scores, rounded to storage -> exp(scores - top) in fp32, rounded to storage -> product with v
 """
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +26,8 @@ from refsim.parallel.sequence import Range
 from refsim.runtime.device import Device
 
 _ABOVE = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
+_TILE_ROWS = 512
+"""Queries whose scores :func:`_by_products` holds at a time: of 2048 keys 4 MiB in fp32, which a cache holds."""
 
 
 class OnlineSoftmax:
@@ -34,6 +40,7 @@ class OnlineSoftmax:
         self.device, self._dtype = device, q_BHNE.dtype
         self._q_chunk_size = device.options.chunk_sizes[0]
         sharp = device.options.math == "reference"
+        self._block = _by_products if device.options.math == "gemm" else _fused
         self._q = _packed(q_BHNE, _ABOVE[q_BHNE.dtype] if sharp else q_BHNE.dtype)
         self._out = torch.zeros(q_BHNE.shape, dtype=torch.float32)
         self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
@@ -67,7 +74,7 @@ class OnlineSoftmax:
             k, v = _packed(k_BHNE, self._q.dtype), _packed(v_BHNE, self._q.dtype)
             for start in range(0, self._q.shape[2], self._q_chunk_size):
                 rows = slice(start, start + self._q_chunk_size)
-                out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(self._q[:, :, rows], k, v)
+                out, lse = self._block(self._q[:, :, rows], k, v)
                 if self._started:
                     merge(self._out[:, :, rows], self._lse[:, :, rows], out.float(), lse.float())
                 else:
@@ -87,6 +94,28 @@ def merge(out: Tensor, lse: Tensor, out_new: Tensor, lse_new: Tensor) -> None:
     """
     out.lerp_(out_new, torch.sigmoid(lse_new - lse).unsqueeze(-1))  # in one pass over memory
     lse.sub_(F.logsigmoid(lse - lse_new))
+
+
+def _fused(q_BHNE: Tensor, k_BHME: Tensor, v_BHME: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention to one block by torch's kernel: out (B, H, N, E) in their dtype, lse (B, H, N) in fp32 or wider."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q_BHNE, k_BHME, v_BHME)
+
+
+def _by_products(q_BHNE: Tensor, k_BHME: Tensor, v_BHME: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by two matrix products in their dtype, a head and ``_TILE_ROWS`` queries at a time; both in fp32."""
+    batch, heads, queries, features = q_BHNE.shape
+    out = torch.empty(q_BHNE.shape, dtype=torch.float32)
+    lse = torch.empty(q_BHNE.shape[:-1], dtype=torch.float32)
+    scale = features**-0.5
+    for b, h, start in itertools.product(range(batch), range(heads), range(0, queries, _TILE_ROWS)):
+        rows = b, h, slice(start, start + _TILE_ROWS)
+        weights_NM = torch.mm(q_BHNE[rows], k_BHME[b, h].T).float()
+        top_N1 = weights_NM.amax(-1, keepdim=True)
+        weights_NM.sub_(top_N1).mul_(scale).exp_()
+        total_N1 = weights_NM.sum(-1, keepdim=True)
+        torch.div(torch.mm(weights_NM.to(q_BHNE.dtype), v_BHME[b, h]), total_N1, out=out[rows])
+        lse[rows] = torch.add(total_N1.log(), top_N1, alpha=scale).squeeze(-1)
+    return out, lse
 
 
 def _packed(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,7 @@
 """A failed case explains itself: the place, the likely cause, in every form of report; how signatures are judged."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from parity.faults.cli import app as faults_app
 from parity.faults.ref import ref_faults
 from parity.formulas import attention_float64
 from parity.inputs import attention_inputs
+from parity.kinds import load
 from parity.kinds.transformer import Transformer, guided_sample
 from parity.layers import Finding
 from refsim.errors import UserError
@@ -54,6 +56,18 @@ def test_one_row_of_one_head_is_found(right):
     place = found(right, out).place
     assert (place.rank, place.ranks, place.coord) == (2, (2,), (0, 2))
     assert (place.heads, place.rows, place.step) == ((3, 4), (71, 72), None)
+
+
+@pytest.mark.parametrize("math", ["storage", "gemm"])
+def test_what_is_judged_in_units_of_noise_has_a_place_too(math):
+    layout, kind = replace(RING.layout, math=math), load(f"attention_{math}")(None)
+    case = make_case(f"attention_{math}", "attention", layout, RING.shape, dtype="bf16")
+    result = kind.run(case, case.layout, 0)
+    limits = {threshold.metric: threshold.limit for threshold in kind.thresholds["bf16"]}
+    assert kind.explain(case, 0, result, limits).place is None
+    result.tensors["out"][0, 3, 64 + 7] = 0
+    place = kind.explain(case, 0, result, limits).place
+    assert (place.rank, place.heads, place.rows) == (2, (3, 4), (71, 72))
 
 
 @pytest.mark.parametrize(("shard", "rank", "step"), [(0, 1, 1), (2, 1, 3), (1, 1, 0)])

@@ -59,12 +59,13 @@ def verdict(case, metrics):
     return gate.run_case(Runner(), case, "cpu", 0)
 
 
-def attention_verdict(dtype, change, kind="attention", trace=()):
+def attention_verdict(dtype, change, kind="attention", trace=(), lse=lambda x: x):
     """On an answer that is the formula's but for ``change`` of its (B, H, rows, E), and the events of a run."""
+    change_lse = lse
     case = make_case(kind, "attention", LAYOUT, ATTENTION, dtype=dtype)
     kind, n, rows = load(kind)(None), ATTENTION.n, ATTENTION.rows
     out, lse = formulas.attention_float64(kind.inputs(case, 0), ATTENTION)
-    out, lse = change(out.clone()).to({"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]), lse.float()
+    out, lse = change(out.clone()).to({"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]), change_lse(lse).float()
     image = torch.nn.functional.pad(out[:, :, :rows], (0, 0, 0, n - rows))
     lses = torch.cat([lse[:, :, :rows], lse.new_zeros(*lse.shape[:2], n - rows), lse[:, :, rows:]], -1)
     tensors = {"out": image, "joint_out": out[:, :, rows:], "lse": lses}
@@ -164,7 +165,7 @@ def check_schedule(store):
     """A shard that walks a Ring to the left, whatever the values."""
     sent = {"rank": 0, "op": "send", "step": 1, "start": 0.0, "end": 1.0, "collective": "ring_attention", "peer": 3}
     sent |= {"group": "ring", "axis": 1, "topology": "Ring"}
-    for kind in ("attention", "attention_storage"):
+    for kind in ("attention", "attention_storage", "attention_gemm"):
         fails(attention_verdict("fp32", lambda x: x, kind, [sent]), "trace_wrong_direction 1")
 
 
@@ -178,6 +179,19 @@ def check_storage_math(store):
     worse = noise.clone()
     worse[:, :, 192:230] *= 20  # the last shard alone
     fails(attention_verdict("fp32", lambda x: x + worse, "attention_storage"), "over_noise")
+
+
+def check_gemm_math(store):
+    """In units of the error of two products in the storage dtype, which here is ``noise``."""
+    case = make_case("attention_gemm", "attention", LAYOUT, ATTENTION, dtype="bf16")
+    tensors = load("attention_gemm")(None).inputs(case, 0)
+    exact = formulas.attention_float64(tensors, ATTENTION)
+    rounded = formulas.attention_gemm_noise(tensors, ATTENTION, "bf16")
+    noise, lse_noise = (x - y for x, y in zip(rounded, exact, strict=True))
+    passes(attention_verdict("bf16", lambda x: x + noise, "attention_gemm"))
+    fails(attention_verdict("bf16", lambda x: x + 2.5 * noise, "attention_gemm"), "over_noise")
+    passes(attention_verdict("bf16", lambda x: x, "attention_gemm", lse=lambda x: x + lse_noise))
+    fails(attention_verdict("bf16", lambda x: x, "attention_gemm", lse=lambda x: x + 1.5 * lse_noise), "lse_over_noise")
 
 
 def check_one_shard(store):
@@ -257,6 +271,7 @@ CHECKS: tuple[Callable[[CheckpointStore], None], ...] = (
     check_attention,
     check_schedule,
     check_storage_math,
+    check_gemm_math,
     check_one_shard,
     check_models,
     check_nan,

@@ -1,4 +1,4 @@
-"""The two arithmetics of a block of attention: what each rounds, and that a run has the one it asked for."""
+"""The three arithmetics of a block of attention: what each rounds, and that a run has the one it asked for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 from refsim.api import attention_result
 from refsim.options import RunOptions
+from refsim.parallel.sdpa import _by_products, _fused
 from tests.refsim.helpers import attention_inputs, lse_error, real_rows, relative_rmse, serial_attention
 from tests.refsim.parallel.schemes import SCHEMES, SOME, assert_same_bits
 
@@ -41,6 +42,31 @@ def test_storage_math_rounds_as_the_same_kernel_on_the_same_pieces_and_reference
     reference, _ = errors(dtype, scheme, math="reference", k_chunk_size=CHUNK)
     assert reference < 0.9 * pieces < storage < 2 * pieces
     assert lse <= 64 * 2**-24  # scores are fp32 in either storage: sums of 64 products
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scheme", SOME)
+def test_gemm_math_rounds_as_two_products_with_a_softmax_in_fp32_between(scheme, dtype):
+    tensors = attention_inputs(heads=8, n=N, prompt=PROMPT, features=64, dtype=DTYPES[dtype])
+    q, k, v = (torch.cat([tensors[name], tensors[f"joint_{name}"]], 2) for name in "qkv")
+    scores = (q @ k.mT).float() / 8
+    want = serial_attention(tensors)
+    alone = relative_rmse((scores.softmax(-1).to(q.dtype) @ v)[:, :, :N], want["out"])
+    lse_alone = lse_error(scores.logsumexp(-1), want["lse"])
+    out, lse = errors(dtype, scheme, math="gemm", k_chunk_size=CHUNK)
+    assert 0.8 * alone < out < 1.5 * alone
+    assert lse <= max(1.01 * lse_alone, 64 * 2**-24)
+
+
+@pytest.mark.parametrize("features", [40, 64])
+@pytest.mark.parametrize("queries", [1, 300, 1100])
+def test_a_block_by_products_is_torchs_whatever_the_tiles(queries, features):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, features, generator=generator) for n in (queries, 70, 70))
+    out, lse = _by_products(q, k, v)
+    want, want_lse = _fused(q, k, v)
+    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(lse, want_lse, rtol=1e-6, atol=1e-6)
 
 
 def test_storage_math_is_the_default_and_has_the_same_bits_every_time():
