@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +11,8 @@ import refsim
 from refsim.options import RunOptions
 from refsim.runtime.launch import execute
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,17 @@ def test_equals_diffusers(tiny, mesh, parallel, options):
     assert result.tensors["sample"].shape == expected.shape
     assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
     assert len(set(result.value["digests"])) == 1
+
+
+def test_four_galaxies_of_128_ranks_equal_diffusers(tmp_path):
+    """A ring of 8 along the first axis, tensor parallel of 16 along the second, from the example's file."""
+    model, inputs = make_model(num_layers=2, num_attention_heads=16, caption_projection_dim=256), make_inputs(batch=1)
+    with torch.no_grad():
+        expected = model(**inputs, return_dict=False)[0]
+    mesh = str(EXAMPLES / "four_galaxies.json")
+    result = refsim.run(save(model, tmp_path), inputs=inputs, mesh=mesh, parallel="sp8_tp16")
+    assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
+    assert (len(result.value["digests"]), len(set(result.value["digests"]))) == (128, 1)
 
 
 def test_cfg_parallel_equals_cfg_fusion(tiny):
