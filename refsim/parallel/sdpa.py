@@ -26,8 +26,8 @@ from refsim.parallel.sequence import Range
 from refsim.runtime.device import Device
 
 _ABOVE = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
-_TILE_ROWS = 512
-"""Queries whose scores :func:`_by_products` holds at a time: of 2048 keys 4 MiB in fp32, which a cache holds."""
+_TILE = 2**20
+"""Scores that :func:`_by_products` holds at a time, of 64 to 512 queries: 4 MiB in fp32, which a cache holds."""
 
 
 class OnlineSoftmax:
@@ -102,13 +102,14 @@ def _fused(q_BHNE: Tensor, k_BHME: Tensor, v_BHME: Tensor) -> tuple[Tensor, Tens
 
 
 def _by_products(q_BHNE: Tensor, k_BHME: Tensor, v_BHME: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by two matrix products in their dtype, a head and ``_TILE_ROWS`` queries at a time; both in fp32."""
+    """The same by two matrix products in their dtype, a head and a tile of scores at a time; both in fp32."""
     batch, heads, queries, features = q_BHNE.shape
     out = torch.empty(q_BHNE.shape, dtype=torch.float32)
     lse = torch.empty(q_BHNE.shape[:-1], dtype=torch.float32)
     scale = features**-0.5
-    for b, h, start in itertools.product(range(batch), range(heads), range(0, queries, _TILE_ROWS)):
-        rows = b, h, slice(start, start + _TILE_ROWS)
+    tile = max(64, min(512, _TILE // k_BHME.shape[2]))
+    for b, h, start in itertools.product(range(batch), range(heads), range(0, queries, tile)):
+        rows = b, h, slice(start, start + tile)
         weights_NM = torch.mm(q_BHNE[rows], k_BHME[b, h].T).float()
         top_N1 = weights_NM.amax(-1, keepdim=True)
         weights_NM.sub_(top_N1).mul_(scale).exp_()
