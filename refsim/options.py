@@ -40,7 +40,7 @@ TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 DEFAULT_TIMEOUT_S = 300.0
 _MAX_TIMEOUT_S = 1e6
 _CHUNKS_OF_DEVICE = 256, 512
-_CHUNKS_OF_PROCESSOR = 2048, 16384
+_CHUNKS_OF_PROCESSOR = 2048, 2048
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 _EXAMPLE = {
     "mesh": "t3k",

@@ -66,7 +66,7 @@ def run(
         typer.Option(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
     ] = None,
     k_chunk_size: Annotated[
-        int | None, typer.Option(help="Key rows per attention chunk on cpu.", show_default="16384; reference math: 512")
+        int | None, typer.Option(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512")
     ] = None,
     vae_parallel: Annotated[
         str, typer.Option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")

@@ -115,13 +115,8 @@ class Exchange:
         u = self.group.size
 
         def merged(shard: int) -> list[Range]:
-            # shard r * u + j is member j's of the row that is number r of the ring; what meets is attended at once
-            found: list[Range] = []
-            for start, stop in ((j * rows + a, j * rows + b) for j in range(u) for a, b in of_shard(shard * u + j)):
-                if found and found[-1][1] == start:
-                    start = found.pop()[0]
-                found.append((start, stop))
-            return found
+            # shard r * u + j is member j's of the row that is number r of the ring
+            return [(j * rows + a, j * rows + b) for j in range(u) for a, b in of_shard(shard * u + j)]
 
         return merged
 

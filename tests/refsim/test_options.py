@@ -72,10 +72,10 @@ def test_what_does_not_fit_is_refused_in_one_sentence(given, said):
 @pytest.mark.parametrize(
     ("given", "chunks"),
     [
-        ({}, (2048, 16384)),
+        ({}, (2048, 2048)),
         ({"math": "reference"}, (256, 512)),
         ({"ring_order": "block"}, (256, 512)),
-        ({"q_chunk_size": 7}, (7, 16384)),
+        ({"q_chunk_size": 7}, (7, 2048)),
         ({"math": "reference", "k_chunk_size": 9}, (256, 9)),
     ],
 )

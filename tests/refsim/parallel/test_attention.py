@@ -18,7 +18,7 @@ from tests.refsim.helpers import (
     run,
     serial_attention,
 )
-from tests.refsim.parallel.schemes import RINGS, SCHEMES, SOME, ULYSSES, answer, assert_same_bits, attend
+from tests.refsim.parallel.schemes import RINGS, SCHEMES, SOME, ULYSSES, answer, assert_same_bits
 
 PROMPTS = {"no_prompt": (0, "replicated"), "replicated": (21, "replicated"), "split": (21, "split")}
 FEW_CHUNKS = {"q_chunk_size": 24, "k_chunk_size": 20}
@@ -189,12 +189,3 @@ def test_simulate_attention_returns_out_joint_out_and_lse():
     )
     assert joint_out is None
     assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
-
-
-@pytest.mark.parametrize("logical_n", [256, 250])
-def test_ulysses_attends_to_as_many_keys_at_once_as_chunks_allow(logical_n):
-    tensors = attention_inputs(heads=8, n=256)
-    for chunk, pieces in ((256, 1), (100, 3)):
-        options = {"trace": True, "logical_n": logical_n, "k_chunk_size": chunk}
-        events = [e for e in attend(tensors, "t3k_1x8-ulysses8", **options).trace if e["op"] == "sdpa"]
-        assert [sum(e["rank"] == rank for e in events) for rank in range(8)] == [pieces] * 8
