@@ -58,7 +58,7 @@ def run(
         str,
         typer.Option(
             help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
-            "or gemm (matrix products in its dtype, softmax in fp32: faster in bf16, rounds more)."
+            "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors)."
         ),
     ] = "storage",
     q_chunk_size: Annotated[

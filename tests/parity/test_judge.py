@@ -59,9 +59,8 @@ def verdict(case, metrics):
     return gate.run_case(Runner(), case, "cpu", 0)
 
 
-def attention_verdict(dtype, change, kind="attention", trace=(), lse=lambda x: x):
+def attention_verdict(dtype, change, kind="attention", trace=(), change_lse=lambda x: x):
     """On an answer that is the formula's but for ``change`` of its (B, H, rows, E), and the events of a run."""
-    change_lse = lse
     case = make_case(kind, "attention", LAYOUT, ATTENTION, dtype=dtype)
     kind, n, rows = load(kind)(None), ATTENTION.n, ATTENTION.rows
     out, lse = formulas.attention_float64(kind.inputs(case, 0), ATTENTION)
@@ -190,8 +189,11 @@ def check_gemm_math(store):
     noise, lse_noise = (x - y for x, y in zip(rounded, exact, strict=True))
     passes(attention_verdict("bf16", lambda x: x + noise, "attention_gemm"))
     fails(attention_verdict("bf16", lambda x: x + 2.5 * noise, "attention_gemm"), "over_noise")
-    passes(attention_verdict("bf16", lambda x: x, "attention_gemm", lse=lambda x: x + lse_noise))
-    fails(attention_verdict("bf16", lambda x: x, "attention_gemm", lse=lambda x: x + 1.5 * lse_noise), "lse_over_noise")
+    passes(attention_verdict("bf16", lambda x: x, "attention_gemm", change_lse=lambda x: x + lse_noise))
+    fails(
+        attention_verdict("bf16", lambda x: x, "attention_gemm", change_lse=lambda x: x + 1.5 * lse_noise),
+        "lse_over_noise",
+    )
 
 
 def check_one_shard(store):
