@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from refsim.jobs import named
+from refsim.runtime import world
 from refsim.runtime.tensor import MeshTensor
 
 OPS: dict[str, tuple[str, ...]] = {
@@ -59,7 +59,7 @@ def scaled(op: str, rank: int, by: float, call: int) -> Iterator[None]:
         seen[op] += 1
         return _times(result, 1 + by) if seen[op] == call + 1 else result
 
-    with _around([op] if dist.get_rank() == rank else [], lambda _: change):
+    with _around([op] if world.rank() == rank else [], lambda _: change):
         yield
 
 
@@ -71,7 +71,7 @@ def counted(rank: int, file: str) -> Iterator[None]:
     def count(op: str) -> Callable[[Any], Any]:
         return lambda result: seen.update([op]) or result
 
-    mine = dist.get_rank() == rank
+    mine = world.rank() == rank
     with _around(list(OPS) if mine else [], count):
         yield
     if mine:

@@ -25,7 +25,7 @@ from refsim.finite import first_not_finite
 from refsim.folder import class_name_of, file_of, find_weights, read_config
 from refsim.lora import Change, merged, read_loras
 from refsim.schema import read_object
-from refsim.tensor_file import TensorFile
+from refsim.tensor_file import TensorFile, opened
 
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 Range = tuple[int, int]
@@ -66,6 +66,10 @@ class Checkpoint:
     def names(self) -> set[str]:
         return set(self._where)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether it holds a tensor of that name."""
+        return name in self._where
+
     def file(self, name: str) -> TensorFile:
         """Return the file that holds a tensor."""
         return self._files[self._where[name]]
@@ -99,7 +103,7 @@ class Checkpoint:
     def _open(self, file: str) -> None:
         path = file_of(self.folder, file)
         try:
-            self._files[file] = TensorFile(path)
+            self._files[file] = opened(path)
         except (OSError, ValueError) as e:
             raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
 
@@ -162,7 +166,7 @@ class Weights:
             UserError: the tensor is missing, has another shape, is not of floating point (8 bits are quantised), or
                 holds NaN or infinity once converted.
         """
-        if name not in self.checkpoint.names:
+        if name not in self.checkpoint:
             raise UserError(f"checkpoint '{self.checkpoint.folder}' lacks '{name}', which its config asks for.")
         file = self.checkpoint.file(name)
         found, dtype = file.shape(name), file.dtype(name)
@@ -183,27 +187,34 @@ class Weights:
             return torch.empty([b - a for a, b in wanted], dtype=self._dtype, device="meta")
         tensor = file[name][tuple(slice(a, b) for a, b in real)]
         tensor = (merged(tensor, changes, real) if changes else tensor).to(self._dtype)
-        self._check_finite(name, tensor, [a for a, _ in real])
+        self._check_finite(file, name, tensor, real, changed=bool(changes))
         missing = [(b - a) - (rb - ra) for (a, b), (ra, rb) in zip(wanted, real, strict=True)]
         if any(missing):
             tensor = F.pad(tensor, [n for lanes in reversed(missing) for n in (0, lanes)])
         return tensor
 
-    def _check_finite(self, name: str, tensor: Tensor, starts: list[int]) -> None:
-        """Raise ``UserError`` if a slice that begins at ``starts`` holds NaN or infinity in the storage dtype.
+    def _check_finite(self, file: TensorFile, name: str, tensor: Tensor, ranges: list[Range], *, changed: bool) -> None:
+        """Raise ``UserError`` if a slice, the ``ranges`` of a tensor, holds NaN or infinity in the storage dtype.
 
-        The parts of all replicas are the whole slice: part i ends where part i + 1 begins.
+        The parts of all replicas are the whole slice: part i ends where part i + 1 begins. What an earlier job has
+        found finite is not looked at again, unless the slice has ``changed`` on its way here from the file.
         """
         (number, count), rows = self._replica, len(tensor)
-        first = rows * number // count
-        starts[0] += first
-        index = first_not_finite(tensor[first : rows * (number + 1) // count])
+        first, last = rows * number // count, rows * (number + 1) // count
+        looked_at = name, self._dtype, first, last, *ranges
+        if not changed and looked_at in file.finite:
+            return
+        index = first_not_finite(tensor[first:last])
         if index is not None:
+            starts = [start for start, _ in ranges]
+            starts[0] += first
             place = tuple(start + i for start, i in zip(starts, index, strict=True))
             raise UserError(
                 f"'{name}' in checkpoint '{self.checkpoint.folder}' is not finite at {place} as "
                 f"{str(self._dtype).removeprefix('torch.')}; weights must be finite numbers of that dtype."
             )
+        if not changed:
+            file.finite.add(looked_at)
 
     def leave(self, *prefixes: str) -> None:
         """Say that tensors with these prefixes are not needed here (an autoencoder's encoder when decoding)."""

@@ -86,6 +86,11 @@ def read(
         raise UserError(f"{where} has {name} = {short(values[name])}; it must be {words(hint)}.") from e
 
 
+def prepare(kind: Any) -> None:
+    """Make what :func:`read` and :func:`check` need of an annotation, once for all processes that are forked later."""
+    _adapter(kind)
+
+
 def check(kind: Any, value: Any, name: str, where: str = "config.json") -> Any:
     """Return one value, which must be what the annotation ``kind`` allows; ``UserError`` names it otherwise."""
     try:

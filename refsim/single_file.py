@@ -46,6 +46,7 @@ class RenamedFile(TensorFile):
 
     def __init__(self, file: TensorFile, pieces: dict[str, Piece]) -> None:
         self._file, self._pieces, self.metadata = file, pieces, file.metadata
+        self.finite = set()
 
     @property
     def names(self) -> KeysView[str]:

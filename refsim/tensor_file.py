@@ -7,7 +7,9 @@ leaves two Python objects behind for good (safetensors 0.6 to 0.8), and a rank m
 from __future__ import annotations
 
 import json
-from collections.abc import KeysView
+import os
+from collections.abc import Hashable, KeysView
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,22 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _LENGTH_BYTES = 8
+_MOST_KEPT_BYTES = 64 << 20  # the disk has no room for anything else in a file that is deleted while it is mapped
+
+
+def opened(path: str | Path) -> TensorFile:
+    """Return a file of weights, which a rank asks for again in every job: the last few small ones stay mapped, and are
+    looked at anew once somebody has written to them.
+    """
+    now = os.stat(path)
+    if now.st_size > _MOST_KEPT_BYTES:
+        return TensorFile(path)
+    return _kept(str(path), now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@lru_cache(maxsize=8)
+def _kept(path: str, *_: int) -> TensorFile:
+    return TensorFile(path)
 
 
 class TensorFile:
@@ -43,6 +61,7 @@ class TensorFile:
 
     Attributes:
         metadata: the texts that the file carries beside its tensors.
+        finite: what has been looked through and holds neither NaN nor infinity, as whoever looked calls it.
 
     Raises:
         ValueError: it is no safetensors file, or cannot be mapped.
@@ -50,6 +69,7 @@ class TensorFile:
     """
 
     def __init__(self, path: str | Path) -> None:
+        self.finite: set[Hashable] = set()
         try:
             with safe_open(path, "numpy") as checked, open(path, "rb") as file:
                 self.metadata: dict[str, str] = checked.metadata() or {}

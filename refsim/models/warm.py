@@ -1,8 +1,13 @@
-"""Imports the classes of the project's own models: for the process that ranks are forked from, so that none waits."""
+"""Readies the project's own models: for the process that ranks are forked from, so that none of them waits.
+
+Their classes are imported, and the checks of their configs made, each of which takes pydantic milliseconds.
+"""
 
 from __future__ import annotations
 
+from refsim import schema
 from refsim.models import registry
 
 for _spec in registry.own():
-    _ = _spec.model_class, _spec.config_class
+    _ = _spec.model_class
+    schema.prepare(_spec.config_class)

@@ -22,6 +22,7 @@ from refsim.runtime.tensor import MeshTensor, Partial, Placement, Shard
 from refsim.tensor_file import TensorFile
 
 Streams = Sequence[MeshTensor | None]
+_SMALL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,26 @@ class Observations:
         self._placements[key] = {group: x.placement(group) for group in ("sp", "tp")}
 
     def write(self, folder: str, rank: int) -> None:
-        """Leave everything in the folder's file of this rank: the values of each dtype, one tensor after the other."""
-        flat: dict[str, list[Tensor]] = defaultdict(list)
+        """Leave everything in the folder's file of this rank: what is small one after the other, in one tensor for
+        each dtype, since the library takes its time for every tensor.
+        """
+        tensors: dict[str, Tensor] = {}
+        small: dict[str, list[Tensor]] = defaultdict(list)
         sizes, placed = Counter[str](), {}
         for key, x in self._tensors.items():
             dtype, places = str(x.dtype), self._placements[key]
+            at = dtype if x.nbytes <= _SMALL_BYTES else key
             placed[key] = {
                 "cut": {group: place.dim for group, place in places.items() if isinstance(place, Shard)},
                 "partial": any(isinstance(place, Partial) for place in places.values()),
-                "at": [dtype, sizes[dtype], list(x.shape)],
+                "at": [at, sizes[at], list(x.shape)],
             }
-            flat[dtype].append(x.view(-1))
-            sizes[dtype] += x.numel()
-        tensors = {dtype: torch.cat(values) for dtype, values in flat.items()}
+            sizes[at] += x.numel()
+            if at == key:
+                tensors[key] = x
+            else:
+                small[dtype].append(x.view(-1))
+        tensors |= {dtype: torch.cat(values) for dtype, values in small.items()}
         metadata = {"placements": json.dumps(placed)}
         safetensors.torch.save_file(tensors, Path(folder, f"rank{rank}.safetensors"), metadata)
 
@@ -91,7 +99,7 @@ def _read(path: Path) -> list[Observed]:
     file, found = TensorFile(path), []
     values = file.all()
     for key, placed in json.loads(file.metadata["placements"]).items():
-        (dtype, start, shape), (name, _, call) = placed["at"], key.rpartition("#")
-        local = values[dtype][start : start + math.prod(shape)].view(shape)
+        (at, start, shape), (name, _, call) = placed["at"], key.rpartition("#")
+        local = values[at].view(-1)[start : start + math.prod(shape)].view(shape)
         found.append(Observed(name, int(call), local, placed["cut"], placed["partial"]))
     return found

@@ -147,22 +147,27 @@ class Pool:
             self.board.set(rank, Activity(Kind.FORKED))  # a sign of life to count from, until the rank gives its own
         pairs = [socket.socketpair() for _ in range(world_size)]
         self._socks = [ours for ours, _ in pairs]
-        fd, store = tempfile.mkstemp(prefix="store-", dir=self.server.run_dir)
+        fd, self._store = tempfile.mkstemp(prefix="store-", dir=self.server.run_dir)
         os.close(fd)
         started = time.monotonic()
         self._id, self._pids = self.server.start(
-            {"world_size": world_size, "store": store, "threads": _threads(world_size)},
+            {"world_size": world_size, "store": self._store, "threads": _threads(world_size)},
             [self._board_fd] + [theirs.fileno() for _, theirs in pairs],
         )
         for _, theirs in pairs:
             theirs.close()
         self.alive = True
         self._limit: int | None = None
-        self._collect(READY_TIMEOUT_S)
+        self._introduce()
         self.ready_s = time.monotonic() - started
-        """Seconds from asking a warm fork server for the ranks to all of them joined."""
-        with contextlib.suppress(OSError):
-            os.unlink(store)
+        """Seconds from asking a warm fork server for the ranks to all of them being ready for a job."""
+
+    def _introduce(self) -> None:
+        """Tell every rank how it reaches each other one, and whether all of them do, see ``shared_transport.Door``."""
+        numbers = [header["numbers"] for header, _ in self._collect(READY_TIMEOUT_S)]
+        self._tell({"numbers": numbers}, READY_TIMEOUT_S)
+        reached = [header["reached"] for header, _ in self._collect(READY_TIMEOUT_S)]
+        self._tell({"reached": all(reached)}, READY_TIMEOUT_S)
 
     def run(self, job: Job, progress: Progress | None = None) -> Answer:
         """Run one job on all ranks; ``progress`` is called now and then with how far rank 0 is.
@@ -175,21 +180,12 @@ class Pool:
             raise RankFailure("this pool of ranks was ended by an earlier failure", rank=-1)
         self._limit = memory.rank_limit_bytes()
         started = time.monotonic()
+        for rank in range(self.world_size):
+            self.board.set(rank, Activity(Kind.TAKING, "the job"))
+            self.board.advance(rank, 0, 0)
         message = {"job": job.to_json(), "sys_path": [place for place in sys.path if place]}
-        try:
-            for rank, sock in enumerate(self._socks):
-                self.board.set(rank, Activity(Kind.TAKING, "the job"))
-                self.board.advance(rank, 0, 0)
-                sock.settimeout(job.options.timeout_s)
-                messages.send(sock, message)
-        except TimeoutError:
-            self._fail(hung=rank)
-        except OSError:
-            self._fail(died={rank})
-        except BaseException:
-            self.close()
-            raise
-        header, payload = self._collect(job.options.timeout_s, progress)
+        self._tell(message, job.options.timeout_s)
+        header, payload = self._collect(job.options.timeout_s, progress)[0]
         return Answer(header["answer"], payload, time.monotonic() - started)
 
     def close(self) -> None:
@@ -203,11 +199,30 @@ class Pool:
             with contextlib.suppress(RankFailure):
                 self.server.kill(self._id)
         finally:
-            os.close(self._board_fd)
-            self.board.close()
+            self._forget()
 
-    def _collect(self, timeout_s: float, progress: Progress | None = None) -> tuple[dict[str, Any], bytes]:
-        """Wait for every rank's reply; returns rank 0's."""
+    def _forget(self) -> None:
+        os.close(self._board_fd)
+        self.board.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._store)
+
+    def _tell(self, message: dict[str, Any], timeout_s: float) -> None:
+        """Send every rank a message."""
+        try:
+            for rank in range(self.world_size):
+                self._socks[rank].settimeout(timeout_s)
+                messages.send(self._socks[rank], message)
+        except TimeoutError:
+            self._fail(hung=rank)
+        except OSError:
+            self._fail(died={rank})
+        except BaseException:
+            self.close()
+            raise
+
+    def _collect(self, timeout_s: float, progress: Progress | None = None) -> list[tuple[dict[str, Any], bytes]]:
+        """Wait for every rank's reply; they are returned in rank order."""
         replies: dict[int, tuple[dict[str, Any], bytes]] = {}
         failures: dict[int, dict[str, Any]] = {}
         died: set[int] = set()
@@ -253,7 +268,7 @@ class Pool:
             raise
         if failures or died or hung is not None or too_big is not None:
             self._fail(failures, died, hung, too_big)
-        return replies[0]
+        return [replies[rank] for rank in range(self.world_size)]
 
     def _hung(self, silent: set[int], now: float, timeout_s: float) -> int | None:
         """Return the silent rank that has been still longest, if nobody has shown life within the bound."""
@@ -292,8 +307,7 @@ class Pool:
         try:
             exit_codes = self.server.kill(self._id)
         finally:
-            os.close(self._board_fd)
-            self.board.close()
+            self._forget()
         raise diagnose(found, exit_codes)
 
     def _findings(

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from refsim.errors import InvariantError, UserError
 from refsim.given import out_of_descriptors
+from refsim.runtime import world
 from refsim.runtime.transport import GlooTransport, Transfer, Transport, check_contiguous, comm_error
 
 _NOTE = struct.Struct("=IBBQQ")  # who writes it, channel, what it says, address, size
@@ -73,7 +74,7 @@ class _SharedTransfer:
 
 
 class SharedTransport:
-    """Transfers between the ranks of the default process group, which all run on this host.
+    """Transfers between all ranks of a run, which are processes of this host.
 
     Args:
         addresses: of every rank, its process id and the descriptor that writes into its pipe.
@@ -249,29 +250,52 @@ def _read(pid: int, address: int, into: Tensor) -> None:
         done += count
 
 
-def _join(gloo: GlooTransport) -> SharedTransport | None:
-    """Return the transport of all ranks; None on every rank if one of them cannot read its neighbour."""
-    secret = torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.int64)
-    mine, pipe = [0, 0], -1
-    with contextlib.suppress(OSError, AttributeError):  # no Linux
-        # Where Yama bounds tracing to descendants, whoever started this rank, and so all it started, may read it.
-        _LIBC.prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), *[ctypes.c_ulong(0)] * 3)
-        pipe, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        mine = [os.getpid(), end]
-    every = _numbers_of_all(gloo, [*mine, secret.data_ptr(), int(secret)])
-    pid, fd, address, wanted = every[(gloo.rank + 1) % gloo.world_size]
-    try:
-        os.close(_open_pipe(pid, fd))
-        found = torch.zeros_like(secret)
-        _read(pid, address, found)
-        works = int(found) == wanted  # on another host the number is another process's
-    except (OSError, AttributeError):
-        works = False
-    if not all(one for (one,) in _numbers_of_all(gloo, [works])):
-        for descriptor in (pipe, mine[1]) if pipe >= 0 else ():
+class Door:
+    """What others need in order to reach this rank, made before they are known.
+
+    Attributes:
+        numbers: its process id and the descriptor that writes into its pipe, both 0 where there is no Linux, then the
+            address of a secret number and that number.
+    """
+
+    def __init__(self) -> None:
+        self._secret = torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.int64)
+        self._pipe, mine = -1, [0, 0]
+        with contextlib.suppress(OSError, AttributeError):  # no Linux
+            # Where Yama bounds tracing to descendants, whoever started this rank, and so all it started, may read it.
+            _LIBC.prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), *[ctypes.c_ulong(0)] * 3)
+            self._pipe, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            mine = [os.getpid(), end]
+        self.numbers = [*mine, self._secret.data_ptr(), int(self._secret)]
+
+    def leads_to(self, numbers: list[int]) -> bool:
+        """Whether this rank reaches the one with these ``numbers``: its pipe, and its memory."""
+        pid, fd, address, secret = numbers
+        found = torch.zeros_like(self._secret)
+        try:
+            os.close(_open_pipe(pid, fd))
+            _read(pid, address, found)
+        except (OSError, AttributeError):
+            return False
+        return int(found) == secret  # on another host the number is another process's
+
+    def opened(self, rank: int, numbers: list[list[int]], *, reached: bool) -> SharedTransport | None:
+        """Return this rank's transport to all ranks, whose ``numbers`` these are; None, and nothing left open, unless
+        every rank has ``reached`` its neighbour.
+        """
+        if reached:
+            return SharedTransport(rank, [one[:2] for one in numbers], self._pipe)
+        for descriptor in (self._pipe, self.numbers[1]) if self._pipe >= 0 else ():
             os.close(descriptor)
         return None
-    return SharedTransport(gloo.rank, [one[:2] for one in every], pipe)
+
+
+def _join(gloo: GlooTransport) -> SharedTransport | None:
+    """Return the transport of all ranks; None on every rank if one of them does not reach its neighbour."""
+    door = Door()
+    every = _numbers_of_all(gloo, door.numbers)
+    reached = door.leads_to(every[(gloo.rank + 1) % gloo.world_size])
+    return door.opened(gloo.rank, every, reached=all(one for (one,) in _numbers_of_all(gloo, [reached])))
 
 
 def _numbers_of_all(gloo: GlooTransport, mine: list[int]) -> list[list[int]]:
@@ -291,11 +315,19 @@ def _numbers_of_all(gloo: GlooTransport, mine: list[int]) -> list[list[int]]:
 
 
 _joined: tuple[object, SharedTransport | None] | None = None
-"""The process group whose ranks have tried to read each other's memory, and their transport if they may."""
+"""The ranks that have tried to read each other's memory, as a process group or a world, and their transport if they
+may.
+"""
+
+
+def use(shared: SharedTransport | None) -> None:
+    """Have :func:`connect` return this transport of all ranks of the world, None if they do not reach each other."""
+    global _joined
+    _joined = world.forked, shared
 
 
 def connect(wanted: str, timeout_s: float, *, eager: bool = True) -> Transport:
-    """Return what moves a job's tensors; every rank of the default process group calls this.
+    """Return what moves a job's tensors; every rank of the world calls this.
 
     Args:
         wanted: ``gloo``, ``shared``, or ``auto``: ``shared`` where the ranks may read each other's memory, else
@@ -306,14 +338,14 @@ def connect(wanted: str, timeout_s: float, *, eager: bool = True) -> Transport:
         UserError: ``shared`` was wanted, but the ranks cannot read each other's memory.
     """
     global _joined
-    gloo = GlooTransport(timeout_s)
     if wanted == "gloo":
-        return gloo
-    if _joined is None or _joined[0] is not dist.group.WORLD:
-        _joined = dist.group.WORLD, _join(gloo)
+        return GlooTransport(timeout_s)
+    ranks = world.forked or dist.group.WORLD
+    if _joined is None or _joined[0] is not ranks:
+        _joined = ranks, _join(GlooTransport(timeout_s))
     shared = _joined[1]
     if shared is None and wanted == "auto":
-        return gloo
+        return GlooTransport(timeout_s)
     if shared is None:
         raise UserError(
             "these ranks may not read each other's memory (several hosts, or a container without "

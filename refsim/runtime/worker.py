@@ -22,10 +22,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from refsim.jobs import Job, failure, injected, named
-from refsim.runtime import bfloat16, hazards, memory, messages
+from refsim.runtime import bfloat16, hazards, memory, messages, world
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
-from refsim.runtime.shared_transport import connect
+from refsim.runtime.shared_transport import Door, connect, use
 from refsim.runtime.status import StatusBoard
 from refsim.runtime.transport import Transport
 
@@ -101,23 +101,32 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
 
 
 def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int) -> None:
-    """Run the main loop of a forked rank: join the process group, then answer jobs until the launcher hangs up."""
+    """Run the main loop of a forked rank: find the other ranks, then answer jobs until the launcher hangs up.
+
+    Args:
+        store: file through which the ranks find each other should they need gloo.
+    """
     torch.set_num_threads(threads)
     memory.keep_freed()
-    with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
+
+    def join() -> None:
         board.set(rank, Activity(Kind.JOINING, "the process group"))
-        try:
-            dist.init_process_group(
-                "gloo",
-                store=dist.FileStore(store, world_size),
-                rank=rank,
-                world_size=world_size,
-                timeout=timedelta(seconds=60),
-            )
-        except Exception as e:
-            messages.send(sock, failure(e))
-            return
-        messages.send(sock, {"ok": True})
+        dist.init_process_group(
+            "gloo",
+            store=dist.FileStore(store, world_size),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=60),
+        )
+
+    world.forked = world.World(rank, world_size, join)
+    with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
+        board.set(rank, Activity(Kind.JOINING, "the other ranks"))
+        door = Door()
+        messages.send(sock, {"ok": True, "numbers": door.numbers})
+        every = messages.receive(sock)[0]["numbers"]
+        messages.send(sock, {"ok": True, "reached": door.leads_to(every[(rank + 1) % world_size])})
+        use(door.opened(rank, every, reached=messages.receive(sock)[0]["reached"]))
         board.set(rank, Activity(Kind.IDLE))
         while True:
             _answer_job(sock, board, rank)

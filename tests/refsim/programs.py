@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import hashlib
 import itertools
 import os
@@ -11,11 +9,9 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -28,7 +24,6 @@ from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import column_linear, gather_features, row_linear, shard_range
 from refsim.parallel.usp import joint_attention
-from refsim.runtime import shared_transport
 from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
@@ -386,7 +381,7 @@ def _until_the_others_wait(device: Device) -> None:
     """Return when every other rank says on the board that it waits for a transfer, within half a minute."""
     board, until = device._board, time.monotonic() + 30
     assert board is not None
-    others = [rank for rank in range(dist.get_world_size()) if rank != device.rank]
+    others = [rank for rank in range(device.mesh.num_devices) if rank != device.rank]
     while not all((events := board.recent(rank)) and events[-1][1].kind is Kind.WAITING for rank in others):
         assert time.monotonic() < until, "the other ranks never waited"
         time.sleep(0.001)  # nothing wakes a rank when another one writes to the board
@@ -473,10 +468,3 @@ def one_is_killed(device: Device, *, note: str) -> Answer:
         Path(note).write_text(str(e))
         raise
     return {}, {}
-
-
-@contextlib.contextmanager
-def reading_memory_fails(error: str) -> Iterator[None]:
-    """A fault: whoever reads another rank's memory gets the built-in ``error``, or nothing without one."""
-    with mock.patch.object(shared_transport, "_read", side_effect=getattr(builtins, error, None)):
-        yield

@@ -11,7 +11,8 @@ import torch
 from refsim.errors import CommError, InvariantError, RankFailure, UserError
 from refsim.runtime import shared_transport
 from refsim.runtime.launch import end_ranks
-from refsim.runtime.shared_transport import SharedTransport
+from refsim.runtime.pool import Pool
+from refsim.runtime.shared_transport import Door, SharedTransport
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, run
 from tests.refsim.parallel.schemes import attend
 
@@ -202,15 +203,38 @@ def test_a_killed_rank_is_named_by_who_waits_for_it_and_leaves_nothing(tmp_path)
     assert set(os.listdir("/dev/shm")) == before
 
 
-@pytest.mark.parametrize("error", ["ProcessLookupError", "PermissionError", "nothing-read"])
-def test_ranks_that_may_not_read_each_others_memory_say_what_would_work(error):
-    end_ranks()  # those that have joined do not try again
-    fault = f'tests.refsim.programs:reading_memory_fails {{"error": "{error}"}}'
+@pytest.mark.parametrize("error", [ProcessLookupError, PermissionError, None])
+def test_a_rank_knows_whether_it_reaches_another(error, monkeypatch):
+    doors = [Door() for _ in range(2)]
+    assert doors[0].leads_to(doors[1].numbers)
+    transports = [door.opened(rank, [one.numbers for one in doors], reached=True) for rank, door in enumerate(doors)]
+    assert [transport.rank for transport in transports] == [0, 1]
+    monkeypatch.setattr(shared_transport, "_read", mock.Mock(side_effect=error))  # None: it reads something else
+    assert not doors[0].leads_to(doors[1].numbers)
+    for door in doors:
+        pid, end = door.numbers[:2]
+        assert door.opened(0, [], reached=False) is None
+        assert not doors[0].leads_to([pid, end, *door.numbers[2:]])
+        with pytest.raises(OSError, match="descriptor"):
+            os.fstat(end)
+
+
+def test_ranks_that_may_not_read_each_others_memory_say_what_would_work(monkeypatch):
+    collect = Pool._collect
+
+    def one_does_not(self, *given):
+        answers = collect(self, *given)
+        if "reached" in answers[1][0]:
+            answers[1][0]["reached"] = False
+        return answers
+
+    end_ranks()  # those that are ready do not try again
+    monkeypatch.setattr(Pool, "_collect", one_does_not)
     try:
         with pytest.raises(UserError, match=r"may not read each other's memory .*; choose transport gloo\.") as caught:
-            run("gathered_ranks", "n300", "sp2", transport="shared", fault=fault)
+            run("gathered_ranks", "n300", "sp2", transport="shared")
         assert_one_sentence(str(caught.value))
-        result = run("gathered_ranks", "n300", "sp2", fault=fault)
+        result = run("gathered_ranks", "n300", "sp2")
         assert (result.transport, result.value) == ("gloo", {"ranks": [0, 1]})
     finally:
         end_ranks()
