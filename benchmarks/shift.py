@@ -31,7 +31,7 @@ from refsim.runtime.device import Device
 from refsim.runtime.memory import check_fits
 
 WAYS = ("gloo", "shared", "copy")
-TIMES = 5
+TIMES = 20
 """Shifts of one measurement."""
 
 
