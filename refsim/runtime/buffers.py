@@ -12,17 +12,15 @@ nothing keeps apart, and those after the release.
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from refsim.errors import HazardError
-
-_LARGE_PAGE = 2 << 20
+from refsim.runtime import pages
 
 
 @dataclass(eq=False)
@@ -170,20 +168,10 @@ class Semaphore:
 
 
 def _allocated(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return new memory that is kept and that other processes read.
-
-    From 4 MiB on it lies on pages of 2 MiB where Linux grants them: whoever copies out of it asks the kernel for 512
-    times fewer. What lives shortly would not gain by them.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if size < 2 * _LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE") or torch.get_default_device().type != "cpu":
-        return torch.empty(shape, dtype=dtype)
-    pages = mmap.mmap(-1, size + _LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(pages, dtype=torch.uint8)
-    start = -whole.data_ptr() % _LARGE_PAGE
-    return whole[start : start + size].view(dtype).view(shape)
+    """Return memory that is kept and that other processes read: on large pages, where that is worth it."""
+    on_cpu = torch.get_default_device().type == "cpu"
+    memory = pages.allocated(math.prod(shape) * dtype.itemsize) if on_cpu else None
+    return torch.empty(shape, dtype=dtype) if memory is None else memory.view(dtype).view(shape)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from refsim.jobs import Job, failure, injected, named
-from refsim.runtime import bfloat16, hazards, memory, messages, world
+from refsim.runtime import bfloat16, hazards, memory, messages, pages, world
 from refsim.runtime.activity import Activity, Kind
 from refsim.runtime.device import Device
 from refsim.runtime.shared_transport import Door, connect, use
@@ -133,6 +133,7 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
             # A device and its buffers know each other, so only the collector frees them. Left to itself it comes so
             # seldom that a rank grows by 1 MB in a hundred runs, and by whatever the largest buffers hold.
             gc.collect()
+            pages.trim()
 
 
 def _answer_job(sock: socket.socket, board: StatusBoard, rank: int) -> None:
