@@ -33,7 +33,7 @@ from refsim.errors import RankFailure
 from refsim.options import RunOptions
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
-from refsim.runtime import launch
+from refsim.runtime import launch, world
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, shards
 from refsim.tensor_file import TensorFile
@@ -61,24 +61,6 @@ def _refsim(device: Device) -> Attend:
         return joint_attention(device, (q, k, v), None, tokens=tokens)[0].local
 
     return attend
-
-
-_store: list[dist.Store] = []
-"""Where torch looks for members of new process groups, once a rank has one."""
-
-
-def _allow_new_groups(device: Device) -> None:
-    """Give torch a store again: that of refsim's ranks has gone when they have joined, and new groups need one."""
-    if not _store:
-        group = device.groups["sp"]
-        port = torch.zeros(1)
-        if group.index == 0:
-            _store.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
-            port[0] = _store[0].port
-        port = all_gather(device, port, group, dim=0)[:1]
-        if group.index:
-            _store.append(dist.TCPStore("127.0.0.1", int(port), is_master=False))
-        dist.distributed_c10d._world.pg_map[dist.group.WORLD] = ("gloo", _store[0])
 
 
 @functools.cache
@@ -181,7 +163,7 @@ def program(device: Device, *, peer: str, inputs: str) -> tuple[dict[str, Any], 
         q, k, v = (file[name][:, :, cut].clone() for name in "qkv")
         try:
             if PEERS[peer].package != "refsim":
-                _allow_new_groups(device)
+                world.join_gloo()
             attend = PEERS[peer].make(device)
             attend(q, k, v)  # the first call of some libraries takes seconds
             all_gather(device, torch.ones(1), group, dim=0)  # all begin together
