@@ -25,7 +25,7 @@ from refsim.finite import first_not_finite
 from refsim.folder import class_name_of, file_of, find_weights, read_config
 from refsim.lora import Change, merged, read_loras
 from refsim.schema import read_object
-from refsim.tensor_file import TensorFile, opened
+from refsim.tensor_file import TensorFile
 
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 Range = tuple[int, int]
@@ -103,7 +103,7 @@ class Checkpoint:
     def _open(self, file: str) -> None:
         path = file_of(self.folder, file)
         try:
-            self._files[file] = opened(path)
+            self._files[file] = TensorFile(path, again=True)
         except (OSError, ValueError) as e:
             raise UserError(f"'{path}' is not a readable safetensors file ({e}).") from e
 

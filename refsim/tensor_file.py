@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Hashable, KeysView
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,22 +38,47 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _LENGTH_BYTES = 8
-_MOST_KEPT_BYTES = 64 << 20  # the disk has no room for anything else in a file that is deleted while it is mapped
+_COARSE_NS = (
+    50_000_000  # Linux gives a file the time of the last tick of its clock, of which there are 100 a second or more
+)
 
 
-def opened(path: str | Path) -> TensorFile:
-    """Return a file of weights, which a rank asks for again in every job: the last few small ones stay mapped, and are
-    looked at anew once somebody has written to them.
+@dataclass(frozen=True)
+class _Header:
+    """What a file says of itself: texts, and of each tensor what the format says; where its bytes begin and end.
+
+    Attributes:
+        finite: what has been looked through and holds neither NaN nor infinity, as whoever looked calls it.
     """
+
+    metadata: dict[str, str]
+    tensors: dict[str, dict[str, Any]]
+    data_at: int
+    size: int
+    finite: set[Hashable] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, path: str | Path) -> _Header:
+        """Read it; the library checks it."""
+        with safe_open(path, "numpy") as checked, open(path, "rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            header = json.loads(file.read(length))
+            tensors: dict[str, dict[str, Any]] = {name: header[name] for name in checked.keys()}
+            size = max((one["data_offsets"][1] for one in tensors.values()), default=0)
+            return cls(checked.metadata() or {}, tensors, _LENGTH_BYTES + length, _LENGTH_BYTES + length + size)
+
+
+def _kept(path: str | Path) -> _Header:
+    """Return the header that was kept, unless the file has changed since, or so lately that its time may not tell."""
     now = os.stat(path)
-    if now.st_size > _MOST_KEPT_BYTES:
-        return TensorFile(path)
-    return _kept(str(path), now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    if abs(time.time_ns() - max(now.st_mtime_ns, now.st_ctime_ns)) < _COARSE_NS:
+        return _Header.of(path)
+    return _known(str(path), now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
 
 @lru_cache(maxsize=8)
-def _kept(path: str, *_: int) -> TensorFile:
-    return TensorFile(path)
+def _known(path: str, *_: int) -> _Header:
+    return _Header.of(path)
 
 
 class TensorFile:
@@ -59,26 +86,25 @@ class TensorFile:
 
     A tensor is a view on private memory: who writes into it changes neither the file nor what others read.
 
+    Args:
+        again: it is one that a rank asks for in job after job, as weights are: its header is kept, and read anew once
+            somebody has written to the file.
+
     Attributes:
         metadata: the texts that the file carries beside its tensors.
-        finite: what has been looked through and holds neither NaN nor infinity, as whoever looked calls it.
+        finite: what has been found to hold neither NaN nor infinity, by whatever name; kept with the header.
 
     Raises:
         ValueError: it is no safetensors file, or cannot be mapped.
         OSError: it cannot be read.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.finite: set[Hashable] = set()
+    def __init__(self, path: str | Path, *, again: bool = False) -> None:
         try:
-            with safe_open(path, "numpy") as checked, open(path, "rb") as file:
-                self.metadata: dict[str, str] = checked.metadata() or {}
-                length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-                header = json.loads(file.read(length))
-                self._tensors: dict[str, dict[str, Any]] = {name: header[name] for name in checked.keys()}
-                self._data_at = _LENGTH_BYTES + length
-                size = self._data_at + max((one["data_offsets"][1] for one in self._tensors.values()), default=0)
-            self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy()
+            header = _kept(path) if again else _Header.of(path)
+            self.metadata, self.finite = header.metadata, header.finite
+            self._tensors, self._data_at = header.tensors, header.data_at
+            self._bytes = torch.from_file(str(path), shared=False, size=header.size, dtype=torch.uint8).numpy()
         except (SafetensorError, RuntimeError) as e:  # torch's, of mapping
             raise ValueError(str(e)) from e
 

@@ -325,6 +325,16 @@ def freed_again(device: Device) -> Answer:
     return {"faults": resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before}, {}
 
 
+def large_buffers(device: Device) -> Answer:
+    """Where two buffers of 8 MiB lie."""
+    return {"at": [device.buffers.persistent(name, (2 << 20,), torch.float32).tensor.data_ptr() for name in "kv"]}, {}
+
+
+def gloo_is_joined(device: Device) -> Answer:
+    """Whether this rank is in a process group, and gathers everybody's number."""
+    return {"joined": dist.is_initialized(), "ranks": gathered_ranks(device)[0]["ranks"]}, {}
+
+
 _LAST_DEVICE: list[weakref.ref[Device]] = []
 
 

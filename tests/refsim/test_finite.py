@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -145,3 +147,29 @@ def test_every_row_of_a_weight_is_looked_at_by_one_of_the_ranks_that_hold_it(tmp
                 with pytest.raises(UserError, match="not finite"):
                     weights.alone().take(name, shape)
             assert refused == 1
+
+
+def test_what_an_earlier_job_has_looked_at_is_looked_at_again_only_if_it_differs(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"w": torch.zeros(4, 6)}, tmp_path / "model.safetensors")
+    looked_at: list[tuple[int, ...]] = []
+
+    def take(*ranges: tuple[int, int], dtype: torch.dtype = torch.float32, replica: tuple[int, int] = (0, 1)) -> int:
+        """Return how many slices this job has looked at."""
+        looked_at.clear()
+        Weights(Checkpoint(tmp_path), dtype, replica=replica).take("w", (4, 6), *ranges)
+        return len(looked_at)
+
+    def look(x: torch.Tensor) -> tuple[int, ...] | None:
+        looked_at.append(tuple(x.shape))
+        return first_not_finite(x)
+
+    with mock.patch("refsim.checkpoint.first_not_finite", look), mock.patch("refsim.tensor_file._COARSE_NS", 0):
+        asked = [{}, {"dtype": torch.bfloat16}, {"replica": (0, 2)}, {"replica": (1, 2)}]
+        assert [take(**more) for more in asked] == [1, 1, 1, 1]
+        assert [take((0, 2)), take((0, 4), (1, 6)), take((0, 4))] == [1, 1, 0]  # the last is all of it
+        assert [take(**more) for more in asked] == [0, 0, 0, 0]
+        save_file({"w": torch.full((4, 6), torch.nan)}, tmp_path / "model.safetensors")
+        os.utime(tmp_path / "model.safetensors", ns=(1, 1))
+        with pytest.raises(UserError, match="not finite at"):
+            take()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -84,8 +87,9 @@ def test_a_damaged_file(tmp_path, damage):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_nothing_stays_behind(tmp_path, dtype):
-    """A rank reads a checkpoint in every job of its life."""
+def test_nothing_stays_behind(tmp_path, monkeypatch, dtype):
+    """A rank reads a checkpoint in every job of its life; what it keeps of it, it has after the first."""
+    monkeypatch.setattr("refsim.tensor_file._COARSE_NS", 0)
     name = "diffusion_pytorch_model.safetensors"
     save_file({f"layer.{i}.weight": torch.ones(32, 64, dtype=dtype) for i in range(TENSORS)}, tmp_path / name)
     (tmp_path / "config.json").write_text("{}")
@@ -103,6 +107,29 @@ def test_nothing_stays_behind(tmp_path, dtype):
 
     before = objects(20)
     assert objects(READS) - before < READS  # a single one of a read; it was two of every tensor
+
+
+def test_a_header_is_kept_until_somebody_writes_to_the_file(tmp_path):
+    path = tmp_path / "x"
+    save_file({"x": torch.zeros(4)}, path)
+    long_ago = time.time_ns() - 10**9
+
+    def opened() -> TensorFile:
+        return TensorFile(path, again=True)
+
+    opened().finite.add("x")
+    assert opened().finite == set()  # written so lately that another write might not be told by its time
+    with mock.patch("refsim.tensor_file._COARSE_NS", 0):
+        first = opened()
+        first.finite.add("x")
+        assert opened().finite == {"x"}
+        assert TensorFile(path).finite == set()
+        first["x"].fill_(1)
+        assert opened()["x"].tolist() == [0] * 4  # mapped anew
+        save_file({"y": torch.ones(4)}, path)
+        os.utime(path, ns=(long_ago, long_ago))
+        assert opened().finite == set()
+        assert opened()["y"].tolist() == [1] * 4
 
 
 _READ = """

@@ -219,6 +219,16 @@ def test_a_rank_knows_whether_it_reaches_another(error, monkeypatch):
             os.fstat(end)
 
 
+def test_gloo_is_joined_by_the_first_job_that_asks_for_it():
+    end_ranks()
+    asked = ["shared", "auto", "gloo", "gloo", "shared"]
+    answers = [run("gloo_is_joined", "bh-qb-1x4", "sp4", transport=how) for how in asked]
+    joined = [{value["joined"] for value in answer.values} for answer in answers]
+    assert joined == [{False}, {False}, {True}, {True}, {True}]
+    assert {tuple(value["ranks"]) for answer in answers for value in answer.values} == {(0, 1, 2, 3)}
+    assert [answer.transport for answer in answers] == ["shared", "shared", "gloo", "gloo", "shared"]
+
+
 def test_ranks_that_may_not_read_each_others_memory_say_what_would_work(monkeypatch):
     collect = Pool._collect
 
