@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, KeysView, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -63,12 +63,8 @@ class Checkpoint:
             raise UserError(f"checkpoint '{self.folder}': {e.with_flags}") from e
 
     @property
-    def names(self) -> set[str]:
-        return set(self._where)
-
-    def __contains__(self, name: str) -> bool:
-        """Whether it holds a tensor of that name."""
-        return name in self._where
+    def names(self) -> KeysView[str]:
+        return self._where.keys()
 
     def file(self, name: str) -> TensorFile:
         """Return the file that holds a tensor."""
@@ -138,7 +134,7 @@ class Weights:
         return self._taken.copied_bytes
 
     @property
-    def names(self) -> set[str]:
+    def names(self) -> Set[str]:
         """Return the names of all tensors in the folder."""
         return self.checkpoint.names
 
@@ -166,7 +162,7 @@ class Weights:
             UserError: the tensor is missing, has another shape, is not of floating point (8 bits are quantised), or
                 holds NaN or infinity once converted.
         """
-        if name not in self.checkpoint:
+        if name not in self.checkpoint.names:
             raise UserError(f"checkpoint '{self.checkpoint.folder}' lacks '{name}', which its config asks for.")
         file = self.checkpoint.file(name)
         found, dtype = file.shape(name), file.dtype(name)
@@ -252,7 +248,7 @@ class ShapeWeights(Weights):
         self.bytes_of: Counter[str] = Counter()
 
     @property
-    def names(self) -> set[str]:
+    def names(self) -> Set[str]:
         """Return the names that were asked for so far."""
         return set(self.shapes)
 
