@@ -33,7 +33,7 @@ from refsim.errors import RankFailure
 from refsim.options import RunOptions
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
-from refsim.runtime import launch, world
+from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, shards
 from refsim.tensor_file import TensorFile
@@ -61,6 +61,19 @@ def _refsim(device: Device) -> Attend:
         return joint_attention(device, (q, k, v), None, tokens=tokens)[0].local
 
     return attend
+
+
+def _join_torch(device: Device) -> None:
+    """Set torch's default process group up, which refsim's ranks do without; its store serves torch's new groups."""
+    if not dist.is_initialized():
+        group, port = device.groups["sp"], torch.zeros(1)
+        if group.index == 0:
+            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            port[0] = store.port
+        port = all_gather(device, port, group, dim=0)[:1]
+        if group.index:
+            store = dist.TCPStore("127.0.0.1", int(port), is_master=False)
+        dist.init_process_group("gloo", store=store, rank=group.index, world_size=group.size)
 
 
 @functools.cache
@@ -163,7 +176,7 @@ def program(device: Device, *, peer: str, inputs: str) -> tuple[dict[str, Any], 
         q, k, v = (file[name][:, :, cut].clone() for name in "qkv")
         try:
             if PEERS[peer].package != "refsim":
-                world.join_gloo()
+                _join_torch(device)
             attend = PEERS[peer].make(device)
             attend(q, k, v)  # the first call of some libraries takes seconds
             all_gather(device, torch.ones(1), group, dim=0)  # all begin together

@@ -95,4 +95,4 @@ def _rank_main(message: dict, rank: int, fd: int, board_fd: int) -> None:
 
     board = StatusBoard(board_fd, message["world_size"])
     sock = socket.socket(fileno=fd)
-    serve(sock, board, rank, message["world_size"], message["store"], message["threads"])
+    serve(sock, board, rank, message["world_size"], message["threads"])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -147,27 +147,27 @@ class Pool:
             self.board.set(rank, Activity(Kind.FORKED))  # a sign of life to count from, until the rank gives its own
         pairs = [socket.socketpair() for _ in range(world_size)]
         self._socks = [ours for ours, _ in pairs]
-        fd, self._store = tempfile.mkstemp(prefix="store-", dir=self.server.run_dir)
-        os.close(fd)
         started = time.monotonic()
         self._id, self._pids = self.server.start(
-            {"world_size": world_size, "store": self._store, "threads": _threads(world_size)},
+            {"world_size": world_size, "threads": _threads(world_size)},
             [self._board_fd] + [theirs.fileno() for _, theirs in pairs],
         )
         for _, theirs in pairs:
             theirs.close()
         self.alive = True
         self._limit: int | None = None
-        self._introduce()
+        self._in_gloo = False
+        self._reached = self._introduce()
         self.ready_s = time.monotonic() - started
         """Seconds from asking a warm fork server for the ranks to all of them being ready for a job."""
 
-    def _introduce(self) -> None:
+    def _introduce(self) -> bool:
         """Tell every rank how it reaches each other one, and whether all of them do, see ``shared_transport.Door``."""
         numbers = [header["numbers"] for header, _ in self._collect(READY_TIMEOUT_S)]
         self._tell({"numbers": numbers}, READY_TIMEOUT_S)
-        reached = [header["reached"] for header, _ in self._collect(READY_TIMEOUT_S)]
-        self._tell({"reached": all(reached)}, READY_TIMEOUT_S)
+        reached = all(header["reached"] for header, _ in self._collect(READY_TIMEOUT_S))
+        self._tell({"reached": reached}, READY_TIMEOUT_S)
+        return reached
 
     def run(self, job: Job, progress: Progress | None = None) -> Answer:
         """Run one job on all ranks; ``progress`` is called now and then with how far rank 0 is.
@@ -184,8 +184,9 @@ class Pool:
             self.board.set(rank, Activity(Kind.TAKING, "the job"))
             self.board.advance(rank, 0, 0)
         message = {"job": job.to_json(), "sys_path": [place for place in sys.path if place]}
-        self._tell(message, job.options.timeout_s)
-        header, payload = self._collect(job.options.timeout_s, progress)[0]
+        with self._store(job.options.transport) as store:
+            self._tell(message | {"store": store}, job.options.timeout_s)
+            header, payload = self._collect(job.options.timeout_s, progress)[0]
         return Answer(header["answer"], payload, time.monotonic() - started)
 
     def close(self) -> None:
@@ -199,13 +200,23 @@ class Pool:
             with contextlib.suppress(RankFailure):
                 self.server.kill(self._id)
         finally:
-            self._forget()
+            os.close(self._board_fd)
+            self.board.close()
 
-    def _forget(self) -> None:
-        os.close(self._board_fd)
-        self.board.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._store)
+    @contextlib.contextmanager
+    def _store(self, transport: str) -> Iterator[str]:
+        """Hold the file through which ranks find each other for gloo, empty if the job needs none or they have."""
+        if self._in_gloo or transport == "shared" or (transport == "auto" and self._reached):
+            yield ""
+            return
+        fd, store = tempfile.mkstemp(prefix="store-", dir=self.server.run_dir)
+        os.close(fd)
+        try:
+            yield store
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(store)
+        self._in_gloo = True
 
     def _tell(self, message: dict[str, Any], timeout_s: float) -> None:
         """Send every rank a message."""
@@ -307,7 +318,8 @@ class Pool:
         try:
             exit_codes = self.server.kill(self._id)
         finally:
-            self._forget()
+            os.close(self._board_fd)
+            self.board.close()
         raise diagnose(found, exit_codes)
 
     def _findings(

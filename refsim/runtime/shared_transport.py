@@ -315,19 +315,19 @@ def _numbers_of_all(gloo: GlooTransport, mine: list[int]) -> list[list[int]]:
 
 
 _joined: tuple[object, SharedTransport | None] | None = None
-"""The ranks that have tried to read each other's memory, as a process group or a world, and their transport if they
-may.
+"""The process group whose ranks have tried to read each other's memory (None of forked ranks, which need none), and
+their transport if they may.
 """
 
 
 def use(shared: SharedTransport | None) -> None:
-    """Have :func:`connect` return this transport of all ranks of the world, None if they do not reach each other."""
+    """Have :func:`connect` return this transport to forked ranks; None if they do not reach each other."""
     global _joined
-    _joined = world.forked, shared
+    _joined = None, shared
 
 
 def connect(wanted: str, timeout_s: float, *, eager: bool = True) -> Transport:
-    """Return what moves a job's tensors; every rank of the world calls this.
+    """Return what moves a job's tensors; every rank calls this, in gloo's process group unless ``shared`` will do.
 
     Args:
         wanted: ``gloo``, ``shared``, or ``auto``: ``shared`` where the ranks may read each other's memory, else
@@ -340,9 +340,9 @@ def connect(wanted: str, timeout_s: float, *, eager: bool = True) -> Transport:
     global _joined
     if wanted == "gloo":
         return GlooTransport(timeout_s)
-    ranks = world.forked or dist.group.WORLD
-    if _joined is None or _joined[0] is not ranks:
-        _joined = ranks, _join(GlooTransport(timeout_s))
+    group = dist.group.WORLD if world.forked is None else None
+    if _joined is None or _joined[0] is not group:
+        _joined = group, _join(GlooTransport(timeout_s))
     shared = _joined[1]
     if shared is None and wanted == "auto":
         return GlooTransport(timeout_s)

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from refsim.errors import CommError
-from refsim.runtime import world
 
 
 class Transfer(Protocol):
@@ -63,15 +62,12 @@ class _GlooTransfer:
 
 
 class GlooTransport:
-    """gloo send / receive on the default process group, which the first of them joins; all ranks make theirs together.
-
-    There is one tag counter per ordered pair of ranks and channel.
-    """
+    """gloo send / receive on the default process group; one tag counter per ordered pair of ranks and channel."""
 
     name: ClassVar[str] = "gloo"
 
     def __init__(self, timeout_s: float) -> None:
-        self.rank, self.world_size = world.join_gloo()
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._timeout_s = timeout_s
         self._sent: Counter[tuple[int, int]] = Counter()
         self._received: Counter[tuple[int, int]] = Counter()

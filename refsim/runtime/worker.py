@@ -100,26 +100,11 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
     return []
 
 
-def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, store: str, threads: int) -> None:
-    """Run the main loop of a forked rank: find the other ranks, then answer jobs until the launcher hangs up.
-
-    Args:
-        store: file through which the ranks find each other should they need gloo.
-    """
+def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, threads: int) -> None:
+    """Run the main loop of a forked rank: find the other ranks, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
     memory.keep_freed()
-
-    def join() -> None:
-        board.set(rank, Activity(Kind.JOINING, "the process group"))
-        dist.init_process_group(
-            "gloo",
-            store=dist.FileStore(store, world_size),
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=60),
-        )
-
-    world.forked = world.World(rank, world_size, join)
+    world.forked = rank
     with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
         board.set(rank, Activity(Kind.JOINING, "the other ranks"))
         door = Door()
@@ -129,17 +114,21 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, s
         use(door.opened(rank, every, reached=messages.receive(sock)[0]["reached"]))
         board.set(rank, Activity(Kind.IDLE))
         while True:
-            _answer_job(sock, board, rank)
+            _answer_job(sock, board, rank, world_size)
             # A device and its buffers know each other, so only the collector frees them. Left to itself it comes so
             # seldom that a rank grows by 1 MB in a hundred runs, and by whatever the largest buffers hold.
             gc.collect()
             pages.trim()
 
 
-def _answer_job(sock: socket.socket, board: StatusBoard, rank: int) -> None:
+def _answer_job(sock: socket.socket, board: StatusBoard, rank: int, world_size: int) -> None:
     message, _, _ = messages.receive(sock)
     sys.path[:] = message["sys_path"]
     try:
+        if message["store"] and not dist.is_initialized():
+            board.set(rank, Activity(Kind.JOINING, "the process group"))
+            store, bound = dist.FileStore(message["store"], world_size), timedelta(seconds=60)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=bound)
         answer, tensors = run_job(Job.from_json(message["job"]), board)
     except BaseException as e:
         messages.send(sock, failure(e))
