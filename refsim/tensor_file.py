@@ -38,9 +38,8 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _LENGTH_BYTES = 8
-_COARSE_NS = (
-    50_000_000  # Linux gives a file the time of the last tick of its clock, of which there are 100 a second or more
-)
+_COARSE_NS = 50_000_000
+"""A file's time is that of the last tick of Linux's clock, of which there are 100 a second or more."""
 
 
 @dataclass(frozen=True)
