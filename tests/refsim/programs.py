@@ -326,8 +326,12 @@ def freed_again(device: Device) -> Answer:
 
 
 def large_buffers(device: Device) -> Answer:
-    """Where two buffers of 8 MiB lie."""
-    return {"at": [device.buffers.persistent(name, (2 << 20,), torch.float32).tensor.data_ptr() for name in "kv"]}, {}
+    """What two buffers of 8 MiB hold as they are handed out; then the first holds 1, the second 2."""
+    buffers = [device.buffers.persistent(name, (2 << 20,), torch.float32).tensor for name in "kv"]
+    found = [float(buffer[-1]) for buffer in buffers]
+    for number, buffer in enumerate(buffers, start=1):
+        buffer.fill_(number)
+    return {"found": found}, {}
 
 
 def gloo_is_joined(device: Device) -> Answer:

@@ -169,6 +169,11 @@ def test_what_an_earlier_job_has_looked_at_is_looked_at_again_only_if_it_differs
         assert [take(**more) for more in asked] == [1, 1, 1, 1]
         assert [take((0, 2)), take((0, 4), (1, 6)), take((0, 4))] == [1, 1, 0]  # the last is all of it
         assert [take(**more) for more in asked] == [0, 0, 0, 0]
+        changed = Checkpoint(tmp_path)
+        changed.__dict__["changes"] = {"w": ["by a LoRA"]}
+        infinite = mock.Mock(return_value=torch.full((4, 6), torch.inf))
+        with mock.patch("refsim.checkpoint.merged", infinite), pytest.raises(UserError, match="not finite at"):
+            Weights(changed, torch.float32).take("w", (4, 6))
         save_file({"w": torch.full((4, 6), torch.nan)}, tmp_path / "model.safetensors")
         os.utime(tmp_path / "model.safetensors", ns=(1, 1))
         with pytest.raises(UserError, match="not finite at"):
