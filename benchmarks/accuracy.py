@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks.alias import run_as
-from refsim.timing import measured
-from refsim.timing.chips import get_chip
-from refsim.timing.fitted import get_params
+from refsim.timing.cost.chips import get_chip
+from refsim.timing.cost.fitted import get_params
+from refsim.timing.fit import measured
 
 
 def errors(samples: list[measured.Sample]) -> list[tuple[measured.Sample, float]]:

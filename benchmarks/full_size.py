@@ -30,12 +30,13 @@ from torch import Tensor
 
 from benchmarks.alias import run_as
 from benchmarks.sim import cpu_s
-from refsim import api, output
-from refsim.errors import UserError
+from refsim import api
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files import output
+from refsim.files.tables import as_markdown
 from refsim.models.registry import published, spec_of
 from refsim.models.spec import Published
-from refsim.options import RunOptions
-from refsim.tables import as_markdown
 
 _SHARD_BYTES = 2 << 30
 _STEM = "diffusion_pytorch_model"
@@ -161,7 +162,7 @@ def compare(ours: Tensor, theirs: Tensor, seconds: list[tuple[float, float]], al
     Args:
         seconds, alone: of every round on the mesh and in one process, on the clock and of the processors.
     """
-    from parity.metrics import one_minus_pcc, rel_rmse
+    from parity.measure.metrics import one_minus_pcc, rel_rmse
 
     ratios = [[mesh / one for mesh, one in zip(*pair, strict=True)] for pair in zip(seconds, alone, strict=True)]
     oracle_s, oracle_cpu_s = _medians(alone)
@@ -184,7 +185,7 @@ def _medians(pairs: Sequence[Sequence[float]]) -> list[float]:
 @contextmanager
 def _telling(devices: int, say: Callable[[str], None]) -> Iterator[None]:
     """While open, ``say`` what rank 0 is doing every ten seconds."""
-    from refsim.runtime.pool import pool
+    from refsim.runtime.ranks.pool import pool
 
     board, done, begun = pool(devices).board, threading.Event(), time.monotonic()
 

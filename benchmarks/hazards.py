@@ -27,13 +27,13 @@ from torch import Tensor
 from benchmarks.alias import run_as
 from benchmarks.sim import cpu_s
 from parity.cases import AttentionShape, Case, Layout, make_case
-from parity.cpu_runner import CpuRunner
-from parity.suites import suite_cases
-from refsim.jobs import named
+from parity.cases.suites import suite_cases
+from parity.run.cpu_runner import CpuRunner
+from refsim.base.jobs import named
 from refsim.runtime import launch
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.device import Device
-from refsim.runtime.hazards import UseLog
+from refsim.runtime.watch.hazards import UseLog
 
 FULL_LENGTH = make_case(
     "attention", "attention", Layout("t3k-1x8", "sp8"), AttentionShape(heads=38, n=4096, text=333), tag="1024px"

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from refsim.tables import as_markdown
+from refsim.files.tables import as_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests/tt_impl/cases"
@@ -49,9 +49,9 @@ class Row:
 
 def rows(upstream: Iterable[Path] = (), properties: Collection[str] = ()) -> list[Row]:
     """All registered operations, and what else has a rule, in alphabetical order; ``properties`` is of ``drawn``."""
-    from tt_impl.mock.golden import registered
+    from tt_impl.mock.calls.golden import registered
+    from tt_impl.mock.calls.special import SPECIAL
     from tt_impl.mock.rules.registry import RULES
-    from tt_impl.mock.special import SPECIAL
 
     operations = registered()
     passed = _passed(upstream)
@@ -65,13 +65,13 @@ def rows(upstream: Iterable[Path] = (), properties: Collection[str] = ()) -> lis
 
 def evidence(name: str) -> str:
     """One of the keys of ``MEANING``."""
-    from tt_impl.mock.draws import RANDOM
-    from tt_impl.mock.golden import has_golden
-    from tt_impl.mock.golden_denied import DENIED as UNUSABLE
+    from tt_impl.mock.calls.draws import RANDOM
+    from tt_impl.mock.calls.golden import has_golden
+    from tt_impl.mock.calls.golden_denied import DENIED as UNUSABLE
+    from tt_impl.mock.calls.special import SPECIAL
+    from tt_impl.mock.calls.stand_ins import EMULATED as STAND_INS
+    from tt_impl.mock.calls.traces import EMULATED_TRACES
     from tt_impl.mock.rules.registry import RULES
-    from tt_impl.mock.special import SPECIAL
-    from tt_impl.mock.stand_ins import EMULATED as STAND_INS
-    from tt_impl.mock.traces import EMULATED_TRACES
 
     if name in RANDOM or name in STAND_INS or name in EMULATED_TRACES:
         return EMULATED
@@ -86,7 +86,7 @@ def drawn() -> set[str]:
     """Operations that properties call: cases whose tensors are drawn, run on the meshes that the tests run them on."""
     from tests.tt_impl.test_shadow import MESHES
     from tests.tt_impl.worker import cases_of, run_cases
-    from tt_impl.launch import Worker
+    from tt_impl.run.launch import Worker
 
     found: set[str] = set()
     with Worker() as worker:

@@ -28,15 +28,15 @@ from torch import Tensor
 
 from benchmarks.sim import WORST, Setup, error, exact, one_process
 from refsim.api.inputs import as_file
+from refsim.base.errors import RankFailure
+from refsim.base.options import RunOptions
 from refsim.ccl import all_gather
-from refsim.errors import RankFailure
-from refsim.options import RunOptions
+from refsim.files.tensor_file import TensorFile
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, shards
-from refsim.tensor_file import TensorFile
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From a rank's rows of q, k and v, each (1, heads, rows of the rank, head_dim), to its rows of the answer."""

@@ -22,11 +22,11 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from benchmarks import shift, sim
-from refsim import output
-from refsim.errors import RankFailure, UserError
+from refsim.base.errors import RankFailure, UserError
+from refsim.files import output
+from refsim.files.tables import as_markdown
 from refsim.runtime import launch
-from refsim.tables import as_markdown
-from refsim.timing import plots
+from refsim.timing.report import plots
 
 RANKS = 8
 ROWS = 4096

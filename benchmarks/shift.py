@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.sim import machine
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec
+from refsim.base.options import RunOptions
 from refsim.ccl import all_gather
 from refsim.ccl.exchange import exchange
-from refsim.errors import UserError
-from refsim.mesh import MeshSpec
-from refsim.options import RunOptions
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.runtime.memory import check_fits

@@ -29,11 +29,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.api.attention import attention_options, attention_result
-from refsim.errors import UserError
-from refsim.mesh import MeshSpec
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec
+from refsim.base.options import RunOptions
 from refsim.runtime.memory import check_fits
-from refsim.runtime.pool import ForkServer
+from refsim.runtime.ranks.pool import ForkServer
 
 SCHEMES = ("ring", "ulysses")
 WORST = 4.0

@@ -13,9 +13,11 @@ from typing import Any
 
 import pandas as pd
 
-from refsim.timing import device_ops, measured, profile
-from refsim.timing.device_ops import Unpriced
-from refsim.timing.ops import Params
+from refsim.timing.cost import device_ops
+from refsim.timing.cost.device_ops import Unpriced
+from refsim.timing.cost.ops import Params
+from refsim.timing.fit import measured
+from refsim.timing.read import profile
 
 WORST = 10
 HELD_OUT = "nothing was fitted on it"
@@ -27,7 +29,7 @@ class Comparison:
     """Measured beside predicted.
 
     Attributes:
-        runs: a row of :func:`refsim.timing.profile.read` for every run, with ``kind``, ``predicted_ns`` (NaN where
+        runs: a row of :func:`refsim.timing.read.profile.read` for every run, with ``kind``, ``predicted_ns`` (NaN where
             there is no price) and ``reason`` (why not).
         shapes: each distinct operation of a file once, with ``ns`` the mean of its ``count`` runs, ``error``
             (predicted / measured - 1) and ``share`` of the measured time of the file.

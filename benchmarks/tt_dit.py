@@ -22,16 +22,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from parity.checkpoints import MODELS
-from parity.inputs import generator, rounded
-from parity.metrics import one_minus_pcc
-from parity.store import CheckpointStore
-from refsim import output
-from refsim.options import RunOptions
+from parity.cases.checkpoints import MODELS
+from parity.cases.inputs import generator, rounded
+from parity.cases.store import CheckpointStore
+from parity.measure.metrics import one_minus_pcc
+from refsim.base.options import RunOptions
+from refsim.files import output
+from refsim.files.tables import as_markdown
 from refsim.runtime import launch
-from refsim.tables import as_markdown
-from tt_impl import ops
-from tt_impl.launch import Worker
+from tt_impl.reports import ops
+from tt_impl.run.launch import Worker
 
 MODEL, CASE = "sd35-large", "sd35_large_block"
 TOKENS, FEW = (4096, 333), (256, 77)

@@ -22,15 +22,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "RunOptions": "refsim.options",
+    "RunOptions": "refsim.base.options",
     "generate_images": "refsim.api",
     "generate_text": "refsim.api",
     "run": "refsim.api",
     "simulate_attention": "refsim.api",
     "parallelize": "refsim.integrations.diffusers",
-    "get_mesh": "refsim.mesh",
+    "get_mesh": "refsim.base.mesh",
     "load_results": "refsim.results",
-    "parse_parallel": "refsim.config",
+    "parse_parallel": "refsim.base.config",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

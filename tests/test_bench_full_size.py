@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import full_size
-from parity.checkpoints import MODELS
+from parity.cases.checkpoints import MODELS
 from refsim.cli.process import run_command
 from refsim.models import registry
 from tests.json_output import loads

@@ -51,9 +51,9 @@ def test_names_in_the_walk_are_in_their_files():
 
 def test_shapes_of_the_walk_are_those_of_the_model():
     """The published model, read on meta tensors as rank 0 runs it; the device's tile and chunk sizes are options."""
+    from refsim.base.options import RunOptions
     from refsim.models.registry import get_published
-    from refsim.options import RunOptions
-    from refsim.timing.reading import read_published
+    from refsim.timing.read.reading import read_published
 
     _, model = get_published("sd35-large")
     options = RunOptions.of(mesh="t3k", parallel="cfg2_sp2_tp2", dtype="bf16")
@@ -86,7 +86,8 @@ def test_shapes_of_the_walk_are_those_of_the_model():
 
 
 def test_faults_that_are_named_exist():
-    from parity.faults import ref, ttnn
+    from parity.faults import ref
+    from parity.faults.ttnn import run as ttnn
 
     known = {**ref.ref_faults(), **ttnn.ttnn_faults()}
     named = [name for path in DOCUMENTS for name in re.findall(r"fault `([\w-]+)`", path.read_text(encoding="utf-8"))]

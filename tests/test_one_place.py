@@ -23,7 +23,7 @@ def own_files(spec: ModelSpec) -> tuple[str, ...]:
 
 ALSO = {  # decoding has no pipeline folder of its own
     name: ("refsim/pipelines/speculative.py", "tt_impl/pipelines/speculative.py") for name in ("qwen3_moe", "dflash")
-} | {name: ("benchmarks/upstream_weights.py",) for name in ("qwenimage", "mochi")}  # sizes of upstream's own tests
+} | {name: ("benchmarks/upstream/weights.py",) for name in ("qwenimage", "mochi")}  # sizes of upstream's own tests
 
 
 def product() -> dict[str, str]:

@@ -99,13 +99,13 @@ def test_no_function_is_too_large(path):
     ],
 )
 def test_a_large_function_is_found(source, found):
-    assert too_large(ROOT / "parity/gate.py", source) == found
+    assert too_large(ROOT / "parity/run/gate.py", source) == found
 
 
 def test_only_the_signature_of_a_command_may_be_long():
     source = "@app.command()\ndef f(\n" + "    a,\n" * 61 + "):\n" + "    x = 1\n" * 60
-    assert too_large(ROOT / "refsim/cli/run.py", source) == []
-    assert too_large(ROOT / "refsim/cli/run.py", source + "    y = 1\n") == ["f has 61 lines"]
+    assert too_large(ROOT / "refsim/cli/commands/run.py", source) == []
+    assert too_large(ROOT / "refsim/cli/commands/run.py", source + "    y = 1\n") == ["f has 61 lines"]
     assert too_large(ROOT / "refsim/api/run.py", source) == ["f has 123 lines", "f has 61 parameters"]
 
 
@@ -241,7 +241,7 @@ def test_words_are_sorted_and_defined_once():
 
 REPLACED = frozenset("zygote zygotes twin twins wing wings wire blame said told today helps".split())
 """Private words that field terms have replaced; ``docs/words.md`` has those."""
-ALIASES = {"parity/faults/cli.py": {"wing"}, "refsim/cli/plan.py": {"today"}}
+ALIASES = {"parity/cli/faults.py": {"wing"}, "refsim/cli/commands/plan.py": {"today"}}
 """Old names of flags, which work for one version more, and a flag's own name."""
 
 

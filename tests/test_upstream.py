@@ -12,10 +12,15 @@ import sys
 import pytest
 
 import refsim
-from benchmarks import upstream, upstream_jobs, upstream_report, upstream_seed, upstream_select, upstream_table
-from benchmarks.upstream_bugs import BUGS
-from benchmarks.upstream_causes import cause_of
-from benchmarks.upstream_edits import (
+from benchmarks.upstream import campaign as upstream
+from benchmarks.upstream import jobs as upstream_jobs
+from benchmarks.upstream import report as upstream_report
+from benchmarks.upstream import seed as upstream_seed
+from benchmarks.upstream import select as upstream_select
+from benchmarks.upstream import table as upstream_table
+from benchmarks.upstream.bugs import BUGS
+from benchmarks.upstream.causes import cause_of
+from benchmarks.upstream.edits import (
     Argument,
     Assign,
     Condition,
@@ -257,7 +262,7 @@ SLIDING = (
         (FUSED, "environment", "[Errno 2] No such file or directory: 'ttnn/cpp/ttnn/bmm.cpp'", "download"),
         (SDPA, "error", "the device is offline", None),
         (SDPA, "environment", "the weights of A (b) need a download.", "download"),
-        (SDPA, "version", "cannot import name 'Rule' from 'tt_impl.mock.values' (/a/values.py)", None),
+        (SDPA, "version", "cannot import name 'Rule' from 'tt_impl.mock.storage.values' (/a/values.py)", None),
         (SDPA, "version", "cannot import name 'A' from 'models.tt_dit.encoders' (/a/b.py)", "module"),
         ("a/test_binary.py::test_logits[UINT32]", "assertion", "assert False", None),
         (SDPA, "assertion", "assert 1 == 2", None),

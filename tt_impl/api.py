@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim import output, scratch
-from refsim.errors import UserError
-from refsim.finite import check_tensors
-from refsim.given import refuse_unreadable
-from refsim.options import RunOptions
-from tt_impl.launch import KINDS, Outcome, execute
+from refsim.base import scratch
+from refsim.base.errors import UserError
+from refsim.base.finite import check_tensors
+from refsim.base.given import refuse_unreadable
+from refsim.base.options import RunOptions
+from refsim.files import output
+from tt_impl.run.launch import KINDS, Outcome, execute
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,7 @@ def run(
         guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         out: safetensors file to write ``sample`` (and ``guided``) to.
         given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
-            :meth:`refsim.options.RunOptions.of`; without a backend it is ``ttnn-mock``, without a dtype bf16.
+            :meth:`refsim.base.options.RunOptions.of`; without a backend it is ``ttnn-mock``, without a dtype bf16.
 
     Raises:
         UserError: an option that a ttnn backend does not have, a file that is not there, ttnn is not installed, or

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from parity.cases import AttentionShape, Layout
+from parity.cases.oracles.formulas import joint_rows
 from parity.explain.places import Evidence, Features, Place, bounded, log_error, span, where
-from parity.formulas import joint_rows
-from refsim.mesh import Topology
+from refsim.base.mesh import Topology
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.group import parallel_groups

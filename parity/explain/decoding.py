@@ -25,7 +25,7 @@ def find(texts: Sequence[Any], expected: Sequence[Any], lengths: Sequence[int], 
 
     Args:
         texts: refsim's ``Decoded``, one per prompt.
-        expected: the oracle's, None where a prompt decides nothing; see :mod:`parity.kinds.generation`.
+        expected: the oracle's, None where a prompt decides nothing; see :mod:`parity.kinds.cpu.generation`.
         lengths: tokens of the prompts.
         limit: largest allowed error of a margin.
     """

@@ -9,9 +9,9 @@ from typing import Any
 from parity.cases import Case
 from parity.explain import causes, places
 from parity.explain.places import Evidence, Place
-from parity.records import Record
-from parity.traces import FINDINGS, offending
-from refsim.mesh import get_mesh
+from parity.measure.records import Record
+from parity.measure.traces import FINDINGS, offending
+from refsim.base.mesh import get_mesh
 
 _RANK, _STEP = re.compile(r"\brank (\d+)"), re.compile(r"\bstep (\d+)")
 _WHAT = re.compile(r"\b((?:ring_attention|all_gather|reduce_scatter|all_reduce|all_to_all|neighbor_pad)[\w/]*)")

@@ -1,6 +1,7 @@
 """A transformer's first wrong tensor in program order, from what every rank's layers took and gave.
 
-What a layer took, its term and what it gave are compared with the oracle's (see :mod:`parity.layers`); the order is the
+What a layer took, its term and what it gave are compared with the oracle's (see :mod:`parity.measure.layers`); the
+order is the
 order in which the ranks computed them. The tensor before the first wrong one is right, so the mistake lies between.
 """
 
@@ -12,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from parity.explain.places import Evidence, Features, Place, bounded, device_map, log_error
-from parity.layers import Finding
-from refsim.mesh import MeshSpec
+from parity.measure.layers import Finding
+from refsim.base.mesh import MeshSpec
 
 _BLOCK = re.compile(r"blocks\.(\d+)")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from refsim.mesh import MeshSpec
+from refsim.base.mesh import MeshSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

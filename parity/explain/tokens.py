@@ -7,7 +7,7 @@ from torch import Tensor
 
 from parity.cases import Layout
 from parity.explain.places import Evidence, Features, Place, log_error, span, where
-from parity.metrics import Range
+from parity.measure.metrics import Range
 from refsim.runtime.group import parallel_groups
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from parity.cases import Case
 from parity.faults.registry import Fault
-from parity.thresholds import Metrics, Threshold, judge
+from parity.measure.thresholds import Metrics, Threshold, judge
 
 SEED = 7
 """Of weights and inputs of every case."""

@@ -8,16 +8,16 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from parity import traces
 from parity.cases import Case
-from parity.cpu_runner import CpuRunner
 from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_model, ref_runtime  # noqa: F401 - they register
 from parity.faults.records import SEED, Progress, Record, new_record, note_metrics, note_verdict
 from parity.faults.registry import FAULTS, Fault
 from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
-from parity.thresholds import Threshold
-from refsim.errors import RefsimError
+from parity.measure import traces
+from parity.measure.thresholds import Threshold
+from parity.run.cpu_runner import CpuRunner
+from refsim.base.errors import RefsimError
 
 BACKEND = "cpu"
 TIMEOUT_S = 10.0
@@ -34,7 +34,7 @@ def ref_faults() -> dict[str, Fault]:
 
 
 def run(ids: Iterable[str] | None = None, progress: Progress | None = None) -> list[Record]:
-    """As :func:`parity.faults.ttnn.run`, on CPU ranks."""
+    """As :func:`parity.faults.ttnn.run.run`, on CPU ranks."""
     known = ref_faults()
     chosen = list(known.values()) if ids is None else [known[name] for name in ids]
     cases = list(dict.fromkeys(fault.case for fault in chosen))

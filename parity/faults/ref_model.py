@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity.faults.ref_tools import CFG2, SERIAL, SP2, SP2_TP2, TP2, around, fault, instead
-from refsim import checkpoint
+from refsim.files import checkpoint
 from refsim.layers import attention, embeddings, linear, norm
 from refsim.models.sd35 import block, transformer
 from refsim.parallel import cfg, sequence, tensor

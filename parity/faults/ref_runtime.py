@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from parity.faults.ref_tools import CFG2, GATHERED, LINE, RING, SP2_TP2, around, fault, instead
+from refsim.base.mesh import Topology
 from refsim.ccl import exchange
-from refsim.mesh import Topology
 from refsim.models.sd35 import transformer
 from refsim.parallel import ring
 from refsim.parallel.kv_ring import KVGathered, KVRing

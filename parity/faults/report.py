@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from parity.faults.records import Record, is_good
-from parity.records import plain
-from parity.thresholds import Threshold, judge
-from refsim import output, tables
+from parity.measure.records import plain
+from parity.measure.thresholds import Threshold, judge
+from refsim.files import output, tables
 
 SCHEMA = 1
 """Version of the form of faults.json."""

@@ -1,4 +1,5 @@
-"""What every kind of case can do: a case goes in, metrics and digests come out. Judging is left to ``parity.gate``."""
+"""What every kind of case can do: a case goes in, metrics and digests come out. Judging is left to
+``parity.run.gate``."""
 
 from __future__ import annotations
 
@@ -13,24 +14,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from parity import metrics as m
 from parity.cases import Case, Layout
-from parity.checkpoints import MODELS
-from parity.digests import rank_digest
+from parity.cases.checkpoints import MODELS
+from parity.cases.folders import load_oracle
+from parity.cases.oracles import oracle_of
+from parity.cases.oracles.base import Oracle
+from parity.cases.store import CheckpointStore
 from parity.explain import tokens
 from parity.explain.places import Evidence
-from parity.folders import load_oracle
-from parity.oracles import oracle_of
-from parity.oracles.base import Oracle
-from parity.store import CheckpointStore
-from parity.thresholds import Threshold
+from parity.measure import metrics as m
+from parity.measure.digests import rank_digest
+from parity.measure.thresholds import Threshold
 from refsim import api
-from refsim.mesh import get_mesh
+from refsim.base.mesh import get_mesh
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.launch import Result
 
 if TYPE_CHECKING:
-    from tt_impl.launch import Outcome
+    from tt_impl.run.launch import Outcome
 
 DIGITS = {"fp32": 24, "bf16": 8}
 """Binary places of the storage dtypes."""
@@ -133,7 +134,7 @@ class ModelKind(CpuKind):
     """A kind whose answer is one tensor ``sample`` of one forward of a checkpoint, each oracle's computed once.
 
     Attributes:
-        variant: of the folder's weights, see :func:`refsim.folder.find_weights`.
+        variant: of the folder's weights, see :func:`refsim.files.folder.find_weights`.
     """
 
     variant: str | None = None

@@ -9,11 +9,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from parity.lines import child, measure
-from parity.lines.measure import Executed, LineMap
-from parity.lines.tree import Tree, copied
+from parity.mutation import child, measure
 from parity.mutation.equivalent import proof
+from parity.mutation.measure import Executed, LineMap
 from parity.mutation.sites import Mutation, drawn
+from parity.mutation.tree import Tree, copied
 
 KILLED, SURVIVED, UNREACHED, EQUIVALENT, UNTOLD = "killed", "survived", "unreached", "equivalent", "untold"
 """A case fails; every case passes, or those that there was time for; no case executes it; proved to change nothing;
@@ -100,7 +100,7 @@ def run(
 
     Args:
         seed: of the draw.
-        kept: file of the map from lines to cases, see :func:`parity.lines.measure.measured`.
+        kept: file of the map from lines to cases, see :func:`parity.mutation.measure.measured`.
         progress: called with every recorded case, and with the number and the outcome of every mutation.
     """
     started, tried = time.monotonic(), []

@@ -14,12 +14,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from parity.published import NO_LIBRARY, OTHER_THAN_PIPELINE
+from parity.cases.published import NO_LIBRARY, OTHER_THAN_PIPELINE
 
 _FIGURES = ("Figure", "Pair", "TtDit")
 _TABLES = ("class_names", "published", "figures", "others", "pairs")
 _ASKED = {"steps": "steps", "sizes": "size", "experts": "experts"}
-"""Keywords of a published model and what :data:`parity.published.OTHER_THAN_PIPELINE` calls them."""
+"""Keywords of a published model and what :data:`parity.cases.published.OTHER_THAN_PIPELINE` calls them."""
 _SCALES = {
     "refsim/models/vae/spec.py": ("scaling_factor", "shift_factor"),
     "refsim/models/sd35/spec.py": ("pos_embed_max_size",),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from parity import gate
-from parity.lines import recorder
-from parity.lines.child import Hear
-from parity.suites import suite_cases
+from parity.cases.suites import suite_cases
+from parity.mutation import recorder
+from parity.mutation.child import Hear
+from parity.run import gate
 from refsim.runtime import launch
 
 _NO_MEMORY = re.compile(r"of memory when the machine had")

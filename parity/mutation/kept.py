@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases import Case
-from parity.store import CheckpointStore
-from parity.ttnn_runner import TTNNRunner
-from refsim import output, scratch
+from parity.cases.store import CheckpointStore
+from parity.run.ttnn_runner import TTNNRunner
+from refsim.base import scratch
+from refsim.files import output
 
 MOCK = "mock"
 """Folder of ttnn's runtime root and its kernels, under that of what is kept."""
 _QUIET = {"LOGURU_LEVEL": "WARNING", "OMP_WAIT_POLICY": "passive"}
-"""What ttnn and torch read when they are imported, see ``tt_impl.backends`` and ``tt_impl.launch``."""
+"""What ttnn and torch read when they are imported, see ``tt_impl.run.backends`` and ``tt_impl.run.launch``."""
 
 
 def prepare(root: Path) -> list[str]:
     """Make what all processes share in ``root``, and return which modules they need besides those of the reference."""
-    from tt_impl.mock import environment
+    from tt_impl.mock.machine import environment
 
     environment.make_runtime_root(root / MOCK)
     os.environ |= {name: os.environ.get(name, value) for name, value in _QUIET.items()}
@@ -67,7 +68,7 @@ class KeptRunner(TTNNRunner):
         self._root = root
 
     def __enter__(self) -> KeptRunner:
-        from tt_impl.mock import environment
+        from tt_impl.mock.machine import environment
 
         super().__enter__()
         environment.share_runtime_root(self._root / MOCK)

@@ -22,7 +22,7 @@ from parity.mutation.campaign import (
     Tried,
 )
 from parity.mutation.operators import COMMUTES
-from refsim import output, tables
+from refsim.files import output, tables
 
 SCHEMA = 2
 """Version of the form of mutation.json."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from parity.lines.source import Statement, head
 from parity.mutation.documents import figures_in, is_table
 from parity.mutation.operators import OPERATORS
+from parity.mutation.source import Statement, head
 
 
 @dataclass(frozen=True)

@@ -1,84 +1,11 @@
-"""What a class of model is asked for when it judges; a subclass changes what its class does otherwise."""
+"""Public name of :mod:`parity.cases.oracles.base`."""
 
-from __future__ import annotations
+from parity.cases.oracles.base import (
+    Oracle,
+    patches,
+)
 
-from typing import Any, ClassVar
-
-import torch
-from torch import Tensor
-
-from parity.cases import BlockShape, ModelShape
-from parity.inputs import encoder_inputs, model_inputs
-
-_PROMPT_FEATURES = ("joint_attention_dim", "text_dim", "text_embed_dim")
-
-
-class Oracle:
-    """A model of diffusers or transformers that fits the usual: latents in, latents out, 2 x 2 patches.
-
-    Attributes:
-        class_names: of the classes that a subclass is for.
-        exact: inputs of more than one dim that are places and no activations, and so are never rounded to bf16.
-        heads_dim: where the heads are in what the norms of queries and keys take, 1 or 2.
-    """
-
-    class_names: ClassVar[tuple[str, ...]] = ()
-    exact: ClassVar[tuple[str, ...]] = ()
-    heads_dim: ClassVar[int] = 1
-
-    def model_class(self, class_name: str) -> Any:
-        """The class in diffusers, None where diffusers has none; of a model of your own, your class.
-
-        Beyond ``forward`` it needs what ``diffusers.ModelMixin`` and ``ConfigMixin`` give it: ``save_pretrained``,
-        ``load_config`` and ``from_config``.
-        """
-        import diffusers
-
-        return getattr(diffusers, class_name, None)
-
-    def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
-        """What a transformer's checkpoint is run on in fp32, by the names that ``refsim run`` takes."""
-        features = next(config[name] for name in _PROMPT_FEATURES if name in config)
-        return model_inputs(shape, features, config.get("pooled_projection_dim"), family, seed)
-
-    def text_inputs(self, config: dict[str, Any], shape: ModelShape, seed: int) -> dict[str, Tensor]:
-        """What an encoder of prompts is run on: ``input_ids`` and ``attention_mask`` (B, L) in int64."""
-        return encoder_inputs(shape, config["vocab_size"], seed)
-
-    def answer(self, model: Any, tensors: dict[str, Any]) -> Tensor:
-        """What ``forward`` answers with: its first result."""
-        return model(**tensors, return_dict=False)[0]
-
-    def further_inputs(self, model: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """What a pipeline hands diffusers' ``forward`` beyond ``tensors`` and refsim computes itself."""
-        return {}
-
-    def block_prefix(self, config: dict[str, Any], index: int) -> str:
-        """What the names of a block's weights begin with."""
-        return f"transformer_blocks.{index}."
-
-    def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
-        """What a block is run on besides its two streams and the time step."""
-        return {}
-
-    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
-        """What diffusers' block takes of both streams, the time step and :meth:`further_block_inputs`."""
-        return {"hidden_states": given["spatial"], "encoder_hidden_states": given["prompt"], "temb": given["time"]}
-
-    def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
-        """(image, prompt) of what a block returns; None for a prompt that it drops or only reads."""
-        return (out[1], out[0]) if isinstance(out, tuple) else (out, None)
-
-    def tokens(self, sample: Tensor) -> Tensor:
-        """A sample as rows of image tokens, (B, N, F), in the order of the model."""
-        return patches(sample)
-
-    def restore(self, model: Any, config: dict[str, Any], dtype: torch.dtype) -> None:
-        """Make, in place, the tables that are no part of a checkpoint in a model that was built on meta."""
-
-
-def patches(sample: Tensor, patch: int = 2) -> Tensor:
-    """(B, C, [T,] H, W) -> (B, [T *] H/p * W/p, p * p * C): one row per image token, row by row of the picture."""
-    x = sample.unflatten(-1, (-1, patch)).unflatten(-3, (-1, patch))
-    x = x.movedim(1, -1).movedim(-4, -3)
-    return x.reshape(x.shape[0], -1, patch * patch * sample.shape[1])
+__all__ = [
+    "Oracle",
+    "patches",
+]

@@ -6,7 +6,7 @@ as nothing else does along the sequence axis of a transformer. What the programs
 ``slotted``; on which topology, with how many links and threads, says ``operations.Fabric``.
 
 Judged in three ways that must agree:
-    proof   vector clocks over the program (``refsim.runtime.hazards``): holds for every delay
+    proof   vector clocks over the program (``refsim.runtime.watch.hazards``): holds for every delay
     search  breadth-first over all interleavings of a few devices: the shortest schedule that goes wrong
     clock   seeded delays on a clock, any size: which read gets bytes of the wrong layer, and from what lag on
 """

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from refsim.errors import UserError
-from refsim.mesh import Topology
+from refsim.base.errors import UserError
+from refsim.base.mesh import Topology
 
 
 class Place(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parity.policies.gathered import gathered
 from parity.policies.operations import Fabric, Program, Thread
 from parity.policies.slotted import slotted
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 
 POLICIES = ("upstream", "barrier", "alternate", "slots", "credit", "fused", "fused_synced", "no_wait")
 LAYERS = 4

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from parity.policies.operations import Link, Op, Place, Program
-from refsim.runtime.hazards import Hazard, find
+from refsim.runtime.watch.hazards import Hazard, find
 
 _NEVER = 1 << 62
 Brought = tuple[Place | None, tuple[int, int]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from parity.policies.operations import Link, Op, Program
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 
 State = tuple[tuple[int, ...], tuple[int, ...]]
 """Per thread how many half operations are done (a read has two halves), and per link how many transfers landed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from refsim.finite import check_tensors
-from refsim.options import RunOptions
+from refsim.base.finite import check_tensors
+from refsim.base.options import RunOptions
 from refsim.runtime.launch import Result
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, as_options
 from refsim.api.validate import check_attention_tensors, refuse_uneven_heads
-from refsim.errors import UserError
-from refsim.mesh import MeshSpec, get_mesh
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec, get_mesh
+from refsim.base.options import RunOptions
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
@@ -38,7 +38,7 @@ def simulate_attention(
             axis 0 and ulysses on axis 1.
         logical_n: number of real rows; keys from there on are masked. Default N.
         options: where and how it runs; ``scheme`` does not count then.
-        given: instead of ``options``: ``mesh`` and any other keyword of :meth:`refsim.options.RunOptions.of`;
+        given: instead of ``options``: ``mesh`` and any other keyword of :meth:`refsim.base.options.RunOptions.of`;
             without ``dtype``, that of q.
 
     Returns:

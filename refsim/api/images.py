@@ -13,17 +13,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim import output
 from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, as_options, asked_variant
-from refsim.checkpoint import Checkpoint
-from refsim.config import parse_parallel
-from refsim.errors import UserError
-from refsim.finite import check_tensors
-from refsim.lora import by_part
-from refsim.mesh import get_mesh
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.finite import check_tensors
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
+from refsim.files import output
+from refsim.files.checkpoint import Checkpoint
+from refsim.files.lora import by_part
 from refsim.models.registry import look_at_pipeline, spec_of_checkpoint
-from refsim.options import RunOptions
 from refsim.pipelines.pipeline import Pipeline, find_pipeline
 from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.pipelines.transformer import digest
@@ -140,7 +140,7 @@ def generate_images(
         progress: called now and then with the number of denoising steps that are done and of all of them.
         backend: what runs it if not refsim's own ranks; refsim checks the folder's parts all the same.
         given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
-            :meth:`refsim.options.RunOptions.of`.
+            :meth:`refsim.base.options.RunOptions.of`.
 
     Raises:
         UserError: anything that does not fit.

@@ -13,9 +13,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from refsim import scratch
-from refsim.errors import UserError
-from refsim.options import RunOptions
+from refsim.base import scratch
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from refsim.runtime import launch
 
 _RENAMED = {"prompt": "prompt_layout", "prompt_tokens": "prompt_layout", "schedule": "ring_order"}

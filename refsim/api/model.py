@@ -9,12 +9,12 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from refsim import output
 from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, as_options, asked_variant
 from refsim.api.validate import check_run
+from refsim.base.options import RunOptions
+from refsim.files import output
 from refsim.models.registry import look_at
-from refsim.options import RunOptions
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
@@ -39,7 +39,7 @@ def run(
         guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         out: safetensors file to write ``sample`` (and ``guided``) to.
         given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
-            :meth:`refsim.options.RunOptions.of`.
+            :meth:`refsim.base.options.RunOptions.of`.
 
     Returns:
         Result with tensors ``sample`` (the whole batch, as the diffusers forward returns it) and ``guided``, and

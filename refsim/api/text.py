@@ -16,17 +16,17 @@ import torch
 from refsim.api.answer import origin
 from refsim.api.inputs import as_file, as_options, asked_variant
 from refsim.api.validate import check_weights_fit
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import NotFiniteError, UserError, first_line
-from refsim.given import refuse_unreadable
+from refsim.base.errors import NotFiniteError, UserError, first_line
+from refsim.base.given import refuse_unreadable
+from refsim.base.options import RunOptions
+from refsim.base.schema import Count, check, read_object, short
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.registry import look_at
-from refsim.options import RunOptions
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
 from refsim.pipelines.speculative import CACHES, Decoded, Step, build
 from refsim.pipelines.transformer import digest
 from refsim.runtime import launch
 from refsim.runtime.device import Device
-from refsim.schema import Count, check, read_object, short
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def generate_text(
         check: decode once more with the target alone and compare the tokens.
         progress: called now and then with the number of steps that are done and of all of them.
         given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
-            :meth:`refsim.options.RunOptions.of`.
+            :meth:`refsim.base.options.RunOptions.of`.
 
     Raises:
         UserError: anything that does not fit, found before a rank is started.

@@ -7,21 +7,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.config import DiTParallelConfig
-from refsim.errors import UserError
-from refsim.finite import first_not_finite
-from refsim.given import refuse_unreadable
+from refsim.base.config import DiTParallelConfig
+from refsim.base.errors import UserError
+from refsim.base.finite import first_not_finite
+from refsim.base.given import refuse_unreadable
+from refsim.base.options import RunOptions
+from refsim.base.schema import Real, is_a
+from refsim.files.checkpoint import Weights
+from refsim.files.tensor_file import TensorFile
 from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
 from refsim.models.registry import load_model, models, open_checkpoint, spec_of_checkpoint
-from refsim.options import RunOptions
 from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.runtime.memory import check_fits
-from refsim.schema import Real, is_a
-from refsim.tensor_file import TensorFile
 
 _WHOLE_NUMBERS = ("input_ids", "attention_mask")
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

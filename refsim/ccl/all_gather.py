@@ -14,8 +14,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from refsim.base.mesh import Topology
 from refsim.ccl.exchange import CHUNK_BYTES, exchange
-from refsim.mesh import Topology
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 

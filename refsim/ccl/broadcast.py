@@ -14,8 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from refsim.base.mesh import Topology
 from refsim.ccl.exchange import CHUNK_BYTES, split_chunks
-from refsim.mesh import Topology
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 

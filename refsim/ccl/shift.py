@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from refsim.base.errors import UserError
+from refsim.base.mesh import Topology
 from refsim.ccl.exchange import CHUNK_BYTES, exchange
-from refsim.errors import UserError
-from refsim.mesh import Topology
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 

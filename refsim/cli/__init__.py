@@ -8,7 +8,7 @@ from __future__ import annotations
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; this entry point of the console script never returns."""
-    from refsim.search_path import leave_current_folder
+    from refsim.base.search_path import leave_current_folder
 
     leave_current_folder()
     from refsim.cli.signals import signals

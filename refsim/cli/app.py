@@ -9,21 +9,21 @@ from typing import Annotated
 
 import typer
 
-from refsim.cli.bench import bench
-from refsim.cli.calibrate import calibrate
-from refsim.cli.explain import explain
-from refsim.cli.generate import generate
-from refsim.cli.kernels import kernels
-from refsim.cli.memory import memory
-from refsim.cli.meshes import meshes
-from refsim.cli.ops import ops
-from refsim.cli.plan import plan
-from refsim.cli.report import report
-from refsim.cli.run import run
-from refsim.cli.schema import schema
-from refsim.cli.time import time
-from refsim.cli.ttnn import ttnn
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.cli.commands.bench import bench
+from refsim.cli.commands.calibrate import calibrate
+from refsim.cli.commands.explain import explain
+from refsim.cli.commands.generate import generate
+from refsim.cli.commands.kernels import kernels
+from refsim.cli.commands.memory import memory
+from refsim.cli.commands.meshes import meshes
+from refsim.cli.commands.ops import ops
+from refsim.cli.commands.plan import plan
+from refsim.cli.commands.report import report
+from refsim.cli.commands.run import run
+from refsim.cli.commands.schema import schema
+from refsim.cli.commands.time import time
+from refsim.cli.commands.ttnn import ttnn
 
 app = typer.Typer(
     name="refsim",
@@ -89,14 +89,14 @@ def mount() -> None:
     if any(group.name == "parity" for group in app.registered_groups):
         return
     _check_own("parity", "tt_impl", "benchmarks")
-    from parity.cli import app as parity_app
-    from parity.lines.cli import coverage
+    from parity.cli.coverage import coverage
+    from parity.cli.parity import app as parity_app
 
     parity_app.command()(coverage)
     app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
-    from parity.faults.cli import app as faults_app
-    from parity.history_cli import app as history_app
-    from parity.schedules_cli import app as schedules_app
+    from parity.cli.faults import app as faults_app
+    from parity.cli.history import app as history_app
+    from parity.cli.schedules import app as schedules_app
 
     app.add_typer(faults_app, name="faults", help="Put known mistakes in and see that the gate catches them.")
     app.add_typer(schedules_app, name="schedules", help="Same bits under every schedule; which buffer policy is safe.")

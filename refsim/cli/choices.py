@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from refsim.errors import UserError
-from refsim.mesh import MESHES
+from refsim.base.errors import UserError
+from refsim.base.mesh import MESHES
 
 MESH = f"One of {', '.join(MESHES)}, or a package's own; see `refsim meshes`."
 """Help of ``--mesh``."""
@@ -36,7 +36,7 @@ def complete(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 def mesh_names() -> list[str]:
     """Names of all meshes, those that packages register included."""
-    from refsim.mesh import meshes
+    from refsim.base.mesh import meshes
 
     return [mesh.name for mesh in meshes().all]
 

@@ -16,10 +16,10 @@ from typing import NoReturn
 
 import typer
 
+from refsim.base.errors import RankFailure, RefsimError
+from refsim.base.given import out_of_descriptors
+from refsim.base.torchrun import is_main
 from refsim.cli.signals import INTERRUPTED, NAMES, signals
-from refsim.errors import RankFailure, RefsimError
-from refsim.given import out_of_descriptors
-from refsim.torchrun import is_main
 
 _STDOUT_CLOSED = 141
 _GARBAGE = 10_000  # new objects before Python looks for garbage; at its default of 700 imports take a quarter longer

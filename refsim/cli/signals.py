@@ -18,7 +18,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from refsim.torchrun import under_torchrun
+from refsim.base.torchrun import under_torchrun
 
 INTERRUPTED = 130
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131}
@@ -65,7 +65,7 @@ class Signals:
         line = b"" if self.reported else f"refsim: {NAMES[self.code]}.\n".encode()
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(2, (_SHOW_CURSOR if sys.stderr.isatty() else b"") + line)
-        for module, put_away in (("refsim.processes", "kill_started"), ("refsim.scratch", "remove_all")):
+        for module, put_away in (("refsim.base.processes", "kill_started"), ("refsim.base.scratch", "remove_all")):
             # what this signal came upon may be half done, and the rest is to be put away all the same
             with contextlib.suppress(Exception):
                 if module in sys.modules:

@@ -23,20 +23,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from refsim.base.config import DiTParallelConfig, parse_parallel
+from refsim.base.errors import InvariantError, UserError
+from refsim.base.mesh import MeshSpec, get_mesh
+from refsim.base.options import DEFAULT_TIMEOUT_S, RingOrder, RunOptions
 from refsim.ccl import all_gather
-from refsim.config import DiTParallelConfig, parse_parallel
-from refsim.errors import InvariantError, UserError
-from refsim.mesh import MeshSpec, get_mesh
 from refsim.models.registry import by_class_name, models
 from refsim.models.spec import DiffusersParts
-from refsim.options import DEFAULT_TIMEOUT_S, RingOrder, RunOptions
 from refsim.parallel.ring import QKV
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.launch import under_torchrun
 from refsim.runtime.tensor import MeshTensor, Placement, shards
-from refsim.runtime.transport import GlooTransport
+from refsim.runtime.transports.transport import GlooTransport
 
 _TRANSFORMERS = ("transformer", "transformer_2")
 
@@ -96,7 +96,7 @@ def _check(transformer: Any) -> None:
 
 
 def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, timeout_s: float) -> Device:
-    from refsim.runtime import torchrun
+    from refsim.runtime.ranks import torchrun
 
     size = int(os.environ["WORLD_SIZE"])
     spec = get_mesh(mesh) if mesh is not None else MeshSpec(f"1x{size}", "torchrun", "wormhole_b0", (1, size), (0, 1))

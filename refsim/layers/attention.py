@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from refsim.layers.norm import RMSNorm
 from refsim.parallel.ring import QKV, require

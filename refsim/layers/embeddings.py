@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards, cut_tokens

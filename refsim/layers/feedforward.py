@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, RowParallelLinear
 from refsim.parallel.padding import padded_features
 from refsim.runtime.device import Device, in_module

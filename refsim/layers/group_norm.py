@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from refsim.ccl import all_gather
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.parallel.halo import ImageShards
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device, in_module

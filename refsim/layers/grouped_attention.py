@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.parallel.ring import require
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import (
     column_linear,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import Linear
 from refsim.layers.norm import LayerNorm
 from refsim.parallel.padding import padded_features

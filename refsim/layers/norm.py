@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.ccl import all_gather
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device, in_module

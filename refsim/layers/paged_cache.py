@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.parallel.padding import TILE
 from refsim.runtime.tensor import MeshTensor
 

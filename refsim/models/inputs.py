@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 
 Answer = TypeVar("Answer")
 

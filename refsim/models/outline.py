@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.base.schema import Layers, Size
+from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import timestep_embedding
 from refsim.layers.linear import (
     AttentionSizes,
@@ -45,7 +46,6 @@ from refsim.parallel.tensor import fused_column_linear, gather_features, shard_r
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
-from refsim.schema import Layers, Size
 
 _EPS = 1e-6
 TIME = 256
@@ -259,7 +259,7 @@ def _activated(parts: list[MeshTensor]) -> MeshTensor:
 
 
 class OutlinedTransformer:
-    """Image tokens, prompt and time step in, image tokens out; for :mod:`refsim.timing.reading` alone."""
+    """Image tokens, prompt and time step in, image tokens out; for :mod:`refsim.timing.read.reading` alone."""
 
     def __init__(self, weights: Weights, device: Device, o: Outline) -> None:
         self._device, self._o = device, o

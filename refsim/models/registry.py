@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.errors import UserError
-from refsim.extensions import Catalog, catalog
-from refsim.folder import class_name_of, find_weights, is_file, read_config
-from refsim.given import refuse_unreadable
+from refsim.base.errors import UserError
+from refsim.base.extensions import Catalog, catalog
+from refsim.base.given import refuse_unreadable
+from refsim.base.schema import read_object
+from refsim.files.folder import class_name_of, find_weights, is_file, read_config
 from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, resolve
-from refsim.schema import read_object
 
 if TYPE_CHECKING:
-    from refsim.checkpoint import Checkpoint, Weights
+    from refsim.files.checkpoint import Checkpoint, Weights
     from refsim.runtime.device import Device
 
 FOLDERS = (
@@ -171,16 +171,16 @@ def open_checkpoint(path: str | Path, variant: str | None = None, lora: tuple[st
     """Return the checkpoint in a folder, or in a single file of a layout that a model's spec can read.
 
     Args:
-        variant, lora: see :class:`refsim.checkpoint.Checkpoint`.
+        variant, lora: see :class:`refsim.files.checkpoint.Checkpoint`.
 
     Raises:
         UserError: there is none.
     """
-    from refsim.checkpoint import Checkpoint
+    from refsim.files.checkpoint import Checkpoint
 
     if not is_file(Path(path)):
         return Checkpoint(path, variant, lora=lora)
-    from refsim.single_file import SingleFile, open_file
+    from refsim.files.single_file import SingleFile, open_file
 
     if variant is not None:
         raise UserError(f"checkpoint '{path}' is a single file, which has no variants; leave out --variant.")
@@ -199,7 +199,7 @@ def look_at(folder: Path, variant: str | None, *kinds: Kind, part: bool = False)
     It reads names and JSON only, so that a user hears of it at once, before options are looked at and torch is loaded.
 
     Args:
-        variant, part: see :class:`refsim.checkpoint.Checkpoint`.
+        variant, part: see :class:`refsim.files.checkpoint.Checkpoint`.
         kinds: see :func:`spec_of_checkpoint`.
     """
     if is_file(folder):

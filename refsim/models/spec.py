@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Literal
 
-from refsim.errors import UserError
-from refsim.folder import class_name_of
-from refsim.jobs import named
-from refsim.mesh import Topology
+from refsim.base.errors import UserError
+from refsim.base.jobs import named
+from refsim.base.mesh import Topology
+from refsim.files.folder import class_name_of
 from refsim.models.inputs import BATCH, Dims, required
 
 Config = dict[str, Any]
@@ -35,7 +35,7 @@ class Figure:
 
     Attributes:
         of: what the seconds are of, the whole pipeline or its denoising.
-        blocks: what its program fused, as ``refsim/timing/tt_blocks.py`` has it.
+        blocks: what its program fused, as ``refsim/timing/read/tt_blocks.py`` has it.
         busy: share of the time that an engine may be at work in a linear: 0.33 where the source runs it with
             TT_MM_THROTTLE_PERF=5, which some systems needed until 30 October 2025 (compute_throttle_utils.cpp).
         rest: a figure of the model that is not judged: what it takes beyond its own prediction, of host, encoders and
@@ -43,7 +43,7 @@ class Figure:
         fsdp: weights were cut over sp too; None where the source does not say.
         fused: pairs of matmul and collective ran as one program where the wiring has such.
         chunks: rows of queries and of keys per chunk of attention, where they are not those of ``replay.py``.
-        day: of the code, where its kernels or collectives were not today's (``refsim/timing/history.py``).
+        day: of the code, where its kernels or collectives were not today's (``refsim/timing/cost/history.py``).
     """
 
     size: str
@@ -122,7 +122,7 @@ class Published:
         ratios: frames and pixels per latent frame and row, of an autoencoder that has no spec.
         figures: seconds that others published.
         others: more of them, of another source, which no range of a prediction is made of. What ran on P300 boards is
-            left out: the clock of those boards is taken from it (``refsim/timing/history.py``).
+            left out: the clock of those boards is taken from it (``refsim/timing/cost/history.py``).
         pairs: ways to run it that others compared.
         reported: sizes for which ``refsim report perf`` writes tables.
     """
@@ -223,7 +223,7 @@ class ModelSpec:
         config: the class of its configuration, ``from_dict(config)``.
         ttnn: its counterpart in TTNN, ``Model(weights, context, config)``, if there is one.
         single_file: what reads checkpoints in one file with names of their own, a function of the file that returns its
-            :class:`refsim.single_file.Layout`, or None for another model's.
+            :class:`refsim.files.single_file.Layout`, or None for another model's.
         block: of a transformer, what makes one of its blocks for cases that judge a block by itself:
             ``bind_block(weights, device, config, index, inputs)`` gives a function of both streams and the time step,
             for as many tokens as the case's ``inputs`` have.

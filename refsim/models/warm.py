@@ -5,7 +5,7 @@ Their classes are imported, and the checks of their configs made, each of which 
 
 from __future__ import annotations
 
-from refsim import schema
+from refsim.base import schema
 from refsim.models import registry
 
 for _spec in registry.own():

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from refsim.base.errors import UserError
 from refsim.ccl import all_gather
-from refsim.errors import UserError
 from refsim.runtime.device import Device
 
 

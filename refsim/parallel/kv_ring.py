@@ -17,14 +17,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from refsim.base.mesh import Topology
 from refsim.ccl import all_gather
-from refsim.mesh import Topology
 from refsim.parallel.sdpa import intersect
 from refsim.parallel.sequence import Range
 from refsim.runtime.buffers import DeviceBuffer, Semaphore
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
-from refsim.runtime.transport import Transfer
+from refsim.runtime.transports.transport import Transfer
 
 KeyRanges = Callable[[int], list[Range]]
 """Shard index -> row ranges of that shard that are keys; the rest is padding."""

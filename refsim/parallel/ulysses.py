@@ -25,8 +25,8 @@ from contextlib import contextmanager
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.base.errors import UserError
 from refsim.ccl import all_gather, all_to_all
-from refsim.errors import UserError
 from refsim.parallel.kv_ring import KeyRanges
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.ring import QKV, Answers

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from refsim.ccl.exchange import CHUNK_BYTES, exchange
+from refsim.files.tensor_file import TensorFile
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import shard_range
@@ -15,7 +16,6 @@ from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor, shards
-from refsim.tensor_file import TensorFile
 
 
 def program(

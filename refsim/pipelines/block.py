@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Checkpoint, Weights
+from refsim.files.tensor_file import TensorFile
 from refsim.models.registry import spec_of_checkpoint
 from refsim.models.spec import resolve
 from refsim.parallel.padding import padded_features
@@ -18,7 +19,6 @@ from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features, shard_range
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, shards
-from refsim.tensor_file import TensorFile
 
 
 def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:

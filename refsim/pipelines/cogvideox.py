@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.models.cogvideox.transformer import CogVideoXTransformer
 from refsim.models.t5.encoder import T5Encoder
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig

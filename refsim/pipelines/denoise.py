@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refsim.files.tensor_file import TensorFile
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.pipelines.hosts.base import expert_of
 from refsim.pipelines.pipeline import Pipeline, Run, find_pipeline
 from refsim.pipelines.request import PipelineRequest
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
-from refsim.tensor_file import TensorFile
 
 
 def program(

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.clip.encoder import CLIPTextEncoder
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.transformer import FluxTransformer

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from refsim.ccl import broadcast
 from refsim.pipelines.hosts.schedule import Schedule
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
+from refsim.runtime.watch.activity import Kind
 
 
 def upload(device: Device, x: Tensor) -> Tensor:

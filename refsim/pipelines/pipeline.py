@@ -14,9 +14,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
-from refsim.lora import by_part
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Checkpoint, Weights
+from refsim.files.lora import by_part
 from refsim.models.registry import find_model, pipeline_of
 from refsim.models.spec import resolve
 from refsim.pipelines.host import HostScheduler

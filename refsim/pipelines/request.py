@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from refsim.errors import UserError, first_line
-from refsim.given import refuse_unreadable
-from refsim.schema import Flag, Fraction, Real, Size, Text, check, is_a, read_object, short
+from refsim.base.errors import UserError, first_line
+from refsim.base.given import refuse_unreadable
+from refsim.base.schema import Flag, Fraction, Real, Size, Text, check, is_a, read_object, short
 
 _PART = tuple[Text | None, Text | None] | None
 """Library and class of a part; null for one that the pipeline does without."""

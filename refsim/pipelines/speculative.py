@@ -24,8 +24,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import InvariantError
+from refsim.base.errors import InvariantError
+from refsim.files.checkpoint import Checkpoint, Weights
+from refsim.files.tensor_file import TensorFile
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.paged_cache import pages_for
 from refsim.models.dflash.draft import DFlashDraftModel, check_pair
@@ -33,7 +34,6 @@ from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
 from refsim.models.registry import find_model
 from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
-from refsim.tensor_file import TensorFile
 
 CACHES = ("context", "noise", "none", "paged")
 """What the drafter's cache keeps, see ``refsim.models.dflash.draft``; ``paged``: the context, and the target's rows lie

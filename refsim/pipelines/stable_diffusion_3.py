@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.clip.encoder import CLIPTextEncoder
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.transformer import SD35Transformer

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
+from refsim.files.tensor_file import TensorFile
 from refsim.models.inputs import SAMPLE, Dims, by_name, is_exact, is_per_sample
 from refsim.models.registry import find_model, load_model, open_checkpoint
 from refsim.parallel.cfg import batch_range, gather_batch, guide
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
-from refsim.tensor_file import TensorFile
+from refsim.runtime.watch.activity import Kind
 
 
 def program(

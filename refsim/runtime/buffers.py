@@ -2,8 +2,8 @@
 
 A buffer is known by its memory: whoever sends, receives or computes on a view of it has used the buffer, whatever it
 says. Released memory goes to the next buffer of its shape under a handle of its own: a view of the old handle is a use
-of the old buffer, although the bytes are the new one's. Uses are logged; ``refsim.runtime.hazards`` finds those that
-nothing keeps apart, and those after the release.
+of the old buffer, although the bytes are the new one's. Uses are logged; ``refsim.runtime.watch.hazards`` finds those
+that nothing keeps apart, and those after the release.
 
     persistent   allocated once per key, handed out again at every call
     transient    belongs to one collective, which releases it at its end
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from refsim.errors import HazardError
-from refsim.runtime import pages
+from refsim.base.errors import HazardError
+from refsim.runtime.transports import pages
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
 """Seeded disturbances: pauses, and other orders of operations that do not depend on each other.
 
-Nothing of this may change the answer. ``parity.schedules`` runs cases under many seeds.
+Nothing of this may change the answer. ``parity.run.schedules`` runs cases under many seeds.
 """
 
 from __future__ import annotations

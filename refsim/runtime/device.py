@@ -10,21 +10,21 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from refsim.config import DiTParallelConfig
-from refsim.errors import HazardError
-from refsim.finite import NotFinite, first_not_finite
-from refsim.mesh import MeshSpec
-from refsim.options import RunOptions
-from refsim.runtime.activity import Activity, Kind
+from refsim.base.config import DiTParallelConfig
+from refsim.base.errors import HazardError
+from refsim.base.finite import NotFinite, first_not_finite
+from refsim.base.mesh import MeshSpec
+from refsim.base.options import RunOptions
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.delays import Delays
 from refsim.runtime.group import Group, parallel_groups
-from refsim.runtime.hazards import Use, UseLog
-from refsim.runtime.observe import Observations, Streams
-from refsim.runtime.status import StatusBoard
 from refsim.runtime.tensor import MeshTensor
-from refsim.runtime.trace import Event, Trace
-from refsim.runtime.transport import Transfer, Transport
+from refsim.runtime.transports.transport import Transfer, Transport
+from refsim.runtime.watch.activity import Activity, Kind
+from refsim.runtime.watch.hazards import Use, UseLog
+from refsim.runtime.watch.observe import Observations, Streams
+from refsim.runtime.watch.status import StatusBoard
+from refsim.runtime.watch.trace import Event, Trace
 
 _BLOCK = re.compile(r"^\w*blocks\.\d+\.")
 _Call = TypeVar("_Call", bound=Callable[..., Any])
@@ -147,7 +147,7 @@ class Device:
             self.not_finite = NotFinite(self._ops, op, where, index, tuple(x.shape))
 
     def observe(self, name: str, x: MeshTensor) -> None:
-        """Keep what a layer of this name took or gave, if the run is asked to, see :mod:`refsim.runtime.observe`."""
+        """Keep what a layer of this name took or gave, if asked to, see :mod:`refsim.runtime.watch.observe`."""
         if self.observations is not None:
             self.observations.add(name, x)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refsim.config import DiTParallelConfig
-from refsim.errors import InvariantError
-from refsim.mesh import MeshSpec, Topology
+from refsim.base.config import DiTParallelConfig
+from refsim.base.errors import InvariantError
+from refsim.base.mesh import MeshSpec, Topology
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim import processes
-from refsim.errors import UserError
-from refsim.finite import NotFinite
-from refsim.jobs import Job
-from refsim.mesh import MeshSpec
-from refsim.options import RunOptions
-from refsim.torchrun import is_main as is_main
-from refsim.torchrun import under_torchrun as under_torchrun
+from refsim.base import processes
+from refsim.base.errors import UserError
+from refsim.base.finite import NotFinite
+from refsim.base.jobs import Job
+from refsim.base.mesh import MeshSpec
+from refsim.base.options import RunOptions
+from refsim.base.torchrun import is_main as is_main
+from refsim.base.torchrun import under_torchrun as under_torchrun
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from refsim.runtime.hazards import Hazard
+    from refsim.runtime.watch.hazards import Hazard
 
 
 @dataclass
@@ -82,7 +82,7 @@ def ranks_here(options: RunOptions) -> int:
 def warm_up() -> None:
     """Start importing torch in the fork server now, while this process does something else."""
     if not under_torchrun():
-        from refsim.runtime.pool import ForkServer
+        from refsim.runtime.ranks.pool import ForkServer
 
         ForkServer.get()
 
@@ -93,8 +93,8 @@ def fork_server(*modules: str) -> None:
     Everything is imported once instead of twice. Where this process has several threads, or the system is not Linux,
     the fork server is a process of its own that imports the same.
     """
-    from refsim.runtime.forkserver import PRELOAD
-    from refsim.runtime.pool import ForkServer
+    from refsim.runtime.ranks.forkserver import PRELOAD
+    from refsim.runtime.ranks.pool import ForkServer
 
     with processes.one_thread():
         for module in (*PRELOAD, *modules):
@@ -108,12 +108,12 @@ def shut_down() -> None:
 
     A rank of torchrun's only says that it ends by itself.
     """
-    if "refsim.runtime.torchrun" in sys.modules:
-        from refsim.runtime import torchrun
+    if "refsim.runtime.ranks.torchrun" in sys.modules:
+        from refsim.runtime.ranks import torchrun
 
         torchrun.leave()
-    if "refsim.runtime.pool" in sys.modules:
-        from refsim.runtime.pool import ForkServer
+    if "refsim.runtime.ranks.pool" in sys.modules:
+        from refsim.runtime.ranks.pool import ForkServer
 
         if ForkServer._current is not None:
             ForkServer._current.close()
@@ -121,8 +121,8 @@ def shut_down() -> None:
 
 def end_ranks() -> None:
     """End the ranks that are kept for the next job, and with them what memory they hold; new ones are forked then."""
-    if "refsim.runtime.pool" in sys.modules:
-        from refsim.runtime.pool import close_all
+    if "refsim.runtime.ranks.pool" in sys.modules:
+        from refsim.runtime.ranks.pool import close_all
 
         close_all()
 
@@ -131,7 +131,7 @@ def scratch_dir() -> Path | None:
     """Return a folder that goes away with this process, however it ends; None (the system's) under torchrun."""
     if under_torchrun():
         return None
-    from refsim.runtime.pool import ForkServer
+    from refsim.runtime.ranks.pool import ForkServer
 
     return ForkServer.get().run_dir
 
@@ -151,7 +151,7 @@ def execute(
         progress: called now and then with the number of the program's steps that are done and of all of them; not
             under torchrun.
     """
-    from refsim.runtime.hazards import Hazard
+    from refsim.runtime.watch.hazards import Hazard
 
     job = Job(program, options, arguments)
     started = time.monotonic()
@@ -162,7 +162,7 @@ def execute(
     else:
         import safetensors.torch
 
-        from refsim.runtime.pool import pool
+        from refsim.runtime.ranks.pool import pool
 
         answer = pool(options.mesh.num_devices).run(job, progress)
         header = answer.header
@@ -184,8 +184,8 @@ def execute(
 def _as_torchrun_rank(job: Job, mesh: MeshSpec) -> tuple[dict[str, Any], dict[str, Tensor]]:
     import torch
 
-    from refsim.runtime import torchrun
-    from refsim.runtime.worker import run_job
+    from refsim.runtime.ranks import torchrun
+    from refsim.runtime.ranks.worker import run_job
 
     world_size = int(os.environ["WORLD_SIZE"])
     if world_size != mesh.num_devices:

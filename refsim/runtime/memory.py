@@ -10,7 +10,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 
 RESERVE_BYTES = 512 << 20
 """A run is ended when the machine has less than this left: ranks fill some 100 MB between two looks."""

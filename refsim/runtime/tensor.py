@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from refsim.errors import PlacementError
+from refsim.base.errors import PlacementError
 from refsim.runtime.group import Group
 
 PARTS = {"sp": ("ring", "ulysses")}

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from refsim.runtime import pool as pools
+from refsim.runtime.ranks import pool as pools
 
 MARK = "REFSIM_CHAOS_CASE"
 SHM = Path("/dev/shm")

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.jobs import named
-from refsim.runtime.activity import Activity
+from refsim.base.jobs import named
 from refsim.runtime.device import Device
+from refsim.runtime.watch.activity import Activity
 
 BLOCK_BYTES = 16 << 20
 MOST_BLOCKS = 200

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from refsim.errors import RankFailure
+from refsim.base.errors import RankFailure
 from refsim.runtime.memory import LIMIT_VARIABLE
 from tests.chaos.cases import ON_RANKS, Disturbance
 from tests.chaos.leaks import MARK, Watch, marked, wait_until

@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from parity import gate
+from parity.cases.suites import suite_cases
 from parity.kinds.base import Measured
-from parity.suites import suite_cases
-from refsim.errors import RankFailure
+from parity.run import gate
+from refsim.base.errors import RankFailure
 from tests.chaos.cases import ON_RANKS, SHARES, Disturbance, plan
 from tests.chaos.run_case import Outcome, _check_report, run_case
 from tests.chaos.workload import Files
@@ -88,7 +88,7 @@ def test_a_wrong_report_is_a_miss(message, rank, events, problem):
 
 def test_what_is_left_behind_is_a_miss(files, tmp_path, monkeypatch):
     """A run that leaves a file in its folder, and a rank whose killing is forgotten."""
-    from refsim.runtime import pool
+    from refsim.runtime.ranks import pool
 
     case = dataclasses.replace(KILLED, kind="exception", workload=1)
     run_dir = pool.pool(4).server.run_dir

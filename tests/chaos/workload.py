@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from refsim.runtime.launch import Result, execute
 from tests.refsim.helpers import attention_inputs
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save

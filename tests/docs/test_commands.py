@@ -127,7 +127,7 @@ def test_commands_exist(page):
     ("line", "unknown"),
     [
         ("refsim run X --mesh t3k --colour red  # --none", ["--colour"]),
-        ("python -m refsim.torchrun --nproc-per-node 8 -m refsim run X --mesh t3k -j", ["-j"]),
+        ("python -m refsim.base.torchrun --nproc-per-node 8 -m refsim run X --mesh t3k -j", ["-j"]),
         ("refsim paritty run", ["paritty"]),
         ("refsim --debug parity runs", ["runs"]),
         (".venv/bin/nox -s parity paritty", ["paritty"]),

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from refsim.base.errors import UserError
 from refsim.cli import process
-from refsim.errors import UserError
 from refsim.runtime import launch
 
 LONGEST_S = 10.0
@@ -54,7 +54,7 @@ def in_process(call: Callable[[], object]) -> Said:
         contextlib.redirect_stderr(err),
         mock.patch.object(launch, "warm_up", lambda: None),
         mock.patch.object(launch, "execute", accept),
-        mock.patch("parity.gate.run_suite", accept),
+        mock.patch("parity.run.gate.run_suite", accept),
         mock.patch("tt_impl.api.execute", accept),
     ):
         try:

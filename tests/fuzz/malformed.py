@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from parity.checkpoints import MODELS
-from refsim.checkpoint import ShapeWeights
+from parity.cases.checkpoints import MODELS
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import ShapeWeights
 from refsim.models.registry import own
 from refsim.models.spec import ModelSpec
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
 
 WRONG: tuple[Any, ...] = (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.mesh import MESHES
+from refsim.base.mesh import MESHES
 from tests.fuzz.command import assert_refused, assert_refused_or_accepted, command, listing
 from tests.fuzz.examples import examples
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from parity.pipelines import PIPELINES, build
-from parity.suites import registry
+from parity.cases.pipelines import PIPELINES, build
+from parity.cases.suites import registry
 from refsim.api.images import generate_images
 from refsim.pipelines.request import PipelineRequest
 from tests.fuzz.command import Said, assert_refused, assert_refused_or_accepted, in_process

@@ -124,13 +124,13 @@ PROGRAMS: dict[str, Callable[[Any, Any, Any], None]] = {
 
 
 def main(folder: Path) -> None:
-    from tt_impl.mesh import open_mesh
+    from tt_impl.run.mesh import open_mesh
 
     with open_mesh("t3k") as mesh:
         import ttnn
 
-        from tt_impl.harness import cost, memory, report, report_index
-        from tt_impl.harness.session import watched
+        from tt_impl.harness.reports import cost, memory, report, report_index
+        from tt_impl.harness.watch.session import watched
 
         for name, program in PROGRAMS.items():
             with watched(report=True) as session:

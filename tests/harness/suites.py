@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.tree import ROOT
-from tt_impl.harness.summary import read
-from tt_impl.harness.verdicts import Verdict
+from tt_impl.harness.pytest.summary import read
+from tt_impl.harness.pytest.verdicts import Verdict
 
 SUITE = Path(__file__).parent / "suite"
 TIMEOUT_S = 300

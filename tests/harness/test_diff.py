@@ -12,7 +12,7 @@ import pytest
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.json_output import loads
 from tests.tt_impl.worker import launch
-from tt_impl.harness.diff import Tolerance, diff, pcc
+from tt_impl.harness.comparison.diff import Tolerance, diff, pcc
 
 
 def value(digest: str, sample: list[float]) -> dict[str, Any]:

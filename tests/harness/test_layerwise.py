@@ -97,7 +97,7 @@ def test_example(tmp_path: Path) -> None:
     ],
 )
 def test_parts_are_joined(parts: Any, mesh: tuple[int, int], how: str) -> None:
-    from tt_impl.harness.compose import wholes
+    from tt_impl.harness.comparison.compose import wholes
 
     x = torch.randn(2, 4, 4)
     fitting = [w.how for w in wholes(parts(x), mesh, x.shape) if torch.allclose(w.value, x.reshape(-1))]
@@ -105,7 +105,7 @@ def test_parts_are_joined(parts: Any, mesh: tuple[int, int], how: str) -> None:
 
 
 def test_channels_last() -> None:
-    from tt_impl.harness.compose import wholes
+    from tt_impl.harness.comparison.compose import wholes
 
     x = torch.randn(2, 3, 4, 5)
     rows = x.permute(0, 2, 3, 1).reshape(1, 1, 40, 3)

@@ -42,7 +42,7 @@ def test_peak_inside_an_operation(measured: dict[str, Any]) -> None:
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_l1_is_never_less_than_its_tensors() -> None:
     """Also where ttnn does not tell the circular buffers of the only program, or none was run."""
-    from tt_impl.harness import memory
+    from tt_impl.harness.reports import memory
 
     meter: Any = SimpleNamespace(levels=[], history=[], launches=[SimpleNamespace(layout=None, event=0)])
     peak = {"bytes_per_bank": 4096, "bytes": 8192, "event": 0, "op": "ttnn.add", "where": "a.py:1", "live": []}

@@ -17,9 +17,9 @@ ATTENDS = "ttnn.transformer.ring_joint_scaled_dot_product_attention"
 
 def watched_block(device: Any, options: Any, *, checkpoint: Any, inputs: dict[str, torch.Tensor]) -> Any:
     """Runs in the worker: two blocks of a transformer one after the other, watched as anyone's program is."""
-    from tt_impl.harness.collectives import sequence
-    from tt_impl.harness.findings import find
-    from tt_impl.harness.session import watched
+    from tt_impl.harness.checks.findings import find
+    from tt_impl.harness.reports.collectives import sequence
+    from tt_impl.harness.watch.session import watched
     from tt_impl.pipelines.block import program
 
     with watched() as session:
@@ -33,9 +33,9 @@ def watched_block(device: Any, options: Any, *, checkpoint: Any, inputs: dict[st
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     import safetensors.torch
 
-    from parity import checkpoints, folders
-    from refsim.options import RunOptions
-    from tt_impl.launch import Worker
+    from parity.cases import checkpoints, folders
+    from refsim.base.options import RunOptions
+    from tt_impl.run.launch import Worker
 
     folder: Path = tmp_path_factory.mktemp("block")
     folders.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)

@@ -13,12 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from refsim.errors import UserError
-from refsim.timing import device_ops
+from refsim.base.errors import UserError
+from refsim.timing.cost import device_ops
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.suites import run_suite
-from tt_impl.harness import report_index, report_text, summary
-from tt_impl.harness.verdicts import Verdict
+from tt_impl.harness.pytest import summary
+from tt_impl.harness.pytest.verdicts import Verdict
+from tt_impl.harness.reports import report_index, report_text
 
 REPORTS = "reports"
 
@@ -197,7 +198,7 @@ def test_plugin_writes_a_report_for_every_test(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    from tt_impl.harness import report
+    from tt_impl.harness.reports import report
 
     (tmp_path / "taken").write_text("a file where the folder should be")
     said = report.try_to_write(tmp_path / "taken", "program", cast("Any", None), [])["unreported"]
@@ -209,7 +210,7 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_two_tests_never_share_a_report(tmp_path: Path) -> None:
     """Names that are equal as files, or are cut to the same one, get files of their own, the same in every run."""
-    from tt_impl.harness.report import _stem
+    from tt_impl.harness.reports.report import _stem
 
     long = "test_x.py::test_a[" + "-".join(str(i) for i in range(120)) + "]"
     names = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from refsim.mesh import MESHES
-from tt_impl.harness.selection import COLLECTED_ON, FIXTURES, SMALLEST, mesh_of, sample
+from refsim.base.mesh import MESHES
+from tt_impl.harness.pytest.selection import COLLECTED_ON, FIXTURES, SMALLEST, mesh_of, sample
 
 
 def item(name: str, *fixtures: str, skipped: bool = False, **params: Any) -> Any:

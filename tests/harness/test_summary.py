@@ -14,8 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tt_impl.harness import plugin, verdicts
-from tt_impl.harness.summary import Summary, lines, read
+from tt_impl.harness import plugin
+from tt_impl.harness.pytest import verdicts
+from tt_impl.harness.pytest.summary import Summary, lines, read
 
 WANTED = {
     "passes": ("passed", verdicts.OWN),

@@ -15,11 +15,11 @@ from pathlib import Path
 
 def main(mesh_name: str, folder: str, module: str) -> None:
     from tests.tt_impl.env import Env
-    from tt_impl.cluster import derive_fabric, opened
-    from tt_impl.harness.findings import find
-    from tt_impl.harness.session import watched
-    from tt_impl.mesh import Mesh
+    from tt_impl.harness.checks.findings import find
+    from tt_impl.harness.watch.session import watched
     from tt_impl.mock import prepare
+    from tt_impl.run.cluster import derive_fabric, opened
+    from tt_impl.run.mesh import Mesh
 
     spec = prepare(mesh_name)
     fabric = derive_fabric(spec)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity import history
 from parity.cases import Case
 from parity.faults import ref_tools
 from parity.faults import report as fault_report
 from parity.kinds import thresholds_for
-from parity.records import Record, SuiteRun
-from parity.report import results_json
+from parity.measure.records import Record, SuiteRun
+from parity.report import history
+from parity.report.report import results_json
 
 HOSTILE = 'rank 1 raised </script><script>window.broken = true</script> <b>&amp; "quoted"</b>'
 """A message that would break out of the page if it were put there as it is."""

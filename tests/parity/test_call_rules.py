@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from parity.call_rules import LINEAR, Where, wrong
-from refsim.mesh import get_mesh
+from parity.kinds.ttnn.call_rules import LINEAR, Where, wrong
+from refsim.base.mesh import get_mesh
 
 WHERE = Where(get_mesh("bh-loudbox"), (11, 10), (2, 4), 2, 4)
 _ROWS = [1, 1, 2048]

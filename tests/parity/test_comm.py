@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parity.comm import (
+from parity.measure.comm import (
     ARGMAX,
     FUSED,
     GROUPS,

@@ -7,13 +7,13 @@ import torch
 from typer.testing import CliRunner
 
 from parity.cases import AttentionShape, Layout, make_case
-from parity.cli import app
-from parity.compare import compare, read
-from parity.digests import tensor_digest, tensor_digests
-from parity.records import Record, SuiteRun
-from parity.report import results_json
-from parity.thresholds import Threshold
-from refsim.errors import UserError
+from parity.cli.parity import app
+from parity.measure.digests import tensor_digest, tensor_digests
+from parity.measure.records import Record, SuiteRun
+from parity.measure.thresholds import Threshold
+from parity.report.compare import compare, read
+from parity.report.report import results_json
+from refsim.base.errors import UserError
 from tests.json_output import loads
 
 CASE = make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape(), other_layout=Layout("n300", "tp2"))

@@ -6,14 +6,14 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from parity import ci
-from parity.cli import app
-from parity.compare import read
-from parity.diff import diff, markdown
-from parity.records import Record, SuiteRun
-from parity.thresholds import calibration
-from refsim.errors import UserError
-from refsim.tables import as_csv
+from parity.cli.parity import app
+from parity.measure.records import Record, SuiteRun
+from parity.measure.thresholds import calibration
+from parity.report import ci
+from parity.report.compare import read
+from parity.report.diff import diff, markdown
+from refsim.base.errors import UserError
+from refsim.files.tables import as_csv
 from tests.json_output import loads
 
 FLOOR = calibration()["floors"]["attention fp32"]["rel_rmse"]

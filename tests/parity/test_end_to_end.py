@@ -5,14 +5,15 @@ import dataclasses
 import pytest
 import torch
 
-from parity import formulas, gate, inputs
-from parity.cases import FAMILIES, AttentionShape, Layout, ModelShape, make_case
-from parity.checkpoints import MODELS
-from parity.cpu_runner import CpuRunner
-from parity.folders import load_oracle
-from parity.kinds import attention
-from parity.oracles.base import patches
-from parity.store import CheckpointStore
+from parity.cases import FAMILIES, AttentionShape, Layout, ModelShape, inputs, make_case
+from parity.cases.checkpoints import MODELS
+from parity.cases.folders import load_oracle
+from parity.cases.oracles import formulas
+from parity.cases.oracles.base import patches
+from parity.cases.store import CheckpointStore
+from parity.kinds.cpu import attention
+from parity.run import gate
+from parity.run.cpu_runner import CpuRunner
 
 SHAPE = AttentionShape(heads=2, n=96, text=20, head_dim=16, logical_n=80)
 CASE = make_case("attention", "attention", Layout("n300", "sp2"), SHAPE, tag="test")

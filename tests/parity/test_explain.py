@@ -8,24 +8,25 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from parity import gate, report
 from parity.cases import AttentionShape, Layout, ModelShape, make_case
-from parity.cli import app
-from parity.cpu_runner import CpuRunner
-from parity.explain import attention, causes, decoding, explanation, layered, pictures, places, study, tokens
-from parity.explain.settings import settings
-from parity.explain.single import find_case
-from parity.explain.truth import right_place
-from parity.faults import ref_tools
-from parity.faults.cli import app as faults_app
+from parity.cases.inputs import attention_inputs
+from parity.cases.oracles.formulas import attention_float64
+from parity.cli.faults import app as faults_app
+from parity.cli.parity import app
+from parity.explain import attention, causes, decoding, explanation, layered, pictures, places, tokens
+from parity.faults import ref_tools, study
 from parity.faults.ref import ref_faults
-from parity.formulas import attention_float64
-from parity.inputs import attention_inputs
+from parity.faults.settings import settings
+from parity.faults.truth import right_place
 from parity.kinds import load
-from parity.kinds.transformer import Transformer, guided_sample
-from parity.layers import Finding
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from parity.kinds.cpu.transformer import Transformer, guided_sample
+from parity.measure.layers import Finding
+from parity.report import report
+from parity.run import gate
+from parity.run.cpu_runner import CpuRunner
+from parity.run.single import find_case
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
 from refsim.pipelines.speculative import Decoded, Step
 from tests.json_output import loads
 

@@ -6,11 +6,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from parity.faults import cli, ref, report, ttnn
-from parity.faults.cli import app
+from parity.cli import faults as cli
+from parity.cli.faults import app
+from parity.faults import ref, report
 from parity.faults.ref_tools import RING, fault
 from parity.faults.registry import FAULTS
-from refsim.errors import UserError
+from parity.faults.ttnn import run as ttnn
+from refsim.base.errors import UserError
 from tests.json_output import loads
 
 FAMILIES = {

@@ -6,12 +6,14 @@ import xml.etree.ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from parity import gate, report, traces
 from parity.cases import AttentionShape, Layout, make_case
-from parity.cli import app
+from parity.cli.parity import app
 from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
-from refsim.errors import RankFailure, UserError
+from parity.measure import traces
+from parity.report import report
+from parity.run import gate
+from refsim.base.errors import RankFailure, UserError
 from tests.json_output import loads
 
 GOOD = {
@@ -227,7 +229,7 @@ def test_command_line_lists():
 @pytest.mark.parametrize("metrics, code", [(GOOD, 0), (GOOD | {"rel_rmse": 1.0}, 1)])
 def test_command_line_runs(monkeypatch, tmp_path, metrics, code):
     fake = FakeRunner({"normal": metrics})
-    monkeypatch.setattr("parity.cpu_runner.CpuRunner", lambda: fake)
+    monkeypatch.setattr("parity.run.cpu_runner.CpuRunner", lambda: fake)
     monkeypatch.setattr("refsim.runtime.launch.warm_up", lambda: None)
     arguments = ["run", "-k", "attention and n300 and tp2", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)

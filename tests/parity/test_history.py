@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from parity import history, machine
+from parity.measure import machine
+from parity.report import history
 from refsim.cli.process import run_command
 from tests.json_output import loads
 from tests.parity import page_records

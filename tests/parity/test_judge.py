@@ -16,14 +16,18 @@ import pytest
 import torch
 
 import parity.kinds
-from parity import formulas, gate, thresholds, traces
-from parity import metrics as m
 from parity.cases import AttentionShape, GenerationShape, Layout, ModelShape, make_case
-from parity.digests import rank_digest
-from parity.kinds import KINDS, collectives, generation, load, thresholds_for, transformer
+from parity.cases.kinds import KINDS
+from parity.cases.oracles import formulas
+from parity.cases.store import CheckpointStore
+from parity.kinds import load, thresholds_for
 from parity.kinds.base import Measured
-from parity.kinds.generation import Expected, Generation
-from parity.store import CheckpointStore
+from parity.kinds.cpu import collectives, generation, transformer
+from parity.kinds.cpu.generation import Expected, Generation
+from parity.measure import metrics as m
+from parity.measure import thresholds, traces
+from parity.measure.digests import rank_digest
+from parity.run import gate
 from refsim.api.text import TextResult
 from refsim.pipelines.speculative import Decoded, Step
 from refsim.runtime.group import parallel_groups

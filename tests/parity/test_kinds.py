@@ -8,22 +8,23 @@ import types
 import pytest
 import torch
 
-from parity import gate, suites
-from parity.cases import AttentionShape, Case, Layout, ModelShape, Registry, make_case
-from parity.checkpoints import MODELS
-from parity.cpu_runner import CpuRunner
-from parity.digests import tensor_digests
-from parity.inputs import rounded
-from parity.kinds import KINDS, Entry, load, thresholds_for
+from parity.cases import AttentionShape, Case, Layout, ModelShape, Registry, make_case, suites
+from parity.cases.checkpoints import MODELS
+from parity.cases.inputs import rounded
+from parity.cases.kinds import KINDS, Entry
+from parity.cases.oracles import oracle_of
+from parity.cases.oracles.base import Oracle
+from parity.cases.pipelines import PIPELINES
+from parity.cases.suites import suite_cases
+from parity.kinds import load, thresholds_for
 from parity.kinds.base import CpuKind, TTNNKind
-from parity.oracles import oracle_of
-from parity.oracles.base import Oracle
-from parity.pipelines import PIPELINES
-from parity.suites import suite_cases
-from parity.thresholds import Threshold
-from parity.ttnn_runner import TTNNRunner
+from parity.measure.digests import tensor_digests
+from parity.measure.thresholds import Threshold
+from parity.run import gate
+from parity.run.cpu_runner import CpuRunner
+from parity.run.ttnn_runner import TTNNRunner
 from refsim.api.text import TextResult
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.models.registry import by_class_name
 from refsim.pipelines.speculative import Decoded, Step
 from refsim.runtime.launch import Result
@@ -188,6 +189,6 @@ def test_places_are_not_rounded():
 
 
 def test_cases_are_listed_without_torch():
-    code = "import sys; from parity.gate import select; print(len(select('full', None)), 'torch' in sys.modules)"
+    code = "import sys; from parity.run.gate import select; print(len(select('full', None)), 'torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [str(len(suite_cases("full"))), "False"]

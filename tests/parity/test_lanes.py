@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from parity import gate, lanes
 from parity.cases import Case
-from parity.records import Record
-from refsim.errors import RefsimError, UserError
+from parity.measure.records import Record
+from parity.run import gate, lanes
+from refsim.base.errors import RefsimError, UserError
 
 FEW = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or t5_tiny_quiet or attention-n300-sp2-ulysses"
 

@@ -7,18 +7,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from parity import layers, perturbation, sensitivity
 from parity.cases import Layout, ModelShape, make_case
-from parity.cli import app
-from parity.cpu_runner import CpuRunner
+from parity.cases.suites import suite_cases
+from parity.cli.parity import app
 from parity.kinds import thresholds_for
-from parity.kinds.transformer import Transformer
-from parity.suites import suite_cases
-from parity.thresholds import judge
-from refsim.errors import InvariantError, UserError
-from refsim.options import RunOptions
+from parity.kinds.cpu.transformer import Transformer
+from parity.measure import layers, perturbation
+from parity.measure.thresholds import judge
+from parity.run import sensitivity
+from parity.run.cpu_runner import CpuRunner
+from refsim.base.errors import InvariantError, UserError
+from refsim.base.options import RunOptions
 from refsim.runtime.group import parallel_groups
-from refsim.runtime.observe import Observed
+from refsim.runtime.watch.observe import Observed
 from tests.json_output import loads
 
 OPTIONS = RunOptions.of(mesh="bh-qb", parallel="sp2_tp2")

@@ -8,10 +8,11 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from parity.lines import child, measure, report, tree
-from parity.lines.source import Statement, statements
+from parity.mutation import child, measure, tree
+from parity.mutation import coverage as report
+from parity.mutation.source import Statement, statements
+from refsim.base.errors import UserError
 from refsim.cli.app import app, mount
-from refsim.errors import UserError
 from refsim.models.registry import own
 from tests.json_output import loads
 

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity import metrics as m
-from parity import traces
 from parity.kinds import thresholds_for
-from parity.thresholds import judge
+from parity.measure import metrics as m
+from parity.measure import traces
+from parity.measure.thresholds import judge
 
 SHARDS = [(0, 32), (32, 64), (64, 96), (96, 120)]
 FP32 = thresholds_for("attention", "fp32")

@@ -7,17 +7,16 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from parity import gate
 from parity.cases import AttentionShape, Layout, make_case
-from parity.faults.cli import app
-from parity.lines import child, measure, tree
-from parity.lines.source import Statement, outside_functions
-from parity.mutation import campaign, equivalent, judge, kept, report
-from parity.mutation.cli import backend_of, seconds
+from parity.cli.faults import app
+from parity.cli.mutate import backend_of, seconds
+from parity.measure.records import Record
+from parity.mutation import campaign, child, equivalent, judge, kept, measure, report, tree
 from parity.mutation.operators import OPERATORS
 from parity.mutation.sites import Mutation, drawn, mutations
-from parity.records import Record
-from refsim.errors import UserError
+from parity.mutation.source import Statement, outside_functions
+from parity.run import gate
+from refsim.base.errors import UserError
 from tests.json_output import loads
 
 

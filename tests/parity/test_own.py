@@ -8,11 +8,12 @@ import re
 import pytest
 from safetensors.torch import save_file
 
-from parity import own
-from parity.kinds import transformer
+from parity.kinds.cpu import transformer
+from parity.user import own
 from refsim import api
 from refsim.api.images import generate_images
-from refsim.cli import pipeline, process
+from refsim.cli import process
+from refsim.cli.commands import pipeline
 from tests.json_output import loads
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
 from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from parity import own_text
+from parity.user import own_text
+from refsim.base.options import RunOptions
 from refsim.cli import process
-from refsim.options import RunOptions
 from refsim.pipelines.speculative import Decoded, Step
 from tests.json_output import loads
 from tests.refsim.pipelines.test_speculative import Pair, save_tokenizer

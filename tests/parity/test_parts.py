@@ -6,25 +6,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from parity import folders, forwards, gate, library
-from parity.checkpoints import MODELS
-from parity.cpu_runner import CpuRunner
-from parity.kinds import (
-    keys,
-    load,
-    outlined,
-    pipeline_refusals,
-    published,
-    refusals,
-    request,
-    schedule,
-    single_file,
-)
+from parity.cases import folders
+from parity.cases.checkpoints import MODELS
+from parity.cases.oracles import forwards, library
+from parity.cases.store import CheckpointStore
+from parity.cases.suites import suite_cases
+from parity.kinds import load
 from parity.kinds.base import Measured
-from parity.store import CheckpointStore
-from parity.suites import suite_cases
+from parity.kinds.cpu import schedule, single_file
+from parity.kinds.published import outlined, published
+from parity.kinds.refusals import keys, pipeline_refusals, refusals, request
+from parity.run import gate
+from parity.run.cpu_runner import CpuRunner
 from refsim import api
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.models.spec import blocks_alike, with_num_layers
 from refsim.runtime.launch import Result
 

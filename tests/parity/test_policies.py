@@ -16,10 +16,19 @@ from parity.policies import (
     seeded_stalls,
     simulate,
 )
-from parity.policy_report import FABRICS, MARKS, explored_row, fabric_row, lag_row, replayed, sampled_row, suits
-from refsim.errors import UserError
-from refsim.mesh import Topology
-from refsim.tables import as_markdown
+from parity.policies.policy_report import (
+    FABRICS,
+    MARKS,
+    explored_row,
+    fabric_row,
+    lag_row,
+    replayed,
+    sampled_row,
+    suits,
+)
+from refsim.base.errors import UserError
+from refsim.base.mesh import Topology
+from refsim.files.tables import as_markdown
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "buffers.md"
 SAFE = {

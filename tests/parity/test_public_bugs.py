@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from parity.faults import ref, ttnn
+from parity.faults import ref
+from parity.faults.ttnn import run as ttnn
 from parity.policies import Fabric, program, prove
-from parity.public_bugs import BUGS, found, markdown
+from parity.report.public_bugs import BUGS, found, markdown
 from tests.refsim.runtime.test_hazards import FOUND
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "public_bugs.md"

@@ -4,13 +4,12 @@ from collections import Counter
 
 import pytest
 
-from parity import pipelines
-from parity.cases import FAMILIES, Layout
+from parity.cases import FAMILIES, Layout, pipelines
+from parity.cases.suites import suite_cases
 from parity.kinds import thresholds_for
-from parity.suites import suite_cases
-from refsim.config import parse_parallel
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
 
 SMOKE, FULL = suite_cases("smoke"), suite_cases("full")
 

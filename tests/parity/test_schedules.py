@@ -6,12 +6,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from parity import cpu_runner, schedules
 from parity.cases import AttentionShape, Layout, make_case
-from parity.schedules_cli import app
-from refsim.errors import RankFailure, UserError
-from refsim.runtime.hazards import Hazard
+from parity.cli.schedules import app
+from parity.run import cpu_runner, schedules
+from refsim.base.errors import RankFailure, UserError
 from refsim.runtime.launch import Result
+from refsim.runtime.watch.hazards import Hazard
 from tests.json_output import loads
 
 CASE = "attention-t3k-sp4_tp2-ring-block-fp32-fa_rand-chunks48x20"
@@ -122,7 +122,7 @@ def test_a_case_that_does_not_exist_is_refused():
     "case", [CASE, "attention-t3k_1x8-sp8-ring-fp32-normal", "attention-t3k-sp4_tp2-usp_r2u2-fp32-normal"]
 )
 def test_the_simulator_keeps_its_bits(case):
-    from parity.suites import suite_cases
+    from parity.cases.suites import suite_cases
 
     (chosen,) = (known for known in suite_cases("smoke") if known.id == case)
     with cpu_runner.CpuRunner() as runner:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.gate import select
-from parity.kinds import entry
-from parity.selection import compile_expression, part_of
-from refsim.errors import UserError
+from parity.cases.kinds import entry
+from parity.cases.selection import compile_expression, part_of
+from parity.run.gate import select
+from refsim.base.errors import UserError
 
 ID = "sd35_large-t3k_1x8-sp8-ring-bf16"
 

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from parity.kinds import KINDS, load, thresholds_for
-from parity.thresholds import FROM_FLOOR, MARGIN, calibration, judge, limit_of
+from parity.cases.kinds import KINDS
+from parity.kinds import load, thresholds_for
+from parity.measure.thresholds import FROM_FLOOR, MARGIN, calibration, judge, limit_of
 
 CALIBRATED = [("attention", "fp32"), ("attention", "bf16"), ("transformer", "fp32"), ("transformer", "bf16")]
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from parity import traces
 from parity.cases import Layout
+from parity.measure import traces
 
 RING = Layout("bh-qb-1x4", "sp4")
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from parity.cases import BlockShape
-from parity.kinds import thresholds_for, ttnn_block
-from parity.oracles import cogvideox
-from parity.suites import suite_cases
-from parity.thresholds import judge
+from parity.cases.oracles import cogvideox
+from parity.cases.suites import suite_cases
+from parity.kinds import thresholds_for
+from parity.kinds.ttnn import block as ttnn_block
+from parity.measure.thresholds import judge
 
 SHARDS = [(0, 64), (64, 75)]
 

@@ -6,10 +6,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from parity.faults import records, ttnn
+from parity.faults import records
+from parity.faults.ttnn import run as ttnn
 from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
-from refsim.errors import RankFailure
+from refsim.base.errors import RankFailure
 
 HAS_TTNN = importlib.util.find_spec("ttnn") is not None
 GOOD = {t.metric: 0 for t in thresholds_for("ttnn_block", "bf16")}
@@ -55,7 +56,7 @@ class FakeRunner:
 
 
 def verdicts(monkeypatch, name, clean, faulty):
-    monkeypatch.setattr("parity.gate.make_runner", lambda backend: FakeRunner(clean, faulty))
+    monkeypatch.setattr("parity.run.gate.make_runner", lambda backend: FakeRunner(clean, faulty))
     judged = ttnn.run([name])
     return [r["verdict"] for r in judged], judged
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parity.kinds.generation import Expected, differences, wrong_rows
-from parity.kinds.ttnn_generation import closest_choice
+from parity.kinds.cpu.generation import Expected, differences, wrong_rows
+from parity.kinds.ttnn.generation import closest_choice
 
 
 def expected(**changes: object) -> Expected:

@@ -5,9 +5,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from parity import ttnn_runner
+from parity.cases.suites import suite_cases
 from parity.kinds.base import Measured
-from parity.suites import suite_cases
+from parity.run import ttnn_runner
 
 CASES = [(case, 0) for case in suite_cases("smoke", "ttnn-mock")[:5]]
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity.kinds import thresholds_for, ttnn_text_encoder
-from parity.thresholds import judge
+from parity.kinds import thresholds_for
+from parity.kinds.ttnn import text_encoder as ttnn_text_encoder
+from parity.measure.thresholds import judge
 
 TP, FEATURES = 4, 192
 

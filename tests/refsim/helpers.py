@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import ShapeWeights
-from refsim.config import DiTParallelConfig
-from refsim.mesh import MESHES, MeshSpec, Topology
-from refsim.options import RunOptions
+from refsim.base.config import DiTParallelConfig
+from refsim.base.mesh import MESHES, MeshSpec, Topology
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import ShapeWeights
 from refsim.runtime.group import Group, parallel_groups
 from refsim.runtime.launch import Result, execute
 

@@ -11,7 +11,7 @@ import sys
 import torch
 
 import refsim
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.refsim.models import test_cogvideox
 from tests.refsim.pipelines import test_cogvideox as cogvideox_pipelines
 from tests.refsim.pipelines import tiny_wan_pipeline

@@ -17,17 +17,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from refsim.base.errors import CommError
+from refsim.base.mesh import Topology
 from refsim.ccl import all_gather, all_reduce, all_to_all, broadcast, neighbor_pad, reduce_scatter, shift
-from refsim.errors import CommError
-from refsim.mesh import Topology
 from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import column_linear, gather_features, row_linear, shard_range
 from refsim.parallel.usp import joint_attention
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor, Partial, Replicate, shards
+from refsim.runtime.watch.activity import Kind
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 

@@ -9,9 +9,9 @@ from safetensors.torch import save_file
 
 import refsim
 import tt_impl.api
-from refsim import output
-from refsim.errors import UserError
-from refsim.runtime.pool import Pool
+from refsim.base.errors import UserError
+from refsim.files import output
+from refsim.runtime.ranks.pool import Pool
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, relative_rmse, serial_attention
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from refsim.base.mesh import MESHES
 from refsim.cli import process
 from refsim.cli.app import app
-from refsim.mesh import MESHES
 
 
 @pytest.mark.parametrize("command", ["run", "generate", "time", "plan", "memory", "ops", "explain"])

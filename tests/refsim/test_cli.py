@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from refsim import cli
 from refsim.cli import process
-from refsim.runtime import perfetto
+from refsim.runtime.watch import perfetto
 from tests.json_output import loads
 from tests.refsim import trace_form
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save

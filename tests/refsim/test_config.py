@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from refsim.config import ATTENTIONS, DiTParallelConfig, ParallelFactor, parse_parallel, valid_configs
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from refsim.base.config import ATTENTIONS, DiTParallelConfig, ParallelFactor, parse_parallel, valid_configs
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
 from tests.refsim.helpers import ALL_MESHES, assert_one_sentence
 
 

@@ -5,11 +5,11 @@ import xml.etree.ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from refsim.cli.app import app
-from refsim.cli.explain_layout import layout
-from refsim.cli.explain_svg import svg
-from refsim.errors import UserError
-from refsim.options import RunOptions
+from refsim.cli.commands.explain_layout import layout
+from refsim.cli.commands.explain_svg import svg
 from tests.json_output import loads
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from refsim.errors import UserError
-from refsim.extensions import catalog
+from refsim.base.errors import UserError
+from refsim.base.extensions import catalog
 from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
 
@@ -122,7 +122,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("broken")
     install(site, "ruin", "[refsim.models]\nruin = ruin.spec:SPEC\n[refsim.meshes]\nruin = ruin:NOTHING\n")
     install(site, "attic", "[refsim.models]\nattic = attic.spec:SPEC\n", spec="SPEC = 3")
-    clash = 'from refsim.mesh import MeshSpec\nBOX = MeshSpec("t3k", "Mine", "blackhole", (1, 2), (0, 1))'
+    clash = 'from refsim.base.mesh import MeshSpec\nBOX = MeshSpec("t3k", "Mine", "blackhole", (1, 2), (0, 1))'
     install(site, "squatter", "[refsim.meshes]\nmine = squatter.spec:BOX\n", spec=clash)
     return site
 

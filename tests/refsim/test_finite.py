@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import refsim
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import NotFiniteError, UserError
-from refsim.finite import NotFinite, first_not_finite
+from refsim.base.errors import NotFiniteError, UserError
+from refsim.base.finite import NotFinite, first_not_finite
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.helpers import assert_one_sentence
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
@@ -164,7 +164,10 @@ def test_what_an_earlier_job_has_looked_at_is_looked_at_again_only_if_it_differs
         looked_at.append(tuple(x.shape))
         return first_not_finite(x)
 
-    with mock.patch("refsim.checkpoint.first_not_finite", look), mock.patch("refsim.tensor_file._COARSE_NS", 0):
+    with (
+        mock.patch("refsim.files.checkpoint.first_not_finite", look),
+        mock.patch("refsim.files.tensor_file._COARSE_NS", 0),
+    ):
         asked = [{}, {"dtype": torch.bfloat16}, {"replica": (0, 2)}, {"replica": (1, 2)}]
         assert [take(**more) for more in asked] == [1, 1, 1, 1]
         assert [take((0, 2)), take((0, 4), (1, 6)), take((0, 4))] == [1, 1, 0]  # the last is all of it
@@ -172,7 +175,7 @@ def test_what_an_earlier_job_has_looked_at_is_looked_at_again_only_if_it_differs
         changed = Checkpoint(tmp_path)
         changed.__dict__["changes"] = {"w": ["by a LoRA"]}
         infinite = mock.Mock(return_value=torch.full((4, 6), torch.inf))
-        with mock.patch("refsim.checkpoint.merged", infinite), pytest.raises(UserError, match="not finite at"):
+        with mock.patch("refsim.files.checkpoint.merged", infinite), pytest.raises(UserError, match="not finite at"):
             Weights(changed, torch.float32).take("w", (4, 6))
         save_file({"w": torch.full((4, 6), torch.nan)}, tmp_path / "model.safetensors")
         os.utime(tmp_path / "model.safetensors", ns=(1, 1))

@@ -3,7 +3,7 @@
 The modules are taken from the tree, so a new file falls under the rules without being listed:
 
 refsim.runtime < ccl < ... < timing   a lower layer never imports a higher one
-refsim.errors, mesh, config, ...      the foundations import none of the layers
+refsim.base.errors, mesh, config, ...      the foundations import none of the layers
                                       (jobs and processes are among them, because both device backends start
                                       processes and hand them jobs)
 refsim.*                              what else lies at refsim's root is the front; no layer or foundation imports it
@@ -13,8 +13,8 @@ tt_impl                               takes from refsim: the foundations, what a
                                       host's part of a pipeline (refsim.pipelines.request, hosts)
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
 tt_impl.mock                          takes from the project: meshes, errors, temporary folders, and what every
-                                      kind of mesh needs (tt_impl.installed, cluster, intercept, freed); imported by
-                                      tt_impl.harness, and in ``tt_impl.backends.stand_in``
+                                      kind of mesh needs (tt_impl.run.installed, cluster, intercept, freed); imported by
+                                      tt_impl.harness, and in ``tt_impl.run.backends.stand_in``
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
                                       import, what records and counts, and none of our models; of refsim it may
                                       take what prices operations and watches buffers (refsim.timing, runtime.hazards)
@@ -67,7 +67,7 @@ LEAVES = ("cluster", "freed", "installed", "intercept", "record")
 MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors|scratch)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "launch", "layers", "models", "parallel", "pipelines", "worker")
-MOCK_DOOR = "tt_impl.backends"
+MOCK_DOOR = "tt_impl.run.backends"
 
 
 def front(root: Path = ROOT / "refsim") -> tuple[str, ...]:
@@ -170,32 +170,32 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("refsim.parallel.ring", "from ..layers import linear", "layers lies above parallel"),
         ("refsim.parallel.ring", "from .. import models as m", "models lies above parallel"),
         ("refsim.layers.norm", "def f():\n    from refsim.models import sd35", "models lies above layers"),
-        ("refsim.runtime.pool", "if TYPE_CHECKING:\n    from refsim.ccl import shift", "ccl lies above runtime"),
-        ("refsim.runtime.pool", "importlib.import_module('refsim.ccl')", "ccl lies above runtime"),
-        ("refsim.runtime.pool", "from refsim.api import run", "api lies above all layers"),
-        ("refsim.mesh", "from refsim.runtime.group import Group", "mesh lies below all layers"),
-        ("refsim.config", "def f():\n    import refsim.models", "config lies below all layers"),
-        ("refsim.errors", "from refsim.api import run", "api lies above all layers"),
+        ("refsim.runtime.ranks.pool", "if TYPE_CHECKING:\n    from refsim.ccl import shift", "ccl lies above runtime"),
+        ("refsim.runtime.ranks.pool", "importlib.import_module('refsim.ccl')", "ccl lies above runtime"),
+        ("refsim.runtime.ranks.pool", "from refsim.api import run", "api lies above all layers"),
+        ("refsim.base.mesh", "from refsim.runtime.group import Group", "mesh lies below all layers"),
+        ("refsim.base.config", "def f():\n    import refsim.models", "config lies below all layers"),
+        ("refsim.base.errors", "from refsim.api import run", "api lies above all layers"),
         ("refsim.api", "import ttnn", "only tt_impl imports ttnn"),
         ("refsim.cli", "def f():\n    import ttnn", "only tt_impl imports ttnn"),
-        ("parity.gate", "from ttnn import experimental", "only tt_impl imports ttnn"),
-        ("refsim.api", "def f():\n    import parity.gate", "refsim imports nothing beside it"),
+        ("parity.run.gate", "from ttnn import experimental", "only tt_impl imports ttnn"),
+        ("refsim.api", "def f():\n    import parity.run.gate", "refsim imports nothing beside it"),
         ("refsim.cli", "from parity import gate", "refsim imports nothing beside it"),
-        ("refsim.pipelines.attention", "import tt_impl.mesh", "refsim imports nothing beside it"),
+        ("refsim.pipelines.attention", "import tt_impl.run.mesh", "refsim imports nothing beside it"),
         ("refsim.api", "from refsim.cli import app", "nothing stands on the command line"),
-        ("tt_impl.mock.checks", "from tt_impl.parallel.manager import CCLManager", "only meshes and errors"),
-        ("tt_impl.mock.checks", "from refsim.config import parse_parallel", "only meshes and errors"),
-        ("tt_impl.intercept", "from refsim.config import parse_parallel", "takes only meshes and errors"),
-        ("tt_impl.parallel.manager", "from tt_impl.mock.checks import x", "loads no mock"),
-        ("tt_impl.worker", "def f():\n    import tt_impl.mock.shadow", "loads no mock"),
-        ("tt_impl.mesh", "from tt_impl.mock import hardware", "loads no mock"),
+        ("tt_impl.mock.calls.checks", "from tt_impl.parallel.manager import CCLManager", "only meshes and errors"),
+        ("tt_impl.mock.calls.checks", "from refsim.base.config import parse_parallel", "only meshes and errors"),
+        ("tt_impl.trace.intercept", "from refsim.base.config import parse_parallel", "takes only meshes and errors"),
+        ("tt_impl.parallel.manager", "from tt_impl.mock.calls.checks import x", "loads no mock"),
+        ("tt_impl.run.worker", "def f():\n    import tt_impl.mock.calls.shadow", "loads no mock"),
+        ("tt_impl.run.mesh", "from tt_impl.mock import hardware", "loads no mock"),
         ("tt_impl.harness.plugin", "def f():\n    import tt_impl.models.wan22", "none of our models"),
-        ("tt_impl.mesh", "from tt_impl.harness import session", "stands on the harness"),
-        ("tt_impl.optable", "from refsim.timing.device_ops import price", "must not borrow"),
-        ("tt_impl.harness.cost", "from refsim.layers import linear", "must not borrow"),
+        ("tt_impl.run.mesh", "from tt_impl.harness import session", "stands on the harness"),
+        ("tt_impl.trace.optable", "from refsim.timing.cost.device_ops import price", "must not borrow"),
+        ("tt_impl.harness.reports.cost", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.layers.linear", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.parallel.ring", "def f():\n    import refsim.parallel.ring", "must not borrow"),
-        ("tt_impl.mesh", "import refsim", "must not borrow"),
+        ("tt_impl.run.mesh", "import refsim", "must not borrow"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35 import block", "must not borrow"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35.configuration import x", "must not borrow"),
         ("tt_impl.pipelines.wan", "from refsim.pipelines.wan import WanPipeline", "must not borrow"),
@@ -215,17 +215,26 @@ def test_a_planted_violation_is_caught(module, source, rule):
     [
         ("refsim.pipelines.attention", "from refsim.parallel.usp import joint_attention\nimport refsim.runtime.device"),
         ("refsim.parallel.ring", "from refsim.parallel.sdpa import x\nfrom .sdpa import y\nfrom . import sdpa"),
-        ("refsim.runtime.device", "from refsim.mesh import MeshSpec\nfrom refsim.config import DiTParallelConfig"),
-        ("refsim.cli", "def f():\n    from parity import gate\n    import tt_impl.mesh"),
-        ("refsim.api.model", "from refsim.runtime.pool import pool"),
-        ("tt_impl.mesh", "import ttnn\nfrom refsim.mesh import MeshSpec\nimport refsim.errors"),
+        (
+            "refsim.runtime.device",
+            "from refsim.base.mesh import MeshSpec\nfrom refsim.base.config import DiTParallelConfig",
+        ),
+        ("refsim.cli", "def f():\n    from parity import gate\n    import tt_impl.run.mesh"),
+        ("refsim.api.model", "from refsim.runtime.ranks.pool import pool"),
+        ("tt_impl.run.mesh", "import ttnn\nfrom refsim.base.mesh import MeshSpec\nimport refsim.base.errors"),
         ("tt_impl.models.sd35.block", "from refsim.models.sd35.config import C\nfrom refsim.models.sd35 import config"),
-        ("tt_impl.backends", "def stand_in():\n    from tt_impl.mock import hardware"),
+        ("tt_impl.run.backends", "def stand_in():\n    from tt_impl.mock import hardware"),
         ("tt_impl.pipelines.wan", "from refsim.pipelines.hosts.wan import WanHost\nimport refsim.pipelines.request"),
-        ("tt_impl.harness.session", "from tt_impl.mock.shadow import Shadow\nfrom tt_impl.record import Recorder"),
-        ("tt_impl.harness.cost", "from refsim.timing.device_ops import price\nimport refsim.runtime.hazards"),
-        ("tt_impl.mock.checks", "from tt_impl.intercept import Invocation\nfrom tt_impl.mock import rules"),
-        ("parity.gate", "from refsim.parallel import ring\nimport tt_impl.mesh"),
+        (
+            "tt_impl.harness.watch.session",
+            "from tt_impl.mock.calls.shadow import Shadow\nfrom tt_impl.trace.record import Recorder",
+        ),
+        (
+            "tt_impl.harness.reports.cost",
+            "from refsim.timing.cost.device_ops import price\nimport refsim.runtime.watch.hazards",
+        ),
+        ("tt_impl.mock.calls.checks", "from tt_impl.trace.intercept import Invocation\nfrom tt_impl.mock import rules"),
+        ("parity.run.gate", "from refsim.parallel import ring\nimport tt_impl.run.mesh"),
         ("refsim.models.sd35.block", "import ttnn_like\nfrom paritybit import x"),
     ],
 )
@@ -238,7 +247,7 @@ def test_relative_imports_of_a_package_count_from_the_package():
         return [found.name for found in imports(module, source, is_package=is_package)]
 
     assert names("refsim.ccl", "from .shift import shift", True) == ["refsim.ccl.shift.shift"]
-    assert names("refsim.ccl", "from ..mesh import x", True) == ["refsim.mesh.x"]
+    assert names("refsim.ccl", "from ..mesh import x", True) == ["refsim.base.mesh.x"]
     assert names("refsim.ccl.shift", "from .exchange import x") == ["refsim.ccl.exchange.x"]
 
 

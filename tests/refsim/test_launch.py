@@ -3,8 +3,8 @@
 import psutil
 import pytest
 
-from refsim.errors import UserError
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from refsim.runtime import launch
 from tests.refsim.helpers import assert_one_sentence, run
 

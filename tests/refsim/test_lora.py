@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 import refsim
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
 ALPHA, RANK = 6.0, 4

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from refsim.api import attention_result
-from refsim.errors import UserError
-from refsim.mesh import MESHES, MeshSpec, Topology, get_mesh
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.mesh import MESHES, MeshSpec, Topology, get_mesh
+from refsim.base.options import RunOptions
 from tests.refsim.helpers import (
     ALL_MESHES,
     TIMEOUT_S,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import refsim
-from refsim import output
-from refsim.checkpoint import Checkpoint
+from refsim.base.errors import UserError
 from refsim.cli import process
-from refsim.errors import UserError
+from refsim.files import output
+from refsim.files.checkpoint import Checkpoint
 from refsim.pipelines.request import is_pipeline
 from refsim.runtime import launch
 from tests.refsim.helpers import assert_one_sentence
@@ -165,7 +165,7 @@ def test_a_folder_that_was_removed_under_the_command(tmp_path):
 def test_too_few_file_descriptors_are_called_so(tmp_path, limit, mesh):
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); import sys\n"
-        "from refsim.mesh import get_mesh; from refsim.cli import process\n"
+        "from refsim.base.mesh import get_mesh; from refsim.cli import process\n"
         "from refsim.runtime import launch, pool; devices = get_mesh(sys.argv[1]).num_devices\n"
         "launch.warm_up = lambda: pool.Pool(devices)\n"
         "sys.exit(process.run_command(['run', sys.argv[3], '--mesh', 'n150', '--inputs', 'x', '--out', sys.argv[2]]))"

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from refsim.api.inputs import as_options
-from refsim.errors import UserError
-from refsim.mesh import MeshSpec, get_mesh
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec, get_mesh
+from refsim.base.options import RunOptions
 from tests.refsim.helpers import assert_one_sentence
 
 OWN = MeshSpec("own", "a mesh of nobody else's", "blackhole", (2, 3), (1, 2), (False, True))

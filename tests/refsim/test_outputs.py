@@ -8,9 +8,9 @@ import typer
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from refsim.base.errors import UserError
 from refsim.cli.app import app, mount
 from refsim.cli.outputs import OUTPUTS, schema_of
-from refsim.errors import UserError
 from tests.json_output import loads
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import refsim
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.parallel.sequence import TokenShards
 from tests.refsim.models.test_cogvideox import make_model
 

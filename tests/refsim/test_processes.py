@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from refsim import processes
-from refsim.runtime import pool
+from refsim.base import processes
 from refsim.runtime.launch import fork_server
+from refsim.runtime.ranks import pool
 
 
 @pytest.mark.parametrize(("source", "code"), [("pass", 0), ("raise ValueError", 1), ("time.sleep(60)", -9)])

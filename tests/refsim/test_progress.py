@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
+from refsim.base.errors import UserError
 from refsim.cli import progress
 from refsim.cli.process import run_command
-from refsim.errors import UserError
 
 
 class Terminal(io.StringIO):
@@ -78,8 +78,8 @@ def slow(*_, **__):
 @pytest.mark.parametrize(
     ("words", "slowed", "text"),
     [
-        (["parity", "list"], "parity.gate.select", "collecting the cases of suite smoke"),
-        (["time", "sd35-medium", "--mesh", "n150"], "refsim.timing.reading.read_published", "reading sd35-medium"),
+        (["parity", "list"], "parity.run.gate.select", "collecting the cases of suite smoke"),
+        (["time", "sd35-medium", "--mesh", "n150"], "refsim.timing.read.reading.read_published", "reading sd35-medium"),
     ],
 )
 def test_commands_that_take_long_show_it(monkeypatch, words, slowed, text):

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import refsim
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 
 
 def write(folder, name, value):

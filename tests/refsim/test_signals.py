@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim import scratch
+from refsim.base import scratch
 from tests.tree import ROOT
 
 MEET = """
@@ -37,7 +37,7 @@ main(["meshes"])
         ("typer", "SIGINT", 1, 130),
         ("refsim.cli.process", "SIGTERM", 1, 143),
         ("refsim.cli.app", "SIGINT", 2, 130),
-        ("parity.cli", "SIGHUP", 1, 129),
+        ("parity.cli.parity", "SIGHUP", 1, 129),
     ],
 )
 def test_a_signal_on_the_way_in(module, sent, times, code):
@@ -102,9 +102,9 @@ def test_a_file_that_is_not_complete_goes_too(temporary):
 def test_every_temporary_folder_goes_with_its_process():
     """Made with ``scratch.Folder``, or inside of such a folder."""
     may = {
-        "refsim/output.py",  # beside its target
-        "refsim/runtime/pool.py",
-        "refsim/scratch.py",
+        "refsim/files/output.py",  # beside its target
+        "refsim/runtime/ranks/pool.py",
+        "refsim/base/scratch.py",
     }
     inside = ("dir=around", "dir=self._folder.name")
     found = []

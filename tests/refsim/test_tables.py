@@ -1,6 +1,6 @@
 """A table in markdown stays a table, whatever stands in its cells."""
 
-from refsim.tables import as_markdown
+from refsim.files.tables import as_markdown
 
 
 def test_cells_keep_to_their_columns():

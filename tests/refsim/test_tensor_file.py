@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.tensor_file import _DTYPES, TensorFile
+from refsim.files.checkpoint import Checkpoint, Weights
+from refsim.files.tensor_file import _DTYPES, TensorFile
 
 TENSORS, READS = 50, 300
 
@@ -89,7 +89,7 @@ def test_a_damaged_file(tmp_path, damage):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_nothing_stays_behind(tmp_path, monkeypatch, dtype):
     """A rank reads a checkpoint in every job of its life; what it keeps of it, it has after the first."""
-    monkeypatch.setattr("refsim.tensor_file._COARSE_NS", 0)
+    monkeypatch.setattr("refsim.files.tensor_file._COARSE_NS", 0)
     name = "diffusion_pytorch_model.safetensors"
     save_file({f"layer.{i}.weight": torch.ones(32, 64, dtype=dtype) for i in range(TENSORS)}, tmp_path / name)
     (tmp_path / "config.json").write_text("{}")
@@ -119,7 +119,7 @@ def test_a_header_is_kept_until_somebody_writes_to_the_file(tmp_path):
 
     opened().finite.add("x")
     assert opened().finite == set()  # written so lately that another write might not be told by its time
-    with mock.patch("refsim.tensor_file._COARSE_NS", 0):
+    with mock.patch("refsim.files.tensor_file._COARSE_NS", 0):
         first = opened()
         first.finite.add("x")
         assert opened().finite == {"x"}

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from refsim import processes, search_path
 from refsim.api.text import Tokenizer
-from refsim.errors import UserError
+from refsim.base import processes, search_path
+from refsim.base.errors import UserError
 from refsim.pipelines.request import load_tokenizer
 from tests.refsim.helpers import assert_one_sentence
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
+from refsim.base.errors import RankFailure
+from refsim.base.options import RunOptions
 from refsim.cli import process
-from refsim.errors import RankFailure
-from refsim.options import RunOptions
 from refsim.runtime import launch
 
 

@@ -16,10 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from refsim.runtime import memory
-from refsim.runtime import pool as pools
 from refsim.runtime.launch import execute
+from refsim.runtime.ranks import pool as pools
 from tests.chaos.workload import Files
 
 RANKS, NOTES = 4, 20

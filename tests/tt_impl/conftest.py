@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tt_impl.launch import Worker
+from tt_impl.run.launch import Worker
 
 HAS_TTNN = importlib.util.find_spec("ttnn") is not None
 WITHOUT_TTNN = {"test_descriptor.py"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 
 
 def program(device: Any, options: RunOptions, *, of: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """``norms``: the different (features, epsilon) that the program ``of`` (``module:function``) uses."""
-    from tt_impl.intercept import intercepted
+    from tt_impl.trace.intercept import intercepted
 
     found = set()
 

@@ -6,12 +6,12 @@ import os
 import signal
 import sys
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 
 
 def open_and_close() -> None:
     """Two meshes of one product after each other, one while another is open, then one of another product."""
-    from tt_impl.mesh import open_mesh
+    from tt_impl.run.mesh import open_mesh
 
     with open_mesh("t3k") as mesh:
         print(f"opened {mesh.describe()}")
@@ -30,14 +30,14 @@ def open_and_close() -> None:
 
 
 def fail() -> None:
-    from tt_impl.mesh import open_mesh
+    from tt_impl.run.mesh import open_mesh
 
     with open_mesh("n150"):
         raise RuntimeError("the program failed")
 
 
 def die() -> None:
-    from tt_impl.mesh import open_mesh
+    from tt_impl.run.mesh import open_mesh
 
     with open_mesh("n150"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +48,7 @@ def no_mock() -> None:
     import importlib
 
     from tests.tree import files, module_name
-    from tt_impl.mesh import open_mesh
+    from tt_impl.run.mesh import open_mesh
 
     for name in (module_name(path)[0] for path in files("tt_impl")):
         if not name.startswith(("tt_impl.mock", "tt_impl.harness", "tt_impl.kernels")):
@@ -65,7 +65,7 @@ def no_mock() -> None:
 
 def without_values() -> None:
     """Calls that end the process on a mock mesh: nobody stands in for them where no golden values are computed."""
-    from tt_impl.mesh import open_mesh
+    from tt_impl.run.mesh import open_mesh
 
     with open_mesh("n150") as mesh:
         import ttnn

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.tree import ROOT, files, imports, module_name
-from tt_impl.installed import RUNTIME_ROOT, SOURCE_TREE, runtime_root, ttnn_package
+from tt_impl.run.installed import RUNTIME_ROOT, SOURCE_TREE, runtime_root, ttnn_package
 
 MAY_STAND_ON = re.compile(
     r"(refsim(\.(errors|mesh|extensions|scratch))?|"
@@ -62,7 +62,7 @@ def test_the_mock_alone(tmp_path: Path) -> None:
     ran = run_program(tmp_path, "n300")
     assert ran["right"] and ran["shape"] == [1, 2]
     assert [name for name in ran["ours"] if not MAY_STAND_ON.match(name)] == []
-    assert "tt_impl.mock.shadow" in ran["ours"]
+    assert "tt_impl.mock.calls.shadow" in ran["ours"]
 
 
 def test_ttnn_was_imported_before(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from refsim.errors import NotFiniteError, UserError
-from refsim.options import RunOptions
+from refsim.base.errors import NotFiniteError, UserError
+from refsim.base.options import RunOptions
 from tt_impl import api
-from tt_impl.launch import Outcome
+from tt_impl.run.launch import Outcome
 
 OPTIONS = RunOptions.of(mesh="n300", parallel="tp2", backend="ttnn-mock", dtype="bf16")
 

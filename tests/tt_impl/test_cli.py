@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from parity.cases import ModelShape
-from parity.checkpoints import MODELS
-from parity.folders import load_oracle
-from parity.inputs import decoder_inputs, model_inputs
-from parity.metrics import one_minus_pcc, rel_rmse
-from parity.oracles import oracle_of
-from parity.store import CheckpointStore
-from parity.suites import suite_cases
+from parity.cases.checkpoints import MODELS
+from parity.cases.folders import load_oracle
+from parity.cases.inputs import decoder_inputs, model_inputs
+from parity.cases.oracles import oracle_of
+from parity.cases.store import CheckpointStore
+from parity.cases.suites import suite_cases
+from parity.measure.metrics import one_minus_pcc, rel_rmse
 from tests.json_output import loads
 
 CASE = next(case for case in suite_cases("smoke", "ttnn-mock") if case.id == "sd35_tiny64-n300-cfg2-ring-bf16")

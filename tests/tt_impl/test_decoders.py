@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
-from tt_impl.launch import Worker
+from tt_impl.run.launch import Worker
 
 LAYERS = cases_of("pixels")
 WIDTHS = ((16, 384, 27), (384, 384, 27), (384, 768, 3), (384, 192, 9), (192, 192, 27), (96, 96, 27), (96, 3, 27),

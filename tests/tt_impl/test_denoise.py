@@ -11,17 +11,17 @@ import diffusers
 import pytest
 import torch
 
-from parity.checkpoints import MODELS
-from parity.folders import build
-from parity.metrics import one_minus_pcc
-from refsim.options import RunOptions
+from parity.cases.checkpoints import MODELS
+from parity.cases.folders import build
+from parity.measure.metrics import one_minus_pcc
+from refsim.base.options import RunOptions
 from refsim.pipelines import denoise as reference
 from refsim.pipelines.hosts.stable_diffusion_3 import StableDiffusion3Host
 from refsim.pipelines.pipeline import Run as RefRun
 from refsim.pipelines.request import PipelineRequest
 from refsim.pipelines.stable_diffusion_3 import StableDiffusion3Pipeline as RefPipeline
 from refsim.runtime import launch
-from tt_impl.launch import execute
+from tt_impl.run.launch import execute
 
 REQUEST = PipelineRequest("", steps=4, guidance=4.5, guidance_2=2.0)
 EXPERTS = (("transformer", 0.85), ("transformer_2", 0.0))

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from refsim.errors import UserError
-from refsim.mesh import MESHES, MeshSpec
-from tt_impl.mock.descriptor import descriptor
+from refsim.base.errors import UserError
+from refsim.base.mesh import MESHES, MeshSpec
+from tt_impl.mock.machine.descriptor import descriptor
 
 
 def cables(text: str) -> list[tuple[int, int, int, int]]:

@@ -13,13 +13,13 @@ import transformers
 from safetensors.torch import save_file
 
 from parity.cases import Case
-from parity.checkpoints import MODELS
-from parity.folders import diffusers_class
+from parity.cases.checkpoints import MODELS
+from parity.cases.folders import diffusers_class
+from parity.cases.store import CheckpointStore
+from parity.cases.suites import registry
 from parity.kinds import load
-from parity.store import CheckpointStore
-from parity.suites import registry
-from refsim.options import RunOptions
-from tt_impl.launch import Worker
+from refsim.base.options import RunOptions
+from tt_impl.run.launch import Worker
 
 WHOLE = ("sd35_tiny64", "flux1_tiny64", "cogvideox_5b_tiny64", "wan22_tiny64", "t5_tiny64", "clip_l_tiny64")
 TARGET = "qwen3_moe_tiny32"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from refsim import scratch
-from refsim.errors import RankFailure, UserError
-from refsim.mesh import get_mesh
-from refsim.options import RunOptions
-from tt_impl.launch import Outcome, Worker, _last
+from refsim.base import scratch
+from refsim.base.errors import RankFailure, UserError
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
+from tt_impl.run.launch import Outcome, Worker, _last
 
 MESH = get_mesh("n300")
 
@@ -115,8 +115,8 @@ def test_a_killed_launcher_takes_the_program_along(tmp_path: Path) -> None:
 
 
 def test_the_operation_under_way_is_named_without_what_a_longer_one_left(tmp_path):
-    from tt_impl.intercept import Invocation
-    from tt_impl.record import Recorder
+    from tt_impl.trace.intercept import Invocation
+    from tt_impl.trace.record import Recorder
 
     recorder = Recorder(tmp_path / "last_op")
     for name in ("ttnn.a_long_name", "ttnn.add"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
-from tt_impl.launch import Worker
+from tt_impl.run.launch import Worker
 
 LAYERS = cases_of("constants", "turns")
 

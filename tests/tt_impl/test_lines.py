@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parity.lines import measure, tree
+from parity.mutation import measure, tree
 
 CASE = "clip_plain_tiny64-n300-tp2-heads-bf16"
 

@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from refsim.cli.app import app
-from refsim.errors import UserError
+from refsim.files.tables import flat
 from refsim.models.spec import Published
-from refsim.options import RunOptions
-from refsim.tables import flat
 from tests.json_output import loads
-from tt_impl import memory
-from tt_impl.launch import Outcome, Worker
-from tt_impl.residency import Model, residency
+from tt_impl.reports import memory
+from tt_impl.reports.residency import Model, residency
+from tt_impl.run.launch import Outcome, Worker
 
 DRAM = 12 * 1072693184
 """Bytes of one Wormhole device that ttnn hands out."""
@@ -150,7 +150,7 @@ def test_no_such_model() -> None:
 
 
 def test_a_report_is_one_run(tmp_path, monkeypatch) -> None:
-    from tt_impl import memory_report
+    from tt_impl.reports import memory_report
 
     before = {"system": list(memory_report.SYSTEMS[0]), "ran": "", "stages": []}
     (tmp_path / "memory.json").write_text(json.dumps([before]))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from refsim.errors import UserError
-from refsim.mesh import MESHES
+from refsim.base.errors import UserError
+from refsim.base.mesh import MESHES
 from tests.tt_impl.worker import cases_of, launch, run_cases
-from tt_impl import backends, cluster, installed
-from tt_impl.cluster import derive_fabric
-from tt_impl.launch import Worker
-from tt_impl.mesh import open_mesh
+from tt_impl.run import backends, cluster, installed
+from tt_impl.run.cluster import derive_fabric
+from tt_impl.run.launch import Worker
+from tt_impl.run.mesh import open_mesh
 
 # name: (compute grid x, y; fabric). Grids: 8x8 on Wormhole cards, 8x9 on a Galaxy; 11x10 on P150 and P300, 12x10
 # on a Blackhole Galaxy.
@@ -142,7 +142,7 @@ def test_stand_in_compiler(tmp_path: Path) -> None:
     """It answers like a compiler and replaces its output in one step."""
     import subprocess
 
-    from tt_impl.mock import toolchain
+    from tt_impl.mock.machine import toolchain
 
     toolchain.write_stand_in(tmp_path / "sfpi")
     compiler = tmp_path / "sfpi" / installed.COMPILER

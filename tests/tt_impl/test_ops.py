@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from parity import checkpoints
-from refsim.cli import time_ttnn
+from parity.cases import checkpoints
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
 from refsim.cli.app import app
-from refsim.config import parse_parallel
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
-from refsim.options import RunOptions
-from refsim.timing.estimate import estimate
+from refsim.cli.commands import time_ttnn
+from refsim.timing.predict.estimate import estimate
 from tests.json_output import loads
-from tt_impl import ops
-from tt_impl.launch import Outcome, Worker
+from tt_impl.reports import ops
+from tt_impl.run.launch import Outcome, Worker
 
 TOKENS, PROMPT = 4096, 333
 """A picture of 1024 pixels; three prompt encoders' tokens."""
@@ -143,7 +143,7 @@ def test_what_cannot_be_counted(folder: Path, worker: Worker) -> None:
 def test_fused_or_not() -> None:
     """An activation that ttnn runs by itself is not fused, though the call names it."""
     pytest.importorskip("ttnn")
-    from tt_impl.fused import fuses
+    from tt_impl.trace.fused import fuses
 
     def call(name: str, **kwargs: object) -> SimpleNamespace:
         return SimpleNamespace(name=name, args=(), kwargs=kwargs)

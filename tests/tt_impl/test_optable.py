@@ -10,9 +10,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from parity import checkpoints, folders
-from refsim.options import RunOptions
-from tt_impl import launch
+from parity.cases import checkpoints, folders
+from refsim.base.options import RunOptions
+from tt_impl.run import launch
 
 L1_BYTES = 1499136
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from parity.pipelines import PIPELINES
-from parity.store import CheckpointStore
-from parity.suites import registry
-from refsim.errors import UserError
+from parity.cases.pipelines import PIPELINES
+from parity.cases.store import CheckpointStore
+from parity.cases.suites import registry
+from refsim.base.errors import UserError
 from refsim.models.registry import get
 from tests.json_output import loads
 

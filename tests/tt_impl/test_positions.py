@@ -10,8 +10,8 @@ from diffusers.models.embeddings import get_1d_rotary_pos_embed, get_3d_rotary_p
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from torch import Tensor
 
-from parity.checkpoints import MODELS
-from parity.suites import registry
+from parity.cases.checkpoints import MODELS
+from parity.cases.suites import registry
 from refsim.models.registry import get
 
 pytest.importorskip("ttnn")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from parity import gate
 from parity.cases import Case
-from parity.suites import suite_cases
-from refsim.options import RunOptions
-from tt_impl.launch import Worker
+from parity.cases.suites import suite_cases
+from parity.run import gate
+from refsim.base.options import RunOptions
+from tt_impl.run.launch import Worker
 
 BLOCK = {
     "_class_name": "SD3Transformer2DModel",

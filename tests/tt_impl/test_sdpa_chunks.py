@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from refsim.options import RunOptions
-from tt_impl import sdpa_report
-from tt_impl.launch import Worker
+from refsim.base.options import RunOptions
+from tt_impl.reports import sdpa_report
+from tt_impl.run.launch import Worker
 
 
 @pytest.fixture(scope="module")

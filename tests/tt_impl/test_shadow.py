@@ -9,7 +9,7 @@ import pytest
 from benchmarks import op_coverage
 from tests.tt_impl.cases import crash
 from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
-from tt_impl.launch import Worker
+from tt_impl.run.launch import Worker
 
 ON_T3K = cases_of(
     "attention",
@@ -104,7 +104,7 @@ def test_case(case: Case, outcomes: Outcomes) -> None:
 
 def test_the_ttnn_that_was_asked_for() -> None:
     """Session ``ttnn-previous`` runs this with an older ttnn; the worker imports it from where this process would."""
-    from tt_impl.installed import ttnn_package
+    from tt_impl.run.installed import ttnn_package
 
     version = os.environ.get("REFSIM_TTNN_VERSION")
     if version is None:
@@ -114,8 +114,8 @@ def test_the_ttnn_that_was_asked_for() -> None:
 
 def test_every_rule_has_a_case(outcomes: Outcomes) -> None:
     """A rule that no case calls is a rule nobody has compared with torch."""
+    from tt_impl.mock.calls.shadow import SPECIAL
     from tt_impl.mock.rules.registry import RULES
-    from tt_impl.mock.shadow import SPECIAL
 
     assert sorted((set(RULES) | set(SPECIAL)) - outcomes.called()) == []
 

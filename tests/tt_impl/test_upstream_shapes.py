@@ -12,7 +12,7 @@ import pytest
 
 from tests.tt_impl.cases import upstream_ccl, upstream_ring, upstream_wan
 from tests.tt_impl.worker import TIMEOUT_S, Case, Outcome, run_cases
-from tt_impl.launch import Worker
+from tt_impl.run.launch import Worker
 
 FULL = os.environ.get("TT_UPSTREAM_SHAPES") == "full"
 LARGE = ("wan_", "narrow_prompt_126", "mochi", "t3k_long", "batch_", "dim_2_one", "dim_1_of_four")

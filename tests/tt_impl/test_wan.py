@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from parity.cases import ModelShape
-from parity.checkpoints import MODELS
-from parity.folders import build
-from parity.inputs import model_inputs
-from parity.metrics import one_minus_pcc
+from parity.cases.checkpoints import MODELS
+from parity.cases.folders import build
+from parity.cases.inputs import model_inputs
+from parity.measure.metrics import one_minus_pcc
 from refsim import api
-from refsim.errors import UserError
-from refsim.options import RunOptions
-from tt_impl.launch import execute
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from tt_impl.run.launch import execute
 
 MODEL = "wan22_tiny64"
 OPTIONS = RunOptions.of(mesh="bh-qb", parallel="sp2_tp2", dtype="bf16", backend="ttnn-mock")
@@ -82,7 +82,7 @@ def _context(device: Any, options: RunOptions) -> Any:
 
 
 def _model(ctx: Any, folder: str) -> Any:
-    from refsim.checkpoint import Checkpoint, Weights
+    from refsim.files.checkpoint import Checkpoint, Weights
     from refsim.models.wan22.config import WanConfig
     from tt_impl.models.wan22.transformer import WanTransformer
 

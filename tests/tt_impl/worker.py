@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.errors import RankFailure
-from refsim.mesh import get_mesh
-from refsim.options import RunOptions
-from tt_impl.launch import Worker
+from refsim.base.errors import RankFailure
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
+from tt_impl.run.launch import Worker
 
 if TYPE_CHECKING:
     import ttnn
@@ -96,9 +96,9 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str, timeout_s: float = T
 def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[str]], progress: str) -> dict[str, Any]:
     """Runs in the worker: every case inside a shadow of its own; a line of JSON in ``progress`` for each."""
     from tests.tt_impl.env import Env
-    from tt_impl.cluster import derive_fabric
-    from tt_impl.mesh import Mesh
-    from tt_impl.mock.shadow import shadow_values
+    from tt_impl.mock.calls.shadow import shadow_values
+    from tt_impl.run.cluster import derive_fabric
+    from tt_impl.run.mesh import Mesh
 
     spec = options.mesh
     mesh = Mesh(device, spec, "mock", derive_fabric(spec))

@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from parity.page import ring, write
+from parity.report.page import ring, write
 from tests.parity import page_records
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `nox -s web` has it")

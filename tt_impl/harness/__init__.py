@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tt_impl.harness.layerwise import Comparison, compare
+    from tt_impl.harness.comparison.layerwise import Comparison, compare
 
 __all__ = ["Comparison", "compare"]
 
@@ -17,6 +17,6 @@ __all__ = ["Comparison", "compare"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'tt_impl.harness' has no attribute '{name}'")
-    from tt_impl.harness import layerwise
+    from tt_impl.harness.comparison import layerwise
 
     return getattr(layerwise, name)

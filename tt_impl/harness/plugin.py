@@ -1,8 +1,8 @@
 """pytest plugin: ``pytest --ttnn-mock t3k THEIR_TESTS`` runs anyone's TTNN tests on a mesh that is not there.
 
 Without the option nothing happens and nothing is imported. With it the mock is prepared before any ``conftest.py`` can
-import ttnn, the tests run in processes of their own (``tt_impl.harness.running``), and a summary says on which evidence
-they passed and what the others met.
+import ttnn, the tests run in processes of their own (``tt_impl.harness.pytest.running``), and a summary says on which
+evidence they passed and what the others met.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tt_impl.harness.running import Runner
+    from tt_impl.harness.pytest.running import Runner
 
 _RUNNER = "ttnn-mock-runner"
 
@@ -56,9 +56,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare the mock: some suites ask ttnn for the architecture while their options are added."""
     options = early_config.known_args_namespace
     if getattr(options, "ttnn_mock", None):
-        from refsim import output
-        from refsim.errors import UserError
-        from tt_impl.harness import machine
+        from refsim.base.errors import UserError
+        from refsim.files import output
+        from tt_impl.harness.pytest import machine
 
         if options.ttnn_mock_json and "PYTEST_XDIST_WORKER" not in os.environ:
             _forget(Path(options.ttnn_mock_json))
@@ -85,9 +85,9 @@ def _forget(verdicts: Path) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("ttnn_mock"):
         return
-    from tt_impl.harness import fixtures, machine
-    from tt_impl.harness.running import Runner
-    from tt_impl.harness.summary import Summary
+    from tt_impl.harness.pytest import fixtures, machine
+    from tt_impl.harness.pytest.running import Runner
+    from tt_impl.harness.pytest.summary import Summary
 
     if not machine.is_prepared():
         raise pytest.UsageError(
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if runner := _runner(config):
-        from tt_impl.harness import machine
+        from tt_impl.harness.pytest import machine
 
         runner.close()
         machine.clean_up()

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import tt_impl
-from refsim import output
-from refsim.errors import UserError
-from refsim.given import refuse_unreadable
-from tt_impl.harness import machine, verdicts
-from tt_impl.harness.selection import AUTO
-from tt_impl.harness.verdicts import CATEGORIES, Verdict
+from refsim.base.errors import UserError
+from refsim.base.given import refuse_unreadable
+from refsim.files import output
+from tt_impl.harness.pytest import machine, verdicts
+from tt_impl.harness.pytest.selection import AUTO
+from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def run(program: Program, options: Options) -> Verdict:
         output.check_folder(options.report, "--report")
     machine.prepare(options.mesh)
 
-    from tt_impl.harness.isolation import Child, Ended  # which imports ttnn
+    from tt_impl.harness.pytest.isolation import Child, Ended  # which imports ttnn
 
     try:
         child = Child.fork((), lambda last: lambda *_: _inside(program, options, last.note), lambda: None)
@@ -111,8 +111,8 @@ def run(program: Program, options: Options) -> Verdict:
 
 def _inside(program: Program, options: Options, last: Callable[[str], None]) -> dict[str, Any]:
     """In the program's own process: run it, and say what it showed."""
-    from tt_impl.harness.findings import find
-    from tt_impl.harness.session import watched
+    from tt_impl.harness.checks.findings import find
+    from tt_impl.harness.watch.session import watched
 
     machine.enter(options.mesh)
     if options.quiet_stdout:
@@ -136,7 +136,7 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     found = find(session.log)
     verdict.findings = [str(finding) for finding in found]
     if options.report is not None:
-        from tt_impl.harness import report
+        from tt_impl.harness.reports import report
 
         report.write(options.report, "stdin" if program.code is not None else Path(program.name).stem, session, found)
     return verdict.as_json()

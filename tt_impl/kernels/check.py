@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from refsim import output
-from refsim.tables import as_markdown
+from refsim.files import output
+from refsim.files.tables import as_markdown
 from tt_impl.kernels.cases import LIMITS, KernelCase, cases, operands
 from tt_impl.kernels.simulator import KernelError, run
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from tt_impl.layers.matmul import Residual
 from tt_impl.layers.norm import RMSNorm

@@ -24,7 +24,7 @@ from typing import Literal
 
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.conv3d import Conv3d
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.halo import ImageShards, exchange_halo, to_image, zero_padding

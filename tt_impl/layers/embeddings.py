@@ -7,8 +7,8 @@ import math
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens

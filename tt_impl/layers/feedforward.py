@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelLinear, RowParallelLinear
 from tt_impl.layers.matmul import Residual
 from tt_impl.parallel.context import Context

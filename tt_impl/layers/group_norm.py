@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from tt_impl.parallel.context import Context, filled
 from tt_impl.parallel.halo import ImageShards
 from tt_impl.parallel.padding import TILE

@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import TILE
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 import ttnn
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.matmul import Residual, add_gated, gather_matmul, gather_split_matmul, matmul, split_matmul
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import TILE, padded_features, padded_heads

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import pad_to
 from tt_impl.layers.matmul import matmul, split_matmul
 from tt_impl.parallel.context import Context

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import pad_to
 from tt_impl.layers.rope import PairTables
 from tt_impl.parallel.context import Context

@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tt_impl.layers.grouped_attention import grouped_attention
 from tt_impl.parallel.context import Context
 

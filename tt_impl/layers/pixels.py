@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 import ttnn
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.halo import ImageShards, gather_image, to_image, to_rows
 from tt_impl.parallel.padding import TILE, round_up

@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tt_impl.mock.calls.shadow import Shadow, shadow_values
     from tt_impl.mock.hardware import prepare, ttnn_mock
-    from tt_impl.mock.shadow import Shadow, shadow_values
-    from tt_impl.mock.values import MissingRule, RefusedOption, ShadowError, UnseenValue
+    from tt_impl.mock.storage.values import MissingRule, RefusedOption, ShadowError, UnseenValue
 
 _HOMES = {
     "prepare": "hardware",

@@ -1,7 +1,7 @@
 """A machine that seems to have a mesh: its environment, the open mesh, and values for what is computed there.
 
-On silicon and in ttsim nothing of this package is loaded: ``tt_impl.backends.stand_in`` imports this module, for meshes
-of kind ``mock`` only, and so does ``tt_impl.harness``, which knows no other kind.
+On silicon and in ttsim nothing of this package is loaded: ``tt_impl.run.backends.stand_in`` imports this module, for
+meshes of kind ``mock`` only, and so does ``tt_impl.harness``, which knows no other kind.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refsim.mesh import MeshSpec, get_mesh
-from tt_impl import cluster
-from tt_impl.installed import CLUSTER_DESCRIPTOR, SIMULATOR
-from tt_impl.mock import environment
-from tt_impl.mock.descriptor import descriptor
+from refsim.base.mesh import MeshSpec, get_mesh
+from tt_impl.mock.machine import environment
+from tt_impl.mock.machine.descriptor import descriptor
+from tt_impl.run import cluster
+from tt_impl.run.installed import CLUSTER_DESCRIPTOR, SIMULATOR
 
 if TYPE_CHECKING:
     import ttnn
 
-    from tt_impl.mock.shadow import Shadow
+    from tt_impl.mock.calls.shadow import Shadow
 
 
 def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
@@ -30,7 +30,8 @@ def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
 
     Args:
         mesh: one of ``refsim meshes``, or a mesh of your own.
-        folder: of :func:`tt_impl.mock.environment.make_folder`; None makes one that goes when this process ends.
+        folder: of :func:`tt_impl.mock.machine.environment.make_folder`; None makes one that goes when this process
+        ends.
 
     Raises:
         UserError: there is no such mesh or no mock of it, or this process has opened another cluster.
@@ -73,7 +74,7 @@ def ttnn_mock(
 
 
 def temporary_files_in(folder: Path) -> AbstractContextManager[None]:
-    """See :func:`tt_impl.mock.environment.temporary_files_in`."""
+    """See :func:`tt_impl.mock.machine.environment.temporary_files_in`."""
     return environment.temporary_files_in(folder)
 
 
@@ -85,21 +86,21 @@ def keep_temporary_files(folder: Path) -> None:
 
 def refusals() -> AbstractContextManager[None]:
     """While it is open, calls that would end the process on a mock mesh raise ``UserError`` instead."""
-    from tt_impl.intercept import intercepted
-    from tt_impl.mock.checks import refuse_crashes
+    from tt_impl.mock.calls.checks import refuse_crashes
+    from tt_impl.trace.intercept import intercepted
 
     return intercepted(refuse_crashes)
 
 
 def values(fallback: bool = False) -> AbstractContextManager[Shadow]:
     """While it is open, every operation computes its golden values."""
-    from tt_impl.mock.shadow import shadow_values
+    from tt_impl.mock.calls.shadow import shadow_values
 
     return shadow_values(fallback=True) if fallback else shadow_values()
 
 
 def share() -> None:
     """Load once, and lay out once, what all processes need that this one forks."""
-    import tt_impl.mock.shadow  # noqa: F401 - and with it ttnn and the rules
+    import tt_impl.mock.calls.shadow  # noqa: F401 - and with it ttnn and the rules
 
     environment.share_runtime_root()

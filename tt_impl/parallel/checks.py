@@ -13,11 +13,11 @@ from typing import Any
 
 import ttnn
 
-from refsim.errors import UserError
-from refsim.mesh import MeshSpec, Topology
-from tt_impl.freed import check_allocated
-from tt_impl.intercept import Invocation, intercepted, on_device, tensors_in
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec, Topology
 from tt_impl.parallel.padding import TILE
+from tt_impl.trace.freed import check_allocated
+from tt_impl.trace.intercept import Invocation, intercepted, on_device, tensors_in
 
 RING_BY_DEFAULT = frozenset(
     f"ttnn.experimental.{name}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 import ttnn
 
-from refsim.errors import InvariantError, UserError
-from refsim.options import RunOptions
+from refsim.base.errors import InvariantError, UserError
+from refsim.base.options import RunOptions
 from tt_impl.parallel.manager import CCLManager
 
 DTYPES = {"fp32": ttnn.float32, "bf16": ttnn.bfloat16}

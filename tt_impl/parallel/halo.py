@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 import ttnn
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import round_up
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import ttnn
 
-from refsim.mesh import MeshSpec, Topology
+from refsim.base.mesh import MeshSpec, Topology
 from tt_impl.parallel import programs
 from tt_impl.parallel.buffers import BufferLedger, Loan
 

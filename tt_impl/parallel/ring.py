@@ -16,7 +16,7 @@ from typing import Any
 
 import ttnn
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sdpa import program_config
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ttnn
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import TILE, round_up
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.registry import spec_of_checkpoint
 from refsim.models.spec import resolve
-from refsim.options import RunOptions
 from tt_impl.layers.linear import pad_to
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from refsim.checkpoint import Checkpoint
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.pipelines.hosts.cogvideox import CogVideoXHost
 from tt_impl.pipelines.pipeline import Pipeline, Run, decode_latents

@@ -25,16 +25,16 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from refsim.pipelines.hosts.base import expert_of
 from refsim.pipelines.hosts.schedule import Recurrence, Schedule, recurrences
 from refsim.pipelines.request import PipelineRequest
-from tt_impl import progress
 from tt_impl.parallel.cfg import gather_batch, guide
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.pipeline import Part, Pipeline, Run, find_pipeline
 from tt_impl.pipelines.scheduler import DeviceScheduler, TokenOrder
 from tt_impl.pipelines.transformer import submeshes
+from tt_impl.run import progress
 
 
 def program(

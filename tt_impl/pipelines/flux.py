@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from refsim.checkpoint import Checkpoint
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.flux import FluxHost, positions, unpack

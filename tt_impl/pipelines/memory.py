@@ -22,15 +22,15 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.checkpoint import ShapeWeights
-from refsim.errors import InvariantError, UserError
-from refsim.folder import class_name_of
+from refsim.base.errors import InvariantError, UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import ShapeWeights
+from refsim.files.folder import class_name_of
 from refsim.models.registry import get
 from refsim.models.spec import ModelSpec, resolve
-from refsim.options import RunOptions
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
-from tt_impl.usage import Usage, usage
+from tt_impl.trace.usage import Usage, usage
 
 
 @dataclass(frozen=True)

@@ -13,22 +13,22 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.checkpoint import ShapeWeights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import ShapeWeights
 from refsim.models.registry import find, spec_of
 from refsim.models.spec import Published, resolve
-from refsim.options import RunOptions
-from tt_impl.intercept import Invocation, intercepted
-from tt_impl.optable import OpTable
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
+from tt_impl.trace.intercept import Invocation, intercepted
+from tt_impl.trace.optable import OpTable
 
 AROUND = "around"
 """The stage of everything that is not in a block: embeddings before the first, norm and projection after the last."""
 
 
 class StagedOps:
-    """A handler for :func:`tt_impl.intercept.intercepted` with one of its own for every stage of a program.
+    """A handler for :func:`tt_impl.trace.intercept.intercepted` with one of its own for every stage of a program.
 
     Args:
         make: gives such a handler.

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
-from refsim.lora import by_part
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
+from refsim.files.lora import by_part
 from refsim.models.inputs import named_sizes
 from refsim.models.registry import by_pipeline, spec_of_checkpoint
 from refsim.models.spec import ModelSpec, resolve
-from refsim.options import RunOptions
 from refsim.pipelines.hosts.base import PipelineHost
 from refsim.pipelines.request import PipelineRequest, read_index
 from tt_impl.parallel.context import Context

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 import ttnn
 
-from refsim.errors import InvariantError
+from refsim.base.errors import InvariantError
 from refsim.pipelines.hosts.schedule import Recurrence
 from tt_impl.parallel.context import Context
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.ring import QKV, ring_attention
 from tt_impl.parallel.sdpa import program_config
 from tt_impl.pipelines.transformer import submeshes
-from tt_impl.usage import usage
+from tt_impl.trace.usage import usage
 
 Q_CHUNKS = (32, 64, 128, 256, 512)
 K_CHUNKS = (128, 256, 512, 1024)

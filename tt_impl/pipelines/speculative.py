@@ -18,11 +18,11 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import InvariantError, UserError
+from refsim.base.errors import InvariantError, UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
-from refsim.options import RunOptions
 from tt_impl.layers.paged_cache import pages_for
 from tt_impl.models.dflash.draft import DFlashDraftModel
 from tt_impl.models.qwen3_moe.decoder import Qwen3MoeForCausalLM

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from refsim.checkpoint import Checkpoint
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.sd35.config import SD35Config
 from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.stable_diffusion_3 import CLIPS, T5, StableDiffusion3Host, has_t5

@@ -13,12 +13,12 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.inputs import SAMPLE, by_name, is_per_sample, named_sizes
 from refsim.models.registry import spec_of_checkpoint
 from refsim.models.spec import resolve
-from refsim.options import RunOptions
 from tt_impl.parallel.context import Context
 
 

@@ -1,7 +1,7 @@
 """A transformer block of tt_dit, from a checkout outside of this project, on a mesh of a ttnn backend.
 
-Runs in the process of :mod:`tt_impl.worker`. Nothing of tt_dit is in this repository: the folder ``tree`` is put on the
-import path, and its own classes load the weights and run.
+Runs in the process of :mod:`tt_impl.run.worker`. Nothing of tt_dit is in this repository: the folder ``tree`` is put
+on the import path, and its own classes load the weights and run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import safetensors.torch
 import torch
 import ttnn
 
-from refsim.errors import UserError
-from refsim.options import RunOptions
-from tt_impl.intercept import intercepted
-from tt_impl.optable import OpTable
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from tt_impl.pipelines.ops import entry
+from tt_impl.trace.intercept import intercepted
+from tt_impl.trace.optable import OpTable
 
 Tensors = dict[str, torch.Tensor]
 

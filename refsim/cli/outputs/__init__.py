@@ -45,58 +45,58 @@ class _AndMore(Object):
 
 
 def _cases() -> Any:
-    from parity.records import Record
+    from parity.measure.records import Record
 
     names = [f.name for f in fields(Record)]
     return list[_object(Record, without=names[names.index("backend") :])]
 
 
 def _record() -> Any:
-    from parity.records import Record
+    from parity.measure.records import Record
 
     return _object(Record, _AndMore, without=["extra", "reasons"], noise=dict[str, Number])
 
 
 def _suite() -> Any:
-    from parity.records import SuiteRun
+    from parity.measure.records import SuiteRun
 
     return _object(SuiteRun, Document, records=list[_record()], counts=dict[str, int], exit_code=int)
 
 
 def _compared() -> Any:
-    from parity.compare import Comparison, Difference
+    from parity.report.compare import Comparison, Difference
 
     return _object(Comparison, Document, differences=list[_object(Difference)], exit_code=int)
 
 
 def _changes() -> Any:
-    from parity.diff import Diff, Row
+    from parity.report.diff import Diff, Row
 
     counts = {"worse": int, "exit_code": int, "sim_s": list[float]}
     return _object(Diff, without=["seconds"], rows=list[_object(Row)], **counts)
 
 
 def _sensitivity() -> Any:
-    from parity.sensitivity import Row
+    from parity.run.sensitivity import Row
 
     keys: dict[str, Any] = {"goal": dict[str, float], "good": int, "rows": list[_object(Row, good=bool)]}
     return create_model("Sensitivity", __base__=Object, **{name: (hint, ...) for name, hint in keys.items()})
 
 
 def _policies() -> Any:
-    from parity.policy_report import Verdict
+    from parity.policies.policy_report import Verdict
 
     return list[_object(Verdict)]
 
 
 def _turns() -> Any:
-    from parity.history import Turn
+    from parity.report.history import Turn
 
     return create_model("Turns", __base__=Document, turns=(list[_object(Turn)], ...))
 
 
 def _ttnn_verdict() -> Any:
-    from tt_impl.harness.verdicts import Verdict
+    from tt_impl.harness.pytest.verdicts import Verdict
 
     return _object(Verdict, Document)
 

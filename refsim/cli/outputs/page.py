@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from refsim.tables import as_markdown
+from refsim.files.tables import as_markdown
 
 Schema = dict[str, Any]
 _HEAD = """\

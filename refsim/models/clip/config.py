@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.schema import Count, Flag, Positive, Size, read
 from refsim.models.clip.spec import PLAIN
-from refsim.schema import Count, Flag, Positive, Size, read
 
 
 @dataclass(frozen=True)

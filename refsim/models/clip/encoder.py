@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.attention import local_attention
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
 from refsim.models.clip.config import CLIPTextConfig
@@ -27,9 +27,9 @@ from refsim.models.clip.spec import PLAIN, PROJECTED
 from refsim.models.inputs import BATCH, SAMPLE, Dims
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
+from refsim.runtime.watch.activity import Kind
 
 _FINAL_NORM = "final_layer_norm"
 _LEGACY_EOS = 2

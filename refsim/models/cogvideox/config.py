@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from refsim.errors import UserError
-from refsim.schema import Flag, Positive, Size, check, check_fixed, read
+from refsim.base.errors import UserError
+from refsim.base.schema import Flag, Positive, Size, check, check_fixed, read
 
 _FIXED = {
     "activation_fn": "gelu-approximate",

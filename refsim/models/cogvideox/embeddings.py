@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import timestep_embedding
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.rope import rotary_angles, token_positions

@@ -18,7 +18,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.models.cogvideox.block import CogVideoXBlock
 from refsim.models.cogvideox.config import CogVideoXConfig

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.grouped_attention import grouped_attention
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.norm import RMSNorm

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.schema import Count, Layers, Positive, Size, check, read, short
 from refsim.models.qwen3_moe.config import check_grouped_heads, check_text_decoder, check_text_rope
-from refsim.schema import Count, Layers, Positive, Size, check, read, short
 
 
 @dataclass(frozen=True)

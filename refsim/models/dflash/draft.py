@@ -25,16 +25,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.norm import RMSNorm
 from refsim.layers.rope import text_rotary
 from refsim.models.dflash.attention import DFlashAttention
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import CLASS_NAME
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
+from refsim.runtime.watch.activity import Kind
 
 
 class DFlashDecoderLayer:

@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from refsim.layers.norm import RMSNorm
 from refsim.layers.rope import apply_rotary

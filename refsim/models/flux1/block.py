@@ -16,7 +16,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.feedforward import ParallelFeedForward
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import Modulation, modulate

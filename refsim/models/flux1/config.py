@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from refsim.errors import UserError
-from refsim.schema import Count, Flag, Size, read
+from refsim.base.errors import UserError
+from refsim.base.schema import Count, Flag, Size, read
 
 
 @dataclass(frozen=True)

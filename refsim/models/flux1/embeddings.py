@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TimeTextEmbedding, timestep_embedding
 from refsim.layers.linear import Linear
 from refsim.layers.rope import rotary_angles

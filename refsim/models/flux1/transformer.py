@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput
 from refsim.models.flux1.block import block_name, build_block

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from refsim.base.schema import Size, read
 from refsim.models.outline import Keys
 from refsim.models.wan22.config import WanConfig
-from refsim.schema import Size, read
 
 
 @dataclass(frozen=True)

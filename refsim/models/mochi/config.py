@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from refsim.base.schema import Size, read
 from refsim.models.outline import TIME, Keys, Outline
-from refsim.schema import Size, read
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.grouped_attention import grouped_attention, head_ranges
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import AttentionSizes, RowParallelHeads

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from refsim.errors import UserError
-from refsim.schema import Count, Flag, Positive, Size, check, read, short
+from refsim.base.errors import UserError
+from refsim.base.schema import Count, Flag, Positive, Size, check, read, short
 
 
 @dataclass(frozen=True)

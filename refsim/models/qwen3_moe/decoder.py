@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import ColParallelLinear
@@ -34,9 +34,9 @@ from refsim.models.qwen3_moe.spec import CLASS_NAME
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.vocab import MAX_VOCAB, vocab_argmax
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
+from refsim.runtime.watch.activity import Kind
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.parallel.padding import padded_features
 from refsim.parallel.tensor import reduce_scatter_features, shard_range

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.attention import JointAttention
 from refsim.layers.feedforward import ParallelFeedForward
 from refsim.layers.linear import AttentionSizes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from refsim.errors import UserError
-from refsim.schema import Count, Size, read
+from refsim.base.errors import UserError
+from refsim.base.schema import Count, Size, read
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.single_file import Layout, Piece
+from refsim.files.tensor_file import TensorFile
 from refsim.models.sd35.spec import CLASS_NAME
-from refsim.single_file import Layout, Piece
-from refsim.tensor_file import TensorFile
 
 _PREFIX = "model.diffusion_model."
 _QKV = ("to_q", "to_k", "to_v")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from refsim.mesh import Topology
+from refsim.base.mesh import Topology
 from refsim.models.spec import (
     Companion,
     Config,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput

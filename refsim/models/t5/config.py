@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.schema import Positive, Size, check_fixed, read
 from refsim.models.t5.spec import UMT5
-from refsim.schema import Positive, Size, check_fixed, read
 
 _OF_UMT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
 """Defaults of transformers' ``UMT5Config`` that are not those of T5."""

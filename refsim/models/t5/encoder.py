@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.attention import local_attention
 from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
@@ -31,9 +31,9 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.models.t5.config import T5Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import gather_features, shard_range
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
+from refsim.runtime.watch.activity import Kind
 
 _TABLES = ("shared.weight", "encoder.embed_tokens.weight")
 """Two names of one tensor; a folder holds either or both."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from refsim.errors import UserError
-from refsim.schema import Flag, Positive, Real, Size, check_fixed, read
+from refsim.base.errors import UserError
+from refsim.base.schema import Flag, Positive, Real, Size, check_fixed, read
 
 _MOST_STAGES = 16
 """Each but the last doubles the picture; more would make pixels of a single latent that no machine can hold."""

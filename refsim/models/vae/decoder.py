@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.base.errors import UserError
 from refsim.ccl import all_gather
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.convolution import Conv2d
 from refsim.layers.group_norm import GroupNorm
 from refsim.models.inputs import BATCH, Dims
@@ -30,8 +30,8 @@ from refsim.models.vae.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.tensor import shard_range
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
+from refsim.runtime.watch.activity import Kind
 
 
 class ResnetBlock:

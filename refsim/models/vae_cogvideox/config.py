@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.schema import Flag, Positive, Size, check, read
 from refsim.models.vae.config import check_stages
-from refsim.schema import Flag, Positive, Size, check, read
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.layers.group_norm import GroupNorm
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.models.vae_cogvideox.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, exchange_halo, gather_image
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
+from refsim.runtime.watch.activity import Kind
 
 _CHUNK = 2  # latent frames; the model is trained with this number
 

@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.layers import ChannelNorm, FrameAttention, ResidualBlock, Upsample
 from refsim.models.vae_wan.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
-from refsim.runtime.activity import Kind
 from refsim.runtime.device import Device
+from refsim.runtime.watch.activity import Kind
 
 
 class WanVAEDecoder:

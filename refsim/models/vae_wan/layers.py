@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.parallel.halo import ImageShards, exchange_halo, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax

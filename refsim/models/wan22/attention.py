@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from refsim.layers.norm import DistributedRMSNorm
 from refsim.layers.rope import apply_rotary

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.layers.feedforward import ParallelFeedForward
 from refsim.layers.modulation import modulate
 from refsim.layers.norm import DistributedLayerNorm

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from refsim.errors import UserError
-from refsim.schema import Flag, Positive, Size, read, short
+from refsim.base.errors import UserError
+from refsim.base.schema import Flag, Positive, Size, read, short
 
 
 @dataclass(frozen=True)

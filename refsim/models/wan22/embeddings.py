@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import timestep_embedding
 from refsim.layers.linear import ColParallelLinear, Linear, RowParallelLinear
 from refsim.layers.modulation import Modulation

@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from refsim.mesh import Topology
+from refsim.base.mesh import Topology
 from refsim.models.spec import Companion, DiffusersParts, Figure, ModelSpec, Pair, Published, TtDit
 
 CLASS_NAME = "WanTransformer3DModel"

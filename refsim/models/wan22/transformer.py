@@ -17,8 +17,8 @@ import math
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.layers.linear import Linear
 from refsim.layers.norm import LayerNorm
 from refsim.models.inputs import BATCH, Dims

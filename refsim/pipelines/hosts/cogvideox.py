@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.pipelines.hosts.base import PipelineHost, Sizes

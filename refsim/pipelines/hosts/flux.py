@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.schema import Real, check
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.base import PipelineHost, Sizes
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.hosts.scheduler import read_scheduler_config
 from refsim.pipelines.hosts.stable_diffusion_3 import clip_length
 from refsim.pipelines.request import PipelineRequest, tokenize
-from refsim.schema import Real, check
 
 _PACKED = 2
 _TRAIN_TIMESTEPS = 1000

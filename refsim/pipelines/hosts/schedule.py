@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.pipelines.hosts.scheduler import load_scheduler, set_steps
 
 _LONGEST = 4

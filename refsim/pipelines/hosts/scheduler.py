@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
-from refsim.errors import UserError, first_line
-from refsim.schema import Flag, Real, Text, check, read_object, short
+from refsim.base.errors import UserError, first_line
+from refsim.base.schema import Flag, Real, Text, check, read_object, short
 
 _MOST = 1_000_000
 """Of time steps of training, and of any other whole number: schedulers make tables and lists as long."""

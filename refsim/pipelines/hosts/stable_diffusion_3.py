@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.schema import short
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.sd35.config import SD35Config
 from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.base import PipelineHost, Sizes
 from refsim.pipelines.request import PipelineRequest, is_whole, load_tokenizer, read_index, tokenize
-from refsim.schema import short
 
 _TEXT, _MAX_TEXT = 256, 512
 CLIPS, T5 = ("text_encoder", "text_encoder_2"), "text_encoder_3"

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refsim.checkpoint import Checkpoint
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Checkpoint
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.wan22.config import WanConfig
 from refsim.pipelines.hosts.base import PipelineHost, Sizes

@@ -9,8 +9,8 @@ import torch
 import ttnn
 from test_values import on
 
-from tt_impl.intercept import uncaught
 from tt_impl.mock.rules.registry import per_device
+from tt_impl.trace.intercept import uncaught
 
 
 @ttnn.register_python_operation(name="ttnn.suite_crash")

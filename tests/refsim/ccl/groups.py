@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from refsim.config import parse_parallel
-from refsim.mesh import get_mesh
+from refsim.base.config import parse_parallel
+from refsim.base.mesh import get_mesh
 from refsim.runtime.group import Group
 from tests.refsim.helpers import groups_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.mesh import Topology
+from refsim.base.mesh import Topology
 from tests.refsim.ccl.groups import GROUPS, members
 from tests.refsim.helpers import passing_on_bytes, run, sent
 

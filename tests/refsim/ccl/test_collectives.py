@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.refsim.ccl.groups import GROUPS, LINES, RINGS, members
 from tests.refsim.helpers import assert_one_sentence, run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from refsim.base.options import RunOptions
 from refsim.layers.norm import DistributedRMSNorm, RMSNorm
 from refsim.layers.rope import rotary_angles, text_rotary, token_positions
 from refsim.models.cogvideox.config import CogVideoXConfig
@@ -13,7 +14,6 @@ from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.embeddings import Sequences
 from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.embeddings import rotary_tables as wan_tables
-from refsim.options import RunOptions
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor

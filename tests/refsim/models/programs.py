@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from refsim.checkpoint import Checkpoint, Weights
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.layers.attention import _Projection
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV
 from refsim.layers.modulation import Modulation

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import refsim
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.refsim.models.tiny_sd35 import relative_rmse
 from tests.refsim.models.tiny_text import make_clip
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers.cache_utils import DFlashCache
 
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.dflash.config import DFlashConfig, spread_layer_ids
 from refsim.models.dflash.draft import DFlashDraftModel, check_pair
 from refsim.models.dflash.spec import SPEC
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from tests.refsim.models.tiny_dflash import BLOCK, HIDDEN, KEEP, make_drafter, save_drafter
 from tests.refsim.models.tiny_sd35 import relative_rmse

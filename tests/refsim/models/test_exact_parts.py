@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from refsim.base.options import RunOptions
 from refsim.models.wan22.block import WanBlock
 from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.transformer import WanTransformer
-from refsim.options import RunOptions
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import refsim
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.flux1.attention import AttentionAndMLPOut
 from refsim.models.flux1.block import bind_block
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import SPEC
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from tests.refsim.helpers import relative_rmse
 from tests.refsim.models.tiny_flux1 import CONFIG, make_inputs, make_model, save

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.models.inputs import BATCH, fits, is_exact, is_per_sample, named_sizes, required
 
 INPUTS = {

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import refsim
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.models.qwen3_moe.decoder import Qwen3MoeForCausalLM
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from tests.refsim.models.tiny_dflash import KEEP, make_target
 from tests.refsim.models.tiny_sd35 import relative_rmse

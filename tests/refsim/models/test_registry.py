@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from refsim.errors import UserError
-from refsim.folder import class_name_of
+from refsim.base.errors import UserError
+from refsim.files.folder import class_name_of
 from refsim.models import registry
 from refsim.models.spec import ModelSpec, Published, resolve
 from tests.refsim.helpers import assert_one_sentence

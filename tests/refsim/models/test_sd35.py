@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import refsim
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from refsim.runtime.launch import execute
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from refsim.checkpoint import ShapeWeights
+from refsim.files.checkpoint import ShapeWeights
 
 
 def test_what_is_asked_for_is_there_and_counted():

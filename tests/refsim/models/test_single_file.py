@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 
 import refsim
-from parity.kinds.single_file import authors_names
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from parity.kinds.cpu.single_file import authors_names
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.models.registry import open_checkpoint
 from refsim.models.sd35.config import SD35Config
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save

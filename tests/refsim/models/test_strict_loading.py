@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import refsim
 from refsim.api.text import TextRequest, generate_text
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
 
 FILE = "diffusion_pytorch_model.safetensors"

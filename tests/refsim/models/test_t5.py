@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import refsim
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.refsim.models.tiny_sd35 import relative_rmse
 from tests.refsim.models.tiny_text import make_encoder
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from refsim.checkpoint import ShapeWeights, Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import ShapeWeights, Weights
 from refsim.models.registry import models
 from refsim.models.spec import resolve
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
 
 LEFT_ON_PURPOSE = ("encoder.", "quant_conv.")

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import refsim
-from parity.metrics import seam_ratio
-from refsim.checkpoint import Checkpoint, Weights
-from refsim.errors import UserError
+from parity.measure.metrics import seam_ratio
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.decoder import VAEDecoder
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
 from tests.refsim.helpers import assert_one_sentence
 from tests.refsim.models.tiny_sd35 import relative_rmse

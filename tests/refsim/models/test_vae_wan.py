@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import refsim
-from parity.kinds.vae_decoder import compare_frames
-from refsim.config import parse_parallel
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from parity.kinds.cpu.vae_decoder import compare_frames
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
 from tests.refsim.models.tiny_sd35 import save
 from tests.refsim.models.tiny_wan import make_vae
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import refsim
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.refsim.models.tiny_sd35 import relative_rmse, save
 from tests.refsim.models.tiny_wan import make_inputs, make_model
 

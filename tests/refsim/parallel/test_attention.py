@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import refsim
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.refsim.helpers import (
     LSE_BOUND,
     assert_matches,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from refsim.config import parse_parallel
-from refsim.mesh import get_mesh
+from refsim.base.config import parse_parallel
+from refsim.base.mesh import get_mesh
 from tests.refsim.helpers import groups_of, passing_on_bytes, run, sent
 
 FEATURES = 8

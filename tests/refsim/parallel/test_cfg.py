@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.parallel.cfg import check_batch, guide
 from tests.refsim.helpers import assert_one_sentence, run
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from refsim.api import attention_result
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from refsim.parallel.sdpa import _by_products, _fused
 from tests.refsim.helpers import attention_inputs, lse_error, real_rows, relative_rmse, serial_attention
 from tests.refsim.parallel.schemes import SCHEMES, SOME, assert_same_bits

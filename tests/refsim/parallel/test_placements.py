@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from refsim.errors import PlacementError
+from refsim.base.errors import PlacementError
+from refsim.base.options import RunOptions
 from refsim.layers.attention import local_attention
 from refsim.layers.grouped_attention import grouped_attention
-from refsim.options import RunOptions
 from refsim.parallel.ring import ring_attention
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import concat_heads, split_heads

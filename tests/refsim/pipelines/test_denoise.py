@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from refsim.pipelines.denoise import denoise
 from refsim.pipelines.hosts.cogvideox import CogVideoXHost
 from refsim.pipelines.pipeline import Pipeline, Run

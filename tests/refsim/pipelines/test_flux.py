@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from refsim.api.images import generate_images
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.pipelines.hosts.flux import pack, positions, unpack
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.helpers import relative_rmse

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.pipelines.hosts.schedule import Schedule, recurrences
 
 diffusers = pytest.importorskip("diffusers")

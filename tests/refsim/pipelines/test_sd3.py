@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from refsim.api.images import generate_images
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.helpers import assert_steps_agree
 from tests.refsim.models.tiny_sd35 import relative_rmse

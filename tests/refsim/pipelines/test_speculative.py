@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from refsim.api.text import TextRequest, generate_text
+from refsim.base.errors import InvariantError, NotFiniteError, UserError
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
 from refsim.cli.app import app
-from refsim.errors import InvariantError, NotFiniteError, UserError
-from refsim.mesh import get_mesh
-from refsim.options import RunOptions
 from refsim.pipelines import speculative
 from refsim.pipelines.speculative import DFlashDrafter, greedy, load, matching_prefix, speculate
 from refsim.runtime import memory

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from refsim.api.images import Check, generate_images
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.helpers import assert_steps_agree
 from tests.refsim.models.tiny_sd35 import relative_rmse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from refsim.runtime.activity import Activity, Kind
+from refsim.runtime.watch.activity import Activity, Kind
 
 SENTENCES = {
     "being forked": Activity(Kind.FORKED),

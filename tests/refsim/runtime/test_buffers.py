@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from refsim.errors import HazardError
+from refsim.base.errors import HazardError
 from refsim.runtime.buffers import BufferPool, Semaphore
 
 

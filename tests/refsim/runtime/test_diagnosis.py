@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from refsim.errors import RankFailure, UserError
-from refsim.runtime.activity import Activity, Kind
-from refsim.runtime.diagnosis import Findings, diagnose, is_decided
+from refsim.base.errors import RankFailure, UserError
+from refsim.runtime.ranks.diagnosis import Findings, diagnose, is_decided
+from refsim.runtime.watch.activity import Activity, Kind
 from tests.refsim.helpers import assert_one_sentence
 
 

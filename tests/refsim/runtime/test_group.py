@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsim.config import parse_parallel, valid_configs
-from refsim.mesh import Topology, get_mesh
+from refsim.base.config import parse_parallel, valid_configs
+from refsim.base.mesh import Topology, get_mesh
 from tests.refsim.helpers import ALL_MESHES, groups_of
 
 NAMES = ("cfg", "tp", "sp", "ring", "ulysses")

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from refsim.api.images import generate_images
 from refsim.api.model import run
-from refsim.errors import UserError
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from refsim.pipelines.hosts.base import Sizes
 from refsim.pipelines.request import PipelineRequest
 from refsim.runtime import launch, memory

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from refsim.runtime import messages
-from refsim.runtime.activity import Activity, Kind
-from refsim.runtime.status import StatusBoard
+from refsim.runtime.ranks import messages
+from refsim.runtime.watch.activity import Activity, Kind
+from refsim.runtime.watch.status import StatusBoard
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import mmap
 
 import pytest
 
-from refsim.runtime import pages
 from refsim.runtime.launch import end_ranks
+from refsim.runtime.transports import pages
 from tests.refsim.helpers import run
 
 MIB = 1 << 20

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from refsim.errors import RankFailure, UserError
+from refsim.base.errors import RankFailure, UserError
 from refsim.runtime import launch
-from refsim.runtime.pool import Pool
+from refsim.runtime.ranks.pool import Pool
 from tests.refsim.helpers import run
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 import torch
 
-from refsim.errors import CommError, InvariantError, RankFailure, UserError
-from refsim.runtime import shared_transport
+from refsim.base.errors import CommError, InvariantError, RankFailure, UserError
 from refsim.runtime.launch import end_ranks
-from refsim.runtime.pool import Pool
-from refsim.runtime.shared_transport import Door, SharedTransport
+from refsim.runtime.ranks.pool import Pool
+from refsim.runtime.transports import shared_transport
+from refsim.runtime.transports.shared_transport import Door, SharedTransport
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, run
 from tests.refsim.parallel.schemes import attend
 

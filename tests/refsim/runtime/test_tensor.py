@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from refsim.errors import PlacementError
+from refsim.base.errors import PlacementError
 from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard
 from tests.refsim.helpers import run
 
@@ -114,7 +114,7 @@ def test_map_acts_on_the_local_part():
 
 
 def test_on_ranks_a_partial_sum_ends_the_run_with_both_names():
-    from refsim.errors import RankFailure
+    from refsim.base.errors import RankFailure
 
     with pytest.raises(RankFailure, match="column_linear needs tp=R but was given tp=P"):
         run("wrong_placement", "n300", "tp2")

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
-from refsim import scratch
-from refsim.errors import CommError, RankFailure
-from refsim.runtime import torchrun as torchrun_ranks
-from refsim.runtime.activity import Activity, Kind
-from refsim.runtime.torchrun import Host, process_state
+from refsim.base import scratch
+from refsim.base.errors import CommError, RankFailure
+from refsim.runtime.ranks import torchrun as torchrun_ranks
+from refsim.runtime.ranks.torchrun import Host, process_state
+from refsim.runtime.watch.activity import Activity, Kind
 from tests.tree import ROOT
 
-PLAIN, OURS = "torch.distributed.run", "refsim.torchrun"
+PLAIN, OURS = "torch.distributed.run", "refsim.base.torchrun"
 LOOPBACK = ["127.0.0.1"]
 
 

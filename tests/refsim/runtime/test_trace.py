@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from refsim.mesh import Topology
-from refsim.runtime import perfetto
-from refsim.runtime.activity import Activity, Kind
+from refsim.base.mesh import Topology
 from refsim.runtime.group import Group
-from refsim.runtime.trace import Trace, write_jsonl
+from refsim.runtime.watch import perfetto
+from refsim.runtime.watch.activity import Activity, Kind
+from refsim.runtime.watch.trace import Trace, write_jsonl
 from tests.refsim.helpers import run
 
 SP = Group("sp", 0, (2, 3), 1, Topology.RING, 1)

@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from refsim.base.errors import UserError
 from refsim.cli.app import app
-from refsim.errors import UserError
-from refsim.timing import calibrate, device_ops, search
-from refsim.timing.device_ops import DeviceOp
-from refsim.timing.fitted import get_params, read_calibration
-from refsim.timing.tensors import Tensor_
+from refsim.timing.cost import device_ops
+from refsim.timing.cost.device_ops import DeviceOp
+from refsim.timing.cost.fitted import get_params, read_calibration
+from refsim.timing.fit import calibrate, search
+from refsim.timing.read.tensors import Tensor_
 from tests.json_output import loads
 
 STORED = get_params("wormhole_b0")

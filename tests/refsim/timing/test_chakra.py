@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from refsim.config import DiTParallelConfig, parse_parallel
-from refsim.mesh import MeshSpec, Topology, get_mesh
+from refsim.base.config import DiTParallelConfig, parse_parallel
+from refsim.base.mesh import MeshSpec, Topology, get_mesh
+from refsim.base.options import RunOptions
 from refsim.models.registry import published
-from refsim.options import RunOptions
-from refsim.timing import chakra
-from refsim.timing import estimate as estimates
-from refsim.timing.chakra import COLLECTIVE, COMP, RECV, SEND, Node
-from refsim.timing.estimate import Estimate
-from refsim.timing.reading import read_published
+from refsim.timing.predict import estimate as estimates
+from refsim.timing.predict.estimate import Estimate
+from refsim.timing.read.reading import read_published
+from refsim.timing.report import chakra
+from refsim.timing.report.chakra import COLLECTIVE, COMP, RECV, SEND, Node
 
 CASES = {  # mesh, parallel, size, attention, how it is run
     "pair": ("t3k", "cfg2_sp2_tp2", 512, {}, {}),

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from refsim.timing import device_ops, ranges, spread
-from refsim.timing.device_ops import DeviceOp, Unpriced, Wires, price
-from refsim.timing.measured import Sample
-from refsim.timing.op_names import KINDS
-from refsim.timing.tensors import Tensor_
+from refsim.timing.cost import device_ops
+from refsim.timing.cost.device_ops import DeviceOp, Unpriced, Wires, price
+from refsim.timing.fit import spread
+from refsim.timing.fit.measured import Sample
+from refsim.timing.predict import ranges
+from refsim.timing.read.op_names import KINDS
+from refsim.timing.read.tensors import Tensor_
 
 X = Tensor_((1, 1, 2048, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 2048)
 

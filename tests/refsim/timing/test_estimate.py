@@ -13,18 +13,20 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import Topology, get_mesh
+from refsim.base.options import RunOptions
 from refsim.cli import process
-from refsim.config import parse_parallel
-from refsim.errors import UserError
-from refsim.mesh import Topology, get_mesh
 from refsim.models import registry
-from refsim.options import RunOptions
 from refsim.runtime.group import parallel_groups
-from refsim.timing import advice, calibration, power, published, replay
-from refsim.timing import estimate as estimates
-from refsim.timing.fitted import get_host_seconds, get_params
-from refsim.timing.program import programs
-from refsim.timing.reading import read_published
+from refsim.timing.cost import power
+from refsim.timing.cost.fitted import get_host_seconds, get_params
+from refsim.timing.fit import calibration, published
+from refsim.timing.predict import advice, replay
+from refsim.timing.predict import estimate as estimates
+from refsim.timing.read.program import programs
+from refsim.timing.read.reading import read_published
 from tests.json_output import loads
 from tests.refsim import trace_form
 
@@ -310,7 +312,7 @@ def test_pixels_that_do_not_fit(capsys, command, words, says):
 
 def test_plots_are_the_same_bytes_twice(tmp_path):
     pytest.importorskip("matplotlib")
-    from refsim.timing import report
+    from refsim.timing.report import report
 
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -322,7 +324,7 @@ def test_plots_are_the_same_bytes_twice(tmp_path):
 @pytest.mark.parametrize("name", ["ring.md", "hiding.svg"])
 def test_a_report_is_written_through_no_link(tmp_path, name):
     pytest.importorskip("matplotlib")
-    from refsim.timing import report
+    from refsim.timing.report import report
 
     (tmp_path / "precious").write_bytes(b"mine")
     (tmp_path / "out").mkdir()

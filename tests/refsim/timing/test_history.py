@@ -7,15 +7,16 @@ from datetime import date
 
 import pytest
 
-from refsim.config import parse_parallel
-from refsim.mesh import Topology, get_mesh
+from refsim.base.config import parse_parallel
+from refsim.base.mesh import Topology, get_mesh
 from refsim.models import registry
-from refsim.timing import estimate as estimates
-from refsim.timing import history, replay
-from refsim.timing.chips import get_chip
-from refsim.timing.fabric import Fabric
-from refsim.timing.fitted import get_params
-from refsim.timing.recorder import Op
+from refsim.timing.cost import history
+from refsim.timing.cost.chips import get_chip
+from refsim.timing.cost.fabric import Fabric
+from refsim.timing.cost.fitted import get_params
+from refsim.timing.predict import estimate as estimates
+from refsim.timing.predict import replay
+from refsim.timing.read.recorder import Op
 
 GALAXY = Fabric(get_chip("blackhole", galaxy=True), 8, 2, Topology.RING)
 WORMHOLE = Fabric(get_chip("wormhole_b0", galaxy=True), 8, 4, Topology.RING)

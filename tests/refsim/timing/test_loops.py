@@ -9,19 +9,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from refsim.config import parse_parallel
-from refsim.mesh import get_mesh
+from refsim.base.config import parse_parallel
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
 from refsim.models import registry
-from refsim.options import RunOptions
-from refsim.timing import device_ops, history, loops, published, ranking
-from refsim.timing import estimate as estimates
-from refsim.timing.chips import get_chip
-from refsim.timing.fitted import get_params
-from refsim.timing.program import programs
-from refsim.timing.reading import read_published
-from refsim.timing.recorder import Op
-from refsim.timing.tensors import Tensor_
-from refsim.timing.tt_blocks import as_blocks
+from refsim.timing.cost import device_ops, history
+from refsim.timing.cost.chips import get_chip
+from refsim.timing.cost.fitted import get_params
+from refsim.timing.fit import published
+from refsim.timing.predict import estimate as estimates
+from refsim.timing.predict import loops
+from refsim.timing.read.program import programs
+from refsim.timing.read.reading import read_published
+from refsim.timing.read.recorder import Op
+from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tt_blocks import as_blocks
+from refsim.timing.report import ranking
 
 BH, WH = "blackhole", "wormhole_b0"
 
@@ -70,7 +73,7 @@ def test_a_loop_is_longer_as_a_whole_and_never_longer_than_its_power_limit_asks(
 
 def test_attention_took_turns_until_march_2026_as_a_public_run_of_january_did():
     """27.4 ms over eight shards of 9472 rows, ten heads (tt-metal pull request 34929); 18.4 ms are predicted today."""
-    from refsim.timing.sdpa import SDPAConfig, sdpa
+    from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 
     chip, params = get_chip(BH, galaxy=True), get_params(BH)
     before, today = (

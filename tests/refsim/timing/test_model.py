@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import accuracy
-from refsim.mesh import Topology
-from refsim.timing import calibration, device_ops, fitted, measured, ops, power, published, spread
-from refsim.timing.chips import get_chip
-from refsim.timing.fabric import Fabric, fused_ns
-from refsim.timing.matmul import (
+from refsim.base.mesh import Topology
+from refsim.timing.cost import device_ops, fitted, ops, power
+from refsim.timing.cost.chips import get_chip
+from refsim.timing.cost.fabric import Fabric, fused_ns
+from refsim.timing.cost.matmul import (
     MatmulConfig,
     MulticastConfig,
     _issued,
@@ -23,9 +23,10 @@ from refsim.timing.matmul import (
     sliced_conv2d,
     tile_cycles,
 )
-from refsim.timing.program import programs
-from refsim.timing.recorder import Op
-from refsim.timing.sdpa import SDPAConfig, sdpa
+from refsim.timing.cost.sdpa import SDPAConfig, sdpa
+from refsim.timing.fit import calibration, measured, published, spread
+from refsim.timing.read.program import programs
+from refsim.timing.read.recorder import Op
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")

@@ -7,19 +7,19 @@ import json
 import pytest
 import torch
 
-from refsim.checkpoint import ShapeWeights
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
 from refsim.cli import process
-from refsim.config import parse_parallel
-from refsim.errors import UserError
-from refsim.mesh import get_mesh
+from refsim.files.checkpoint import ShapeWeights
 from refsim.models.outline import Outline, OutlinedTransformer
 from refsim.models.registry import find, load_model, published, spec_of
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
-from refsim.timing import reading as readings
-from refsim.timing import replay
-from refsim.timing.fitted import get_params
-from refsim.timing.program import programs
+from refsim.timing.cost.fitted import get_params
+from refsim.timing.predict import replay
+from refsim.timing.read import reading as readings
+from refsim.timing.read.program import programs
 
 FLUX1 = Outline(2, 24, 128, 64, 64, 4096, 12288, 3072, 12288, (256, 3072, 3072), num_single_layers=2)
 SD35 = Outline(3, 38, 64, 64, 64, 4096, 9728, 2432, 9728, (256, 2432, 2432), last_chunks=2, rotary=False)

@@ -10,18 +10,19 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from refsim.config import parse_parallel
-from refsim.errors import UserError
-from refsim.mesh import Topology, get_mesh
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import Topology, get_mesh
+from refsim.base.options import RunOptions
 from refsim.models.registry import figures, get, published
-from refsim.options import RunOptions
-from refsim.timing import plan as plans
-from refsim.timing import replay, report, tt_dit
-from refsim.timing.critical import critical_path
-from refsim.timing.fitted import get_params
-from refsim.timing.memory import memory, read_ttnn
-from refsim.timing.program import programs
-from refsim.timing.reading import Op, read_published
+from refsim.timing.cost.fitted import get_params
+from refsim.timing.predict import plan as plans
+from refsim.timing.predict import replay, tt_dit
+from refsim.timing.predict.critical import critical_path
+from refsim.timing.predict.memory import memory, read_ttnn
+from refsim.timing.read.program import programs
+from refsim.timing.read.reading import Op, read_published
+from refsim.timing.report import report
 from tests.json_output import loads
 
 TTNN = Path(__file__).resolve().parents[3] / "reports" / "ttnn_memory"

@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import trace_accuracy
-from refsim.errors import UserError
-from refsim.timing import device_ops, op_names, profile
-from refsim.timing.device_ops import DeviceOp, Wires, price
-from refsim.timing.matmul import tile_cycles
-from refsim.timing.tensors import Tensor_
+from refsim.base.errors import UserError
+from refsim.timing.cost import device_ops
+from refsim.timing.cost.device_ops import DeviceOp, Wires, price
+from refsim.timing.cost.matmul import tile_cycles
+from refsim.timing.read import op_names, profile
+from refsim.timing.read.tensors import Tensor_
 from tests.json_output import loads
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from refsim.mesh import Topology, get_mesh
-from refsim.timing import power
-from refsim.timing.chips import get_chip
-from refsim.timing.fabric import Fabric
-from refsim.timing.fitted import get_params
-from refsim.timing.matmul import MulticastConfig, matmul, multicast_matmul
-from refsim.timing.sdpa import SDPAConfig, sdpa
+from refsim.base.mesh import Topology, get_mesh
+from refsim.timing.cost import power
+from refsim.timing.cost.chips import get_chip
+from refsim.timing.cost.fabric import Fabric
+from refsim.timing.cost.fitted import get_params
+from refsim.timing.cost.matmul import MulticastConfig, matmul, multicast_matmul
+from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 
 ARCHES = st.sampled_from(["wormhole_b0", "blackhole"])
 COLLECTIVES = st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"])

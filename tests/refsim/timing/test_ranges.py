@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from refsim import output
+from refsim.base.mesh import get_mesh
 from refsim.cli.app import app
-from refsim.mesh import get_mesh
+from refsim.files import output
 from refsim.models import registry
-from refsim.timing import published, ranges, ranking, spread
-from refsim.timing.ranking import Compared, Run
+from refsim.timing.fit import published, spread
+from refsim.timing.predict import ranges
+from refsim.timing.report import ranking
+from refsim.timing.report.ranking import Compared, Run
 from tests.json_output import loads
 
 BH, WH = "blackhole", "wormhole_b0"
@@ -93,7 +95,7 @@ def test_what_was_fitted_on_counts_only_where_too_little_else_is_left():
 
 
 def test_stored_pipelines_are_the_published_ones():
-    """Else ``python -m refsim.timing.spread`` has not been run since a figure was added."""
+    """Else ``python -m refsim.timing.fit.spread`` has not been run since a figure was added."""
     kept = json.loads(ranges.KEPT.read_text())
     rows = kept["pipelines"]
     stored = {(r["model"], r["size"], r["mesh"], r["parallel"]): (r["published"], r["arch"]) for r in rows}

@@ -12,18 +12,18 @@ import pytest
 import torch
 import torch.nn.functional as functional
 
-from refsim.checkpoint import ShapeWeights
-from refsim.config import parse_parallel
-from refsim.errors import UserError
+from refsim.base.config import parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec, get_mesh
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import ShapeWeights
 from refsim.layers.norm import LayerNorm
-from refsim.mesh import MeshSpec, get_mesh
 from refsim.models.registry import get, get_published, published, spec_of
 from refsim.models.vae_wan.layers import ChannelNorm
-from refsim.options import RunOptions
 from refsim.runtime.device import Device
-from refsim.timing import reading as readings
-from refsim.timing.reading import Reading, read, read_published
-from refsim.timing.recorder import ReadingDevice, Recorder
+from refsim.timing.read import reading as readings
+from refsim.timing.read.reading import Reading, read, read_published
+from refsim.timing.read.recorder import ReadingDevice, Recorder
 
 T3K = get_mesh("t3k")
 SMALL = {  # six blocks, small latents
@@ -120,7 +120,7 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
     """But for what CogVideoX's norms ask of the latent, which diffusers enlarges first and refsim last."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from refsim.timing.replay import flops
+    from refsim.timing.predict.replay import flops
 
     diffusers = pytest.importorskip("diffusers")
     blocks = {"down_block_types": ("CogVideoXDownBlock3D",) * 4, "up_block_types": ("CogVideoXUpBlock3D",) * 4}
@@ -144,8 +144,8 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
 
 def test_the_image_decoder_is_counted_as_refsim_runs_it():
     """Convolutions, and the bytes of channels gathered on a line of four."""
-    from refsim.timing.replay import flops
-    from refsim.timing.stages import image_decoder
+    from refsim.timing.predict.replay import flops
+    from refsim.timing.read.stages import image_decoder
 
     config = get_published("sd35-vae")[1].config
     line = MeshSpec("line", "four in a line", "wormhole_b0", (1, 4), (1, 1), (False, False))
@@ -165,9 +165,10 @@ def test_the_image_decoder_is_counted_as_refsim_runs_it():
     [("wan21-vae", 5), ("cogvideox-vae", 7)],
 )
 def test_chunks_of_a_decoder_behind_the_first_are_alike(name, frames):
-    from refsim.timing import decoders, replay
-    from refsim.timing.fitted import get_params
-    from refsim.timing.program import programs
+    from refsim.timing.cost.fitted import get_params
+    from refsim.timing.predict import replay
+    from refsim.timing.read import decoders
+    from refsim.timing.read.program import programs
 
     machine = replay.machine(T3K, get_params(T3K.arch))
     shape = (1, 16, frames, 16, 32)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsim.timing.replay import Ran
-from refsim.timing.side_by_side import APART, CLASSES, described, side_by_side
+from refsim.timing.predict.replay import Ran
+from refsim.timing.report.side_by_side import APART, CLASSES, described, side_by_side
 
 RANS = st.lists(
     st.builds(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from tests.tt_impl.env import Env, collect
 
 FAINT = 1e-3
@@ -135,7 +135,7 @@ def text_of_wan(t: Env) -> None:
 
 
 def _wan() -> dict[str, Any]:
-    from parity.checkpoints import MODELS
+    from parity.cases.checkpoints import MODELS
 
     return MODELS["wan22_tiny64"].config
 

@@ -11,7 +11,7 @@ def before(t: Env) -> None:
 
 def crash(t: Env) -> None:
     """What ttnn does with a deallocated tensor if nobody looks."""
-    from tt_impl.intercept import uncaught
+    from tt_impl.trace.intercept import uncaught
 
     x = t.put(t.rand(1, 1, 32, 32))
     with uncaught():

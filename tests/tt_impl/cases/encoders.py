@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from refsim.models.t5.config import T5Config
-from refsim.options import RunOptions
 from tests.tt_impl.env import Env, collect
 
 TP, HEADS = 4, 6

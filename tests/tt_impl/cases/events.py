@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from refsim.errors import RefsimError
+from refsim.base.errors import RefsimError
 from tests.tt_impl.env import Env, collect
 
 
@@ -16,13 +16,13 @@ def _here() -> int:
 
 
 def _log(t: Env) -> Any:
-    from tt_impl.mock.events import EventLog
+    from tt_impl.mock.log.events import EventLog
 
     return EventLog(t.shadow)
 
 
 def _caught(log: Any) -> Any:
-    from tt_impl.intercept import intercepted
+    from tt_impl.trace.intercept import intercepted
 
     return intercepted(log, first=True)
 
@@ -133,7 +133,7 @@ def marks_and_errors(t: Env) -> None:
 
 def replicas_that_are_no_numbers(t: Env) -> None:
     """What is no number on one device is not what is zero on another; on all of them it is the same."""
-    from tt_impl.mock.replicas import uneven_axes
+    from tt_impl.mock.storage.replicas import uneven_axes
 
     topology = t.put(t.rand(1, 1, 32, 32)).tensor_topology()
     for values, uneven in (((float("nan"), 0.0), (0,)), ((float("nan"),) * 2, ()), ((float("inf"), 3.4e38), (0,))):

@@ -25,7 +25,7 @@ def _abs_rule(rule: Any) -> Iterator[None]:
 
 def off_by_default(t: Env) -> None:
     """Nobody gets a golden function's answer who did not ask for it."""
-    from tt_impl.mock.values import MissingRule
+    from tt_impl.mock.storage.values import MissingRule
 
     with _abs_rule(None):
         raises(MissingRule, lambda: t.ttnn.abs(t.put(t.rand(1, 1, 32, 64))), "ttnn.abs", "no shadow rule")
@@ -45,7 +45,7 @@ def per_device(t: Env) -> None:
 
 def refused_option(t: Env) -> None:
     """A rule that does not know an option hands over, and the count says so."""
-    from tt_impl.mock.values import RefusedOption
+    from tt_impl.mock.storage.values import RefusedOption
 
     def refuses(*_: Any) -> Any:
         raise RefusedOption("ttnn.abs", "anything")
@@ -60,9 +60,9 @@ def refused_option(t: Env) -> None:
 
 def swallowed_argument(t: Env) -> None:
     """What a golden function takes and never looks at is refused: its elu knows no positional alpha."""
-    from tt_impl.mock.golden import golden_values
+    from tt_impl.mock.calls.golden import golden_values
     from tt_impl.mock.rules.registry import Call
-    from tt_impl.mock.values import ShadowError
+    from tt_impl.mock.storage.values import ShadowError
 
     x = t.put(t.rand(1, 1, 32, 64))
     out = t.ttnn.abs(x)
@@ -75,8 +75,8 @@ def swallowed_argument(t: Env) -> None:
 
 def denied(t: Env) -> None:
     """Goldens known to be wrong do not answer."""
-    from tt_impl.mock.golden import has_golden
-    from tt_impl.mock.golden_denied import DENIED
+    from tt_impl.mock.calls.golden import has_golden
+    from tt_impl.mock.calls.golden_denied import DENIED
 
     assert not any(map(has_golden, DENIED))
     assert has_golden("ttnn.digamma") and not has_golden("ttnn.no_such_operation")

@@ -10,7 +10,7 @@ from tests.tt_impl.env import Env, collect, raises
 
 def same_values(t: Env) -> None:
     """A block of operations with an in-place write between two reads of one tensor, and a collective."""
-    from tt_impl.mock.shadow import shadow_values
+    from tt_impl.mock.calls.shadow import shadow_values
 
     ttnn, x, w = t.ttnn, t.rand(1, 1, 64, 128), t.rand(128, 64)
     with shadow_values(lazy=True) as lazy:
@@ -29,7 +29,7 @@ def same_values(t: Env) -> None:
 
 
 def unread_is_uncomputed(t: Env) -> None:
-    from tt_impl.mock.shadow import shadow_values
+    from tt_impl.mock.calls.shadow import shadow_values
 
     ttnn, x = t.ttnn, t.rand(1, 1, 32, 64)
     with shadow_values(lazy=True) as lazy:
@@ -46,7 +46,7 @@ def unread_is_uncomputed(t: Env) -> None:
 
 def long_chains(t: Env) -> None:
     """Thousands of operations wait, and are computed without recursion."""
-    from tt_impl.mock.shadow import shadow_values
+    from tt_impl.mock.calls.shadow import shadow_values
 
     with shadow_values(lazy=True) as lazy:
         a = t.put(torch.zeros(1, 1, 32, 32), dtype="float32")
@@ -56,8 +56,8 @@ def long_chains(t: Env) -> None:
 
 
 def errors_name_the_line(t: Env) -> None:
-    from tt_impl.mock.shadow import shadow_values
-    from tt_impl.mock.values import ShadowError
+    from tt_impl.mock.calls.shadow import shadow_values
+    from tt_impl.mock.storage.values import ShadowError
 
     ttnn = t.ttnn
     with shadow_values(lazy=True) as lazy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from refsim.timing import drafter
+from refsim.timing.predict import drafter
 from tests.tt_impl.env import Env, collect
 
 
@@ -23,7 +23,7 @@ def drafter_programs(t: Env) -> None:
     """A layer of the drafter between its TT-Lang kernels: the prediction has the programs that ttnn builds."""
     from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture
 
-    from tt_impl.harness.capture import programs
+    from tt_impl.harness.watch.capture import programs
 
     for cached in (64, 48):  # whole tiles or not
         given = [t.empty(1, 4, cached, 128), t.empty(32, 2048), t.empty(32, 4096), t.empty(64, 512)]

@@ -69,7 +69,7 @@ def _over(env: Env, name: str, data: Any) -> None:
 
 def scalars(t: Env) -> None:
     """A scalar multiplies what is reduced; one that would turn maxima into minima is refused."""
-    from tt_impl.mock.errors import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     ttnn, x = t.ttnn, t.rand(2, 3, 32, 64)
     t.check(ttnn.sum(t.put(x), dim=-1, scalar=0.5), x.sum(-1) / 2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from refsim.errors import HazardError, UserError
+from refsim.base.errors import HazardError, UserError
 from tests.tt_impl.env import Env, collect, raises
 
 
 def unknown_operation(t: Env) -> None:
     from tt_impl.mock.rules.registry import RULES
-    from tt_impl.mock.values import ShadowError
+    from tt_impl.mock.storage.values import ShadowError
 
     x = t.put(t.rand(1, 1, 32, 64))
     rule = RULES.pop("ttnn.exp")
@@ -21,8 +21,8 @@ def unknown_operation(t: Env) -> None:
 
 def rule_that_fails(t: Env) -> None:
     """What torch says against a call that ttnn takes is told with the operation's name, as a mistake of the mock."""
-    from tt_impl.mock.errors import FailedRule
     from tt_impl.mock.rules.registry import RULES
+    from tt_impl.mock.storage.errors import FailedRule
 
     ttnn, rule = t.ttnn, RULES["ttnn.exp"]
     a = t.put(t.rand(1, 1, 64, 64))
@@ -40,7 +40,7 @@ def rule_that_fails(t: Env) -> None:
 
 def native_function(t: Env) -> None:
     """What programs call below ttnn's operations, and what writes into their tensors, is refused, too."""
-    from tt_impl.mock.values import ShadowError
+    from tt_impl.mock.storage.values import ShadowError
 
     native = t.ttnn._ttnn.operations.experimental
     x = t.put(t.rand(1, 1, 32, 64))
@@ -49,8 +49,8 @@ def native_function(t: Env) -> None:
 
 def unseen_tensor(t: Env) -> None:
     """A tensor made behind the shadow's back has no value, and reading it says so."""
-    from tt_impl.intercept import uncaught
-    from tt_impl.mock.values import ShadowError
+    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.trace.intercept import uncaught
 
     with uncaught():
         x = t.put(t.rand(1, 1, 32, 64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from refsim.options import RunOptions
+from refsim.base.options import RunOptions
 from tests.tt_impl.env import Env, collect
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 
 
 def between_submeshes(t: Env) -> None:
     """What is sent arrives in order, in the place the connection names; receiving before that is refused."""
-    from tt_impl.mock.values import ShadowError
+    from tt_impl.mock.storage.values import ShadowError
 
     ttnn = t.ttnn
     first, second = t.device.create_submeshes(ttnn.MeshShape(1, 1))

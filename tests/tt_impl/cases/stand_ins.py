@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import spread
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 
 

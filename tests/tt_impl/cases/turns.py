@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from refsim.errors import HazardError
-from refsim.options import RunOptions
+from refsim.base.errors import HazardError
+from refsim.base.options import RunOptions
 from tests.tt_impl.env import Env, collect, raises
 
 
@@ -42,7 +42,7 @@ def _collectives(t: Env) -> list[Callable[[], Any]]:
 
 def _given(t: Env, collective: Callable[[], Any], times: int) -> dict[tuple[str, Any, int], list[Any]]:
     """By operation, argument and number in it: the semaphores and persistent buffers of every call."""
-    from tt_impl.intercept import intercepted
+    from tt_impl.trace.intercept import intercepted
 
     found, semaphore = defaultdict(list), type(t.semaphores(1)[0])
 

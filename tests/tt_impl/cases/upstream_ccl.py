@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.errors import UserError
+from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, raises
 
 DEVICES = 8

@@ -41,9 +41,9 @@ Grid = tuple[int, int, int]
 
 
 def run(t: Env, grid: Grid, prompt_rows: int | None, heads: int) -> None:
-    from refsim.checkpoint import Checkpoint, Weights
+    from refsim.base.options import RunOptions
+    from refsim.files.checkpoint import Checkpoint, Weights
     from refsim.models.wan22.config import WanConfig
-    from refsim.options import RunOptions
     from tt_impl.mock.rules.attention import only_rows
     from tt_impl.models.wan22.attention import CrossAttention, SelfAttention
     from tt_impl.models.wan22.embeddings import rotary_tables

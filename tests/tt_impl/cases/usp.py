@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.errors import UserError
-from refsim.options import RunOptions
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
 from tests.tt_impl.env import Env, collect, raises
 
 USP = {"parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4}

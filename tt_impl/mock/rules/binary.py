@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain, packed
 from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import INTEGERS, Shards
+from tt_impl.mock.storage.values import INTEGERS, Shards
 
 Number = int | float
 Operand = Any  # Shards, or a number

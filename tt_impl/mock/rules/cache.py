@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.decode import SKIPPED, positions, viewed
 from tt_impl.mock.rules.registry import TILE, Call, across, per_device
-from tt_impl.mock.values import Shards, ranks_of
+from tt_impl.mock.storage.values import Shards, ranks_of
 
 
 def _place(page_table: Tensor, user: int, token: int, block_size: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool = False) -> list[Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tt_impl.mock.rules.collectives import gathered, reduced, scattered
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 @across("broadcast")

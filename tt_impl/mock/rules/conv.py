@@ -17,7 +17,7 @@ from tt_impl.mock.rules.conv_weights import as_rows, held, plain, prepared_bias,
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.pool import image_of, sides_of
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 @across("conv2d")

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards, round_to
+from tt_impl.mock.storage.values import Shards, round_to
 
 
 def as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:

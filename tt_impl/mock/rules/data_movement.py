@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 def cut(x: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import TILE, Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 @across("group_norm")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import TILE, Call, across, columns, per_device
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

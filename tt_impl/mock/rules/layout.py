@@ -9,9 +9,9 @@ from typing import Any
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock import dtypes
 from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage import dtypes
+from tt_impl.mock.storage.values import Shards
 
 
 @per_device("to_memory_config", "reallocate", as_stored=True)
@@ -43,7 +43,7 @@ def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
 
 @across("typecast", pure=True)
 def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
-    """Between integers and floats as :func:`tt_impl.mock.dtypes.typecast` says."""
+    """Between integers and floats as :func:`tt_impl.mock.storage.dtypes.typecast` says."""
     source, target = input_tensor.dtype, call.outputs[0].dtype
     return call.each(lambda x: dtypes.typecast(x, source, target), input_tensor)
 

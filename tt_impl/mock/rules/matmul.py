@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, per_device
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 def product(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 _DIMS = (1, 2)
 

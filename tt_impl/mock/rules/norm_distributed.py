@@ -29,7 +29,7 @@ from torch import Tensor
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.norm import affine, check_reciprocals, rms
 from tt_impl.mock.rules.registry import TILE, Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 def tiles_of(*columns: Tensor) -> Tensor:

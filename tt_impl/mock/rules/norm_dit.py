@@ -18,7 +18,7 @@ from tt_impl.mock.rules.norm import affine, check_reciprocals, rms
 from tt_impl.mock.rules.norm_distributed import normed_by_moments, normed_by_squares, tiles_of
 from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.rules.rotary import rotate
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 @across("experimental.dit_layernorm_pre_allgather", pure=True)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, columns
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 Pair = Sequence[int]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, columns, per_device
-from tt_impl.mock.values import INTEGERS
+from tt_impl.mock.storage.values import INTEGERS
 
 Number = int | float
 Dims = int | Sequence[int] | None

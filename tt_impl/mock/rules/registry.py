@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import ttnn
 
-from tt_impl.mock.values import RefusedOption, ShadowError, Shards, Store, ranks_of
+from tt_impl.mock.storage.values import RefusedOption, ShadowError, Shards, Store, ranks_of
 
 _NEUTRAL_BECAUSE = {
     "it says where the result lies": """

@@ -12,7 +12,7 @@ from tt_impl.mock.rules.attention import attend, only_rear
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.decode import unpaged
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 @across(

@@ -12,7 +12,7 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 
 @per_device("softmax", "softmax_in_place")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.values import Shards
+from tt_impl.mock.storage.values import Shards
 
 STATES = 32
 """States of a channel, side by side in the columns."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.clip.spec import PLAIN, PROJECTED
 from refsim.models.inputs import SAMPLE

@@ -14,8 +14,8 @@ import math
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.models.cogvideox.config import CogVideoXConfig
 from tt_impl.layers.embeddings import timestep_embedding
 from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to

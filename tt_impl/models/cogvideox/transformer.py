@@ -7,7 +7,7 @@ import math
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.spec import CLASS_NAME
 from tt_impl.layers.linear import ColParallelLinear, Linear

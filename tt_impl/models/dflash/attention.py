@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.dflash.config import DFlashConfig
 from tt_impl.layers.grouped_attention import GroupedQKV, grouped_attention
 from tt_impl.layers.kv_cache import KVCache

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import CLASS_NAME
 from tt_impl.layers.kv_cache import KVCache

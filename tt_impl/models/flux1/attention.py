@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads, pad_to
 from tt_impl.layers.matmul import Residual, add_gated, matmul

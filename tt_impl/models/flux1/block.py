@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import ColParallelLinear

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from tt_impl.layers.embeddings import TimeTextEmbedding, timestep_embedding
 from tt_impl.layers.linear import Linear, pad_to

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import CLASS_NAME
 from tt_impl.layers.linear import ColParallelLinear, Linear

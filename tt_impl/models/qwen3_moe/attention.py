@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from tt_impl.layers.grouped_attention import GroupedQKV
 from tt_impl.layers.kv_cache import KVCache

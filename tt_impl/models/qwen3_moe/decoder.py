@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.models.qwen3_moe.spec import CLASS_NAME
 from tt_impl.layers.embeddings import TokenEmbedding

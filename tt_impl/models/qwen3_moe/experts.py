@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from tt_impl.layers.linear import pad_to
 from tt_impl.parallel.context import Context

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.sd35.config import SD35Config
 from tt_impl.layers.attention import JointAttention
 from tt_impl.layers.feedforward import ParallelFeedForward

@@ -24,7 +24,7 @@ import math
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.t5.config import T5Config
 from tt_impl.layers.attention import local_attention
 from tt_impl.layers.embeddings import TokenEmbedding

@@ -18,8 +18,8 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.spec import CLASS_NAME
 from tt_impl.layers.convolution import Conv2d

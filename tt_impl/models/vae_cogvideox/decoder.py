@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.models.vae_cogvideox.spec import CLASS_NAME
 from tt_impl.layers.conv3d import Conv3d

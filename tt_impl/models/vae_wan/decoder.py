@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.spec import CLASS_NAME
 from tt_impl.layers.convolution import CausalConv3d, Stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from tt_impl.layers.conv3d import Conv3d
 from tt_impl.layers.convolution import CausalConv3d, Stream
 from tt_impl.layers.pixels import PixelAttention

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.wan22.config import WanConfig
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from tt_impl.layers.matmul import Residual

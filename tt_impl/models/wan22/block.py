@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.wan22.config import WanConfig
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import pad_to

@@ -12,7 +12,7 @@ import math
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
+from refsim.files.checkpoint import Weights
 from refsim.models.wan22.config import WanConfig
 from tt_impl.layers.embeddings import timestep_embedding
 from tt_impl.layers.linear import ColParallelLinear, RowParallelLinear, pad_to

@@ -12,8 +12,8 @@ import math
 import torch
 import ttnn
 
-from refsim.checkpoint import Weights
-from refsim.errors import UserError
+from refsim.base.errors import UserError
+from refsim.files.checkpoint import Weights
 from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.spec import CLASS_NAME
 from tt_impl.layers.linear import Linear

@@ -1,0 +1,135 @@
+"""Upstream's own tests on the mock: ttnn's unit tests, tt_dit's tests, and bugs seeded into tt_dit.
+
+    export TT_METAL_TREE=/path/to/tt-metal
+    python -m benchmarks.upstream unit --out out/upstream      a sample of ttnn's unit tests
+    python -m benchmarks.upstream tt-dit --out out/upstream    tt_dit's, with random weights
+    python -m benchmarks.upstream bugs --out out/upstream      thirty bugs seeded into tt_dit
+    python -m benchmarks.upstream report --out out/upstream    reports/upstream.md and .json
+    python -m benchmarks.upstream all --out out/upstream       all of it
+
+Nothing of the tree is copied or changed. Every step goes on where it was broken off: a finished job is not run again
+(``--again`` forgets former runs). Without the tree there is nothing to run, which is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.upstream import jobs as upstream_jobs
+from benchmarks.upstream import report as upstream_report
+from benchmarks.upstream import seed as upstream_seed
+from parity.measure.machine import git
+from refsim.runtime.memory import total_bytes
+
+COMMIT = "622c6fb9"
+STEPS = ("unit", "tt-dit", "bugs", "report")
+
+
+def tree() -> Path | None:
+    """The checkout that TT_METAL_TREE names, or None where it names none."""
+    folder = os.environ.get("TT_METAL_TREE", "")
+    return Path(folder).absolute() if folder and (Path(folder) / upstream_jobs.UNIT).is_dir() else None
+
+
+WITHOUT = f"skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at {COMMIT} and give its path."
+
+
+def commit(checkout: Path) -> str:
+    """The checkout's commit as git tells it, or by its files, or that it is unknown."""
+    if found := git(checkout, "rev-parse", "--short=8", "HEAD"):
+        return found
+    from benchmarks.tt_dit import commit as by_files
+
+    return by_files(checkout)
+
+
+def _settings(out: Path, arguments: argparse.Namespace, checkout: Path) -> None:
+    """Note what the runs of a folder were asked for; another question needs another folder."""
+    wanted = {"commit": commit(checkout), "seed": arguments.seed, "cases": arguments.cases}
+    path = out / "settings.json"
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != wanted:
+        sys.exit(f"{out} holds runs of other settings; choose another --out, or --again to forget them.")
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+
+
+def _absolute(text: str) -> Path:
+    """The tests run in the checkout's folder, so that a relative path would name another place there."""
+    return Path(text).absolute()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="benchmarks.upstream", description=__doc__.splitlines()[0])
+    made.add_argument("step", choices=(*STEPS, "all"))
+    made.add_argument("--out", type=_absolute, required=True, help="folder of the runs")
+    made.add_argument("--reports", type=Path, default=Path("reports"), help="folder of upstream.md and upstream.json")
+    made.add_argument("--cases", type=int, default=3600, help="cases to draw from ttnn's unit tests")
+    made.add_argument("--seed", default="0", help="another seed draws another sample")
+    made.add_argument(
+        "--per-function", type=int, default=0, help="cases of one function; 0: 4 of ttnn's, 2 of tt_dit's"
+    )
+    made.add_argument("--workers", type=int, default=2, help="processes at once")
+    made.add_argument("--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 960 of tt_dit's")
+    made.add_argument(
+        "--job-limit",
+        type=float,
+        default=0,
+        help="seconds after which a directory's process is ended; 0: 1200 of ttnn's, 7200 of tt_dit's",
+    )
+    made.add_argument("--only", default="", help="jobs or bugs whose names hold this")
+    made.add_argument("--again", action="store_true", help="forget former runs")
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a step; returns the exit status."""
+    arguments = parser().parse_args(argv)
+    checkout = tree()
+    if checkout is None:
+        print(WITHOUT)
+        return 0
+    if arguments.again and arguments.out.exists():
+        if not (arguments.out / "settings.json").exists():
+            sys.exit(f"{arguments.out} holds no runs to forget; --again removes the whole folder.")
+        shutil.rmtree(arguments.out)
+    _settings(arguments.out, arguments, checkout)
+    found = commit(checkout)
+    if found != COMMIT:
+        print(f"the checkout is at {found}, not at {COMMIT}: results are not comparable with the committed ones.")
+    for step in STEPS if arguments.step == "all" else (arguments.step,):
+        _step(step, arguments, checkout)
+    return 0
+
+
+def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
+    out, seed, only = arguments.out, arguments.seed, arguments.only
+    if step == "report":
+        facts = {"commit": commit(checkout), "ttnn": metadata.version("ttnn"), "seed": seed}
+        facts["refsim"] = upstream_jobs.own_version()
+        memory = total_bytes()
+        size = "an unknown memory" if memory is None else f"{memory / 2**30:.1f} GiB"
+        facts["machine"] = f"{os.cpu_count()} cores and {size}"
+        upstream_report.write(out, arguments.reports, facts)
+        return
+    if step == "bugs":
+        names = [name for name in upstream_seed.BUGS if only in name]
+        upstream_seed.run(checkout, out / "bugs", names, arguments.workers)
+        return
+    if step == "unit":
+        per, timeout = arguments.per_function or 4, arguments.case_timeout or 60
+        jobs = upstream_jobs.unit_jobs(checkout, arguments.cases, per, seed, arguments.job_limit or 1200)
+    else:
+        per, timeout = arguments.per_function or 2, arguments.case_timeout or 960
+        jobs = upstream_jobs.dit_jobs(checkout, per, seed, arguments.job_limit or 7200)
+    upstream_jobs.run(checkout, jobs, out / step, arguments.workers, timeout, only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Writes the folders of random checkpoints, and loads the oracles' models from folders."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parity.cases.checkpoints import DRAFTER, RandomModel
+from parity.cases.oracles import oracle_of
+from parity.cases.telling import make_telling
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_LOUD = (3, 17, 36)
+"""Words, on both devices of two, that a random target says more often than others: with them a random drafter, which
+has the same head, is right now and then."""
+DRAFTER_NAMES = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
+"""What transformers calls two of a drafter's tensors, and z-lab."""
+
+
+def diffusers_class(class_name: str) -> Any:
+    """The class of that name in diffusers, or the one that an oracle brings; None if there is none."""
+    return oracle_of(class_name).model_class(class_name)
+
+
+def build(spec: RandomModel, seed: int, folder: Path) -> None:
+    """Write a checkpoint folder through ``save_pretrained``; the same seed gives the same bits."""
+    import torch
+
+    from parity.cases.inputs import generator  # imports torch, which a list of cases does without
+    from parity.cases.oracles.meta import on_meta
+
+    if spec.class_name == DRAFTER:
+        _write_drafter(transformers_model(spec, generator(seed, "weights")), folder)
+        return
+    if diffusers_class(spec.class_name) is None:
+        transformers_model(spec, generator(seed, "weights")).save_pretrained(folder)
+        return
+    g = generator(seed, "weights")
+    if spec.block is not None:
+        with on_meta():
+            model = diffusers_class(spec.class_name)(**spec.config)
+        _write_block(model, spec, g, folder)
+        return
+    diffusers_model(spec, g).save_pretrained(folder, max_shard_size=spec.max_shard_size)
+    if spec.left_aside:
+        _add(folder, {name: torch.randn(8, generator=g) for name in spec.left_aside})
+
+
+def _add(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Write further tensors into the one file of a folder's weights."""
+    from safetensors.torch import load_file, save_file
+
+    (file,) = folder.glob("*.safetensors")
+    save_file(load_file(file) | tensors, file, metadata={"format": "pt"})
+
+
+def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
+    """The model of a spec in diffusers, random; tables that are no part of a checkpoint are left on meta."""
+    from parity.cases.oracles.meta import on_meta
+
+    with on_meta():  # torch's own initialisation of a real width takes longer than everything below
+        model = diffusers_class(spec.class_name)(**spec.config)
+    state = {name: spec.random(name, p.shape, g) for name, p in model.named_parameters()}
+    if "pos_embed_max_size" in spec.config:
+        table = "pos_embed.pos_embed"
+        state[table] = _positional_table(spec.config) * spec.gain(table)
+    if spec.in_bf16:
+        state = {name: x if stays_fp32(type(model), name) else x.bfloat16() for name, x in state.items()}
+    model.load_state_dict(state, strict=True, assign=True)
+    return model
+
+
+def transformers_model(spec: RandomModel, g: torch.Generator) -> Any:
+    """The model of a spec in transformers, random."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    model_class = getattr(transformers, spec.class_name)
+    model = model_class(model_class.config_class(**spec.config)).requires_grad_(False)
+    for name, p in model.named_parameters():
+        p.copy_(spec.random(name, p.shape, g))
+        if name == "lm_head.weight" and p.shape[0] > max(_LOUD):
+            p[list(_LOUD)] *= 4
+        if spec.rounded:
+            p.copy_(p.bfloat16())
+    return model.eval()
+
+
+def _write_drafter(model: Any, folder: Path) -> None:
+    """A folder as z-lab publishes it; what is particular to drafting stands apart."""
+    from safetensors.torch import save_file
+
+    config = model.config.to_dict()
+    own = {name: config.pop(name) for name in ("mask_token_id", "target_layer_ids")}
+    if "num_target_layers" in config:
+        del own["target_layer_ids"]
+    config |= {"architectures": ["DFlashDraftModel"], "dflash_config": own}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    state = {DRAFTER_NAMES.get(name, name): x.contiguous() for name, x in model.state_dict().items()}
+    save_file(state, folder / "model.safetensors")
+
+
+def _positional_table(config: dict[str, Any]) -> Tensor:
+    from diffusers.models.embeddings import get_2d_sincos_pos_embed
+
+    base = config["sample_size"] // config["patch_size"]
+    features, size = config["caption_projection_dim"], config["pos_embed_max_size"]
+    return get_2d_sincos_pos_embed(features, size, base_size=base, output_type="pt").float().unsqueeze(0)
+
+
+def _write_block(model: Any, spec: RandomModel, g: torch.Generator, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    prefix = oracle_of(type(model).__name__).block_prefix(model.config, spec.block)
+    drawn = ((name, p.shape) for name, p in model.named_parameters() if name.startswith(prefix))
+    state = {name: spec.random(name, shape, g).bfloat16() for name, shape in drawn}
+    make_telling(state)
+    folder.mkdir(parents=True)
+    model.save_config(folder)
+    save_file(state, folder / "diffusion_pytorch_model.safetensors")
+
+
+def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, variant: str | None = None) -> Any:
+    """The diffusers model of a folder in ``dtype``; ``rounded``: with weights that bf16 can hold.
+
+    ``variant`` picks the files of weights as diffusers does: ``fp16`` those with ``.fp16`` in their names.
+    What diffusers keeps in fp32 when it loads a model in bf16 is neither rounded nor stored lower here.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    from parity.cases.oracles.meta import on_meta
+
+    config = json.loads((folder / "config.json").read_text())
+    if "architectures" in config:
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()
+        model_class = getattr(transformers, config["architectures"][0])
+        given = {"dtype": dtype, "variant": variant, "local_files_only": True}
+        return model_class.from_pretrained(folder, trust_remote_code=False, **given).eval()
+    model_class = diffusers_class(config["_class_name"])
+    with on_meta():
+        model = model_class.from_config(model_class.load_config(folder))
+    oracle_of(config["_class_name"]).restore(model, config, dtype)
+    state: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if f".{variant}" in path.stem if variant else "." not in path.stem:
+            state |= load_file(path)
+    ignored = model_class._keys_to_ignore_on_load_unexpected or ()  # as from_pretrained has it
+    state = {name: x for name, x in state.items() if not any(re.search(part, name) for part in ignored)}
+    for name, x in state.items():
+        exact = stays_fp32(model_class, name)
+        lower = torch.float32 if exact and dtype == torch.bfloat16 else dtype
+        state[name] = (x.bfloat16() if rounded and not exact else x).to(lower)
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.eval()
+
+
+def stays_fp32(model_class: Any, name: str) -> bool:
+    """Whether diffusers keeps a weight in fp32 when it loads the model in bf16."""
+    return not set(model_class._keep_in_fp32_modules or ()).isdisjoint(name.split("."))
+
+
+def load_block(folder: Path, index: int) -> tuple[Any, Any]:
+    """The diffusers model of a folder with only the weights of one block, in fp32, and that block."""
+    import torch
+    from safetensors.torch import load_file
+
+    from parity.cases.oracles.meta import on_meta
+
+    config = json.loads((folder / "config.json").read_text())
+    model_class, oracle = diffusers_class(config["_class_name"]), oracle_of(config["_class_name"])
+    with on_meta():
+        model = model_class.from_config(model_class.load_config(folder))
+    oracle.restore(model, config, torch.float32)
+    prefix = oracle.block_prefix(config, index)
+    block = model.get_submodule(prefix.removesuffix("."))
+    state = load_file(folder / "diffusion_pytorch_model.safetensors")
+    block.load_state_dict({name.removeprefix(prefix): x.float() for name, x in state.items()}, strict=True, assign=True)
+    return model, block.eval()

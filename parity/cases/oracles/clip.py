@@ -1,0 +1,28 @@
+"""CLIP's text encoder answers with the row of the first end token and pads with that token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from parity.cases import ModelShape
+from parity.cases.oracles.base import Oracle
+
+
+class CLIPOracle(Oracle):
+    """``CLIPTextModel`` with and without projection."""
+
+    class_names = ("CLIPTextModel", "CLIPTextModelWithProjection")
+
+    def text_inputs(self, config: dict[str, Any], shape: ModelShape, seed: int) -> dict[str, Tensor]:
+        tensors = super().text_inputs(config, shape, seed)
+        ids, mask, end = tensors["input_ids"], tensors["attention_mask"], config["eos_token_id"]
+        ids[ids == end] = end + 1
+        mask[:, -1] = 0
+        ids[mask == 0] = end
+        return {"input_ids": ids}  # rows see those before them, so padding needs no mask
+
+    def answer(self, model: Any, tensors: dict[str, Any]) -> Tensor:
+        found = model(**tensors)
+        return found.text_embeds if hasattr(model, "text_projection") else found.pooler_output

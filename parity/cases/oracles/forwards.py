@@ -1,0 +1,236 @@
+"""A forward of the library's model of two blocks of each kind, on meta tensors of the sizes that refsim says it takes.
+
+Nothing is computed: a size that does not fit raises, one that fits by chance gives an answer of another size.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental import _config
+from torch.overrides import TorchFunctionMode
+
+from parity.cases.oracles import oracle_of
+from parity.cases.oracles.library import blocks_of, library_model, pipelines_of
+from refsim.base.options import RunOptions
+from refsim.models.spec import ModelSpec, Published
+from refsim.timing.read.reading import read
+
+Size = tuple[int, ...]
+BATCH = 2
+_SMALL = {"image": (6, 10), "video": (3, 6, 10)}
+"""A latent whose sides all differ, an odd number of frames; the only one of a decoder, whose spec names no sizes."""
+_TOKENS = 7
+
+
+def wrong_shapes(spec: ModelSpec, published: Published) -> list[str]:
+    """What of a model's inputs and of its answer the library's class does not take or give, a clause each."""
+    kinds = {"transformer": _transformer, "vae_decoder": _decoder, "text_encoder": _encoder}
+    judge = kinds.get(spec.kind)
+    return list(judge(spec, published)) if judge else []  # experts are dealt out by value, of which meta has none
+
+
+def few_blocks(spec: ModelSpec, published: Published) -> nn.Module:
+    """The library's model with two blocks of each kind at most."""
+    counts = {kind: min(count, 2) for kind, count in spec.block_counts(published.config).items()}
+    return library_model(published, spec.with_block_counts(published.config, counts))
+
+
+def _transformer(spec: ModelSpec, published: Published) -> Iterator[str]:
+    model = few_blocks(spec, published)
+    for name, size in (published.sizes | {"a small one": _SMALL[str(spec.latent)]}).items():
+        seen = _Seen(model)
+        shapes = spec.input_shapes(published, size, BATCH)
+        given = {key: _meta(shape, torch.int64 if key == "input_ids" else None) for key, shape in shapes.items()}
+        further = _FURTHER.get(published.class_name, _as_pipeline)
+        try:
+            given |= further(model, given, size)
+            with seen, _config.patch(meta_nonzero_assume_all_nonzero=True), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of autocast to fp32
+                answer = model(**given, return_dict=False)[0]
+        except Exception as e:  # whatever torch raises of sizes that do not fit
+            yield f"{name}: {type(e).__name__}: {e}"
+            continue
+        if not spec.timing_only and shapes["hidden_states"][spec.channel_dim] != published.config["in_channels"]:
+            yield f"{name}: its channels are not dim {spec.channel_dim}"
+        if answer.shape != given["hidden_states"].shape:
+            yield f"{name}: an answer of {tuple(answer.shape)} to {tuple(given['hidden_states'].shape)}"
+        if len(shapes["hidden_states"]) == 3 and shapes["hidden_states"][1] not in seen.rows:
+            yield f"{name}: {shapes['hidden_states'][1]} tokens of a latent, blocks are given {sorted(seen.rows)}"
+        yield from _wrong_parts(spec, model, seen, published.text)
+        if spec.timing_only and size == _SMALL[str(spec.latent)]:
+            yield from _wrong_reading(spec, published, shapes, seen)
+
+
+def _wrong_reading(spec: ModelSpec, published: Published, shapes: dict[str, Size], seen: _Seen) -> Iterator[str]:
+    """Keys that attention has of each stream in what predictions read, other than the rows of the class's streams."""
+    counts = {kind: min(count, 2) for kind, count in spec.block_counts(published.config).items()}
+    config = spec.with_block_counts(published.config, counts)
+    try:
+        ops = read(config, shapes, RunOptions.of(mesh="n150")).ops
+    except Exception as e:  # whatever torch raises of sizes that do not fit
+        yield f"not to be read: {type(e).__name__}: {e}"
+        return
+    keys = {op.inputs[1][2] for op in ops if op.kind == "sdpa"}
+    if not keys <= seen.rows or seen.arguments["hidden_states"].shape[1] not in keys:
+        yield f"attention over {sorted(keys)} rows where blocks are given {sorted(seen.rows)}"
+
+
+def _meta(shape: Size, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty(shape, device="meta", dtype=dtype or torch.float32)
+
+
+class _Seen(TorchFunctionMode):
+    """What is seen of a forward: the arguments of its first block, and the rows of two tensors put one after the other.
+
+    Attributes:
+        arguments: of the block by name.
+        joined: (rows of the first, rows of the second) of every such pair.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.arguments: dict[str, Any] = {}
+        self.joined: set[tuple[int, int]] = set()
+        self._hook = blocks_of(model)[0].register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def _see(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.arguments = dict(inspect.signature(block.forward).bind(*args, **kwargs).arguments)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._hook.remove()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.cat and len(args[0]) == 2:
+            dim = (args[1:] or ((kwargs or {}).get("dim", 0),))[0]
+            self.joined.add(tuple(x.shape[dim] for x in args[0]))
+        return function(*args, **(kwargs or {}))
+
+    @property
+    def rows(self) -> set[int]:
+        """How many rows the streams have."""
+        return {x.shape[1] for x in self.arguments.values() if isinstance(x, Tensor) and x.ndim == 3}
+
+
+def _wrong_parts(spec: ModelSpec, model: nn.Module, seen: _Seen, prompt: int) -> Iterator[str]:
+    """What ``spec.diffusers`` says otherwise than the class: its blocks, their attention, the order of both streams."""
+    parts = spec.diffusers
+    if parts is None:
+        return
+    blocks = getattr(model, parts.blocks)
+    if list(blocks) != blocks_of(model):
+        yield f"{parts.blocks} are not its blocks"
+    image = seen.arguments["hidden_states"].shape[1]
+    for name in parts.attentions:
+        if not all(hasattr(block, name) for block in blocks):
+            yield f"not every block has {name}"
+    first = {(prompt, image): True, (image, prompt): False}
+    orders = {order for joined, order in first.items() if joined in seen.joined} or {None}
+    if orders != {parts.prompt_first}:
+        yield f"the prompt stands first: {orders}"
+    if parts.rotary is not None:
+        name, dim = parts.rotary
+        tables = seen.arguments.get(name) or ()
+        if name not in inspect.signature(blocks[0].forward).parameters or any(x.shape[dim] != image for x in tables):
+            yield f"{name} has not a row a token in dim {dim}"
+
+
+def _as_pipeline(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
+    """What pipelines hand a transformer that refsim runs beyond what refsim is handed."""
+    further = oracle_of(type(model).__name__).further_inputs(model, given)
+    return {key: tuple(x.to("meta") for x in value) for key, value in further.items()}
+
+
+def _packed(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
+    """Qwen-Image: a latent packed by its pipeline, rows and columns of tokens beside it."""
+    (pipeline,), (batch, _, width) = pipelines_of(type(model).__name__), given["hidden_states"].shape
+    tokens = pipeline._pack_latents(_meta((batch, width // 4, *size)), batch, width // 4, *size)
+    _same(given["hidden_states"], tokens)
+    return {"img_shapes": [[(1, size[0] // 2, size[1] // 2)]] * batch}
+
+
+def _flux(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
+    (pipeline,), (batch, _, width) = pipelines_of(type(model).__name__), given["hidden_states"].shape
+    _same(given["hidden_states"], pipeline._pack_latents(_meta((batch, width // 4, *size)), batch, width // 4, *size))
+    return {}
+
+
+def _flux2(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
+    """Flux.2: a latent packed by its pipeline, and the places that this gives both streams."""
+    (pipeline,), (batch, _, width) = pipelines_of(type(model).__name__), given["hidden_states"].shape
+    patches = pipeline._patchify_latents(_meta((batch, width // 4, *size)))
+    _same(given["hidden_states"], pipeline._pack_latents(patches))
+    places = pipeline._prepare_latent_ids(patches)[0], pipeline._prepare_text_ids(given["encoder_hidden_states"])[0]
+    return dict(zip(("img_ids", "txt_ids"), (x.to("meta") for x in places), strict=True)) | {
+        "guidance": _meta((batch,))
+    }
+
+
+def _mochi(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
+    """Mochi: the latent as it is, in place of its patches."""
+    prompt = given["encoder_hidden_states"]
+    _on_cpu(model)
+    whole = {"hidden_states": _meta((BATCH, model.config.in_channels, *size))}
+    given["hidden_states"] = whole["hidden_states"]
+    return whole | {"encoder_attention_mask": _meta(tuple(prompt.shape[:2]), torch.bool)}
+
+
+def _on_cpu(model: Any) -> None:
+    """Let Mochi turn its places on the processor: torch has no autocast on meta."""
+    model.pos_frequencies = nn.Parameter(torch.empty(model.pos_frequencies.shape))
+    model.rope.register_forward_pre_hook(lambda _, args, more: (args, more | {"device": "cpu"}), with_kwargs=True)
+    model.rope.register_forward_hook(lambda _, given, tables: tuple(x.to("meta") for x in tables))
+
+
+def _ltx(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
+    """LTX: a latent packed by its pipeline, and its sizes beside it."""
+    (pipeline,), prompt = pipelines_of(type(model).__name__), given["encoder_hidden_states"]
+    given["hidden_states"] = pipeline._pack_latents(given["hidden_states"])
+    mask = _meta(tuple(prompt.shape[:2]))
+    return {"encoder_attention_mask": mask} | dict(zip(("num_frames", "height", "width"), size, strict=True))
+
+
+def _same(ours: Tensor, theirs: Tensor) -> None:
+    if ours.shape != theirs.shape:
+        raise ValueError(f"the pipeline makes {tuple(theirs.shape)} of it, not {tuple(ours.shape)}")
+
+
+_FURTHER: dict[str, Callable[[nn.Module, dict[str, Tensor], Size], dict[str, Any]]] = {
+    "FluxTransformer2DModel": _flux,
+    "QwenImageTransformer2DModel": _packed,
+    "Flux2Transformer2DModel": _flux2,
+    "MochiTransformer3DModel": _mochi,
+    "LTXVideoTransformer3DModel": _ltx,
+}
+
+
+def _decoder(spec: ModelSpec, published: Published) -> Iterator[str]:
+    """Pixels of a latent by the library, and by the ratios that refsim reads from config.json."""
+    size, config = _SMALL[str(spec.latent)], spec.config_class.from_dict(published.config)
+    shapes = spec.input_shapes(published, size, 1)
+    model = library_model(published, published.config)
+    pixels = model.decode(_meta(shapes["z"]), return_dict=False)[0].shape
+    frames, rows = config.ratios
+    wanted = [(n - 1) * frames + 1 for n in size[:-2]] + [n * rows for n in size[-2:]]
+    if list(pixels[2:]) != wanted:
+        yield f"pixels of {tuple(pixels)} where {wanted} are read from config.json"
+
+
+def _encoder(spec: ModelSpec, published: Published) -> Iterator[str]:
+    """Rows as wide as config.json says by the keys of the spec, and linears of a block's feed-forward."""
+    keys = spec.encoder_keys
+    assert keys is not None
+    width, inner = (published.config[key] for key in (keys.width, keys.inner))
+    model = library_model(published, published.config | {keys.layers: 2})
+    answer = model(input_ids=_meta((BATCH, _TOKENS), torch.int64)).last_hidden_state
+    if answer.shape != (BATCH, _TOKENS, width):
+        yield f"an answer of {tuple(answer.shape)}"
+    into = sum(x.shape == (inner, width) for name, x in model.named_parameters())
+    if into != 2 * (1 + keys.gated):
+        yield f"{into} linears into the feed-forwards of two blocks"

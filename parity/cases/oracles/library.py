@@ -1,0 +1,90 @@
+"""What diffusers and transformers have of a model without its weights: classes, defaults, modules on meta tensors."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any, get_args
+
+import diffusers
+import transformers
+from torch import nn
+
+from parity.cases.oracles.meta import on_meta
+from refsim.base.errors import UserError
+from refsim.models.spec import Published
+
+
+def library_class(class_name: str) -> Any:
+    """The class in diffusers or transformers; ``UserError`` where neither has it."""
+    found = getattr(diffusers, class_name, None) or getattr(transformers, class_name, None)
+    if found is None:
+        raise UserError(
+            f"neither diffusers {diffusers.__version__} nor transformers {transformers.__version__} has {class_name}; "
+            "install the versions of constraints.txt."
+        )
+    return found
+
+
+def given_by(function: Any) -> dict[str, Any]:
+    """Default values of a function's parameters by name, those without one left out."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+
+
+def library_defaults(class_name: str) -> dict[str, Any]:
+    """Default values by key, lists as tuples; without None, which stands for what other keys say."""
+    kind = library_class(class_name)
+    given = kind.config_class().to_dict() if hasattr(kind, "config_class") else given_by(kind.__init__)
+    given |= given.get("rope_parameters") or {}  # which published folders have beside the other keys
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in given.items() if x is not None}
+
+
+def library_model(published: Published, config: dict[str, Any]) -> nn.Module:
+    """The library's model on meta tensors."""
+    kind, read = library_class(published.class_name), json.loads(json.dumps(config))
+    with on_meta():
+        if hasattr(kind, "config_class"):
+            return kind(kind.config_class(**{name: value for name, value in read.items() if name != "architectures"}))
+        return kind.from_config(read)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks of a transformer, in the order they run."""
+    return [block for part in model.children() if isinstance(part, nn.ModuleList) for block in part]
+
+
+def signature_of(block: nn.Module) -> tuple:
+    """What two blocks of one kind have in common: names and shapes of their weights."""
+    return tuple(sorted((name, tuple(x.shape)) for name, x in block.state_dict().items()))
+
+
+def pipelines_of(class_name: str) -> list[Any]:
+    """The pipelines of diffusers from text alone, in their own words, that are made for a transformer's class."""
+    kind = library_class(class_name)
+    found = []
+    for name in _TEXT_TO:
+        pipeline = library_class(name)
+        parts = inspect.signature(pipeline.__init__, eval_str=True).parameters
+        wanted = parts["transformer"].annotation
+        if kind is wanted or kind in get_args(wanted):
+            found.append(pipeline)
+    return found
+
+
+_TEXT_TO = (
+    "StableDiffusion3Pipeline",
+    "FluxPipeline",
+    "Flux2Pipeline",
+    "WanPipeline",
+    "CogVideoXPipeline",
+    "QwenImagePipeline",
+    "MochiPipeline",
+    "LTXPipeline",
+)
+
+
+def bare(pipeline: Any) -> Any:
+    """A pipeline without a part, which says what it would take for given where a part does not."""
+    parameters = list(inspect.signature(pipeline.__init__).parameters.values())[1:]
+    return pipeline(**{each.name: None for each in parameters if each.default is inspect.Parameter.empty})

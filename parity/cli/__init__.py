@@ -1,0 +1,1 @@
+"""The commands of parity, a module a command; what is heavy is imported when one runs."""

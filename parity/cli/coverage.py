@@ -1,0 +1,64 @@
+"""``refsim parity coverage``: how many lines of the programs the parity cases execute."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parity.cli.parity import AsJson, Backend, Expr, Suite
+
+FILES = {
+    "cpu": ["refsim/parallel", "refsim/ccl", "refsim/layers", "refsim/models", "refsim/pipelines"],
+    "ttnn-mock": ["tt_impl/parallel", "tt_impl/layers", "tt_impl/models"],
+}
+"""What computes on each backend."""
+Files = Annotated[
+    list[str] | None,
+    typer.Option(help="Files, folders or patterns, such as refsim/parallel; may be repeated. Default: what computes."),
+]
+
+
+def coverage(
+    files: Files = None,
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    backend: Backend = "cpu",
+    least: Annotated[float, typer.Option(min=0, max=100, help="Percent of the lines that must be executed.")] = 0.0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for coverage.json, coverage.md and the map of lines.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run cases and count the lines of functions that they execute, in every process; exit code 1 below --least.
+
+    What is left out: lines that run when a file is imported, docstrings, and `raise`. Lines that no right run gets to
+    are counted apart as well: of models that every run refuses, and of branches that only a `raise` leaves.
+    """
+    from parity.mutation import coverage as report
+    from parity.mutation.measure import Asked, measured
+    from parity.mutation.tree import copied, files_under
+    from refsim.files import output
+
+    asked = Asked(files_under(files or FILES.get(backend, FILES["ttnn-mock"])), suite, expr, backend)
+    if out is not None:
+        output.check_folder(out, "--out")
+    with copied(asked.files) as tree:
+        found = measured(
+            asked,
+            tree,
+            out and out / "lines.json",
+            lambda case: typer.echo(f"{case.verdict:7} {case.case} {case.seconds:.1f} s", err=True),
+        )
+        refused = report.timing_only()
+        counts = [report.count(file, tree.read(file), found.lines(file), file in refused) for file in asked.files]
+    if out is not None:
+        report.write(asked, counts, found, out)
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(asked, counts, found), indent=1))
+    else:
+        typer.echo(report.text(counts, found))
+    if report.total(counts).percent < least:
+        raise typer.Exit(1)

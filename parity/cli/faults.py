@@ -1,0 +1,153 @@
+"""``refsim faults``: put every known mistake into the program and see that the gate catches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parity.cli.mutate import mutate
+from parity.cli.parity import AsJson, Expr
+from refsim.base.errors import UserError
+from refsim.cli.renamed import renamed
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+app.command()(mutate)
+BACKENDS = ("cpu", "ttnn-mock")
+Backend = Annotated[str, typer.Option("--backend", help="cpu (refsim's ranks), ttnn-mock (needs ttnn) or both.")]
+Wing = Annotated[str | None, typer.Option("--wing", hidden=True)]
+_OLD = {"refsim": "cpu", "tt_impl": "ttnn-mock"}
+"""What ``--wing`` took."""
+
+
+def _backend(wing: str | None, backend: str) -> str:
+    """The backend that is asked for, by its option or by the option's old name."""
+    return renamed("--wing", wing and _OLD.get(wing, wing), "--backend", backend)
+
+
+def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
+    """Ids by backend."""
+    from parity.cases.selection import compile_expression
+    from parity.faults import ref
+    from parity.faults.ttnn import run as ttnn
+
+    if backend not in (*BACKENDS, "both"):
+        raise UserError(f"--backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}, both.")
+    known = {"cpu": ref.ref_faults(), "ttnn-mock": ttnn.ttnn_faults()}
+    matches = compile_expression(expr) if expr else lambda text: True
+    wanted = BACKENDS if backend == "both" else (backend,)
+    found = {b: [i for i, f in known[b].items() if matches(f"{i} {f.family} {f.case.id}")] for b in wanted}
+    if not any(found.values()):
+        raise UserError(f"no fault matches -k '{expr}'; refsim faults list names them all.")
+    return found
+
+
+def _part(chosen: dict[str, list[str]], text: str) -> dict[str, list[str]]:
+    """Every Nth id of each backend from the Ith on, for ``I/N``: all N parts together are the whole."""
+    from parity.cases.selection import part_of
+
+    number, count = part_of(text)
+    found = {backend: ids[number - 1 :: count] for backend, ids in chosen.items()}
+    if not any(found.values()):
+        raise UserError(f"part {text} has no fault; choose fewer parts.")
+    return found
+
+
+@app.command("run")
+def run_faults(
+    backend: Backend = "cpu",
+    expr: Expr = None,
+    part: Annotated[str | None, typer.Option(metavar="I/N", help="Every Nth fault, from the Ith on.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for faults.json and faults.md.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line each.")] = None,
+    as_json: AsJson = False,
+    wing: Wing = None,
+) -> None:
+    """Run clean cases and faults; exit code 1 if a fault survives or a clean case alarms."""
+    from parity.faults import ref, report
+    from parity.faults.ttnn import run as ttnn
+    from refsim.files.tables import check_csv, write_csv
+
+    check_csv(csv)
+    chosen = _chosen(_backend(wing, backend), expr)
+    if part is not None:
+        chosen = _part(chosen, part)
+    runners: dict[str, Any] = {"cpu": ref.run, "ttnn-mock": ttnn.run}
+    records = []
+    for name, ids in chosen.items():
+        if ids:
+            records += runners[name](ids, lambda i, n, record: typer.echo(report.line(i, n, record), err=True))
+    if out is not None:
+        report.write(records, out)
+    write_csv([report.judged(record) for record in records], csv)
+    summary = report.summary(records)
+    if as_json:
+        typer.echo(report.as_json(records), nl=False)
+    else:
+        typer.echo(
+            f"{summary['caught']} of {summary['faults']} faults caught, {len(summary['false_alarms'])} false alarms on "
+            f"{summary['clean_cases']} clean cases; PCC >= 0.999 alone would have missed "
+            f"{len(summary['missed_by_pcc_0.999'])}{f' (part {part} of the corpus)' if part else ''}"
+        )
+        for survivor in summary["survived"]:
+            typer.echo(f"survived: {survivor}")
+    if not summary["good"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def signatures(
+    out: Annotated[Path | None, typer.Option(help="File to write; the package's own if left out.")] = None,
+    expr: Expr = None,
+) -> None:
+    """Run every fault of the reference on the cases its signature is made from, and store what failures look like."""
+    import json
+
+    from parity.explain import causes
+    from parity.faults import study
+    from refsim.files import output
+
+    made = study.make(_chosen("cpu", expr)["cpu"], lambda text: typer.echo(text, err=True))
+    target = causes.SIGNATURES if out is None else out
+    output.write(target, (json.dumps(made, separators=(",", ":")) + "\n").encode())
+    typer.echo(f"{made['made']['runs']} signatures of {len(made['sentences'])} faults -> {target}")
+
+
+@app.command()
+def recognise(
+    count: Annotated[int, typer.Option(min=1, help="Faults to draw.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Explain faults drawn by seed, on a mesh, a model and a seed that no signature is of; exit code 1 below the goal.
+
+    The goal: the right place in all, the right fault among the first three in five of six.
+    """
+    import json
+
+    from parity.faults import study
+
+    found, unseen = study.judge_draw(count, seed, lambda text: typer.echo(text, err=True))
+    places, right = (sum(getattr(one, name) for one in found) for name in ("place_right", "cause_right"))
+    if as_json:
+        summary = {"seed": seed, "judged": len(found), "places_right": places, "causes_right": right, "unseen": unseen}
+        typer.echo(json.dumps(summary | {"faults": [vars(one) for one in found]}, indent=1))
+    else:
+        typer.echo(f"{places} of {len(found)} places right, {right} causes among the first three")
+        if unseen:
+            typer.echo(f"drawn and not seen by the gate on the other mesh and model: {', '.join(unseen)}")
+    if places < len(found) or right * 6 < len(found) * 5:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_faults(backend: Backend = "both", expr: Expr = None, wing: Wing = None) -> None:
+    """Name every fault, what is wrong and what mistake of a person leads to it."""
+    from parity.faults.registry import FAULTS
+
+    for ids in _chosen(_backend(wing, backend), expr).values():
+        for name in ids:
+            fault = FAULTS[name]
+            stands = f" ({fault.mistake})" if fault.mistake else ""
+            typer.echo(f"{fault.backend:9} {fault.family:14} {name}: {fault.sentence}{stands}")

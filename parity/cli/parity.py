@@ -1,0 +1,264 @@
+"""``refsim parity list | run | compare | calibrate | sensitivity``; what is heavy is imported when a command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refsim.cli.choices import TRACE
+
+if TYPE_CHECKING:
+    from parity.cases import Case
+    from parity.measure.records import Record, SuiteRun
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+Suite = Annotated[str, typer.Option(help="smoke or full (smoke and more seeds, families, sizes).")]
+Expr = Annotated[
+    str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not and parentheses.")
+]
+Part = Annotated[
+    str | None, typer.Option(metavar="I/N", help="Part I of N, to run a suite on several machines or processes.")
+]
+Backend = Annotated[str, typer.Option(help="Who computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+
+
+@app.command("list")
+def list_cases(
+    suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", part: Part = None, as_json: AsJson = False
+) -> None:
+    """The ids of the cases, in the order they run."""
+    from refsim.cli.progress import PATIENCE_S, Spinner
+
+    with Spinner(f"collecting the cases of suite {suite}", after_s=PATIENCE_S):
+        from parity.run.gate import select
+
+        cases = select(suite, expr, backend, part)
+    if as_json:
+        typer.echo(json.dumps([case.describe() for case in cases], indent=2))
+        return
+    for case in cases:
+        typer.echo(case.id)
+    typer.echo(f"{len(cases)} cases", err=True)
+
+
+@app.command()
+def run(
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    backend: Backend = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
+    part: Part = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Cases at a time, backend cpu. [default: the cores, at most 4]"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
+    csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line a case.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
+    from parity.report import ci
+    from parity.run import lanes
+    from parity.run.gate import Asked, run_suite, select
+    from refsim.files.tables import check_csv, write_csv
+    from refsim.runtime import launch
+
+    asked = Asked(suite, expr, backend, seed, seeds, part)
+    cases = select(suite, expr, backend, part)  # a mistake should not have to wait for torch
+    check_csv(csv)
+    jobs = lanes.count(asked.jobs(cases), jobs, backend)
+    if jobs == 1:
+        launch.warm_up()
+    with _Lines() as lines:
+        done = run_suite(asked, out, lines, jobs=jobs)
+    write_csv([record.to_json() for record in done.records], csv)
+    ci.tell(done)
+    if as_json:
+        from parity.report.report import results_json
+
+        sys.stdout.write(results_json(done))
+    else:
+        _print(done, out)
+    if done.exit_code:
+        raise typer.Exit(done.exit_code)
+
+
+@app.command()
+def explain(
+    case_id: Annotated[str, typer.Argument(metavar="CASE", help="Id of one case; `refsim parity list` prints them.")],
+    backend: Backend = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of the run that failed.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = None,
+    trace: Annotated[Path | None, typer.Option(help=TRACE)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one case with all taps and the trace on, and say where it is wrong and what that looks like."""
+    from parity.report.report import explained
+    from parity.run.single import run_one
+    from refsim.runtime import launch
+
+    launch.warm_up()
+    done = run_one(case_id, backend, seed, out, trace)
+    record = done.records[0]
+    if as_json:
+        typer.echo(json.dumps(record.to_json(), indent=2))
+    else:
+        typer.echo("\n".join(filter(None, [f"{record.verdict}: {record.id}: {record.reason}", explained(record)])))
+    if done.exit_code:
+        raise typer.Exit(done.exit_code)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A/results.json", help="Of the run before.")],
+    second: Annotated[Path, typer.Argument(metavar="B/results.json", help="Of the run after.")],
+    as_json: AsJson = False,
+) -> None:
+    """Which cases of two runs differ in verdict or bits; exit code 1 if one does."""
+    from parity.report import compare as comparison
+
+    found = comparison.compare(comparison.read(first), comparison.read(second))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.as_text(found))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="Folder or results.json of the run before.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Of the run after.")],
+    csv: Annotated[Path | None, typer.Option(help="Write all changes here, too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What got worse between two runs, by how much, noise or not; exit code 1 if something did by more than noise."""
+    from parity.report import diff as comparison
+    from parity.report.compare import read
+    from refsim.files.tables import write_csv
+
+    found = comparison.diff(read(before), read(after))
+    write_csv([dict(vars(row)) for row in found.rows], csv, (*comparison.COLUMNS, "worse"))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.markdown(found))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+@app.command()
+def calibrate(
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and inputs.")] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the oracle's own rounding and store it; the thresholds follow from it."""
+    from parity.run import calibrate as calibration
+
+    found = calibration.calibrate(seeds, lambda text: typer.echo(text, err=True))
+    calibration.write(found)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    for kind, floor in found["floors"].items():
+        typer.echo(f"{kind}: " + ", ".join(f"{metric} {value:.2g}" for metric, value in floor.items()))
+
+
+@app.command()
+def sensitivity(
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    op: Annotated[list[str] | None, typer.Option(help="Only this op; may be given several times.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for sensitivity.json and sensitivity.md.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the smallest error of one op on one rank that each case sees; exit code 1 if one sees less than its goal."""
+    from parity.run import sensitivity as sens
+    from parity.run.gate import check_environment, select
+    from refsim.files.output import check_folder
+
+    cases = [case for case in select(suite, expr) if sens.measurable(case)]
+    check_environment(cases)
+    if out is not None:
+        check_folder(out, "--out")
+    rows = sens.measure(cases, seed, tuple(op or sens.OPS), lambda text: typer.echo(text, err=True))
+    if out is not None:
+        sens.write(rows, out)
+    typer.echo(json.dumps(sens.to_json(rows), indent=1) if as_json else sens.as_markdown(rows), nl=as_json)
+    if not all(row.good for row in rows):
+        raise typer.Exit(1)
+
+
+class _Lines:
+    """One line per finished case on stderr, and on a terminal the one that is running below them."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Any = None
+
+    def __enter__(self) -> _Lines:
+        if self._console.is_terminal:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, index: int, total: int, case: Case, record: Record | None) -> None:
+        if self._bar is not None:
+            done = index - (record is None)
+            self._bar.update(self._task, total=total, completed=done, description=case.id)
+        if record is not None:
+            line = f"[{index:{len(str(total))}}/{total}] {record.verdict:7} {case.id} {record.wall_s:.1f} s"
+            reason = f": {record.reason}" if record.reason else ""
+            self._console.print(line + reason, markup=False, soft_wrap=True)
+
+
+def _print(done: SuiteRun, out: Path) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from parity.report.report import explained, files, number
+
+    colours = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+    title = f"Parity, suite {done.suite}, backend {done.backend}, seed {done.seed}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left")
+    table.add_column("case", overflow="fold")  # on a narrow terminal the id is folded, never a number
+    table.add_column("verdict", no_wrap=True, min_width=7)
+    for heading in ("RMSE/std", "1-PCC", "shard", "seam", "noise"):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=8 if heading == "RMSE/std" else 7)
+    table.add_column("s", justify="right", no_wrap=True, min_width=4)
+    for r in done.records:
+        metrics = (r.metrics.get(m) for m in _COLUMNS)
+        table.add_row(
+            r.id,
+            r.verdict,
+            *map(number, metrics),
+            number(r.noise.get("rel_rmse")),
+            f"{r.wall_s:.1f}",
+            style=None if r.verdict == "passed" else colours[r.verdict],
+        )
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    console.print(table)
+    for r in done.records:
+        if r.verdict != "passed":
+            console.print(f"{r.verdict}: {r.id}: {r.reason}", markup=False, soft_wrap=True)
+            if why := explained(r):
+                console.print("  " + why.replace("\n", "\n  "), markup=False, soft_wrap=True)
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in done.counts.items())
+    console.print(f"{counts} in {done.wall_s:.0f} s; {', '.join(files(done))} in {out}", markup=False, soft_wrap=True)
+
+
+_COLUMNS = ("rel_rmse", "one_minus_pcc", "one_minus_pcc_shard", "one_minus_pcc_seam")

@@ -1,0 +1,132 @@
+"""``refsim schedules``: run cases under seeded schedules, replay one, model-check buffer policies."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from parity.cli.parity import AsJson, Expr, Suite
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+Longest = Annotated[float, typer.Option("--longest", min=0, max=1000, help="Longest pause in milliseconds.")]
+
+
+@app.command("run")
+def run_schedules(
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    schedules: Annotated[int, typer.Option(min=1, max=100_000, help="Schedules per case.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first schedule; the next ones count up.")] = 0,
+    longest: Longest = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with the commands to replay."""
+    from parity.run.cpu_runner import CpuRunner
+    from parity.run.gate import check_environment, select
+    from parity.run.schedules import explore
+
+    cases = select(suite, expr)
+    check_environment(cases)
+    outcomes = []
+    with CpuRunner() as runner:
+        for index, case in enumerate(cases, 1):
+            outcome = explore(runner, case, list(range(seed, seed + schedules)), longest / 1e3)
+            outcomes.append(outcome)
+            if not any(later.model == case.model for later in cases[index:]):
+                runner.drop(case, case.seed)
+            why = outcome.skipped or f"{len(outcome.schedules)} schedules"
+            typer.echo(f"[{index}/{len(cases)}] {outcome.verdict} {case.id} ({why})", err=True)
+            for failing, reasons in outcome.failures.items():
+                which = "undisturbed" if failing is None else f"seed {failing}"
+                typer.echo(f"  {which}: {'; '.join(reasons[:3])}", err=True)
+            for command in outcome.replays(suite, longest / 1e3):
+                typer.echo(f"  replay: {command}", err=True)
+    count = Counter(outcome.verdict for outcome in outcomes)
+    if as_json:
+        typer.echo(json.dumps([outcome.as_json(suite, longest / 1e3) for outcome in outcomes], indent=2))
+    else:
+        counts = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
+        typer.echo(f"{counts}; a case passes if it keeps its bits under {schedules} schedules, without a hazard")
+    if count["failed"] or not count["passed"]:
+        raise typer.Exit(1)
+
+
+@app.command("replay")
+def replay(
+    case: Annotated[str, typer.Argument(help="Id of the case.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the schedule.")],
+    suite: Suite = "smoke",
+    longest: Longest = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """One case under one schedule, compared with its undisturbed run."""
+    from parity.cases.suites import suite_cases
+    from refsim.base.errors import UserError
+
+    if case not in {known.id for known in suite_cases(suite)}:
+        raise UserError(f"suite '{suite}' has no case '{case}'; `refsim parity list` prints the ids.")
+    from parity.run.cpu_runner import CpuRunner
+    from parity.run.gate import check_environment
+    from parity.run.schedules import explore
+
+    chosen = next(known for known in suite_cases(suite) if known.id == case)
+    check_environment([chosen])
+    with CpuRunner() as runner:
+        outcome = explore(runner, chosen, [seed], longest / 1e3)
+    if as_json:
+        typer.echo(json.dumps(outcome.as_json(suite, longest / 1e3), indent=2))
+    else:
+        for reasons in outcome.failures.values():
+            for reason in reasons:
+                typer.echo(reason)
+        if outcome.verdict == "passed":
+            typer.echo(f"{case} keeps its bits under the schedule of seed {seed}, without a hazard")
+        elif outcome.skipped:
+            typer.echo(f"{case} was not run: it {outcome.skipped}")
+    if outcome.verdict != "passed":
+        raise typer.Exit(1)
+
+
+@app.command("policy")
+def policy(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="upstream, barrier, alternate, slots, credit, fused, fused_synced or no_wait; none: all."),
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=2, max=64, help="Members of the ring.")] = 4,
+    fabric: Annotated[
+        str, typer.Option(help="ring, line or split ring; then, with commas, 2 links (or more), workers.")
+    ] = "ring",
+    replay: Annotated[int | None, typer.Option(min=0, help="Print the schedule of this seed, step by step.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Seeded schedules to sample.")] = 1000,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/buffers.md.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Model-check how a ring reuses its buffers over layers; exit code 1 if a policy asked for by name is unsafe."""
+    from parity.policies import Fabric
+    from parity.policies import policy_report as report
+    from refsim.base.errors import UserError
+
+    over = Fabric.of(fabric)
+    if markdown:
+        typer.echo(report.markdown(), nl=False)
+        return
+    if replay is not None:
+        if name is None:
+            raise UserError("--replay needs the name of a policy, for example: refsim schedules policy upstream.")
+        lines, wrong = report.replayed(name, ranks, replay, over)
+        typer.echo("\n".join(lines))
+        if wrong:
+            raise typer.Exit(1)
+        return
+    names = [name] if name else [one for one in report.POLICIES if report.suits(one, over)]
+    verdicts = [report.judge(one, ranks, seeds, over) for one in names]
+    if as_json:
+        typer.echo(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
+    else:
+        typer.echo("\n\n".join(map(str, verdicts)))
+    if name and not verdicts[0].safe:
+        raise typer.Exit(1)

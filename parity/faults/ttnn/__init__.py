@@ -1,0 +1,1 @@
+"""Deliberate faults in the device backend, a module an area."""

@@ -1,0 +1,243 @@
+"""Faults of the device backend in CogVideoX: two streams of one block, positions of video tokens, patches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from parity.cases import BlockShape, Case, Layout, ModelShape, make_case
+from parity.faults.ttnn.tools import around, around_init, fault
+
+STREAMS, POSITIONS, PATCHES = "streams", "positions", "patches"
+
+
+def video_block(layout: Layout, text: int = 29) -> Case:
+    """175 video tokens, a box of 5 x 5 x 7."""
+    return make_case("ttnn_block", "cogvideox_5b_tiny64_block", layout, BlockShape(175, text), dtype="bf16")
+
+
+def _whole(model: str, frames: int) -> Case:
+    shape = ModelShape((frames, 6, 10), 29, 1)
+    return make_case("ttnn_transformer", f"cogvideox_{model}_tiny64", Layout("n300", "sp2"), shape, dtype="bf16")
+
+
+SP2 = video_block(Layout("n300", "sp2"))
+USP22 = video_block(Layout("bh-qb", "sp4", "usp", 2, 2))  # two axes of equal size: a wrong axis fits everywhere
+USP24 = video_block(Layout("t3k", "sp8", "usp", 2, 4))  # 3 heads on 4 devices: one padded head
+TABLE, ROTARY, DEEP = _whole("2b", 3), _whole("5b", 3), _whole("15", 4)
+
+
+@fault(
+    STREAMS,
+    SP2,
+    "The video gets the prompt's shift, scale and gate, and the prompt the video's.",
+    "the six chunks of the modulation read prompt first",
+)
+def modulation_of_the_other_stream() -> None:
+    from tt_impl.layers.modulation import Modulation
+
+    def chunks(original: Callable, self: Any, time: Any) -> list:
+        six = original(self, time)
+        return [*six[3:], *six[:3]]
+
+    around(Modulation, "__call__", chunks)
+
+
+@fault(
+    STREAMS,
+    SP2,
+    "Shift and scale of every norm change places.",
+    "SD3.5's last norm has them in the other order",
+)
+def modulation_scale_first() -> None:
+    from tt_impl.layers.norm import DistributedLayerNorm
+
+    def modulated(original: Callable, self: Any, x: Any, *by: Any) -> Any:
+        return original(self, x, *((factor, shift) for shift, factor in by))
+
+    around(DistributedLayerNorm, "modulated", modulated)
+
+
+@fault(
+    STREAMS,
+    USP22,
+    "The block's norms have no weight and no bias.",
+    "the norm of SD3.5, which has none, used for CogVideoX",
+)
+def norms_without_affine() -> None:
+    from tt_impl.layers.norm import DistributedLayerNorm
+
+    def init(original: Callable, self: Any, ctx: Any, *, affine: Any, **more: Any) -> None:
+        original(self, ctx, **more)
+
+    around_init(DistributedLayerNorm, init)
+
+
+@fault(
+    STREAMS,
+    SP2,
+    "Queries and keys are normalised over the features of all heads instead of those of one.",
+    "Wan's norm, which stands before the heads are split",
+)
+def heads_normalised_together() -> None:
+    import ttnn
+
+    from tt_impl.models.cogvideox.block import _Attention
+
+    def project(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
+        norms = self._norm_q, self._norm_k
+        self._norm_q, self._norm_k = (partial(together, norm) for norm in norms)
+        try:
+            return original(self, x, rotary)
+        finally:
+            self._norm_q, self._norm_k = norms
+
+    def together(norm: Any, y: Any) -> Any:
+        batch, heads, rows, features = y.shape
+        wide = ttnn.layer_norm(ttnn.experimental.nlp_concat_heads(y), epsilon=norm._eps)
+        narrow = ttnn.permute(ttnn.reshape(wide, (batch, rows, heads, features)), (0, 2, 1, 3))
+        return ttnn.add(ttnn.multiply(narrow, norm._affine["weight"]), norm._affine["bias"])
+
+    around(_Attention, "project", project)
+
+
+@fault(
+    POSITIONS,
+    SP2,
+    "The prompt's queries and keys are turned as the video's are.",
+    "one rotation of the concatenated streams",
+    says="devices that should hold the same tensor differ in it",
+)
+def rotary_on_the_prompt() -> None:
+    from tt_impl.models.cogvideox.block import _Attention
+
+    tables = []
+
+    def project(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
+        if rotary is not None:
+            tables[:] = rotary
+            return original(self, x, rotary)
+        cos, sin, turn = tables
+        return original(self, x, (cos[:, :, : x.shape[2]], sin[:, :, : x.shape[2]], turn))
+
+    around(_Attention, "project", project)
+
+
+def _angles(change: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+    """The video's angles are those of ``change(positions, features)``."""
+    from tt_impl.models.cogvideox import embeddings
+
+    around(embeddings, "rotary_angles", lambda original, *given: original(*change(*given)))
+
+
+@fault(
+    POSITIONS,
+    SP2,
+    "Rows turn what columns should, and the other way round.",
+    "(time, width, height) instead of (time, height, width)",
+)
+def rotary_axes_swapped() -> None:
+    _angles(lambda positions, features: ((positions[0], positions[2], positions[1]), features))
+
+
+@fault(
+    POSITIONS,
+    SP2,
+    "Time turns three eighths of a head and the width a quarter.",
+    "the features dealt to the axes from the end",
+)
+def rotary_features_dealt_from_the_end() -> None:
+    _angles(lambda positions, features: (positions, features[::-1]))
+
+
+@fault(
+    POSITIONS,
+    USP24,
+    "Every device turns its tokens by the positions of its neighbour's.",
+    "tables dealt from the second shard on",
+)
+def rotary_of_the_next_shard() -> None:
+    import torch
+
+    from tt_impl.models.cogvideox import embeddings
+
+    def tables(original: Callable, ctx: Any, angles: Any, *, split: bool) -> Any:
+        return original(ctx, torch.roll(angles, -(len(angles) // ctx.sp), 0), split=split)
+
+    around(embeddings, "pair_rotary", tables)
+
+
+@fault(
+    POSITIONS,
+    TABLE,
+    "2b's table has height before width.",
+    "the order of 5b's rotation used for the table",
+)
+def table_axes_swapped() -> None:
+    _angles(lambda positions, features: ((positions[0], positions[2], positions[1]), features))
+
+
+@fault(
+    POSITIONS,
+    TABLE,
+    "Every device adds the first shard's positions.",
+    "positions computed from the local row",
+)
+def table_of_local_rows() -> None:
+    import torch
+
+    from tt_impl.models.cogvideox import embeddings
+
+    def tokens(original: Callable, ctx: Any, x: Any, *, tp_dim: int | None = None) -> Any:
+        if tp_dim is not None:
+            first = x[:, : -(-x.shape[1] // (32 * ctx.sp)) * 32]
+            x = torch.cat([first] * ctx.sp, 1)
+        return original(ctx, x, tp_dim=tp_dim)
+
+    around(embeddings, "put_tokens", tokens)
+
+
+@fault(
+    PATCHES,
+    ROTARY,
+    "Patches come with the channels last, as pixels lie.",
+    "rows and columns of a patch flattened before its channels",
+)
+def patches_channels_last() -> None:
+    from tt_impl.models.cogvideox import embeddings
+
+    def tokens(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
+        return original(ctx, x.unflatten(2, (-1, 2, 2)).movedim(2, -1).flatten(2), **more)
+
+    around(embeddings, "put_tokens", tokens)
+
+
+@fault(
+    PATCHES,
+    DEEP,
+    "1.5's patches have their frames outermost.",
+    "channels and frames of a deep patch in the latent's order",
+)
+def patches_frames_outermost() -> None:
+    from tt_impl.models.cogvideox import embeddings
+
+    def tokens(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
+        return original(ctx, x.unflatten(2, (-1, 2, 2, 2)).transpose(2, 3).flatten(2), **more)
+
+    around(embeddings, "put_tokens", tokens)
+
+
+@fault(
+    PATCHES,
+    ROTARY,
+    "Rows and columns within a patch change places in the answer.",
+    "patches taken apart by another order than they were made",
+)
+def unpatchify_transposed() -> None:
+    from tt_impl.models.cogvideox.embeddings import VideoPatches
+
+    def unpatchify(original: Callable, self: Any, out: Any, grid: Any) -> Any:
+        return original(self, out.unflatten(2, (-1, 2, 2)).transpose(-1, -2).flatten(2), grid)
+
+    around(VideoPatches, "unpatchify", unpatchify)

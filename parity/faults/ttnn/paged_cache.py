@@ -1,0 +1,131 @@
+"""Faults of the paged cache: page tables, places of rows, pages of other users and other layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parity.cases import GenerationShape, Layout, make_case
+from parity.faults.ttnn.tools import around, fault
+
+PAGES = "paged cache"
+TP2 = make_case(
+    "ttnn_generation",
+    "dflash_two_tiny32",
+    Layout("n300", "tp2"),
+    GenerationShape(prompts=2, text=32, least=28, max_new_tokens=6, cache="paged"),
+    tag="paged",
+)
+
+
+@fault(PAGES, TP2, "Attention reads a user's first two pages in the wrong order.", "a page table sorted by page")
+def pages_swapped() -> None:
+    from tt_impl.layers.paged_cache import PagePool
+
+    def swapped(original: Callable, self: Any, table: list[int], users: int) -> Any:
+        return original(self, table if users == 1 else [*table[1:2], *table[:1], *table[2:]], users)
+
+    around(PagePool, "on_device", swapped)
+
+
+@fault(PAGES, TP2, "Attention reads the first page of the user before.", "page tables indexed by a row that was reused")
+def page_of_another_user() -> None:
+    from tt_impl.layers.paged_cache import PagePool
+
+    tables: list[list[int]] = []
+
+    def other(original: Callable, self: Any, table: list[int], users: int) -> Any:
+        if not any(table is known for known in tables):
+            tables.append(table)
+        return original(self, table if users == 1 else [tables[0][0], *table[1:]], users)
+
+    around(PagePool, "on_device", other)
+
+
+@fault(PAGES, TP2, "The page table on the device is the one from before the last page was taken.", "table sent once")
+def stale_page_table() -> None:
+    from tt_impl.layers.paged_cache import PagePool
+
+    sent: list[tuple[list[int], list[int]]] = []
+
+    def stale(original: Callable, self: Any, table: list[int], users: int) -> Any:
+        known = next((copy for owner, copy in sent if owner is table), None)
+        if known is None:
+            known = list(table)
+            sent.append((table, known))
+        return original(self, known, users)
+
+    around(PagePool, "on_device", stale)
+
+
+@fault(PAGES, TP2, "New rows are written one place late.", "the cache's length counted with the new row")
+def row_written_one_late() -> None:
+    from tt_impl.layers.paged_cache import PagedKVCache
+
+    def late(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
+        original(self, piles, new, first + 1)
+
+    around(PagedKVCache, "_update", late)
+
+
+@fault(PAGES, TP2, "Pages are taken as if one held twice its rows.", "block size of the pool and of the table differ")
+def page_size_doubled() -> None:
+    from tt_impl.layers.paged_cache import PagePool
+
+    def half(original: Callable, self: Any, table: list[int], rows: int) -> None:
+        original(self, table, -(-rows // 2))
+
+    around(PagePool, "reserve", half)
+
+
+@fault(PAGES, TP2, "The prompt's last row is not filled in.", "the fill ends at the row that is decoded next")
+def fill_short_by_one() -> None:
+    from tt_impl.layers.paged_cache import PagedKVCache
+
+    def short(original: Callable, self: Any, piles: Any, new: Any) -> None:
+        original(self, piles, tuple(x[:, :, : x.shape[2] - 1] for x in new))
+
+    around(PagedKVCache, "_fill", short)
+
+
+@fault(PAGES, TP2, "New values are written over the keys.", "one buffer for keys and values of the update")
+def values_over_keys() -> None:
+    from tt_impl.layers.paged_cache import PagedKVCache
+
+    def both(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
+        original(self, (piles[0], piles[0]), new, first)
+
+    around(PagedKVCache, "_update", both)
+
+
+@fault(PAGES, TP2, "A row does not see itself.", "position of the last row that is there before it")
+def position_one_early() -> None:
+    from tt_impl.layers.paged_cache import PagedKVCache
+
+    def early(original: Callable, self: Any, ctx: Any, query: Any, piles: Any, first: int) -> Any:
+        return original(self, ctx, query, piles, first - 1)
+
+    around(PagedKVCache, "_decode", early)
+
+
+@fault(PAGES, TP2, "All layers keep their rows in the first one's pages.", "pages allocated once instead of per layer")
+def layers_share_pages() -> None:
+    from tt_impl.layers.paged_cache import PagePool
+
+    def first(original: Callable, self: Any, layer: int, like: Any) -> Any:
+        return original(self, 0, like)
+
+    around(PagePool, "piles", first)
+
+
+@fault(
+    PAGES,
+    TP2,
+    "Rejected rows stay in the pages.",
+    "a cache that is only cropped where it is contiguous",
+    says="the target's cache has .* rows before position",
+)
+def rejected_rows_stay() -> None:
+    from tt_impl.layers.paged_cache import PagedKVCache
+
+    PagedKVCache.crop = lambda self, length: None

@@ -1,0 +1,78 @@
+"""An autoencoder's decoder, a picture or a video cut in space or by channels, judged by diffusers in fp32."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from parity.cases import Case
+from parity.cases.checkpoints import MODELS
+from parity.cases.inputs import decoder_inputs, rounded
+from parity.explain import pictures
+from parity.explain.places import Evidence
+from parity.kinds.base import Metrics, ModelKind, distinct_replicas
+from parity.measure import metrics as m
+from parity.measure.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
+from refsim.runtime.launch import Result
+
+
+class VAEDecoder(ModelKind):
+    """Latents in, frames out."""
+
+    thresholds: ClassVar = {
+        "fp32": (
+            *SAME_ARITHMETIC,
+            REPLICAS,
+            FINITE,
+            Threshold(
+                "seam_ratio",
+                1.5,
+                "rounding is alike all over a picture, so that a border is as good as its worst strip; one that is not "
+                "exchanged, or whose padding is not zero, stands out a thousandfold",
+                optional=True,
+            ),
+        ),
+        "bf16": (*BF16, REPLICAS),
+    }
+
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        config = MODELS[case.model].config
+        channels = config.get("z_dim") or config["latent_channels"]
+        return rounded(decoder_inputs(case.shape, channels, case.family, seed), case.dtype)
+
+    def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
+        return model.decode(**tensors, return_dict=False)[0]
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        """Frames are judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
+        config = case.layout.config()
+        columns = config.tp if case.layout.vae_parallel == "spatial" else 1
+        ref, sample = self.reference(case, seed), result.tensors["sample"]
+        found = compare_frames(sample, ref, case.shape.latent, (config.sp, columns))
+        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}
+
+    def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
+        ref, sample = self.reference(case, seed), result.tensors["sample"]
+        return pictures.find(sample, ref, case.shape.latent, case.layout, limits["rel_rmse"])
+
+
+def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], cuts: tuple[int, int]) -> Metrics:
+    """Metrics of frames (B, C, [T,] H, W), and their seams, of a latent cut into ``cuts`` by rows and by columns.
+
+    Rows are judged as the tokens of the first cut, columns as those of the second; of each metric the worse counts.
+    """
+    found: Metrics = {}
+    for dim, factor in zip((-2, -1), cuts, strict=True):
+        local, scale = -(-latent[dim] // factor), ref.shape[dim] // latent[dim]
+        bounds = [min(i * local, latent[dim]) * scale for i in range(factor + 1)]
+        shards = list(itertools.pairwise(bounds))
+        # (B, [T,] lines, across, C) -> (B [T], lines, everything of a line)
+        ours, theirs = (x.movedim(1, -1).movedim(dim - 1, -3).flatten(0, -4).flatten(-2) for x in (out, ref))
+        seam = {"seam_ratio": m.seam_ratio(ours, theirs, shards)}
+        for name, value in (m.compare(ours, theirs, shards) | seam).items():
+            values = [v for v in (found.get(name), value) if v is not None]
+            found[name] = m.worst(values) if values else None
+    return found

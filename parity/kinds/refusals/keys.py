@@ -1,0 +1,110 @@
+"""Keys of config.json that refsim does not read: another value that changes the library's answer has to be refused.
+
+    config.json with another value of one key --> refsim refuses it                              right
+                                               --> refsim takes it, the library's answer stays    right
+                                               --> refsim takes it, the library answers otherwise overlooked
+
+Nothing runs on ranks. The case's ``model`` is a tiny model; its kind says which inputs that has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from parity.cases import Case, Layout
+from parity.cases.checkpoints import MODELS
+from parity.cases.folders import load_oracle
+from parity.cases.oracles.library import library_defaults
+from parity.cases.pipelines import quietly
+from parity.kinds import load
+from parity.kinds.base import CpuKind, Metrics
+from parity.measure.thresholds import Threshold
+from refsim.base import scratch
+from refsim.base.errors import UserError
+from refsim.models.registry import get
+from refsim.runtime.launch import Result
+
+_ACTIVATIONS = {"silu": "gelu", "gelu": "silu", "gelu_new": "relu", "gelu-approximate": "gelu", "quick_gelu": "gelu"}
+_HANDED_OVER = ("return_dict", "output_router_logits")
+"""Keys of the form an answer comes in."""
+
+
+class UnreadKeys(CpuKind):
+    """A folder in, the changed keys that were taken out."""
+
+    thresholds: ClassVar = {
+        "fp32": (Threshold("overlooked", 0, "a key that changes the answer is read, or refused where it is not"),)
+    }
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
+        begun, folder = time.monotonic(), self.store.folder(case.model, seed)
+        return Result([{"taken": taken(folder)}], {}, {}, [], wall_s=time.monotonic() - begun)
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        folder = self.store.folder(case.model, seed)
+        right, overlooked = self._answer(case, folder, seed), []
+        if right is None:
+            raise ValueError(f"the library has no answer to {case.model} as it is")
+        with scratch.Folder("keys") as within:
+            changed = Path(within) / "changed"
+            shutil.copytree(folder, changed)
+            written = json.loads((folder / "config.json").read_text())
+            for key, value in result.value["taken"].items():
+                (changed / "config.json").write_text(json.dumps(written | {key: value}))
+                theirs = self._answer(case, changed, seed)
+                if theirs is not None and not torch.equal(theirs, right):
+                    overlooked.append(f"{key} = {value}")
+        result.value["overlooked"] = overlooked
+        return {"overlooked": len(overlooked)}
+
+    def _answer(self, case: Case, folder: Path, seed: int) -> Tensor | None:
+        """The library's, None if it has none with this config.json."""
+        kind = load(get(MODELS[case.model].class_name).kind)(self.store)
+        given = dict(kind.inputs(dataclasses.replace(case, family="normal"), seed))
+        try:
+            with quietly(), torch.inference_mode():
+                model = load_oracle(folder, torch.float32)
+                return kind.call(model, given | kind.oracle(case).further_inputs(model, given))
+        except Exception:  # whatever a library raises where it cannot be what it is told to be
+            return None
+
+    def extra(self, result: Result) -> dict[str, Any]:
+        return {"overlooked": result.value["overlooked"]} if result.value["overlooked"] else {}
+
+    def answers(self, result: Result) -> dict[str, Tensor]:
+        return {}
+
+
+def taken(folder: Path) -> dict[str, Any]:
+    """Keys that refsim does not read, each with another value that it takes all the same."""
+    written = json.loads((folder / "config.json").read_text())
+    class_name = written.get("_class_name") or written["architectures"][0]
+    config_class = get(class_name).config_class
+    read, found = {field.name for field in dataclasses.fields(config_class)}, {}
+    for key, value in (library_defaults(class_name) | written).items():
+        changed = other(value)
+        if key in read or key in _HANDED_OVER or changed is None:
+            continue
+        try:
+            config_class.from_dict(written | {key: changed})
+            found[key] = changed
+        except UserError:
+            continue
+    return found
+
+
+def other(value: Any) -> Any:
+    """Another value of the same kind, None where there is none that a library would take."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return _ACTIVATIONS.get(value) if isinstance(value, str) else None

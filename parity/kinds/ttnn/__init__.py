@@ -1,0 +1,1 @@
+"""Kinds of cases that ``tt_impl`` computes and refsim judges."""

@@ -1,0 +1,258 @@
+"""What a call of ttnn in a model's forward has to be given, held against what it was given.
+
+The rules are the documented ones: tt_dit's settings of arithmetic (models/tt_dit/layers and blocks of tt-metal), what
+``minimal_matmul`` and the mux say of their sizes, and what the documents of ``tt_impl.parallel.programs`` promise of
+blocks. A choice is not compared with how it is made: all sizes that are allowed are tried here, and none may be better.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from refsim.base.mesh import MeshSpec, Topology
+
+TILE = 32
+LARGEST_BLOCK, SUBBLOCK = 8, 4
+"""Tiles of a block that fit L1, and those that the destination holds with fp32 sums."""
+MUX_BYTES, PACKET_BYTES, ENOUGH_PACKETS = 1 << 20, 4400, 48
+LONG = 512
+"""Rows on a device from which on activations lie in DRAM."""
+SCRATCH_BYTES = 512 * 1024
+"""Of a core's L1 for what lives within one operation."""
+CONV_BYTES, SUM_CHANNELS, CONV_SIDE = 1_200_000, 4 * TILE, 8
+"""Of a core's L1 for a convolution's blocks; channels whose fp32 sums the destination holds; rows and columns."""
+PIXEL_BYTES = 512 * 1024
+"""Of a core's L1 for keys and values of an autoencoder's attention, beside its queries, sums and results."""
+
+LINEAR = {"fidelity": "HiFi2", "approximate": True, "fp32": True, "l1_accumulation": True}
+NORM = {"fidelity": "HiFi4", "approximate": False, "fp32": True, "l1_accumulation": False}
+ATTENTION = {"fidelity": "HiFi2", "approximate": False, "fp32": False}
+CHUNKS = {("blackhole", 4, 4): (128, 512)}
+"""tt_dit's chunks of queries and keys of SD3.5 by architecture, sp and tp, where they are not the usual ones."""
+USUAL_CHUNKS, LOCAL_CHUNK = (256, 512), 128
+
+Seen = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The mesh of a run: its spec, the compute grid (x, y) of a device, the submesh's shape, and the factors."""
+
+    spec: MeshSpec
+    grid: tuple[int, int]
+    shape: tuple[int, int]
+    sp: int
+    tp: int
+
+    def is_ring(self, axis: int) -> bool:
+        return self.shape[axis] == self.spec.shape[axis] and self.spec.topology(axis) is Topology.RING
+
+
+def wrong(call: Seen, where: Where) -> list[str]:
+    """A sentence about everything that a call should have been given and was not; its keys are those of
+    ``tt_impl.programs.given_calls``.
+    """
+    if "inputs" not in call:
+        return [f"{call['op']}: {sentence}" for sentence in _choice(call)]
+    found = [*_arithmetic(call), *_dtypes(call), *_collective(call, where)]
+    if "matmul" in call:
+        found += [*_matmul(call, where), *_hidden(call)]
+    if "conv" in call:
+        found += _convolution(call, where)
+    if "attention" in call["op"]:
+        found += _attention(call, where)
+    return [f"{call['op']} on {[shape for shape, *_ in call['inputs']]}: {sentence}" for sentence in found]
+
+
+def _arithmetic(call: Seen) -> list[str]:
+    """Fidelity, and what sums are kept in."""
+    op, given = call["op"].rpartition(".")[2], call.get("compute", {})
+    if "norm" in op:
+        wanted: dict[str, Any] = NORM
+    elif "attention" in op:
+        wanted = ATTENTION
+    elif op == "matmul":  # sums of statistics and of masks, which norms ask for, and products of small tables
+        wanted = {"fp32": True} if given else {}
+    elif op == "linear" or "minimal_matmul" in op:
+        wanted = NORM if call["inputs"][0][2] == "FLOAT32" else LINEAR  # two passes keep too few digits of fp32
+    else:
+        wanted = {}
+    return [f"{name} is {given.get(name)}, not {value}" for name, value in wanted.items() if given.get(name) != value]
+
+
+def _dtypes(call: Seen) -> list[str]:
+    """What is asked for in fp32 is not made of what was rounded; a concatenation joins more than one tensor."""
+    op, dtypes, found = call["op"].rpartition(".")[2], [dtype for *_, dtype, _ in call["inputs"]], list[str]()
+    wide = any(dtype == "FLOAT32" for *_, dtype, _ in call["outputs"])
+    if call.get("squares"):
+        found += [] if wide else ["a square, whose mean less that of its root leaves little, is rounded"]
+    elif wide and op in ("add", "subtract", "multiply") and "FLOAT32" not in dtypes:
+        found.append("a result is fp32, and both of what it is made of were rounded")
+    if op in ("add", "subtract", "multiply") and len(set(dtypes)) > 1 and "dtype" not in call["given"]:
+        found.append("it takes fp32 and what was rounded, and is not told which the result is")
+    if op == "matmul" and dtypes[:2] == ["FLOAT32", "BFLOAT16"]:
+        found.append("statistics in fp32 are multiplied with bf16")
+    if op == "linear" and dtypes[:2] == ["BFLOAT16", "FLOAT32"]:
+        found.append("what weights in fp32 multiply was rounded")
+    if op == "concat" and len(dtypes) == 1:
+        found.append("it joins one tensor, which copies it for nothing")
+    return found
+
+
+def _collective(call: Seen, where: Where) -> list[str]:
+    """Every link of the axis, and a ring where there is one; what has no ends, but for pictures, is a ring."""
+    axis, given = call["given"].get("cluster_axis"), call["given"]
+    if axis is None or "num_links" not in given:
+        return []
+    found = []
+    if given["num_links"] != where.spec.links[axis]:
+        found.append(f"{given['num_links']} links, and the axis has {where.spec.links[axis]}")
+    kind = "Ring" if where.is_ring(axis) else "Linear"
+    if given.get("topology") != kind:
+        found.append(f"it is {given.get('topology')}, and the axis {kind}")
+    if "intermediate_memory_config" in given:  # partial sums, of both directions of a line
+        _, padded, dtype, _ = call["inputs"][0]
+        both = 2 * math.prod(padded) * (4 if dtype == "FLOAT32" else 2)
+        wanted = "L1" if both <= SCRATCH_BYTES * math.prod(where.grid) else "DRAM"
+        if given["intermediate_memory_config"] != wanted:
+            found.append(f"{both} bytes of partial sums lie in {given['intermediate_memory_config']}, not in {wanted}")
+    if "num_workers_per_link" in given:
+        found += _mux(
+            where.grid[0], given["num_links"], given["num_workers_per_link"], given["num_buffers_per_channel"]
+        )
+    return found
+
+
+def _choice(seen: Seen) -> list[str]:
+    """What was chosen without a call."""
+    if "mux" in seen:
+        return _mux(**seen["mux"])
+    if "lies" in seen:
+        return _lies(seen["lies"])
+    arch, sp, tp, *chunks = seen["chunks"].values()
+    usual = CHUNKS.get((arch, sp, tp), USUAL_CHUNKS)
+    return [] if tuple(chunks) == usual else [f"{chunks} rows on {arch} over sp {sp}, tp {tp}, not {usual}"]
+
+
+def _mux(columns: int, links: int, workers: int, buffers: int) -> list[str]:
+    """As few cores of a row share a link as leave no link without one; none do where that cannot be."""
+    right = [n for n in range(1, columns + 1) if math.ceil(columns / n) == links]
+    if not right and not workers:
+        return []
+    found: list[str] = []
+    if workers not in right:
+        found.append(f"{workers} workers a link leave links of {columns} columns without one")
+    elif workers > min(right):
+        found.append(f"{workers} workers share a link, where {min(right)} would do")
+    room = [n for n in range(ENOUGH_PACKETS + 1) if n * workers * PACKET_BYTES <= MUX_BYTES]
+    if buffers != max(room):
+        found.append(f"{buffers} packets a channel, and {max(room)} fit")
+    return found
+
+
+def _lies(what: Seen) -> list[str]:
+    """In L1 what few rows leave, and what of one operation's own a core has room for; else in DRAM."""
+    small = what["rows"] < LONG if "rows" in what else what["bytes"] <= SCRATCH_BYTES * what["cores"]
+    wanted = "L1" if small else "DRAM"
+    return [] if what["in"] == wanted else [f"{what} is not in {wanted}"]
+
+
+def _convolution(call: Seen, where: Where) -> list[str]:
+    """Blocks of channels in and out: no pair of more arithmetic fits a core's memory; pixels eight by eight."""
+    video, block, taps = call["inputs"][0][0], call["conv"], math.prod(call["given"]["kernel_size"])
+    found = [] if tuple(block["grid"]) == where.grid else [f"cores {block['grid']}, not {list(where.grid)}"]
+    outs = [n for n in _tiles_of(call["given"]["output_channels"]) if n <= SUM_CHANNELS or n % SUM_CHANNELS == 0]
+    fitting = [pair for pair in product(_tiles_of(video[4]), outs) if _conv_bytes(*pair, taps) <= CONV_BYTES]
+    best = max(fitting, key=lambda pair: (math.prod(pair), pair[0]), default=(TILE, TILE))
+    if (block["c_in"], block["c_out"]) != best:
+        found.append(f"blocks of {block['c_in']} and {block['c_out']} channels, not {best}")
+    sides = [min(CONV_SIDE, n) for n in video[2:4]]
+    if [block["h"], block["w"]] != sides:
+        found.append(f"blocks of {block['h']} x {block['w']} pixels, not {sides}")
+    return found
+
+
+def _tiles_of(channels: int) -> list[int]:
+    return [n for n in range(TILE, channels + 1, TILE) if channels % n == 0]
+
+
+def _conv_bytes(c_in: int, c_out: int, taps: int) -> int:
+    """Of a core: patches twice (as rows and as tiles) and the kernel in bf16, sums in fp32 and the result in bf16."""
+    pixels, inner = CONV_SIDE**2, math.ceil(taps * c_in / TILE) * TILE
+    return 2 * (2 * pixels * inner) + 2 * inner * c_out + (4 + 2) * pixels * c_out
+
+
+def _matmul(call: Seen, where: Where) -> list[str]:
+    """Blocks: no other allowed one leaves fewer cores idle, computes less padding or waits less."""
+    block, gathers = call["matmul"], "all_gather" in call["op"]
+    (_, x, *_), (_, w, *_) = call["inputs"][:2]
+    batch_rows = math.prod(x[:-1])
+    grid = (where.grid[0], where.grid[1] - 1) if gathers else where.grid
+    found = [] if tuple(block["grid"]) == grid else [f"cores {block['grid']}, not {list(grid)}"]
+    by_rows = gathers or batch_rows > w[-1]
+    along_m, along_n = grid if by_rows else grid[::-1]
+    for name, size, cores in (("m", batch_rows, along_m), ("n", w[-1], along_n)):
+        tiles = math.ceil(size / TILE / cores)
+        best = min(range(1, LARGEST_BLOCK + 1), key=lambda b, t=tiles: (math.ceil(t / b), math.ceil(t / b) * b))
+        if block[name] != best:
+            found.append(f"block {name} of {block[name]} tiles, where {best} would do for {tiles}")
+    share = call["inputs"][0][0][-1] if gathers else w[-2]
+    tiles, ring = math.ceil(share / TILE), call["given"].get("topology") == "Ring"
+    if ring and tiles % block["k"]:
+        found.append(f"block k of {block['k']} tiles does not divide a ring's share of {tiles}")
+    if block["k"] != min(_k_blocks(tiles, ring), key=lambda k: (_cost(tiles, k), -k)):
+        found.append(f"block k of {block['k']} tiles is not the best for {tiles}")
+    h, w_ = block["h"], block["w"]
+    areas = [(a * b, -abs(a - b)) for a, b in product(range(1, SUBBLOCK + 1), repeat=2) if _divide(block, a, b)]
+    if not _divide(block, h, w_) or (h * w_, -abs(h - w_)) != max(area for area in areas if area[0] <= SUBBLOCK):
+        found.append(f"a part of {h} x {w_} tiles is not the largest and squarest for {block['m']} x {block['n']}")
+    return found
+
+
+def _divide(block: dict[str, int], h: int, w: int) -> bool:
+    return block["m"] % h == 0 and block["n"] % w == 0
+
+
+def _cost(tiles: int, k: int) -> int:
+    """Every block as long as its tiles and one more for its start, padding included."""
+    return math.ceil(tiles / k) * (k + 1)
+
+
+def _k_blocks(tiles: int, ring: bool) -> list[int]:
+    return [k for k in range(1, min(LARGEST_BLOCK, tiles) + 1) if not ring or tiles % k == 0]
+
+
+def _hidden(call: Seen) -> list[str]:
+    """A feed-forward's hidden features, which gather and activation make, stay in L1 while a device has few rows."""
+    if "fused_activation" not in call["given"] or "all_gather" not in call["op"]:
+        return []
+    rows, memory = call["inputs"][0][0][-2], call["outputs"][0][3]
+    wanted = "L1" if rows < LONG else "DRAM"
+    return [] if memory == wanted else [f"hidden features of {rows} rows lie in {memory}, not in {wanted}"]
+
+
+def _attention(call: Seen, where: Where) -> list[str]:
+    """Chunks as long as tt_dit's, but no longer than the rows there are; in one piece, the largest that divide them."""
+    given, ring = call.get("sdpa"), "ring" in call["op"]
+    if given is None:
+        return []
+    (q, *_), (k, *_) = call["inputs"][:2]
+    rows, keys = (-(-x[2] // TILE) * TILE for x in (q, k))
+    grid = [where.grid[0], where.grid[1] - ring]
+    found = [] if given["grid"] == grid else [f"cores {given['grid']}, not {grid}"]
+    if given["approximate"]:
+        found.append("exp is approximated")
+    if call["given"].get("output_concat_heads"):
+        q_wanted = k_wanted = max(n for n in range(TILE, LOCAL_CHUNK + 1, TILE) if rows % n == 0)
+    elif q[1] == 1:  # one head as wide as a decoder: keys and values in bf16, two blocks of each
+        fits = max(n for n in (128, 256) if 2 * 2 * 2 * n * q[3] <= PIXEL_BYTES)
+        q_wanted, k_wanted = min(64, rows), min(fits, keys)
+    else:
+        usual = CHUNKS.get((where.spec.arch, where.sp, where.tp), USUAL_CHUNKS)
+        q_wanted, k_wanted = min(usual[0], rows), min(usual[1], keys)
+    if (given["q"], given["k"]) != (q_wanted, k_wanted):
+        found.append(f"chunks of {given['q']} and {given['k']} rows, not {q_wanted} and {k_wanted}")
+    return found

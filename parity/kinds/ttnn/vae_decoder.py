@@ -1,0 +1,64 @@
+"""An autoencoder's decoder in TTNN against refsim in the same storage dtype (bf16), whole, by cut, at borders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from parity.cases import Case
+from parity.cases.checkpoints import MODELS
+from parity.cases.inputs import decoder_inputs, rounded
+from parity.kinds.base import Metrics, TTNNKind
+from parity.kinds.cpu.vae_decoder import compare_frames
+from parity.kinds.ttnn.transformer import WHOLE, compare_communication
+from parity.measure.thresholds import Threshold
+from refsim import api
+from refsim.models.registry import by_class_name
+from refsim.runtime.launch import Result
+
+if TYPE_CHECKING:
+    from tt_impl.run.launch import Outcome
+
+
+class TTNNVAEDecoder(TTNNKind):
+    """Latents in, frames out."""
+
+    program = "tt_impl.pipelines.transformer:program"
+    thresholds: ClassVar = {
+        "bf16": (
+            *WHOLE,
+            Threshold(
+                "seam_ratio",
+                2.0,
+                "two bf16 programs differ by rounding, which is alike all over a picture; at a border that is not "
+                "exchanged they differ many times as much",
+                optional=True,
+            ),
+        )
+    }
+
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        config = MODELS[case.model].config
+        channels = config.get("z_dim") or config["latent_channels"]
+        return rounded(decoder_inputs(case.shape, channels, case.family, seed), case.dtype)
+
+    def reference(self, case: Case, seed: int, inputs: Path) -> Result:
+        return api.run(self.store.folder(case.model, seed), inputs=inputs, options=case.layout.options(case.dtype))
+
+    def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
+        """Frames are judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
+        config = case.layout.config()
+        columns = config.tp if case.layout.vae_parallel == "spatial" else 1
+        ours, ref = outcome.tensors["sample"].float(), reference.tensors["sample"].float()
+        found = compare_frames(ours, ref, case.shape.latent, (config.sp, columns))
+        results = self._passes(case) * ((config.sp > 1) + (columns > 1)) + (config.cfg > 1)
+        counted, extra = compare_communication(outcome, reference, config.cfg, results=results)
+        return found | counted, extra
+
+    @staticmethod
+    def _passes(case: Case) -> int:
+        """How many chunks refsim decodes the case's latent in, each of which ends in a gather per cut direction."""
+        frames = case.shape.latent[0] if len(case.shape.latent) == 3 else 1
+        return max(1, frames // by_class_name(MODELS[case.model].class_name).frames_per_pass)

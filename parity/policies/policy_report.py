@@ -1,0 +1,171 @@
+"""What the model-check of the buffer policies found, as sentences and as the tables of ``docs/buffers.md``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from parity.policies import POLICIES, Clock, Fabric, critical_lag, explore, program, prove, seeded_stalls, simulate
+from refsim.base.errors import UserError
+from refsim.base.mesh import Topology
+from refsim.files.tables import as_markdown
+
+__all__ = ["FABRICS", "POLICIES", "RING", "Verdict", "judge", "markdown", "replayed"]
+Cells = tuple[Any, ...]
+RING = Fabric()
+FABRICS = (
+    Fabric(links=2),
+    Fabric(workers=True),
+    Fabric(Topology.LINEAR),
+    Fabric(Topology.LINEAR, workers=True),
+    Fabric(split=True),
+    Fabric(links=2, split=True, workers=True),
+)
+_OF_RING = ("upstream", "barrier", "alternate", "slots", "credit")  # in the first tables, which are of one ring
+_EXHAUSTIVE = ((2, "KV"), (3, "K"))
+_EXHAUSTIVE_LAYERS = 3
+_RANKS = (2, 4, 8)
+_RESTS = (0.0, 1.0, 4.0)
+_SEEDS = 300
+_FABRIC_RANKS, _FABRIC_SEEDS, _FABRIC_STATES = 4, 60, 30_000
+MARKS = "<!-- refsim schedules policy --markdown -->", "<!-- end -->"
+
+
+def longest_stall(ranks: int) -> float:
+    """Longest seeded stall in attention steps: four calls' worth."""
+    return 4.0 * ranks
+
+
+@dataclass
+class Verdict:
+    """What became of one policy on one fabric of one size."""
+
+    policy: str
+    ranks: int
+    fabric: str
+    hazards: list[str]
+    explored: str
+    states: int
+    seeds: int
+    wrong_seeds: list[int]
+    first_wrong: str
+    lag: float | None
+
+    @property
+    def safe(self) -> bool:
+        return not (self.hazards or self.explored or self.wrong_seeds)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.policy}, {self.ranks} ranks, {self.fabric}: {'safe under every delay' if self.safe else 'UNSAFE'}"
+        ]
+        lines.append(f"  happens-before: {len(self.hazards)} pairs of uses that nothing orders")
+        lines += [f"    for example {self.hazards[0]}"] if self.hazards else []
+        ranks, _, tensors = _small(self.ranks)
+        outcome = self.explored or "none goes wrong"
+        lines.append(f"  all interleavings of {ranks} ranks ({' and '.join(tensors)}): {self.states} states; {outcome}")
+        lines.append(f"  {self.seeds} seeded schedules: {len(self.wrong_seeds)} give a read the wrong bytes")
+        if self.wrong_seeds:
+            lines.append(f"    {self.first_wrong}")
+            lines.append(f"    replay: the same command with --replay {self.wrong_seeds[0]}")
+        if self.lag is not None:
+            lines.append(f"  unsafe once a rank is {self.lag:.2f} attention steps late after its first sends")
+        return "\n".join(lines)
+
+
+def judge(policy: str, ranks: int, seeds: int = _SEEDS, fabric: Fabric = RING) -> Verdict:
+    """All three readings of a policy.
+
+    Raises:
+        UserError: there is no such policy, it is not made for the fabric, or the fabric has too many states to search.
+    """
+    programs = program(policy, ranks, fabric=fabric)
+    size, layers, tensors = _small(ranks if fabric == RING else 2)
+    small = explore(program(policy, size, layers, tensors if fabric == RING else "K", fabric))
+    simulated = {seed: simulate(programs, seeded_stalls(programs, seed, longest_stall(ranks))) for seed in range(seeds)}
+    wrong = [seed for seed, run in simulated.items() if run.wrong]
+    return Verdict(
+        policy,
+        ranks,
+        str(fabric),
+        [str(hazard) for hazard in prove(programs)],
+        small.wrong,
+        small.states,
+        seeds,
+        wrong,
+        simulated[wrong[0]].wrong if wrong else "",
+        critical_lag(policy, ranks, Clock(), fabric=fabric),
+    )
+
+
+def _small(ranks: int) -> tuple[int, int, str]:
+    """Ranks, layers and tensors of the ring that is searched exhaustively."""
+    size, tensors = next(case for case in reversed(_EXHAUSTIVE) if case[0] <= ranks)
+    return size, _EXHAUSTIVE_LAYERS, tensors
+
+
+def replayed(policy: str, ranks: int, seed: int, fabric: Fabric = RING) -> tuple[list[str], bool]:
+    """The schedule of a seed: its stalls, one line per operation, and what goes wrong."""
+    programs = program(policy, ranks, fabric=fabric)
+    stalls = seeded_stalls(programs, seed, longest_stall(ranks))
+    run = simulate(programs, stalls)
+    lines = [f"{programs[at]} is {by:.2f} late before: {programs[at].ops[i]}" for (at, i), by in sorted(stalls.items())]
+    lines += [f"{when:8.2f}  {line}" for when, line in run.lines]
+    lines.append(f"WRONG: {run.wrong}" if run.wrong else "every read gets the bytes it wants")
+    return lines, bool(run.wrong)
+
+
+def markdown() -> str:
+    """The generated part of ``docs/buffers.md``; the same text every time."""
+    sampled = [sampled_row(policy, ranks) for policy in _OF_RING for ranks in _RANKS]
+    explored = [explored_row(policy, ranks, tensors) for policy in _OF_RING for ranks, tensors in _EXHAUSTIVE]
+    lags = [lag_row(policy, ranks) for policy in ("upstream", "slots") for ranks in _RANKS]
+    fabrics = [fabric_row(policy, fabric) for fabric in FABRICS for policy in POLICIES if suits(policy, fabric)]
+    pairs, wrong = "unordered pairs", "wrong of {} seeded schedules"
+    tables = (
+        as_markdown(sampled, ("policy", "ranks", pairs, wrong.format(_SEEDS), "first seed", "verdict"), "lrrrrl"),
+        as_markdown(explored, ("policy", "ring searched", "states", "shortest way to go wrong"), "llrl"),
+        as_markdown(lags, ("policy", "ranks", *(f"rest {rest:g}" for rest in _RESTS)), "l" + "r" * (1 + len(_RESTS))),
+        as_markdown(fabrics, ("policy", "fabric", pairs, wrong.format(_FABRIC_SEEDS), "search", "verdict"), "llrrll"),
+    )
+    return "\n\n".join(tables) + "\n"
+
+
+def sampled_row(policy: str, ranks: int) -> Cells:
+    programs = program(policy, ranks)
+    pairs = len(prove(programs))
+    stalls = (seeded_stalls(programs, seed, longest_stall(ranks)) for seed in range(_SEEDS))
+    wrong = [seed for seed, stall in enumerate(stalls) if simulate(programs, stall).wrong]
+    return policy, ranks, pairs, len(wrong), wrong[0] if wrong else "-", "unsafe" if pairs or wrong else "safe"
+
+
+def explored_row(policy: str, ranks: int, tensors: str) -> Cells:
+    found = explore(program(policy, ranks, _EXHAUSTIVE_LAYERS, tensors))
+    how = f"{len(found.schedule)} events: {found.wrong}" if found.wrong else "none, all states seen"
+    return policy, f"{ranks} ranks, {' and '.join(tensors)}", found.states, how
+
+
+def lag_row(policy: str, ranks: int) -> Cells:
+    lags = [critical_lag(policy, ranks, Clock(rest=rest)) for rest in _RESTS]
+    return policy, ranks, *("none" if lag is None else f"{lag:.2f}" for lag in lags)
+
+
+def suits(policy: str, fabric: Fabric) -> bool:
+    """Whether a policy is made for a fabric."""
+    return policy not in ("slots", "credit") or not (fabric.workers or fabric.split)
+
+
+def fabric_row(policy: str, fabric: Fabric) -> Cells:
+    """Four ranks by happens-before and by schedules, two ranks and one tensor by search, where that is feasible."""
+    threads = program(policy, _FABRIC_RANKS, fabric=fabric)
+    pairs = len(prove(threads))
+    stalls = (seeded_stalls(threads, seed, longest_stall(_FABRIC_RANKS)) for seed in range(_FABRIC_SEEDS))
+    wrong = sum(bool(simulate(threads, stall).wrong) for stall in stalls)
+    found = None
+    try:
+        found = explore(program(policy, 2, _EXHAUSTIVE_LAYERS, "K", fabric), _FABRIC_STATES)
+        search = f"wrong after {len(found.schedule)} events" if found.wrong else f"all {found.states} states right"
+    except UserError:
+        search = f"more than {_FABRIC_STATES} states"
+    unsafe = pairs or wrong or (found is not None and found.wrong)
+    return policy, fabric, pairs, wrong, search, "unsafe" if unsafe else "safe"

@@ -1,0 +1,116 @@
+"""Two runs of parity beside each other: which cases ended in another verdict, which gave other bits.
+
+Digests are those of the answers' tensors, so equal ones mean equal bits for the same seed on the same machine. This is
+how a change of the code shows that it changed nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from parity.measure.records import SCHEMA
+from refsim.base.errors import UserError
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One case that differs.
+
+    Attributes:
+        id: of the case.
+        verdicts: of the first and of the second run, where they differ.
+        digests: names of tensors whose bits differ, or that only one run has.
+    """
+
+    id: str
+    verdicts: tuple[str, str] | None
+    digests: tuple[str, ...]
+
+    def __str__(self) -> str:
+        changes = [] if self.verdicts is None else [f"{self.verdicts[0]} before, {self.verdicts[1]} after"]
+        changes += [f"other bits in {', '.join(self.digests)}"] if self.digests else []
+        return f"{self.id}: {'; '.join(changes)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs beside each other.
+
+    Attributes:
+        compared: cases that both have.
+        without_digests: cases of them without any digest in either run, of which only the verdicts were compared.
+        differences: those that differ.
+        only_first, only_second: ids of cases that one run has.
+    """
+
+    compared: int
+    without_digests: int
+    differences: tuple[Difference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a case differs, or if there was no case to compare, which shows nothing."""
+        return int(bool(self.differences) or not self.compared)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"schema": SCHEMA, **asdict(self), "exit_code": self.exit_code}
+
+
+def compare(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
+    """What differs between two runs as :func:`read` gives them."""
+    a, b = ({record["id"]: record for record in run["records"]} for run in (first, second))
+    both = [name for name in a if name in b]
+    found = [_difference(a[name], b[name]) for name in both]
+    return Comparison(
+        compared=len(both),
+        without_digests=sum(not a[name]["digests"] and not b[name]["digests"] for name in both),
+        differences=tuple(difference for difference in found if difference is not None),
+        only_first=tuple(name for name in a if name not in b),
+        only_second=tuple(name for name in b if name not in a),
+    )
+
+
+def _difference(a: dict[str, Any], b: dict[str, Any]) -> Difference | None:
+    verdicts = (a["verdict"], b["verdict"]) if a["verdict"] != b["verdict"] else None
+    names = sorted(a["digests"].keys() | b["digests"].keys())
+    digests = tuple(name for name in names if a["digests"].get(name) != b["digests"].get(name))
+    return Difference(a["id"], verdicts, digests) if verdicts or digests else None
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A results.json, or that of a folder.
+
+    Raises:
+        UserError: it is not there, is no JSON, or has another form than this version writes.
+    """
+    if Path(path).is_dir():
+        path = Path(path) / "results.json"
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as e:
+        raise UserError(f"'{path}' cannot be read ({e.strerror}); give the results.json of a run.") from e
+    except ValueError as e:
+        raise UserError(f"'{path}' is not valid JSON ({e}); give the results.json of a run.") from e
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA or not isinstance(found.get("records"), list):
+        raise UserError(
+            f"'{path}' has schema {schema} and this version reads {SCHEMA}; run the cases again by `refsim parity run`."
+        )
+    return found
+
+
+def as_text(found: Comparison) -> str:
+    """What differs, a line a case, and a sentence with the counts."""
+    lines = [str(difference) for difference in found.differences]
+    for which, names in (("first", found.only_first), ("second", found.only_second)):
+        lines += [f"{name}: only in the {which} run" for name in names]
+    counts = f"{len(found.differences)} of {found.compared} cases differ"
+    if found.without_digests:
+        counts += f"; of {found.without_digests} only the verdicts were compared, they have no digests"
+    return "\n".join([*lines, counts])

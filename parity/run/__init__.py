@@ -1,0 +1,1 @@
+"""Runs cases: one, several processes of them, a suite."""

@@ -1,0 +1,1 @@
+"""Cases of a user's own: a checkpoint folder with inputs, a text."""

@@ -1,0 +1,228 @@
+"""A user's own folder and inputs as a case: judged as any case of its kind is, by the library's class that it names.
+
+refsim run FOLDER --check-against diffusers     answer of the ranks, already computed
+this module                                     the kind's own oracle, metrics, bounds and explanation
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.cases import Case, Layout, ModelShape
+from parity.cases.checkpoints import MODELS, RandomModel, register
+from parity.cases.inputs import rounded
+from parity.cases.pipelines import PIPELINES, PipelineSpec, register_pipeline
+from parity.cases.store import CheckpointStore
+from parity.explain import explanation
+from parity.kinds import load
+from parity.kinds.base import ModelKind
+from parity.kinds.cpu.transformer import Answer
+from parity.measure.records import Record, plain
+from parity.run import gate
+from parity.run.cpu_runner import CpuRunner
+from refsim import api
+from refsim.api.images import Generated
+from refsim.base import scratch
+from refsim.base.errors import UserError
+from refsim.base.options import RunOptions
+from refsim.files.checkpoint import Checkpoint
+from refsim.files.tensor_file import TensorFile
+from refsim.models.registry import spec_of_checkpoint
+from refsim.pipelines.request import PipelineRequest, read_index
+from refsim.runtime.launch import Result, under_torchrun
+from refsim.runtime.watch import observe
+
+_SMALL_BYTES = 64 << 20
+"""A folder with less weights is judged layer by layer as well, which keeps what every layer took and gave."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdict on one run.
+
+    Attributes:
+        record: as of any case; its ``thresholds`` are the bounds of its ``metrics``.
+        against: the class that was judged by, and its library.
+        steps: of a pipeline, the relative RMSE of the latents after every step.
+    """
+
+    record: Record
+    against: str
+    steps: tuple[float, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.record.verdict == "passed"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values: every bounded metric with its bound, those that were not measured, and why it failed if it did.
+
+        What every layer gives is not measured in a large folder, and no metric of parts where there are none.
+        """
+        metrics, bounds = self.record.metrics, self.record.thresholds
+        known = {name: metrics[name] for name in bounds if metrics.get(name) is not None}
+        found = {
+            "against": self.against,
+            "passed": self.passed,
+            "reason": self.record.reason,
+            "metrics": {name: {"value": value, "bound": bounds[name]} for name, value in known.items()},
+            "not_measured": sorted(bounds.keys() - known.keys()),
+            "explanation": self.record.extra.get("explanation"),
+        }
+        return plain(found | ({"step_rel_rmse": list(self.steps)} if self.steps else {}))
+
+    def text(self) -> str:
+        """The same in lines."""
+        found = self.to_json()
+        bounded, missing = found["metrics"].items(), found["not_measured"]
+        lines = [f"check against {self.against}, {self.record.dtype}: {self.record.verdict}"]
+        lines += [f"step {i:3d}  rel_rmse {error:.3e}" for i, error in enumerate(self.steps)]
+        lines += [f"  {name:26} {float(m['value']):9.2e}  at most {m['bound']:.2e}" for name, m in bounded]
+        lines += [f"not measured: {', '.join(missing)}"] if missing else []
+        lines += [self.record.reason] if self.record.reason else []
+        if why := self.record.extra.get("explanation"):
+            lines += filter(None, [explanation.text(why)])
+        return "\n".join(lines)
+
+
+def library_layout(
+    name: str,
+    options: RunOptions,
+    mesh: str,
+    parallel: str,
+    *,
+    attention: str = "ring",
+    ring: int | None = None,
+    ulysses: int | None = None,
+    decoding: bool = False,
+) -> Layout:
+    """Return the layout of a run that a library is to judge, from its options and the words they were made of.
+
+    Args:
+        decoding: it is a text, judged by transformers in fp32.
+
+    Raises:
+        UserError: it is no library that could, or it is not installed, or these are not refsim's own ranks.
+    """
+    if decoding and name != "transformers":
+        raise UserError(f"--check-against is transformers where text is generated, not '{name}'.")
+    if decoding and options.dtype != "fp32":
+        raise UserError("--check-against judges a text in fp32, where tokens are decided; leave out --dtype.")
+    if not decoding and name != "diffusers":
+        raise UserError(f"--check-against is diffusers (transformers judges its own classes), not '{name}'.")
+    if options.backend != "cpu":
+        raise UserError("--check-against judges refsim's own ranks; leave out --backend, or --check-against.")
+    if under_torchrun():
+        raise UserError("--check-against runs in one process, which torchrun's ranks cannot; leave one of them out.")
+    if options.lora:
+        raise UserError("--check-against judges the folder's own weights; leave out --lora, or --check-against.")
+    for library in ("diffusers", "transformers"):
+        if importlib.util.find_spec(library) is None:
+            raise UserError(
+                f"--check-against {name} needs {library}, which is not installed; pip install 'refsim[oracle]'."
+            )
+    shared = {name: getattr(options, name) for name in ("prompt_layout", "ring_order", "math", "vae_parallel")}
+    return Layout(mesh, parallel, attention, ring, ulysses, **shared)
+
+
+def judge_model(
+    folder: Path, layout: Layout, *, inputs: Path, options: RunOptions, guidance: float | None, out: Path
+) -> tuple[Result, Judged]:
+    """Run one forward as :func:`refsim.run` does, and judge what it gave."""
+    checkpoint = Checkpoint(folder, options.variant)
+    kind, size = spec_of_checkpoint(checkpoint).kind, sum(f.stat().st_size for f in folder.glob("*.safetensors"))
+    tensors, needs_gb = TensorFile(inputs).all(), 0.0
+    with scratch.Folder("layers") as around:
+        looked_at = options
+        if kind == "transformer" and size < _SMALL_BYTES:
+            looked_at = options.but(observe=around)
+        elif kind == "transformer":
+            needs_gb = 4 * size / 2**30
+        result = api.run(folder, inputs=inputs, options=looked_at, guidance=guidance, out=out)
+        assert result is not None  # only torchrun's ranks have none
+        if kind == "transformer":
+            layers = observe.read(around, len(result.values)) if looked_at.observe else None
+            result = Answer(**vars(result), observed=layers)
+    name = str(folder)
+    register(name, RandomModel(checkpoint.config, class_name=checkpoint.class_name))
+    case = Case(folder.name, kind, name, layout, _shape(tensors), options.dtype, guidance=guidance, needs_gb=needs_gb)
+    try:
+        record, _ = _judge(case, folder, result, tensors, options.variant)
+    finally:
+        del MODELS[name]
+    return result, Judged(record, f"{checkpoint.class_name} of {_library(checkpoint)}")
+
+
+def judge_pipeline(
+    folder: Path, request: PipelineRequest, layout: Layout, options: RunOptions, found: Generated
+) -> Judged:
+    """Judge what a pipeline gave, step by step."""
+    name, class_name = str(folder), read_index(folder)["_class_name"]
+    register_pipeline(name, PipelineSpec(class_name, {}, {}, ("", {}), request))
+    case = Case(folder.name, "pipeline", name, layout, ModelShape(), options.dtype)
+    try:
+        record, kind = _judge(case, folder, found, {}, options.variant)
+        steps = () if record.error else tuple(kind.step_errors(case, 0, found))
+    finally:
+        del PIPELINES[name]
+    return Judged(record, f"{class_name} of diffusers", steps)
+
+
+class _OwnFolder:
+    """Comes before a kind among a class's bases: inputs and answer are those of one run, made already."""
+
+    answer: Any
+    tensors: dict[str, Tensor]
+    store: CheckpointStore
+
+    def folder(self, case: Case, seed: int) -> Path:
+        return self.store.folder(case.model, seed)  # as it is: no copy in another dtype
+
+    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
+        return rounded(self.tensors, case.dtype, ModelKind.oracle(case).exact)
+
+    def held(self, case: Case) -> str:
+        return case.dtype
+
+    def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
+        return nullcontext() if case.needs_gb else super().watching(case, seed, arithmetic, model)
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Any:
+        return self.answer
+
+    def noise(self, case: Case, seed: int) -> dict[str, float]:
+        return {}  # one more run of the library
+
+
+def _judge(
+    case: Case, folder: Path, answer: Any, tensors: dict[str, Tensor], variant: str | None
+) -> tuple[Record, Any]:
+    store = CheckpointStore(_known={(case.model, 0, False): folder})
+    given = {"answer": answer, "tensors": tensors, "variant": variant}
+    kind = type("Own", (_OwnFolder, load(case.kind)), given)(store)
+    with CpuRunner({case.kind: kind}) as runner:
+        record = gate.run_case(runner, case, "cpu", 0)
+    if why := record.extra.get("explanation"):
+        record = replace(record, extra=record.extra | {"explanation": why | {"again": ""}})
+    return record, kind
+
+
+def _shape(tensors: dict[str, Tensor]) -> ModelShape:
+    """What a case says of inputs: the latent, the prompt's tokens and the batch."""
+    prompt = next((tensors[n] for n in ("encoder_hidden_states", "input_ids") if n in tensors), None)
+    latent = next((tensors[n] for n in ("hidden_states", "z") if n in tensors), None)
+    batch = next(iter(x for x in (latent, prompt) if x is not None)).shape[0]
+    return ModelShape(
+        () if latent is None else tuple(latent.shape[2:]), 0 if prompt is None else prompt.shape[1], batch
+    )
+
+
+def _library(checkpoint: Checkpoint) -> str:
+    return "transformers" if "architectures" in checkpoint.config else "diffusers"

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, meshes, configurations, options, processes; no torch."""

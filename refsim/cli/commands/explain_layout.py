@@ -1,0 +1,153 @@
+"""What a parallel configuration puts on every device of a mesh: shards, rings and their order, buffers, bytes.
+
+All of it as JSON values; shapes, buffers and bytes are those of a model read on meta tensors (no arithmetic).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refsim.base.mesh import Topology
+from refsim.base.options import RunOptions
+from refsim.models.spec import Published
+from refsim.parallel.kv_ring import Stream, streams
+from refsim.runtime.group import Group, parallel_groups
+
+GROUPS = ("cfg", "sp", "tp", "ring", "ulysses")
+
+
+def layout(options: RunOptions, model: Published | None = None, size: tuple[int, ...] | None = None) -> dict[str, Any]:
+    """Describe a configuration.
+
+    Args:
+        options: mesh, factors, attention and storage dtype.
+        model, size: a published model and the latent it is run on; without them there are no shapes and no bytes.
+
+    Returns:
+        ``devices`` (rank, coord, index in each group, and with a model the token rows, heads and weight bytes),
+        ``groups`` (name, mesh axis, topology, links, ranks in shard order), ``ring`` (what each member holds at each
+        step), and with a model ``buffers`` and ``collectives`` (of rank 0 in one forward: ``bytes``
+        it brings, ``steps`` of one, ``bytes_per_step`` it sends in one direction).
+    """
+    mesh, config = options.mesh, options.parallel
+    by_rank = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
+    found: dict[str, Any] = {
+        "mesh": mesh.name,
+        "shape": list(mesh.shape),
+        "parallel": str(config),
+        "attention": config.attention,
+        "devices": [
+            {"rank": rank, "coord": list(mesh.coord(rank)), **{name: groups[name].index for name in GROUPS}}
+            for rank, groups in enumerate(by_rank)
+        ],
+        "groups": _distinct(by_rank),
+        "ring": _visits(by_rank[0]["ring"], by_rank) if config.ring > 1 else [],
+    }
+    if model is not None and size is not None:
+        found |= _of_model(found, options, model, size)
+    return found
+
+
+def _distinct(by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
+    """Every group of two or more once, by name and ranks."""
+    seen: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+    for groups in by_rank:
+        for name in GROUPS:
+            group = groups[name]
+            if group.size > 1:
+                seen[name, group.ranks] = {
+                    "name": name,
+                    "axis": group.axis,
+                    "topology": group.topology.value if group.topology else None,
+                    "links": group.num_links,
+                    "ranks": list(group.ranks),
+                }
+    return sorted(seen.values(), key=lambda group: (GROUPS.index(group["name"]), group["ranks"]))
+
+
+def _visits(ring: Group, by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
+    """Of the first ring: which member's keys each member attends to at each step, and who sends to it."""
+    found = []
+    for index, rank in enumerate(ring.ranks):
+        group = by_rank[rank]["ring"]
+        steps = []
+        for step in range(group.size):
+            arriving = [s for s in streams(group) if s.shard(step) is not None][: 1 if step == 0 else None]
+            if arriving:
+                steps.append(
+                    {"step": step, "shards": [s.shard(step) for s in arriving], "from": _sources(group, arriving, step)}
+                )
+        found.append({"member": index, "rank": rank, "steps": steps})
+    return found
+
+
+def _sources(group: Group, arriving: list[Stream], step: int) -> list[int]:
+    """Ranks that send what is attended at a step; none at step 0, which has the member's own keys."""
+    return [group.ranks[s.source] for s in arriving] if step else []
+
+
+def _of_model(found: dict[str, Any], options: RunOptions, model: Published, size: tuple[int, ...]) -> dict[str, Any]:
+    """What a model adds: rows and heads of every device, buffers, collectives."""
+    from refsim.timing.read.reading import read_published
+
+    config = options.parallel
+    reading = read_published(model, size, options, batch=max(config.cfg, 1))
+    attention = [op for op in reading.ops if op.kind == "sdpa" and op.step in (-1, 0)]
+    shapes = {}
+    if attention:
+        (batch, heads, _, width), (_, _, keys, _) = attention[0].inputs
+        rows, per_device = keys // config.ulysses, heads * config.ulysses
+        shapes = {"batch": batch, "token_rows": rows, "heads": per_device, "head_dim": width}
+        for device in found["devices"]:
+            device["token_rows"] = [device["sp"] * rows, (device["sp"] + 1) * rows]
+            device["heads"] = [device["tp"] * per_device, (device["tp"] + 1) * per_device]
+    return {
+        "model": model.name,
+        "latent": list(size),
+        "dtype": options.dtype,
+        "per_device": shapes | {"weights_bytes": reading.weights_bytes, "buffer_bytes": reading.buffer_bytes},
+        "buffers": _buffers(options, reading.ops),
+        "collectives": _collectives(reading.ops),
+    }
+
+
+def _buffers(options: RunOptions, ops: list[Any]) -> list[dict[str, Any]]:
+    """The persistent buffers of ring attention on one device: name, slots and bytes of each."""
+    moved = next((op for op in ops if op.kind == "collective" and op.name == "ring_attention" and op.size > 1), None)
+    if moved is None:
+        return []
+    group = parallel_groups(options.mesh, options.parallel, 0)["ring"]
+    each = moved.bytes // 2
+    if options.ring_order == "gather":
+        return [{"name": f"ring.{n}.gathered", "slots": 1, "bytes": each * group.size} for n in "kv"]
+    return [{"name": f"ring.{n}{s.name}", "slots": 2, "bytes": each} for s in streams(group) for n in "kv"]
+
+
+def _per_step(op: Any) -> int:
+    """Bytes that one device sends in one step of a collective: all that it brings, or one member's part of it."""
+    return op.bytes // op.size if op.name in ("reduce_scatter", "all_to_all", "all_reduce") else op.bytes
+
+
+def _collectives(ops: list[Any]) -> list[dict[str, Any]]:
+    """The collectives of one forward, equal ones counted together, the most bytes first."""
+    counted: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for op in ops:
+        if op.kind == "collective" and op.size > 1:
+            topology = op.topology.value if isinstance(op.topology, Topology) else op.topology
+            key = op.name, str(op.axis), op.inputs, topology
+            row = counted.setdefault(
+                key,
+                {
+                    "name": op.name,
+                    "axis": op.axis,
+                    "members": op.size,
+                    "topology": topology,
+                    "shapes": [list(shape) for shape in op.inputs],
+                    "bytes": op.bytes,
+                    "steps": op.size - 1,
+                    "bytes_per_step": _per_step(op),
+                    "count": 0,
+                },
+            )
+            row["count"] += 1
+    return sorted(counted.values(), key=lambda row: -row["bytes"] * row["count"])

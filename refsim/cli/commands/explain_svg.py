@@ -1,0 +1,89 @@
+"""A parallel configuration as a picture: devices as the mesh lies, cfg groups coloured, rings as arrows."""
+
+from __future__ import annotations
+
+import itertools
+from html import escape
+from typing import Any
+
+CELL, GAP, TOP = (150, 84), (46, 46), 56
+COLOURS = ("#dbe9ff", "#ffe6cc", "#dff5dd", "#f3dcf5")
+INK, RING = "#1f2933", "#c0392b"
+
+
+def svg(found: dict[str, Any]) -> str:
+    """The SVG document of what :func:`refsim.cli.commands.explain_layout.layout` gives."""
+    rows, columns = found["shape"]
+    width = columns * (CELL[0] + GAP[0]) + GAP[0]
+    height = TOP + rows * (CELL[1] + GAP[1]) + GAP[1]
+    title = f"{found['mesh']} {rows}x{columns}, {found['parallel']}, {found['attention']}"
+    title += f", {found['model']} {'x'.join(map(str, found['latent']))}" if "model" in found else ""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f"<title>{escape(title)}</title>",
+        f'<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
+        f'<path d="M0,0 L8,4 L0,8 z" fill="{RING}"/></marker></defs>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{GAP[0]}" y="24" font-size="15" font-weight="bold" fill="{INK}">{escape(title)}</text>',
+        f'<text x="{GAP[0]}" y="42" fill="{INK}">colour: cfg group; red arrows: where keys and values travel</text>',
+    ]
+    parts += [_device(device) for device in found["devices"]]
+    places = {device["rank"]: device["coord"] for device in found["devices"]}
+    for group in found["groups"]:
+        if group["name"] == "ring":
+            parts += _arrows(group, places)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _corner(coord: list[int]) -> tuple[int, int]:
+    return GAP[0] + coord[1] * (CELL[0] + GAP[0]), TOP + GAP[1] // 2 + coord[0] * (CELL[1] + GAP[1])
+
+
+def _device(device: dict[str, Any]) -> str:
+    x, y = _corner(device["coord"])
+    lines = [f"rank {device['rank']}  ({device['coord'][0]}, {device['coord'][1]})"]
+    lines.append(f"cfg {device['cfg']}  sp {device['sp']}  tp {device['tp']}")
+    for name, label in (("token_rows", "rows"), ("heads", "heads")):
+        if name in device:
+            lines.append(f"{label} {device[name][0]}..{device[name][1] - 1}")
+    text = "".join(
+        f'<text x="{x + 10}" y="{y + 20 + 18 * i}" fill="{INK}">{escape(line)}</text>' for i, line in enumerate(lines)
+    )
+    fill = COLOURS[device["cfg"] % len(COLOURS)]
+    return f'<rect x="{x}" y="{y}" width="{CELL[0]}" height="{CELL[1]}" rx="6" fill="{fill}" stroke="{INK}"/>{text}'
+
+
+def _arrows(group: dict[str, Any], places: dict[int, list[int]]) -> list[str]:
+    """One arrow per hop; a Ring closes with a curve around, a Line has arrows both ways."""
+    ranks, found = group["ranks"], []
+    for a, b in itertools.pairwise(ranks):
+        found.append(_arrow(places[a], places[b]))
+        if group["topology"] == "Linear":
+            found.append(_arrow(places[b], places[a]))
+    if group["topology"] == "Ring":
+        (x0, y0), (x1, y1) = _middle(places[ranks[-1]]), _middle(places[ranks[0]])
+        along = places[ranks[0]][0] == places[ranks[-1]][0]
+        dx, dy = (0, CELL[1] // 2) if along else (-CELL[0] // 2, 0)
+        bend = f"{(x0 + x1) // 2 + 2 * dx - (0 if along else 40)},{(y0 + y1) // 2 + 2 * dy + (20 if along else 0)}"
+        found.append(_path(f"M{x0 + dx},{y0 + dy} Q{bend} {x1 + dx},{y1 + dy}"))
+    return found
+
+
+def _middle(coord: list[int]) -> tuple[int, int]:
+    x, y = _corner(coord)
+    return x + CELL[0] // 2, y + CELL[1] // 2
+
+
+def _arrow(a: list[int], b: list[int]) -> str:
+    """From border to border, a little aside, so that both directions are seen."""
+    (x0, y0), (x1, y1) = _middle(a), _middle(b)
+    if a[0] == b[0]:
+        sign = 1 if x1 > x0 else -1
+        return _path(f"M{x0 + sign * CELL[0] // 2},{y0 - 8 * sign} L{x1 - sign * CELL[0] // 2},{y1 - 8 * sign}")
+    sign = 1 if y1 > y0 else -1
+    return _path(f"M{x0 + 8 * sign},{y0 + sign * CELL[1] // 2} L{x1 + 8 * sign},{y1 - sign * CELL[1] // 2}")
+
+
+def _path(d: str) -> str:
+    return f'<path d="{d}" fill="none" stroke="{RING}" stroke-width="1.6" marker-end="url(#tip)"/>'

@@ -1,0 +1,126 @@
+"""``refsim generate``: text from a decoder, with a drafter's help."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refsim.cli.choices import DTYPE_OFFERED, MESH, MESHES_OFFERED, VARIANT
+
+if TYPE_CHECKING:
+    from refsim.base.options import RunOptions
+
+
+def generate(
+    target_dir: Annotated[Path, typer.Argument(help="transformers folder of a Qwen3 mixture of experts.")],
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "n150",
+    parallel: Annotated[str, typer.Option(help="tp of all devices, such as tp4.")] = "sp1",
+    draft: Annotated[Path | None, typer.Option(help="Folder of its DFlash drafter; none: the target alone.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens to give.")] = 128,
+    cache: Annotated[
+        str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
+    ] = "context",
+    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.", autocompletion=DTYPE_OFFERED)] = "fp32",
+    variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the folder's chat template.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Decode with the target alone too, and compare.")] = False,
+    check_against: Annotated[
+        str | None, typer.Option(help="transformers: judge the text by its own generate, which gives it once more.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Generate text with a decoder on a mesh, greedily, speculatively with a drafter; every device is a process."""
+    from refsim.base.options import RunOptions
+    from refsim.cli.progress import StepProgress
+    from refsim.files import output
+    from refsim.models.registry import look_at
+    from refsim.runtime import launch
+
+    look_at(target_dir, variant, "causal_lm")
+    if draft is not None:
+        look_at(draft, variant, "drafter", part=True)
+    options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, variant=variant, timeout_s=timeout)
+    against = None if check_against is None else _library_layout(check_against, options, mesh, parallel)
+    launch.warm_up()
+    from refsim.api.text import TextRequest, Tokenizer, generate_text
+
+    tokenizer = Tokenizer(target_dir)
+    ids = tokenizer.ids(prompt, chat=chat)
+    request = TextRequest(draft, cache, max_new_tokens, tokenizer.stop)
+    title, then = f"{target_dir.name} on {options.mesh}, {parallel}", "check with the target alone" if check else ""
+    with StepProgress(title, then=then, quiet=as_json) as progress:
+        found = generate_text(target_dir, [ids], request, options=options, check=check, progress=progress)
+    if found is None:
+        return
+    (text,) = found.texts
+    judged = None if against is None else _judge(target_dir, ids, text, request, against, options)
+    summary = {
+        "mesh": options.mesh.name,
+        "parallel": parallel,
+        "dtype": dtype,
+        "cache": cache if draft else None,
+        "block": found.block,
+        "prompt_tokens": len(ids),
+        "tokens": text.tokens,
+        "text": tokenizer.text(text.tokens),
+        "steps": [asdict(step) for step in text.steps],
+        "mean_accepted": round(found.mean_accepted, 3) if draft else None,
+        "smallest_margin": found.margin,
+        "same_as_target": found.same_as_target,
+        "check_against": judged and judged.to_json(),
+        "replicas_equal": found.replicas_equal,
+        "hazards": found.hazards,
+        "bytes_by_collective": found.bytes_by_collective,
+        "seconds": found.seconds,
+        "wall_s": round(found.wall_s, 3),
+    }
+    if as_json:
+        typer.echo(output.document(summary))
+    else:
+        _print(summary, draft)
+    if judged is not None and not as_json:
+        typer.echo(judged.text(tokenizer.text), err=True)
+    for hazard in found.hazards:
+        sys.stderr.write(f"refsim: {hazard}\n")
+    passed = found.same_as_target is not False and (judged is None or judged.passed)
+    if found.hazards or not found.replicas_equal or not passed:
+        raise typer.Exit(1)
+
+
+def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str) -> Any:
+    """Return what a text is to be judged as; ``UserError`` if that cannot be done here."""
+    from parity.user.own import library_layout
+
+    return library_layout(name, options, mesh, parallel, decoding=True)
+
+
+def _judge(*given: Any) -> Any:
+    from parity.user.own_text import judge_text
+
+    return judge_text(*given)
+
+
+def _print(summary: dict, draft: Path | None) -> None:
+    typer.echo(summary["text"])
+    given = 0
+    if draft:
+        for number, step in enumerate(summary["steps"], 1):
+            given += step["accepted"]
+            average = f"acc={step['accepted']}/{summary['block']} avg={given / number:.1f}"
+            sys.stderr.write(f"step {number}: {average} {step['seconds']:.2f} s gen={given}\n")
+    count, seconds = len(summary["tokens"]), summary["seconds"]["decode"]
+    passes = len(summary["steps"]) + bool(draft)  # the first token is the prompt's own pass
+    same = {None: "", True: ", the target alone says the same", False: ", THE TARGET ALONE SAYS SOMETHING ELSE"}
+    agree = "all ranks agree" if summary["replicas_equal"] else "RANKS DISAGREE"
+    average = f", {summary['mean_accepted']:.2f} tokens a step" if draft else ""
+    typer.echo(
+        f"{count} tokens in {passes} passes of the target{average}, {seconds:.2f} s "
+        f"({agree}, smallest margin {summary['smallest_margin']:.2g}{same[summary['same_as_target']]})",
+        err=True,
+    )

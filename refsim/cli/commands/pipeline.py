@@ -1,0 +1,134 @@
+"""``refsim run`` of a pipeline folder: prompt in, pictures in a folder, what it took and how exact it was on stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from refsim.api.images import Generated, Progress, Ran, check_writer, generate_images, to_check_against, write_pictures
+from refsim.base.options import RunOptions
+from refsim.cli.commands.wanted import Wanted
+from refsim.cli.progress import StepProgress
+from refsim.files import output
+from refsim.files.output import check_folder
+from refsim.pipelines.request import PipelineRequest
+
+
+def run_pipeline(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
+    """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed."""
+    check_folder(wanted.out, "--out", folder)
+    check_writer(folder)
+    if not wanted.interactive:
+        return _once(folder, request, options, wanted)
+    code, number = 0, 0
+    while (prompt := _ask()) is not None:
+        if prompt:
+            asked = replace(request, prompt=prompt)
+            code |= _once(folder, asked, options, replace(wanted, out=wanted.out / f"{number:03d}"))
+            number += 1
+    return code
+
+
+def _ask() -> str | None:
+    """Return the next line, None at the end or at ``q``."""
+    sys.stderr.write("prompt (q ends): ")
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    return None if not line or line.strip() == "q" else line.strip()
+
+
+def _once(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
+    where = "" if options.backend == "cpu" else f"{options.backend} "
+    title = f"{folder.name} on {where}{options.mesh}, {options.parallel}, {options.parallel.attention}"
+    backend = None if options.backend == "cpu" else _run_ttnn
+    then = f"check against {to_check_against(options, backend)[1]}" if wanted.check else ""
+    with StepProgress(title, then=then, quiet=wanted.as_json) as progress:
+        found = generate_images(
+            folder, request, options=options, check=wanted.check, progress=progress, backend=backend
+        )
+    if found is None:
+        return 0
+    files = write_pictures(found, wanted.out)
+    judged, by_library = found.check, None
+    if wanted.against is not None:
+        from parity.user.own import judge_pipeline
+
+        by_library = judge_pipeline(folder, request, wanted.against, options, found)
+    summary = {
+        "prompt": request.prompt,
+        "mesh": options.mesh.name,
+        "parallel": str(options.parallel),
+        "backend": options.backend,
+        "math": options.math if options.backend == "cpu" else None,
+        "transport": found.transport,
+        "pictures": len(found.pixels),
+        "size": list(found.pixels.shape[1:3]),
+        "files": [str(path) for path in files],
+        "seconds": {name: round(s, 3) for name, s in (*found.seconds.items(), ("total", found.wall_s))},
+        "replicas_equal": found.replicas_equal,
+        "hazards": found.hazards,
+        "bytes_by_collective": found.bytes_by_collective,
+        **found.notes,
+        "check": judged
+        and {
+            "against": judged.against,
+            "step_pcc": judged.step_pcc,
+            "picture_pcc": judged.picture_pcc,
+            "max_pixel_difference": judged.max_pixel_difference,
+            "passed": judged.passed,
+        },
+        "check_against": by_library and by_library.to_json(),
+    }
+    typer.echo(output.document(summary) if wanted.as_json else _text(summary, found))
+    if by_library is not None and not wanted.as_json:
+        typer.echo(by_library.text())
+    for hazard in found.hazards:
+        sys.stderr.write(f"refsim: {hazard}\n")
+    checked = all(one.passed for one in (judged, by_library) if one is not None)
+    return int(bool(found.hazards or not found.replicas_equal or not checked))
+
+
+def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran:
+    """Run a pipeline in TTNN, in a process of its own; see :data:`refsim.api.images.Backend`."""
+    from tt_impl.api import run_pipeline as run
+
+    started = time.monotonic()
+    outcome = run(arguments, options, progress)
+    values = "golden values, kernels not run" if options.backend == "ttnn-mock" else "computed by the device's kernels"
+    report = outcome.report | {
+        "ran": f"{outcome.ran} ({values})",
+        "operations": len(outcome.ops),
+        "collectives": len(outcome.collectives),
+    }
+    held = Counter()
+    for collective in outcome.collectives:
+        held[f"{collective['collective']}@axis{collective['axis']}"] += collective["bytes"]
+    return Ran(outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(held))
+
+
+def _text(summary: dict[str, Any], found: Generated) -> str:
+    height, width = summary["size"]
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["seconds"].items())
+    same = "all ranks agree; " if found.replicas_equal else "RANKS DISAGREE; "
+    if summary["backend"] != "cpu":
+        same = ""
+    lines = [f"{summary['pictures']} picture(s) of {height}x{width} -> {summary['files'][0]}  ({same}{stages})"]
+    lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str | int)]
+    if "dram_left" in found.notes:
+        sizes = {f"with {name}": sizes[1] for name, sizes in found.notes["dram_of_experts"].items()}
+        sizes |= {f"left of {name}": size for name, size in found.notes["dram_left"].items()}
+        lines.append(f"DRAM of a device, MiB: {', '.join(f'{k} {size / 2**20:.1f}' for k, size in sizes.items())}")
+    if found.check is not None:
+        lines += [f"step {i:3d}  PCC {pcc:.12f}" for i, pcc in enumerate(found.check.step_pcc)]
+        verdict = "passed" if found.check.passed else "FAILED"
+        lines.append(
+            f"check against {found.check.against}: {verdict}, PCC of the pictures {found.check.picture_pcc:.6f}, "
+            f"largest difference of a pixel {found.check.max_pixel_difference}"
+        )
+    return "\n".join(lines)

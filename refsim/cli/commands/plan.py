@@ -1,0 +1,124 @@
+"""``refsim plan``: every parallel configuration of a mesh by predicted time, and what cannot run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refsim.base.errors import UserError
+from refsim.cli.choices import CSV, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
+
+if TYPE_CHECKING:
+    from refsim.timing.predict.plan import Candidate
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    height: Annotated[int | None, typer.Option(help=HEIGHT, min=1)] = None,
+    width: Annotated[int | None, typer.Option(help=WIDTH, min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help=FRAMES, min=1)] = None,
+    today: Annotated[bool, typer.Option("--today", help="Only what tt_dit can be asked to run today.")] = False,
+    attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
+    topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
+    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
+    calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
+    top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
+    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Rank every parallel configuration, topology and number of links by predicted time, and say what cannot run."""
+    from refsim.base.config import ATTENTIONS
+    from refsim.base.mesh import get_mesh
+    from refsim.files import output, tables
+    from refsim.timing.cost.fitted import read_calibration
+    from refsim.timing.predict.plan import Only, limits
+    from refsim.timing.predict.plan import plan as make
+
+    if topology not in (None, "Ring", "Linear"):
+        raise UserError(f"--topology is Ring, Linear or left out (both), not '{topology}'.")
+    if attention not in ("all", *ATTENTIONS):
+        raise UserError(f"--attention is all or one of {', '.join(ATTENTIONS)}, not '{attention}'.")
+
+    def progress(text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[Kreading {text}")
+            sys.stderr.flush()
+
+    tables.check_csv(csv)
+    on = get_mesh(mesh)
+    only = Only(None if attention == "all" else attention, topology, links, today)
+    own = read_calibration(calibration) if calibration else None
+    found = make(model, on, size=size_of(size, height, width, frames), only=only, calibration=own, progress=progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
+    if not found:
+        raise UserError(f"no configuration lies on {mesh}.")
+    document = _as_json(runs, refused, limits(on), top)
+    tables.write_csv(document["plans"], csv)
+    if as_json:
+        typer.echo(output.document(document))
+        return
+    _print_runs(runs, top)
+    _print_refused(refused, limits(on), nothing_runs=not runs)
+
+
+def _as_json(
+    runs: list[Candidate], refused: list[Candidate], limits: dict[str, str], top: int
+) -> dict[str, list[dict[str, Any]]]:
+    rows = [
+        c.estimate.row()
+        | {"rank": c.rank, "best_of_rank": c.best, "distinguishable_from_first": c.apart, "would_save": c.savings}
+        | {"topology": c.wiring.topology, "links": c.wiring.links}
+        | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.tt_dit_refusal or "runs"}
+        for c in runs
+        if c.rank <= top
+    ]
+    infeasible = [{"parallel": c.text, "reason": c.reason} for c in refused]
+    infeasible += [{"wiring": what, "reason": why} for what, why in limits.items()]
+    return {"plans": rows, "infeasible": infeasible}
+
+
+def _print_runs(runs: list[Candidate], top: int) -> None:
+    if runs and runs[0].estimate.timing_only:
+        typer.echo(f"{runs[0].estimate.title}: read from its public configuration, there is no numeric model.")
+    typer.echo(
+        f"{'rank':>4} {'configuration':36} {'wiring':9} {'s/step':>8} {'seconds':>8} {'range (80 %)':>17} {'GB':>5} "
+        f"{'bound by':8} would help"
+    )
+    shown = 0
+    for c in runs:
+        if c.rank > top:
+            break
+        e, (saving, share) = c.estimate, next(iter(c.savings.items()))
+        rank, shown = c.rank if c.rank != shown else "", c.rank
+        typer.echo(
+            f"{rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
+            f"{e.seconds:8.2f} {e.range()!s:>17} {e.memory.total / 1e9:5.1f} {e.bound:8} {saving} -{share:.0%}"
+        )
+        if len(c.seconds) > 1:
+            others = [f"{w} +{s / e.seconds - 1:.0%}" for w, s in sorted(c.seconds.items()) if w != c.wiring]
+            typer.echo(f"     {'':36} {', '.join(others)}")
+    alike = [c for c in runs if c.best and not c.apart and 1 < c.rank <= top]
+    if alike:
+        ranks = ", ".join(str(c.rank) for c in alike)
+        typer.echo(
+            f"\nCannot be told apart from the first, whose seconds differ by less than the model may err: rank {ranks}."
+        )
+
+
+def _print_refused(refused: list[Candidate], limits: dict[str, str], *, nothing_runs: bool) -> None:
+    reasons: dict[str, list[str]] = {}
+    for c in refused:
+        reasons.setdefault(c.reason, []).append(c.text)
+    if reasons or limits:
+        typer.echo("\nNothing can run:" if nothing_runs else "\nCannot run:")
+    for reason, texts in reasons.items():
+        typer.echo(f"  {', '.join(texts)}: {reason}")
+    for what, why in limits.items():
+        typer.echo(f"  {what}: {why}")

@@ -1,0 +1,90 @@
+"""``refsim report``: tables and plots of predictions, tables of ttnn's allocator, and one page of all results."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+report = typer.Typer(no_args_is_help=True)
+
+
+@report.callback()
+def _report() -> None:
+    """Write reports of predictions, of ttnn's allocator and of the results of other commands."""
+
+
+@report.command()
+def perf(
+    out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")] = Path("reports/perf"),
+    ttnn_memory: Annotated[Path, typer.Option(help="Folder of what `refsim memory --json` printed.")] = Path(
+        "reports/ttnn_memory"
+    ),
+) -> None:
+    """Write tables and plots: expected, desired and published time per system, model and configuration."""
+    from refsim.files.output import check_folder
+    from refsim.timing.report.report import write
+
+    check_folder(out, "--out")
+    write(out, ttnn_memory, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
+def ranking(out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/perf")) -> None:
+    """Write whether published pipelines and wirings are predicted in the right order, and how far apart."""
+    from refsim.files.output import check_folder
+    from refsim.timing.report.report import write_ranking
+
+    check_folder(out, "--out")
+    write_ranking(out, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
+def memory(
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
+    match: Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")] = "",
+) -> None:
+    """Allocate the published systems, pipelines whole, on mock meshes: DRAM, L1, what to swap, what does not fit."""
+    from refsim.files.output import check_folder
+    from tt_impl.reports.memory_report import write
+
+    check_folder(out, "--out")
+    write(out, match=match, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
+def sdpa(
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
+    match: Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")] = "",
+) -> None:
+    """Try chunk sizes of ring attention on mock meshes: which fit a core's L1, which ttnn refuses."""
+    from refsim.files.output import check_folder
+    from tt_impl.reports.sdpa_report import write
+
+    check_folder(out, "--out")
+    write(out, match=match, progress=lambda text: typer.echo(text, err=True))
+
+
+@report.command()
+def html(
+    out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("out/html"),
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with results of other commands; may be given several times.", show_default="out"),
+    ] = None,
+    db: Annotated[
+        Path | None, typer.Option("--db", help="A file of `refsim history`, whose trends are shown, too.")
+    ] = None,
+    only_records: Annotated[
+        bool, typer.Option("--only-records", help="Compute nothing: no predictions of published systems, no ring.")
+    ] = False,
+) -> None:
+    """Write one page that opens from a file: parity, faults, predictions, memory, speed, trends, a ring's timeline."""
+    from parity.report.page.write import write
+    from refsim.files.output import check_folder
+
+    check_folder(out, "--out")
+    tell = partial(typer.echo, err=True)
+    typer.echo(write(out, results, history=db, only_records=only_records, progress=tell))

@@ -1,0 +1,323 @@
+"""``refsim run``: one forward of a checkpoint, or a pipeline from prompt to pictures, on refsim's ranks or on ttnn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refsim.base.errors import UserError
+from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, TRACE, VARIANT
+from refsim.cli.commands.wanted import Wanted, refuse_of_a_pipeline
+
+if TYPE_CHECKING:
+    from refsim.base.options import RunOptions
+
+
+def run(
+    context: typer.Context,
+    checkpoint_dir: Annotated[
+        Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
+    ],
+    mesh: Annotated[str, typer.Option(help=f"{MESH} Or a file such as my_mesh.json.", autocompletion=MESHES_OFFERED)],
+    out: Annotated[Path, typer.Option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
+    inputs: Annotated[
+        Path | None, typer.Option(help="Model: safetensors with the diffusers forward arguments.")
+    ] = None,
+    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
+    ring: Annotated[int | None, typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
+    ulysses: Annotated[int | None, typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")] = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
+    ] = None,
+    weights_dtype: Annotated[
+        str, typer.Option(help="Matrices of linear layers on a ttnn backend: bf16 or bfp8_b.")
+    ] = "bf16",
+    prompt_layout: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
+    ring_order: Annotated[
+        str, typer.Option(help="Overlap: gather, step or block.", autocompletion=RING_ORDER_OFFERED)
+    ] = "step",
+    variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="LoRA to merge: FILE[:SCALE], of a second expert transformer_2=FILE[:SCALE]; may be repeated."
+        ),
+    ] = None,
+    pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
+    math: Annotated[
+        str,
+        typer.Option(
+            help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
+            "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors)."
+        ),
+    ] = "storage",
+    q_chunk_size: Annotated[
+        int | None,
+        typer.Option(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
+    ] = None,
+    k_chunk_size: Annotated[
+        int | None, typer.Option(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512")
+    ] = None,
+    vae_parallel: Annotated[
+        str, typer.Option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
+    ] = "spatial",
+    backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
+    transport: Annotated[
+        str, typer.Option(help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.")
+    ] = "auto",
+    timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
+    trace: Annotated[Path | None, typer.Option(help=f"Model: {TRACE}")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Pipeline: what to show.")] = None,
+    negative_prompt: Annotated[str, typer.Option(help="Pipeline: what not to show.")] = "",
+    steps: Annotated[int, typer.Option(help="Pipeline: denoising steps.")] = 50,
+    guidance_2: Annotated[float | None, typer.Option("--guidance-2", help="Pipeline: of the second expert.")] = None,
+    height: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
+    width: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
+    frames: Annotated[int | None, typer.Option(help="Pipeline: of a video.")] = None,
+    max_text: Annotated[int | None, typer.Option(help="Pipeline: tokens the prompt is padded or cut to.")] = None,
+    seed: Annotated[int, typer.Option(help="Pipeline: of the noise it starts from.")] = 0,
+    check: Annotated[bool, typer.Option("--check", help="Pipeline: compare every step with one process.")] = False,
+    check_against: Annotated[
+        str | None,
+        typer.Option(help="diffusers: judge the answer by the library's own class, which runs it once more."),
+    ] = None,
+    interactive: Annotated[bool, typer.Option("--interactive", help="Pipeline: ask for prompts until q.")] = False,
+    prompt_tokens: Annotated[str | None, typer.Option(hidden=True)] = None,
+    schedule: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
+    from refsim.base.options import RunOptions
+    from refsim.cli.renamed import renamed
+    from refsim.pipelines.request import PipelineRequest
+
+    whole = _look_at(checkpoint_dir, variant)
+    options = RunOptions.of(
+        mesh=mesh,
+        parallel=parallel,
+        attention=attention,
+        ring=ring,
+        ulysses=ulysses,
+        dtype=dtype,
+        weights_dtype=weights_dtype,
+        prompt_layout=renamed("--prompt-tokens", prompt_tokens, "--prompt-layout", prompt_layout),
+        ring_order=renamed("--schedule", schedule, "--ring-order", ring_order),
+        math=math,
+        pad_heads=pad_heads,
+        variant=variant,
+        lora=lora or [],
+        q_chunk_size=q_chunk_size,
+        k_chunk_size=k_chunk_size,
+        vae_parallel=vae_parallel,
+        backend=backend,
+        transport=transport,
+        timeout_s=timeout,
+        trace=trace is not None,
+    )
+    factors = {"attention": attention, "ring": ring, "ulysses": ulysses}
+    against = None if check_against is None else _library_layout(check_against, options, mesh, parallel, **factors)
+    if whole:
+        if inputs is not None or trace is not None:
+            raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
+        if prompt is None and not interactive:
+            raise UserError(f"'{checkpoint_dir}' is a pipeline; give --prompt TEXT or --interactive.")
+        scale = {} if guidance is None else {"guidance": guidance}
+        sizes = {"height": height, "width": width, "frames": frames, "max_text": max_text}
+        request = PipelineRequest(
+            prompt or "", negative_prompt, steps=steps, guidance_2=guidance_2, seed=seed, **scale, **sizes
+        )
+        wanted = Wanted(out, interactive, check, against, as_json)
+        _run_pipeline(checkpoint_dir, request, options, wanted)
+        return
+    if prompt is not None or interactive:
+        raise UserError(
+            f"'{checkpoint_dir}' is one model and no pipeline (no model_index.json); give --inputs instead."
+        )
+    refuse_of_a_pipeline(context, checkpoint_dir)
+    if inputs is None:
+        raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
+    _check_files(checkpoint_dir, inputs, out, trace, backend=options.backend)
+    forward = _run_model if options.backend == "cpu" else _run_ttnn
+    forward(_Forward(checkpoint_dir, inputs, out, guidance, trace, against), options, as_json=as_json)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Forward:
+    """One forward as the command line asks for it."""
+
+    checkpoint: Path
+    inputs: Path
+    out: Path
+    guidance: float | None
+    trace: Path | None
+    against: Any  # parity.cases.Layout, or None
+
+
+def _look_at(folder: Path, variant: str | None) -> bool:
+    """Whether a folder is a pipeline; ``UserError`` if it is nothing that could run."""
+    from refsim.models.registry import look_at, look_at_pipeline
+    from refsim.pipelines.request import is_pipeline, read_index
+
+    whole = is_pipeline(folder)
+    if whole:
+        look_at_pipeline(folder, read_index(folder), variant)
+    else:
+        look_at(folder, variant)
+    return whole
+
+
+def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str, **factors: Any) -> Any:
+    """Return what a run is to be judged as by a library; ``UserError`` if that cannot be done here."""
+    from parity.user.own import library_layout
+
+    return library_layout(name, options, mesh, parallel, **factors)
+
+
+def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, *, backend: str) -> None:
+    from refsim.files.output import check_target
+    from refsim.files.trace_events import is_lines
+
+    check_target(out, "--out", inputs, checkpoint)
+    if trace is not None:
+        check_target(trace, "--trace", inputs, checkpoint)
+        if trace.resolve() == out.resolve():
+            raise UserError(f"--trace and --out are both '{trace}'; give each a file of its own.")
+        if backend != "cpu" and not is_lines(trace):
+            raise UserError(
+                "a forward in TTNN keeps no times, its trace is a list of operations; name --trace FILE.jsonl, or take "
+                "`refsim ttnn run --report` of a script."
+            )
+
+
+def _run_pipeline(folder: Path, request: Any, options: RunOptions, wanted: Wanted) -> None:
+    from refsim.runtime import launch
+
+    if options.backend == "cpu":
+        launch.warm_up()
+    else:
+        from tt_impl.api import check_options
+
+        check_options(options)
+    from refsim.cli.commands.pipeline import run_pipeline
+
+    code = run_pipeline(folder, request, options, wanted)
+    if code:
+        raise typer.Exit(code)
+
+
+def _summary(
+    asked: _Forward, options: RunOptions, tensors: dict[str, Any], transport: str | None = None
+) -> dict[str, Any]:
+    """Return what both kinds of backend print of a run."""
+    parallel = options.parallel
+    return {
+        "mesh": options.mesh.name,
+        "parallel": str(parallel),
+        "factors": {k: dataclasses.asdict(v) for k, v in vars(parallel).items()},
+        "attention": parallel.attention,
+        "dtype": options.dtype,
+        "backend": options.backend,
+        "math": options.math if options.backend == "cpu" else None,
+        "transport": transport,
+        "outputs": {name: list(t.shape) for name, t in tensors.items()},
+        "out": str(asked.out),
+        "trace": str(asked.trace) if asked.trace else None,
+    }
+
+
+def _title(asked: _Forward, options: RunOptions) -> str:
+    backend = "" if options.backend == "cpu" else f"{options.backend} "
+    return f"{asked.checkpoint.name} on {backend}{options.mesh}, {options.parallel}, {options.parallel.attention}"
+
+
+def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
+    """Run the forward on refsim's own ranks; exit code 1 where ranks disagree or a hazard was found."""
+    from refsim.cli.progress import Spinner
+    from refsim.files import output
+    from refsim.runtime import launch
+
+    launch.warm_up()
+    with Spinner(_title(asked, options), quiet=as_json):
+        from refsim import api
+
+        judged = None
+        arguments = {"inputs": asked.inputs, "options": options, "guidance": asked.guidance, "out": asked.out}
+        if asked.against is None:
+            result = api.run(asked.checkpoint, **arguments)
+        else:
+            from parity.user.own import judge_model
+
+            result, judged = judge_model(asked.checkpoint, asked.against, **arguments)
+    if result is None:
+        return
+    if asked.trace is not None:
+        from refsim.runtime.watch import perfetto
+
+        perfetto.write(result.trace, asked.trace, _title(asked, options))
+    summary = _summary(asked, options, result.tensors, result.transport) | {
+        "ranks": options.mesh.num_devices,
+        "replicas_equal": len(set(result.value["digests"])) == 1,
+        "hazards": [str(hazard) for hazard in result.hazards],
+        "bytes_by_collective": result.bytes_by_collective,
+        "wall_s": round(result.wall_s, 3),
+        "check_against": judged and judged.to_json(),
+    }
+    if as_json:
+        typer.echo(output.document(summary))
+    else:
+        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+        sent = sum(result.bytes_by_collective.values()) / 1e6
+        same = "all ranks agree" if summary["replicas_equal"] else "RANKS DISAGREE"
+        ranks = f"{options.mesh.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s"
+        typer.echo(f"{shapes} -> {asked.out}  ({ranks})")
+        if asked.trace is not None:
+            typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
+        if judged is not None:
+            typer.echo(judged.text())
+    for hazard in summary["hazards"]:
+        sys.stderr.write(f"refsim: {hazard}\n")
+    if summary["hazards"] or not summary["replicas_equal"] or (judged is not None and not judged.passed):
+        raise typer.Exit(1)
+
+
+def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
+    """Run the forward in TTNN, in a process of its own."""
+    from refsim.cli.progress import Spinner
+    from refsim.files import output
+    from tt_impl import api
+
+    api.check_options(options)
+    started = time.monotonic()
+    with Spinner(_title(asked, options), quiet=as_json):
+        from refsim.api.validate import check_run
+
+        check_run(asked.checkpoint, asked.inputs, options, guidance=asked.guidance)
+        outcome = api.run(
+            asked.checkpoint, inputs=asked.inputs, options=options, guidance=asked.guidance, out=asked.out
+        )
+    if asked.trace is not None:
+        output.write(asked.trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
+    summary = _summary(asked, options, outcome.tensors) | {
+        "ran": outcome.ran,
+        "operations": len(outcome.ops),
+        "collectives": outcome.collectives,
+        "wall_s": round(time.monotonic() - started, 3),
+    }
+    if as_json:
+        typer.echo(output.document(summary))
+        return
+    shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+    mock = options.backend == "ttnn-mock"
+    values = "golden values, kernels not run" if mock else "computed by the device's kernels"
+    typer.echo(f"{shapes} -> {asked.out}  ({len(outcome.ops)} operations, {summary['wall_s']:.2f} s)")
+    typer.echo(f"ran on {outcome.ran} ({values})")

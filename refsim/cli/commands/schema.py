@@ -1,0 +1,31 @@
+"""``refsim schema``: what ``--json`` of a command holds, as JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from refsim.base.errors import UserError
+
+
+def schema(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="Words of a command, such as: parity run. None: all that have one.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/reference_json.md.")] = False,
+) -> None:
+    """Print the JSON Schema of what a command prints with --json."""
+    from refsim.cli.outputs import OUTPUTS, page, schema_of
+
+    if markdown:
+        typer.echo(page.markdown({command: schema_of(command) for command in OUTPUTS}), nl=False)
+        return
+    words = " ".join(command or ())
+    if not words:
+        typer.echo("\n".join(OUTPUTS))
+    elif words in OUTPUTS:
+        typer.echo(json.dumps(schema_of(words), indent=2))
+    else:
+        raise UserError(f"'{words}' prints no JSON; choose one of {', '.join(OUTPUTS)}.")

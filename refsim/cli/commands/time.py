@@ -1,0 +1,239 @@
+"""``refsim time``: predicted seconds and memory of one configuration; no arithmetic is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import typer
+
+from refsim.base.errors import UserError
+from refsim.cli.choices import ATTENTION_OFFERED, CSV, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
+from refsim.cli.commands import time_ttnn
+
+if TYPE_CHECKING:
+    from refsim.timing.predict.estimate import Estimate
+    from refsim.timing.read.reading import Reading
+
+Weights = Literal["bf16", "bfp8", "bfp4"]
+Fidelity = Literal["LoFi", "HiFi2", "HiFi3", "HiFi4"]
+Source = Literal["reference", "ttnn-mock"]
+
+
+def time(
+    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
+    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
+    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
+    ring: Annotated[int | None, typer.Option(help="Ring factor of usp.")] = None,
+    ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps.", min=1, max=1000)] = None,
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    height: Annotated[int | None, typer.Option(help=HEIGHT, min=1)] = None,
+    width: Annotated[int | None, typer.Option(help=WIDTH, min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help=FRAMES, min=1)] = None,
+    fsdp: Annotated[
+        bool | None, typer.Option(help="Weights cut over sp too.", show_default="where they do not fit")
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
+    ] = None,
+    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
+    weights: Annotated[Weights, typer.Option(help="Dtype of the linears' weights; activations are bf16.")] = "bf16",
+    fidelity: Annotated[Fidelity, typer.Option(help="Of linears and attention on the matrix engines.")] = "HiFi2",
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
+    chakra: Annotated[
+        Path | None, typer.Option(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
+    ] = None,
+    ttnn_memory: Annotated[
+        Path | None, typer.Option(help="What `refsim memory --json` printed, to stand beside the account.")
+    ] = None,
+    calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
+    source: Annotated[
+        Source, typer.Option("--from", help="ttnn-mock: also price the model's own program in TTNN, as ttnn builds it.")
+    ] = "reference",
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
+    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Predict seconds and memory of the denoising loop on a mesh, and what bounds them."""
+    from refsim.cli.progress import PATIENCE_S, Spinner
+    from refsim.files import output, tables
+
+    _check_targets(trace, chakra)
+    tables.check_csv(csv)
+    if source == "ttnn-mock":
+        given = {"--topology": topology, "--links": links, "--calibration": calibration, "--fsdp": fsdp}
+        time_ttnn.check(model, given | {"--weights": weights != "bf16", "--fidelity": fidelity != "HiFi2"})
+    if topology not in (None, "Linear"):
+        raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
+    with Spinner(f"reading {model}", after_s=PATIENCE_S):
+        from refsim.base.config import parse_parallel
+        from refsim.base.mesh import Topology, get_mesh
+        from refsim.base.options import RunOptions
+        from refsim.models.registry import find
+        from refsim.timing.cost.fitted import read_calibration
+        from refsim.timing.predict import advice
+        from refsim.timing.predict import estimate as estimates
+        from refsim.timing.predict.memory import check_ttnn, read_ttnn
+        from refsim.timing.read.reading import read_published
+
+        on = get_mesh(mesh)
+        config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
+        name, published = find(model)
+        size, shape = estimates.latent(published, size_of(size, height, width, frames))
+        allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
+        if allocated:
+            check_ttnn(allocated, published.config, on, config)
+        if links is not None:
+            on = replace(on, links=tuple(min(n, links) for n in on.links))
+        wired = Topology.LINEAR if topology else None
+        reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
+        own = read_calibration(calibration) if calibration else None
+        execution = estimates.Execution(
+            steps, fsdp, topology=wired, calibration=own, weights=weights, fidelity=fidelity
+        )  # fmt: skip
+        found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
+        fits = force or found.memory.fits
+        path = _critical(found, reading) if fits else {}
+    if not fits:
+        _refuse(found, as_json)
+    _write_traces(found, reading, trace, chakra)
+    row = found.row() | {"critical_path": path, "unclassified": reading.unclassified}
+    _warn_of_undeclared(reading)
+    if allocated:
+        row["memory_gb"]["ttnn"] = {
+            "ran": allocated.ran, "weights": allocated.weights / 1e9, "buffers": allocated.buffers / 1e9,
+            "transient": allocated.transient / 1e9, "capacity": allocated.capacity / 1e9,
+        }  # fmt: skip
+    if source == "ttnn-mock":
+        row["ttnn"] = time_ttnn.compare(found, model, shape)
+    if layers:
+        row["layers"] = advice.by_layer(found)
+    tables.write_csv(row["layers"] if layers else [row], csv)
+    if as_json:
+        typer.echo(output.document(row))
+    else:
+        _print_time(found, row)
+
+
+def _check_targets(trace: Path | None, chakra: Path | None) -> None:
+    """Raise ``UserError`` unless the traces that are asked for can be written."""
+    from refsim.files.output import check_folder, check_target
+    from refsim.files.trace_events import is_lines
+
+    if trace is not None:
+        if is_lines(trace):
+            raise UserError(f"a prediction is no log of events, so --trace '{trace}' has no lines; name it FILE.json.")
+        check_target(trace, "--trace")
+    if chakra is not None:
+        check_folder(chakra, "--chakra")
+
+
+def _write_traces(found: Estimate, reading: Reading, trace: Path | None, chakra: Path | None) -> None:
+    from refsim.timing.report import chakra as chakra_traces
+    from refsim.timing.report import perfetto
+
+    if trace is not None:
+        perfetto.write(found, reading, trace)
+    if chakra is not None:
+        chakra_traces.write(found, chakra)
+
+
+def _refuse(found: Estimate, as_json: bool) -> NoReturn:
+    """Say that a configuration does not fit, without its seconds; exit code 1."""
+    from refsim.files import output
+
+    m = found.memory
+    if as_json:
+        kept = ("model", "size", "mesh", "parallel", "topology", "links", "memory_gb")
+        row = found.row()
+        typer.echo(output.document({name: row[name] for name in kept} | {"seconds": None}))
+    typer.echo(
+        f"{found.model} {found.size} on {found.mesh} needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per "
+        f"device and does not fit; see `refsim plan` for what does, or add --force for its seconds all the same.",
+        err=True,
+    )
+    raise typer.Exit(1)
+
+
+def _warn_of_undeclared(reading: Reading) -> None:
+    """Say on stderr which norms and softmaxes of a model are not priced as the one op that they are on the device."""
+    if loose := reading.unclassified:
+        counts = ", ".join(f"{count} x {name}" for name, count in loose.items())
+        typer.echo(
+            f"Undeclared reductions, priced as loose ops: {counts}. A norm or a softmax is one op on the device once "
+            "its layer says so, as in device.compute('rms_norm', x).",
+            err=True,
+        )
+
+
+def _critical(found: Estimate, reading: Reading) -> dict[str, Any]:
+    """Return the critical path of the denoising loop, in seconds; without the gathering of weights."""
+    from refsim.timing.predict.critical import critical_path
+    from refsim.timing.read.program import programs
+
+    path = critical_path(programs(reading.ops), reading.ops, found.machine)
+    overlapped = found.at_power_limit(path.ns)
+    forwards = found.forwards * found.steps / 1e9
+    return {
+        "overlapped_seconds": overlapped * forwards,
+        "dependencies_alone_seconds": path.chain_ns * found.timeline.beyond * forwards,
+        "by_kind": {kind: ns * forwards * overlapped / path.ns for kind, ns in path.by_kind.items()},
+    }
+
+
+def _of_ranges(found: Estimate) -> str:
+    if found.calibration:
+        return f"Calibration {found.calibration}; ranges are those of the stored calibration.\n"
+    if not (fitted := found.range().fitted):
+        return ""
+    return f"Ranges of {', '.join(fitted)} are partly from operations that parameters were fitted on.\n"
+
+
+_NO_STAGES = "Denoising alone: its encoders and its decoder are not predicted.\n"
+
+
+def _print_time(found: Estimate, row: dict[str, Any]) -> None:
+    from refsim.timing.predict import advice
+
+    m, t, path = row["memory_gb"], found.timeline, row["critical_path"]
+    weights = "" if row["weights"] == "bf16" else f", weights in {row['weights']}"
+    stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
+    typer.echo(
+        f"{found.title} {found.size} on {found.mesh}, {row['parallel']}{weights}: {found.seconds:.2f} s "
+        f"for {found.steps} steps ({row['seconds_per_step'] * 1000:.1f} ms each), predicted; "
+        f"{found.range()} s with a chance of 80 %.\n"
+        + (f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s).\n" if stages else _NO_STAGES)
+        + f"{_of_ranges(found)}"
+        f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row['fidelity']}; "
+        f"bound by {found.bound}; communication exposed {row['exposed_communication']:.0%}, "
+        f"hidden {t.hidden_ns / t.ns:.0%}.\n"
+        + (f"Loops on this chip take {t.beyond:.2f} times what their kernels do.\n" if t.beyond > 1 else "")
+        + (f"The chips' power limit makes it {t.throttling:.2f} times as long.\n" if t.throttling > 1 else "")
+        + f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "
+        f"(dependencies alone {path['dependencies_alone_seconds']:.2f} s): "
+        + ", ".join(f"{kind} {s / path['overlapped_seconds']:.0%}" for kind, s in path["by_kind"].items())
+        + ".\n"
+        f"Memory per device: weights {m['weights']:.2f} + activations {m['activations']:.2f} + buffers "
+        f"{m['buffers']:.2f} GB of {m['capacity']:.1f} GB{' (FSDP)' if m['fsdp'] else ''}"
+        f"{'' if m['fits'] else ': DOES NOT FIT'}."
+    )
+    if "ttnn" in m:
+        n = m["ttnn"]
+        typer.echo(
+            f"ttnn's allocator ({n['ran']}): weights {n['weights']:.2f} + transient {n['transient']:.2f} + buffers "
+            f"{n['buffers']:.2f} GB of {n['capacity']:.1f} GB."
+        )
+    for title, key in (("op class", "by_kind"), ("bound by", "by_bound")):
+        typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
+        for name, seconds in sorted(row[key].items(), key=lambda item: -item[1]):
+            typer.echo(f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}")
+    if "layers" in row:
+        typer.echo(advice.text(row["layers"]))
+    if "ttnn" in row:
+        typer.echo(time_ttnn.text(row["ttnn"]))

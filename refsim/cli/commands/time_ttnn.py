@@ -1,0 +1,116 @@
+"""``refsim time --from ttnn-mock``: the model's program in TTNN, as ttnn builds it, priced beside refsim's reading.
+
+One forward of one cfg group runs on the mock mesh with a block of every kind, on shapes alone; every device operation
+that ttnn makes of it is priced by :mod:`tt_impl.harness.reports.cost`, and a block counts as often as the model has it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from refsim.base.errors import UserError
+
+if TYPE_CHECKING:
+    from refsim.base.options import RunOptions
+    from refsim.timing.predict.estimate import Estimate
+    from refsim.timing.read.reading import Shape
+
+
+def check(model: str, given: dict[str, Any]) -> None:
+    """Raise ``UserError`` where there is no ttnn, no program of the model, or an option that such a program ignores."""
+    from tt_impl.reports.ops import check_program
+    from tt_impl.run.installed import ttnn_package
+
+    check_program(model)
+    ttnn_package()
+    if chosen := [option for option, value in given.items() if value]:
+        raise UserError(f"--from ttnn-mock prices the program in TTNN as it is written; leave out {chosen[0]}.")
+
+
+def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """Return the program's seconds beside those of ``found``.
+
+    Args:
+        run: ``tt_impl.run.launch.execute`` if not given, or that of a warm ``Worker``.
+
+    Returns:
+        ``seconds`` of the denoising loop, ``reference_seconds``, ``classes`` as
+        :func:`refsim.timing.report.side_by_side.side_by_side` has them, ``unpriced`` (``op``, ``reason``, ``count`` in
+        a forward; no part of the seconds) and ``ran``, what was built.
+    """
+    from refsim.base.options import RunOptions
+    from refsim.timing.predict.replay import Ran
+    from refsim.timing.report.side_by_side import side_by_side
+    from tt_impl.run.launch import execute
+
+    options = RunOptions(found.mesh, found.parallel, dtype="bf16", backend="ttnn-mock")
+    arguments = {"model": model, "shape": list(shape)}
+    outcome = (run or execute)("refsim.cli.commands.time_ttnn:program", options, arguments, values=False)
+    slow = found.timeline.slow
+    priced = [Ran(**row | {"ns": row["ns"] * slow}) for row in outcome.report["priced"]]
+    forwards = found.forwards * found.steps
+    classes = side_by_side(found.timeline.programs, priced, found.machine.params.gap_ns * slow, forwards)
+    return {
+        "ran": outcome.ran,
+        "seconds": sum(row["ttnn_s"] for row in classes),
+        "reference_seconds": sum(row["reference_s"] for row in classes),
+        "classes": classes,
+        "unpriced": outcome.report["unpriced"],
+    }
+
+
+def program(device: Any, options: RunOptions, *, model: str, shape: list[int]) -> tuple[dict[str, Any], dict]:
+    """``priced`` (rows of ``refsim.timing.predict.replay.Ran``) and ``unpriced`` of one forward, no tensors."""
+    from refsim.models.registry import find
+    from tt_impl.harness.reports.cost import predict
+    from tt_impl.harness.watch.meter import Meter
+    from tt_impl.mock.log.events import EventLog
+    from tt_impl.pipelines.ops import StagedOps, forward
+    from tt_impl.trace.intercept import intercepted
+
+    log = EventLog()
+    ops = StagedOps(lambda: Meter(log))
+    with intercepted(log):
+        kinds, _ = forward(device, options, find(model)[1], tuple(shape), 1, ops, again=True)
+    priced: list[dict[str, Any]] = []
+    unpriced: Counter[tuple[str, str]] = Counter()
+    for stage, meter in ops.of.items():
+        times = kinds.get(stage, 1)
+        for p in predict(meter):
+            name = p.launch.program.device_op
+            if p.unpriced:
+                unpriced[name, p.unpriced] += times
+            else:
+                row = {"kind": p.kind, "name": name, "ns": p.ns, "count": times}
+                priced.append(row | {"inputs": _inputs(p.kind, [t.padded for t in p.launch.program.inputs])})
+    missing = [{"op": op, "reason": reason, "count": count} for (op, reason), count in unpriced.most_common()]
+    return {"priced": priced, "unpriced": missing}, {}
+
+
+def _inputs(kind: str, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the shapes as refsim has them: a matmul's weight as (N, K), where ttnn has (K, N)."""
+    if kind == "matmul" and len(shapes) > 1:
+        *batch, k, n = shapes[1]
+        shapes[1] = (*batch, n, k)
+    return shapes
+
+
+def text(row: dict[str, Any]) -> str:
+    """Return the table by class, and what makes up the classes that differ."""
+    lines = [
+        f"\nIts program in TTNN ({row['ran']}): {row['seconds']:.2f} s beside the reference's "
+        f"{row['reference_seconds']:.2f} s, priced by the same model.",
+        f"{'op class':12} {'reference':>9} {'ttnn':>9} {'ratio':>6}",
+    ]
+    for found in row["classes"]:
+        ratio = "-" if found["ratio"] is None else f"{found['ratio']:.2f}"
+        lines.append(f"{found['class']:12} {found['reference_s']:9.3f} {found['ttnn_s']:9.3f} {ratio:>6}")
+    for found in (c for c in row["classes"] if c["ops"]):
+        lines += ["", f"{found['class']}: count in a forward and seconds, reference | ttnn"]
+        for op in found["ops"]:
+            sides = (f"{op[f'{s}count']:5} {op[f'{s}s']:8.3f}" for s in ("reference_", "ttnn_"))
+            lines.append(f"  {op['op']:58} {' | '.join(sides)}")
+    lines += [f"No price: {u['count']} x {u['op']} a forward ({u['reason']})." for u in row["unpriced"]]
+    return "\n".join(lines)

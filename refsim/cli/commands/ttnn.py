@@ -1,0 +1,82 @@
+"""``refsim ttnn``: anyone's TTNN programs on meshes that are not there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refsim.cli.choices import MESH, MESHES_OFFERED
+
+ttnn = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@ttnn.callback()
+def _group() -> None:
+    """Run anyone's TTNN program without hardware: ttnn builds it, values are computed beside it."""
+
+
+@ttnn.command(context_settings={"allow_interspersed_args": False})
+def run(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="A Python file and its arguments, or - for stdin."),
+    ] = None,
+    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "t3k",
+    module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module instead of a file.")] = None,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Write memory, collectives and time into this folder.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as JSON; the program prints to stderr.")
+    ] = (False),
+) -> int:
+    """Run a TTNN script on a mock mesh as it is, with values; exit code 1 if it fails or crashes."""
+    from refsim.base.errors import UserError
+    from refsim.files import output
+    from tt_impl.harness import runner
+
+    words = list(program or ())
+    if not words and module is None:
+        raise UserError("there is nothing to run; give a script and its arguments, -m MODULE, or - for stdin.")
+    if module is not None:
+        asked = runner.Program(module, tuple(words), module=True)
+    else:
+        code = sys.stdin.read() if words[0] == "-" else None
+        asked = runner.Program(words[0], tuple(words[1:]), code=code)
+    verdict = runner.run(asked, runner.Options(mesh, fallback, report, quiet_stdout=as_json))
+    if as_json:
+        typer.echo(output.document(verdict.as_json()))
+    else:
+        typer.echo(f"refsim: {runner.text(verdict)}", err=True)
+    return 0 if verdict.outcome == "passed" else 1
+
+
+@ttnn.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="The older report (.json of --report), or a script.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The newer one.")],
+    mesh: Annotated[str, typer.Option(help="Mesh that scripts run on; see `refsim meshes`.")] = "t3k",
+    pcc: Annotated[float, typer.Option(min=-1, max=1, help="Values that correlate so well are the same; 1: bits.")] = 1,
+    memory: Annotated[float, typer.Option(min=0, help="Relative change of a peak that counts as none.")] = 0.0,
+    time: Annotated[float, typer.Option(min=0, help="The same of the predicted time.")] = 0.0,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+) -> int:
+    """Say where two versions of a program differ first: values, shapes, collectives, memory, predicted time.
+
+    Exit code 1 if they do.
+    """
+    from refsim.files import output
+    from tt_impl.harness.comparison.diff import Tolerance
+    from tt_impl.harness.comparison.diff import diff as compared
+    from tt_impl.harness.comparison.versions import report_of
+
+    found = compared(report_of(a, mesh, fallback), report_of(b, mesh, fallback), Tolerance(pcc, memory, time))
+    typer.echo(output.document(found.as_json()) if as_json else found.text())
+    return 0 if found.same else 1

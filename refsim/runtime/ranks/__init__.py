@@ -1,0 +1,1 @@
+"""The processes that play devices: how they start, get jobs, fail and end."""

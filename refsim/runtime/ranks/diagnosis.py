@@ -1,0 +1,119 @@
+"""Which rank failed first: one exception out of every rank's report, how it ended, and what it was doing last.
+
+A rank that fails takes its neighbours along: they lose the connection, or wait for it until their time is up. Their
+reports only point at the culprit, through the peer each of them was waiting for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from refsim.base.errors import RankFailure, RefsimError, UserError
+from refsim.base.processes import how_it_ended
+from refsim.runtime.watch.activity import Activity, Kind
+
+Events = dict[int, list[tuple[float, Activity]]]
+"""Per rank its last events, oldest first, as (seconds before the end, activity)."""
+
+
+@dataclass
+class Findings:
+    """What the launcher knows about a run that failed.
+
+    Attributes:
+        events: the last events of every rank.
+        failures: failure messages of ranks, in the order they arrived.
+        died: ranks that ended by themselves.
+        hung: a silent rank, when nobody has shown life within the bound.
+        too_big: (rank, bytes, sentence part) of a rank that was about to use up the memory.
+    """
+
+    events: Events
+    failures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    died: set[int] = field(default_factory=set)
+    hung: int | None = None
+    too_big: tuple[int, int, str] | None = None
+
+
+def diagnose(found: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
+    """Return the error to raise: a user's mistake, memory, a death, an exception, or the rank all others wait for.
+
+    ``exit_codes`` are those of all ranks, negative for a signal, None where nobody knows; only those of ``found.died``
+    are read.
+    """
+    for failure in found.failures.values():
+        if failure["kind"] == "user":
+            return UserError(failure["message"])
+    if found.too_big is not None:
+        rank, held, why = found.too_big
+        return _failure(found, rank, f"held {held / 1e9:.1f} GB {why}")
+    if found.died:
+        rank = min(found.died)
+        code = exit_codes[rank]
+        return _failure(found, rank, "died" if code is None else how_it_ended(code))
+    for rank, failure in found.failures.items():
+        if failure["kind"] == "error":
+            return _failure(found, rank, "failed", reason=failure["message"], traceback=failure["traceback"])
+    rank, circle = (found.hung, []) if found.hung is not None else _culprit(found)
+    if circle:
+        # Of the circle, those that lost a connection did so because the first to give up hung up on them.
+        rank = next((one for one in circle if found.failures.get(one, {}).get("timed_out")), rank)
+        failure = found.failures.get(rank, {"message": "", "traceback": ""})
+        how = f"waits in a circle (ranks {' -> '.join(map(str, circle))}) and made no progress"
+        return _failure(found, rank, how, reason=failure["message"], traceback=failure["traceback"])
+    return _failure(found, rank, "made no progress")
+
+
+def is_decided(found: Findings) -> bool:
+    """Whether listening longer would tell no more.
+
+    It would while silent ranks say that they wait for each other: those that really do will give up in time, and the
+    one that hangs will not.
+    """
+    if found.died or any(failure["kind"] != "comm" for failure in found.failures.values()):
+        return True
+    _, circle = _culprit(found)
+    return all(rank in found.failures for rank in circle)
+
+
+def _culprit(found: Findings) -> tuple[int, list[int]]:
+    """Follow whom each rank waits for, from the first that gave up; return (where that ends, the circle if it is one).
+
+    Who gives up hangs up on everybody. So a silent rank that says it waits for one that gave up does not: it would
+    have noticed, and is the one that hangs.
+    """
+    chain = [next(iter(found.failures))]
+    while True:
+        rank = chain[-1]
+        gave_up = rank in found.failures
+        peer = found.failures[rank]["peer"] if gave_up else _peer(found, rank)
+        if peer is None or (not gave_up and peer in found.failures):
+            return rank, []
+        if peer in chain:
+            return peer, [*chain[chain.index(peer) :], peer]
+        chain.append(peer)
+
+
+def _failure(found: Findings, rank: int, how: str, *, reason: str = "", traceback: str = "") -> RankFailure:
+    doing = _last(found, rank)
+    sentence = f"rank {rank} {how} while it was {doing.clause if doing else 'silent'}"
+    waiting = [other for other in found.events if other != rank and _peer(found, other) == rank]
+    if waiting:
+        sentence += f"; rank {waiting[0]} was waiting for it in {_last(found, waiting[0]).transfer}"
+    if reason:
+        sentence += f": {reason.rstrip('.')}"
+    texts = {rank: [(age, str(activity)) for age, activity in events] for rank, events in found.events.items()}
+    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=texts)
+
+
+def _peer(found: Findings, rank: int) -> int | None:
+    """Return the rank that ``rank`` is waiting for, by its own account."""
+    doing = _last(found, rank)
+    return doing.peer if doing is not None and doing.kind is Kind.WAITING else None
+
+
+def _last(found: Findings, rank: int) -> Activity | None:
+    events = found.events.get(rank)
+    return events[-1][1] if events else None

@@ -1,0 +1,1 @@
+"""How bytes come from one rank to another."""

@@ -1,0 +1,355 @@
+"""Transfers between ranks of one host: a receiver copies straight out of the sender's memory, without a socket.
+
+    sender's tensor ==================== one copy ====================> receiver's tensor
+           |                                                                  |
+           |-------------- "so many bytes lie at this address" -------------->|   notes, written into the pipe of the
+           |<------------- "I have them" -------------------------------------|   rank they are for, which sleeps on it
+
+What fits into a note is written into it: its sender is done at once, as on a device, whose writes nobody answers. With
+``eager`` off it is not, and whoever waits for a send waits until its peer has received: so does every run with seeded
+delays, which finds programs that would hang with larger tensors.
+
+The copy is Linux's ``process_vm_readv``, made by the receiver before each of its ops and while it waits for any
+transfer. Whoever waits moves every transfer that it has posted, so ranks whose transfers depend on each other get on in
+whatever order they wait. The notes keep the order of memory, too: a rank reads only what the kernel has handed it a
+note of.
+
+Nothing has a name or outlives a rank, however that ends: pipes are opened through ``/proc``, no memory is set apart. A
+pipe that nobody reads any more says that its rank has ended, or has given up and hung up on everybody (as gloo does).
+
+Unlike with gloo, nothing is written into a posted receive in the middle of an op: a race of the program is in the
+hazard log as ever, but shows in values less often.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import struct
+import time
+from collections import deque
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from refsim.base.errors import InvariantError, UserError
+from refsim.base.given import out_of_descriptors
+from refsim.runtime.transports import world
+from refsim.runtime.transports.transport import GlooTransport, Transfer, Transport, check_contiguous, comm_error
+
+_NOTE = struct.Struct("=IBBQQ")  # who writes it, channel, what it says, address, size
+_OFFER, _HAVE, _BYTES = range(3)
+_MOST_IN_NOTE = select.PIPE_BUF - _NOTE.size  # what the kernel writes at once, whoever else writes into that pipe
+_PIPE_BYTES = 1 << 16  # what a pipe holds on most machines
+_PR_SET_PTRACER = 0x59616D61
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Lane:
+    """The transfers with a peer in one direction of a channel, oldest first."""
+
+    def __init__(self, peer: int, channel: int, *, sends: bool) -> None:
+        self.peer, self.channel, self.sends = peer, channel, sends
+        self.queue: deque[_SharedTransfer] = deque()
+        self.noted = 0  # of the sends, those that the peer has a note of
+        self.offers: deque[tuple[int, int, bytes | None]] = deque()  # to be received: address, size, the bytes if given
+
+
+class _SharedTransfer:
+    def __init__(self, transport: SharedTransport, lane: _Lane, tensor: Tensor) -> None:
+        self.lane, self.tensor, self.done = lane, tensor, False
+        self._transport = transport
+
+    @property
+    def what(self) -> str:
+        return "send to" if self.lane.sends else "receive from"
+
+    def wait(self) -> None:
+        self._transport.wait(self)
+
+
+class SharedTransport:
+    """Transfers between all ranks of a run, which are processes of this host.
+
+    Args:
+        addresses: of every rank, its process id and the descriptor that writes into its pipe.
+        pipe: this rank's end of its own pipe.
+    """
+
+    name: ClassVar[str] = "shared"
+
+    def __init__(self, rank: int, addresses: list[list[int]], pipe: int) -> None:
+        self.rank, self.world_size = rank, len(addresses)
+        self.timeout_s, self.eager = 0.0, True
+        self._addresses, self._pipe = addresses, pipe
+        self._pipes: dict[int, int] = {}
+        self._lanes: dict[tuple[int, int, bool], _Lane] = {}
+        self._busy: dict[_Lane, None] = {}  # those with transfers
+        self._full: set[int] = set()  # ranks whose pipe takes no note now
+        self._cut = b""
+        self._hung_up = False
+
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> Transfer:
+        return self._post(tensor, dst, channel, sends=True)
+
+    def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer:
+        return self._post(tensor, src, channel, sends=False)
+
+    def _post(self, tensor: Tensor, peer: int, channel: int, *, sends: bool) -> Transfer:
+        lane = self._lane(peer, channel, sends=sends)
+        transfer = _SharedTransfer(self, lane, tensor)
+        check_contiguous(tensor, transfer.what, peer)
+        try:
+            if peer not in self._pipes:
+                self._pipes[peer] = _open_pipe(*self._addresses[peer])
+        except OSError as e:
+            if out_of_descriptors(e):
+                raise
+            raise comm_error(transfer.what, peer, "lost the connection", self.timeout_s) from e
+        lane.queue.append(transfer)
+        self._busy[lane] = None
+        if sends:
+            self._move(lane)
+        return transfer
+
+    def wait(self, transfer: _SharedTransfer) -> None:
+        """Move whatever can be moved until ``transfer`` is complete; ``CommError`` as :class:`Transfer` says."""
+        peer, gone, until = transfer.lane.peer, self._hung_up, time.monotonic() + self.timeout_s
+        self.progress()
+        while not transfer.done:
+            left_s = until - time.monotonic()
+            if gone or left_s <= 0:
+                self._hang_up()
+                raise comm_error(transfer.what, peer, "lost the connection" if gone else "timed out", self.timeout_s)
+            gone = self._sleep(peer, left_s)
+            self.progress()  # a rank that is gone may have left notes
+
+    def _sleep(self, peer: int, longest_s: float) -> bool:
+        """Sleep until there is something to do; whether ``peer`` is gone."""
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        for rank in {peer, *self._full}:
+            poll.register(self._pipes[rank], select.POLLOUT if rank in self._full else 0)
+        return bool(dict(poll.poll(longest_s * 1e3)).get(self._pipes[peer], 0) & select.POLLERR)
+
+    def progress(self) -> None:
+        """Read what others have noted, then move what can be moved; ``CommError`` if a sender has ended meanwhile."""
+        if self._hung_up or not self._busy:
+            return
+        with contextlib.suppress(BlockingIOError):
+            self._take(self._cut + os.read(self._pipe, _PIPE_BYTES))
+        self._full.clear()
+        for lane in list(self._busy):
+            self._move(lane)
+
+    def _take(self, notes: bytes) -> None:
+        """Give every note to its lane; of one that is cut, where a pipe holds more than is read, keep the beginning."""
+        at = 0
+        while at + _NOTE.size <= len(notes):
+            rank, channel, says, address, size = _NOTE.unpack_from(notes, at)
+            begin = at + _NOTE.size
+            end = begin + (size if says == _BYTES else 0)
+            if end > len(notes):
+                break
+            lane = self._lane(rank, channel, sends=says == _HAVE)
+            if says == _HAVE:
+                lane.queue.popleft().done = True
+                lane.noted -= 1
+            else:
+                lane.offers.append((address, size, notes[begin:end] if says == _BYTES else None))
+            at = end
+        self._cut = notes[at:]
+
+    def _move(self, lane: _Lane) -> None:
+        """Offer what is to be sent, or copy what has been offered, as far as the peer's pipe takes the notes."""
+        while lane.sends and lane.noted < len(lane.queue):
+            transfer = lane.queue[lane.noted]
+            if self.eager and transfer.tensor.nbytes <= _MOST_IN_NOTE:
+                if not self._note(lane, _BYTES, transfer.tensor):
+                    return
+                transfer.done = True
+                del lane.queue[lane.noted]
+            else:
+                if not self._note(lane, _OFFER, transfer.tensor):
+                    return
+                lane.noted += 1
+        while lane.offers and lane.queue:
+            (address, size, held), tensor = lane.offers[0], lane.queue[0].tensor
+            if size != tensor.nbytes:
+                raise InvariantError(
+                    f"rank {lane.peer} sent a tensor of {size} bytes, rank {self.rank} receives one of {tensor.nbytes}"
+                )
+            if held is not None:
+                ctypes.memmove(tensor.data_ptr(), held, size)
+            else:
+                try:
+                    _read(self._addresses[lane.peer][0], address, tensor)
+                except OSError as e:  # the sender has just ended, or given up and freed what it offered
+                    self._hang_up()
+                    raise comm_error("receive from", lane.peer, "lost the connection", self.timeout_s) from e
+                if not self._note(lane, _HAVE, tensor):
+                    return  # it is copied again once the pipe takes the note: the sender waits until then
+            lane.offers.popleft()
+            lane.queue.popleft().done = True
+        if not lane.queue:
+            self._busy.pop(lane, None)
+
+    def _note(self, lane: _Lane, says: int, tensor: Tensor) -> bool:
+        """Offer a tensor to the peer, hand it its bytes, or say that this rank has it; whether the pipe took the note,
+        or need not any more.
+        """
+        address, size = tensor.data_ptr(), tensor.nbytes
+        note = _NOTE.pack(self.rank, lane.channel, says, address, size)
+        try:
+            os.write(self._pipes[lane.peer], note + ctypes.string_at(address, size) if says == _BYTES else note)
+        except BlockingIOError:
+            self._full.add(lane.peer)
+            return False
+        except BrokenPipeError:
+            return says == _HAVE
+        return True
+
+    def _hang_up(self) -> None:
+        """Have whoever waits for this rank notice that it has given up."""
+        if not self._hung_up:
+            self._hung_up = True
+            os.close(self._pipe)
+
+    def _lane(self, peer: int, channel: int, *, sends: bool) -> _Lane:
+        key = peer, channel, sends
+        if key not in self._lanes:
+            self._lanes[key] = _Lane(peer, channel, sends=sends)
+        return self._lanes[key]
+
+
+def _open_pipe(pid: int, fd: int) -> int:
+    return os.open(f"/proc/{pid}/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+class _Span(ctypes.Structure):
+    """``struct iovec``."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def _read(pid: int, address: int, into: Tensor) -> None:
+    """Fill a contiguous tensor from another process's memory; ``OSError`` if it is gone or does not allow it."""
+    done, one, none = 0, ctypes.c_ulong(1), ctypes.c_ulong(0)
+    while done < into.nbytes:
+        size = into.nbytes - done
+        here, there = _Span(into.data_ptr() + done, size), _Span(address + done, size)
+        count = _LIBC.process_vm_readv(pid, ctypes.byref(here), one, ctypes.byref(there), one, none)
+        if count <= 0:
+            code = ctypes.get_errno() or errno.EFAULT
+            raise OSError(code, os.strerror(code))
+        done += count
+
+
+class Door:
+    """What others need in order to reach this rank, made before they are known.
+
+    Attributes:
+        numbers: its process id and the descriptor that writes into its pipe, both 0 where there is no Linux, then the
+            address of a secret number and that number.
+    """
+
+    def __init__(self) -> None:
+        self._secret = torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.int64)
+        self._pipe, mine = -1, [0, 0]
+        with contextlib.suppress(OSError, AttributeError):  # no Linux
+            # Where Yama bounds tracing to descendants, whoever started this rank, and so all it started, may read it.
+            _LIBC.prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), *[ctypes.c_ulong(0)] * 3)
+            self._pipe, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            mine = [os.getpid(), end]
+        self.numbers = [*mine, self._secret.data_ptr(), int(self._secret)]
+
+    def leads_to(self, numbers: list[int]) -> bool:
+        """Whether this rank reaches the one with these ``numbers``: its pipe, and its memory."""
+        pid, fd, address, secret = numbers
+        found = torch.zeros_like(self._secret)
+        try:
+            os.close(_open_pipe(pid, fd))
+            _read(pid, address, found)
+        except (OSError, AttributeError):
+            return False
+        return int(found) == secret  # on another host the number is another process's
+
+    def opened(self, rank: int, numbers: list[list[int]], *, reached: bool) -> SharedTransport | None:
+        """Return this rank's transport to all ranks, whose ``numbers`` these are; None, and nothing left open, unless
+        every rank has ``reached`` its neighbour.
+        """
+        if reached:
+            return SharedTransport(rank, [one[:2] for one in numbers], self._pipe)
+        for descriptor in (self._pipe, self.numbers[1]) if self._pipe >= 0 else ():
+            os.close(descriptor)
+        return None
+
+
+def _join(gloo: GlooTransport) -> SharedTransport | None:
+    """Return the transport of all ranks; None on every rank if one of them does not reach its neighbour."""
+    door = Door()
+    every = _numbers_of_all(gloo, door.numbers)
+    reached = door.leads_to(every[(gloo.rank + 1) % gloo.world_size])
+    return door.opened(gloo.rank, every, reached=all(one for (one,) in _numbers_of_all(gloo, [reached])))
+
+
+def _numbers_of_all(gloo: GlooTransport, mine: list[int]) -> list[list[int]]:
+    """Return the numbers of every rank, on every rank, by way of rank 0."""
+    table = torch.zeros(gloo.world_size, len(mine), dtype=torch.int64)
+    table[gloo.rank] = torch.tensor(mine)
+    others = range(1, gloo.world_size)
+    if gloo.rank == 0:
+        for transfer in [gloo.irecv(table[rank], rank) for rank in others]:
+            transfer.wait()
+        for transfer in [gloo.isend(table, rank) for rank in others]:
+            transfer.wait()
+    else:
+        gloo.isend(table[gloo.rank].clone(), 0).wait()
+        gloo.irecv(table, 0).wait()
+    return [[int(number) for number in row] for row in table]
+
+
+_joined: tuple[object, SharedTransport | None] | None = None
+"""The process group whose ranks have tried to read each other's memory (None of forked ranks, which need none), and
+their transport if they may.
+"""
+
+
+def use(shared: SharedTransport | None) -> None:
+    """Have :func:`connect` return this transport to forked ranks; None if they do not reach each other."""
+    global _joined
+    _joined = None, shared
+
+
+def connect(wanted: str, timeout_s: float, *, eager: bool = True) -> Transport:
+    """Return what moves a job's tensors; every rank calls this, in gloo's process group unless ``shared`` will do.
+
+    Args:
+        wanted: ``gloo``, ``shared``, or ``auto``: ``shared`` where the ranks may read each other's memory, else
+            ``gloo``.
+        eager: whether ``shared`` ends small sends at once.
+
+    Raises:
+        UserError: ``shared`` was wanted, but the ranks cannot read each other's memory.
+    """
+    global _joined
+    if wanted == "gloo":
+        return GlooTransport(timeout_s)
+    group = dist.group.WORLD if world.forked is None else None
+    if _joined is None or _joined[0] is not group:
+        _joined = group, _join(GlooTransport(timeout_s))
+    shared = _joined[1]
+    if shared is None and wanted == "auto":
+        return GlooTransport(timeout_s)
+    if shared is None:
+        raise UserError(
+            "these ranks may not read each other's memory (several hosts, or a container without "
+            "process_vm_readv); choose --transport gloo."
+        )
+    shared.timeout_s, shared.eager = timeout_s, eager
+    return shared

@@ -1,0 +1,1 @@
+"""What a run says of itself: activities, event trace, hazards, observed tensors."""

@@ -1,0 +1,1 @@
+"""Measurements, and the parameters fitted to them; nothing here is imported to predict."""

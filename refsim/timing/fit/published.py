@@ -1,0 +1,189 @@
+"""Operations measured by others, from public documents of tenstorrent/tt-metal; all of it calibration data.
+
+GEMM: tech_reports/GEMM_FLOPS/GEMM_FLOPS.md, default configurations, traced, DRAM: M, K, N and device utilisation in
+percent of the cores (rows, columns) at the fidelity.
+
+H3: models/tt_dit/models/minimax_h3_{wormhole,blackhole}/agmm_fused_vs_unfused.md, and ff2.md and README.md beside it:
+linears of MiniMax-H3 on a Galaxy's tensor parallel ring of 4, bf16, HiFi2, fp32 accumulation, device kernel time. Row:
+op, M, K (gathered), N, cores for M x cores for N, blocks M, K, N in tiles, subblock, links, microseconds.
+    mm  minimal_matmul          ag    all_gather_async of (M, K/4)
+    agmm  gather and matmul     mmrs  matmul and strided reduce-scatter (with addcmul); rs  reduce_scatter_minimal_async
+    sdpa  ring joint attention of M rows a device over a ring of 8, K heads of width N; blocks: 0, q chunk, k chunk
+          (minimax_h3_wormhole/sdpa.md; Blackhole: pull request 54481)
+The linears with a SwiGLU epilogue are left out: it is a fifth of their time and no model here has it. N = 1344 includes
+its addcmul, some 7 %.
+
+PASSES: minimal_matmul's neighbours in the same block: bytes read and written, microseconds (README.md of
+minimax_h3_wormhole, "small ops"; for Blackhole the norms of agmm_fused_vs_unfused.md, 348 GB/s, which is what cores at
+arbitrary places read in bh_dram_read_microbenchmark.md: 344).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from refsim.base.mesh import Topology
+
+GEMM = {
+    (
+        "wormhole_b0",
+        (8, 8),
+        "bf16",
+        "HiFi2",
+    ): """512 512 512 17.82|512 1024 1024 9.00|512 1024 2048 16.70|1024 1024 1024 41.64
+|1024 1024 2048 56.61|1024 2048 2048 60.49|2048 2048 2048 66.74|2048 2048 3072 70.07|2048 3072 3072 71.30
+|3072 3072 3072 58.19|3072 3072 4096 60.97|3072 4096 4096 59.41|4096 4096 4096 59.46""",
+    ("wormhole_b0", (8, 8), "bfp8", "LoFi"): """512 512 512 11.28|512 1024 1024 7.03|512 1024 2048 13.13
+|1024 1024 1024 33.54|1024 1024 2048 45.07|1024 2048 2048 52.97|2048 2048 2048 63.73|2048 2048 3072 67.18
+|2048 3072 3072 69.28|3072 3072 3072 69.84|3072 3072 4096 71.69|3072 4096 4096 62.60|4096 4096 4096 64.35""",
+    ("blackhole", (10, 13), "bfp8", "LoFi"): """640 832 832 10.30|640 1664 1664 25.19|640 1664 3328 33.89
+|1280 1664 1664 43.72|1280 1664 3328 61.45|1280 3328 3328 71.22|2560 3328 3328 81.31|2560 3328 4992 82.96
+|2560 4992 4992 84.73|3840 4992 4992 86.41|3840 4992 6656 86.74|3840 6656 6656 80.84|5120 6656 6656 80.83""",
+    (
+        "blackhole",
+        (10, 11),
+        "bf16",
+        "HiFi2",
+    ): """640 704 704 18.49|640 1408 1408 41.64|640 1408 2816 51.34|1280 1408 1408 61.35
+|1280 1408 2816 75.97|1280 2816 2816 80.38|2560 2816 2816 85.06|2560 2816 4224 86.13|2560 4224 4224 87.03
+|3840 4224 4224 80.38|3840 4224 5632 80.63|3840 5632 5632 80.27|5120 5632 5632 80.52""",
+}
+H3 = {
+    "wormhole_b0": """
+        mm 4736 5376 5376 8x8 8,7,12 2,2 4 3811.2
+        mm 4736 5376 5376 8x9 6,8,12 2,2 4 3432.3
+        mm 9184 5376 5376 8x8 12,7,8 2,2 4 6809.3
+        mm 9184 5376 5376 8x9 12,7,8 2,2 4 6318.6
+        mm 13664 5376 5376 8x8 14,7,6 2,2 4 10269.8
+        mm 13664 5376 5376 8x9 12,7,8 2,2 4 9605.2
+        mm 4736 7168 1344 8x8 10,8,6 2,2 4 1508.6
+        mm 4736 7168 1344 8x9 10,8,6 2,2 4 1501.4
+        mm 9184 7168 1344 8x8 12,8,6 2,2 4 2713.5
+        mm 9184 7168 1344 8x9 12,8,5 4,1 4 2689.9
+        mm 13664 7168 1344 8x8 12,8,6 2,2 4 4098.8
+        mm 13664 7168 1344 8x9 12,8,6 2,2 4 4064.0
+        mm 13664 3584 5376 8x9 8,7,10 2,2 4 6770.7
+        mm 32 2688 24192 9x8 8,8,8 1,4 4 1672
+        agmm 4736 5376 5376 8x8 10,7,8 2,2 4 3827.5
+        agmm 9184 5376 5376 8x8 12,7,8 2,2 4 7055.7
+        agmm 13664 5376 5376 8x8 8,7,12 2,2 4 10261.4
+        agmm 4736 7168 1344 8x8 10,8,6 2,2 4 1814.3
+        agmm 9184 7168 1344 8x8 12,8,6 2,2 4 3376.2
+        agmm 13664 7168 1344 8x8 12,8,6 2,2 4 5065.4
+        mmrs 13664 3584 5376 7x8 6,8,8 2,2 4 8508
+        mmrs 13664 3584 5376 7x8 6,7,8 2,2 4 8539
+        mmrs 13664 3584 5376 7x8 8,7,12 2,2 4 8948
+        mmrs 13664 3584 5376 7x8 6,7,8 2,2 2 8445
+        ag 4736 5376 0 8x9 0,0,0 0,0 4 669.6
+        ag 9184 5376 0 8x9 0,0,0 0,0 4 1281.3
+        ag 13664 5376 0 8x9 0,0,0 0,0 4 1906.1
+        ag 4736 7168 0 8x9 0,0,0 0,0 4 884.0
+        ag 9184 7168 0 8x9 0,0,0 0,0 4 1700.7
+        ag 13664 7168 0 8x9 0,0,0 0,0 4 2541.8
+        rs 13664 0 5376 8x9 0,0,0 0,0 4 2780
+        sdpa 13664 14 128 9x7 0,256,512 0,0 4 174560
+        sdpa 13664 14 128 9x7 0,192,512 0,0 4 185212
+        sdpa 14336 14 128 9x7 0,256,512 0,0 4 192900
+        sdpa 3424 14 128 9x7 0,256,512 0,0 4 15740""",
+    "blackhole": """
+        mm 13664 5376 5376 12x9 9,7,10 3,1 2 3180
+        mm 13664 5376 5376 11x10 13,6,6 1,3 2 3214
+        mm 13664 7168 1344 12x9 6,7,5 3,1 2 1248
+        mm 13664 7168 1344 11x10 8,8,5 4,1 2 1355
+        agmm 13664 5376 5376 12x9 9,6,10 3,1 2 3562
+        agmm 13664 7168 1344 12x9 9,14,5 3,1 2 2668
+        ag 13664 5376 0 12x10 0,0,0 0,0 2 1192
+        ag 13664 7168 0 12x10 0,0,0 0,0 2 1590
+        sdpa 13664 14 128 11x10 0,256,512 0,0 2 51790
+        sdpa 3424 14 128 11x10 0,256,512 0,0 2 4599""",
+}
+PASSES = {
+    "wormhole_b0": {"BinaryNg": (147e6, 997), "Ternary": (147e6, 629), "NLPConcatHeads": (98e6, 573),
+                    "NlpCreateHeads": (98e6, 568), "UntilizeWithUnpadding": (269e6, 1764), "Concat": (260e6, 1511),
+                    "TilizeWithValPadding": (261e6, 1355)},
+    "blackhole": {"DistributedRMSNorm": (522e6, 1500)},
+}  # fmt: skip
+
+RING_SDPA = {
+    (2336, 6, 128, 8, 2, 110): """128 512 1480.0|160 512 1068.4|192 512 1183.6|224 512 1260.9|256 512 1433.0
+                                  |160 256 1175|160 128 1579|128 128 1954""",
+}
+"""Ring joint attention of Wan2.2-TI2V-5B on a Blackhole Galaxy (Wan2_2_TI2V_nadim_opt.md@01002d7a, 3.2):
+(rows a device, heads, width, ring, links, cores) -> q chunk, k chunk, microseconds.
+"""
+Attended = tuple[str, int, int, int, int, int, int, str]
+SDPA_GATES: dict[Attended, str] = {
+    ("Wan2.2", 9472, 10, 128, 128, 8, 110, "bf16"): "288 512 70.7",
+    ("Wan2.2", 8544, 10, 128, 128, 4, 100, "bf16"): "288 512 68.9",
+    ("MLA", 3200, 32, 576, 128, 8, 110, "bfp8"): "160 320 66.3",
+    ("MLA", 3200, 29, 576, 128, 4, 100, "bfp8"): "160 320 63.2",
+}
+"""Ring joint attention as tt-metal's performance gates expect it on Blackhole (tests/nightly/blackhole/sdpa/
+test_ring_joint_sdpa.py@622c6fb9), of which nothing is fitted: (model, rows a device, heads, width, width of a value,
+ring, cores, dtype of keys and values) -> q chunk, k chunk, math utilisation in percent at HiFi2. MLA is causal and
+balanced, has one head of keys, and half of its products count.
+"""
+SDPA_SERIAL: dict[Attended, str] = {("MLA", 3200, 32, 576, 128, 8, 110, "bfp8"): "160 160 46.7"}
+"""A line like those above, of the causal kernel as it was until 29 April 2026: products and exponentials took turns and
+each head read the keys for itself (12.95 ms: pull request 42875, before; 43120 is what changed it).
+"""
+FUSED_GATHERS = """2336 3072 2304 275.8|2336 3072 768 229.2|2336 3072 3584 352.1|1024 3072 2304 149.5
+|1024 3072 768 108.5|1024 3072 3584 203.8"""
+"""Gather and matmul of Wan2.2-TI2V-5B on a Blackhole Galaxy's ring of 4 with 2 links, after block tuning
+(Wan2_2_TI2V_nadim_opt.md@01002d7a, 7): M, K (gathered), N, microseconds. Nothing is fitted on them.
+"""
+H3_DENOISING = (252.3, 265.7, 293.265)
+"""Seconds of 49 forwards of MiniMax-H3, 15 s of 1344 x 768, dense attention, on Blackhole Galaxies:
+MiniMaxH3.md@040c05ae, pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal pull request 55878.
+"""
+H3_TFLOP = 49 * 21_340 / 32
+"""TFLOP of a chip in them (minimax_h3_wormhole/README.md: 21.34 PFLOP a forward)."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A denoising loop that somebody measured, of a model whose figures are not judged: ``seconds`` a step."""
+
+    model: str
+    latent: tuple[int, ...]
+    mesh: str
+    parallel: str
+    seconds: float
+    chunks: tuple[int, int] | None = None
+    topology: Topology = Topology.RING
+    fsdp: bool | None = None
+
+
+_FLUX2, _TI2V = ("flux2-dev", "sp4@0_tp8@1"), ("wan22-ti2v-5b", "sp8_tp4")
+UNSEEN_LOOPS = (
+    Loop(_FLUX2[0], (128, 128), "bh-galaxy", _FLUX2[1], 0.1450),
+    Loop(_FLUX2[0], (256, 256), "bh-galaxy", _FLUX2[1], (20.91 - 7.8) / 50 + 0.1450),
+    Loop(_TI2V[0], (21, 44, 80), "bh-galaxy", _TI2V[1], 10.701 / 40, (160, 512)),
+    Loop(_TI2V[0], (31, 44, 80), "bh-galaxy", _TI2V[1], 19.76 / 40, (160, 512)),
+    Loop(_TI2V[0], (21, 30, 52), "bh-galaxy", _TI2V[1], 5.667 / 40, (160, 512)),
+    Loop(_FLUX2[0], (128, 128), "galaxy", _FLUX2[1], 0.557, fsdp=True),
+    Loop("motif-6b", (128, 128), "galaxy", "cfg2@1_sp4@0_tp4@1", 0.1609, topology=Topology.LINEAR),
+)
+"""No parameter of an operation is fitted on them; ``loops.py`` takes from Blackhole's what loops take beyond kernels.
+Flux.2 dev: tt-metal pull requests 46547 and 45786 (Wormhole), and issue 45244, whose two totals differ by what 50 steps
+at 2048 x 2048 take longer, and its decoder. Wan2.2-TI2V-5B: Wan2_2_TI2V_nadim_opt.md@01002d7a, 1; that of 121 frames is
+the whole run. Motif: issue 46083, before its regression.
+"""
+
+REPEATS = ((11.58, 12.43), (136.27, 158.10), H3_DENOISING)
+"""Seconds of one pipeline on one kind of system at different times: SD3.5-Large's denoising in ten runs of public CI on
+a T3000, least and most (tt-metal pull request 39537), Wan2.2 at 720p on a Blackhole Galaxy in April and in September
+(issue 55509), and MiniMax-H3 there.
+"""
+
+
+def seconds_without_steps(by_steps: dict[int, float]) -> float:
+    """Return what is left of two figures of one pipeline at no steps: encoders, decoder and host."""
+    (few, short), (many, long) = sorted(by_steps.items())
+    return short - few * (long - short) / (many - few)
+
+
+def dram_share(arch: str, dram_gbps: float) -> float:
+    """Return the median share of the DRAM bandwidth that an op reaches which reads and writes a large tensor once."""
+    rates = sorted(size / us / 1000 for size, us in PASSES[arch].values())
+    return rates[len(rates) // 2] / dram_gbps

@@ -1,0 +1,166 @@
+"""How far measurements lie from predictions, for the ranges of ``ranges.py``.
+
+    python -m refsim.timing.fit.spread TRACES_DIR
+
+Of every distinct measured operation the ratio measured / predicted is taken, by chip and class. Those that parameters
+were fitted on are left out where enough others are left: of the chip, or else of both chips (``all`` classes at once:
+of both). *Pipelines* are the figures that others published, beside what is predicted for them, *loops* the denoising
+of more models on Blackhole; minutes are spent on those.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from refsim.base.config import parse_parallel
+from refsim.base.mesh import get_mesh
+from refsim.base.options import RunOptions
+from refsim.models import registry
+from refsim.models.registry import figures
+from refsim.timing.cost import device_ops, power
+from refsim.timing.cost.chips import get_chip
+from refsim.timing.cost.device_ops import DeviceOp, Wires
+from refsim.timing.cost.fitted import get_params
+from refsim.timing.fit import measured, published
+from refsim.timing.predict import estimate, loops, ranges
+from refsim.timing.predict.ranges import KEPT, LEAST, Spread, get_spread, percentiles
+from refsim.timing.read.op_names import KINDS
+from refsim.timing.read.reading import read_published
+from refsim.timing.read.tensors import Tensor_
+
+__all__ = ["KEPT", "Spread", "get_spread", "of"]
+UNSEEN = "bh_8xp150_deepseek_v3_d_p.csv"
+"""A trace that no parameter was fitted on. What was seen in it: that a causal ring keeps step on its diagonal, that
+operands stay in L1 and outputs there are not free, that a kernel was rewritten, that small packets gather slower."""
+ARCHES = ("wormhole_b0", "blackhole")
+Ratio = tuple[str, str, bool, float]
+"""Chip, class, whether parameters were fitted on the operation, measured / predicted."""
+
+
+def ratios(samples: list[measured.Sample], *, fitted: bool) -> list[Ratio]:
+    """Return those of samples; ``fitted``: parameters were fitted on them."""
+    found = []
+    for s in samples:
+        predicted = measured.predict(get_chip(s.arch), get_params(s.arch), s).ns
+        found.append((s.arch, s.kind, fitted, s.ns / predicted))
+    return found
+
+
+def profiled(pairs: list[tuple[DeviceOp, float]]) -> list[Ratio]:
+    """Return those of operations of a profiler's file that nothing was fitted on; without those that have no price."""
+    found = []
+    for op, ns in pairs:
+        with suppress(device_ops.Unpriced):
+            priced = device_ops.price(op)
+            found.append((op.arch, priced.kind, False, ns / priced.ns))
+    return found
+
+
+def ring_attention(lines: Mapping[published.Attended, str] = published.SDPA_GATES) -> Iterator[tuple[DeviceOp, float]]:
+    """Yield published ring attention as operations, with ns; nothing was fitted on ``SDPA_GATES``."""
+    chip = get_chip("blackhole", galaxy=True)
+    for (model, rows, heads, width, value, size, cores, dtype), line in lines.items():
+        q, k, percent = line.split()
+        latent = model == "MLA"
+        keys, values = _tensor(1 if latent else heads, rows, width, dtype), _tensor(heads, rows, value, dtype)
+        wires = Wires(size, 2, ring=True, galaxy=size == 8)
+        flops = 2 * rows * rows * size * heads * (width + value) / (2 if latent else 1)
+        ns = flops / (float(percent) / 100 * chip.peak_tflops("HiFi2", cores) * 1000)
+        causal = "'is_causal': 'true'; 'is_balanced': 'true'; 'is_cross': 'false'" if latent else ""
+        queries, attributes = _tensor(heads, rows, width), f"q_chunk_size={q};k_chunk_size={k};{causal}"
+        inputs = (queries, keys, values)
+        yield DeviceOp("RingJointSDPA", "blackhole", cores, "HiFi2", inputs, (queries,), attributes, wires), ns
+
+
+def _tensor(heads: int, rows: int, width: int, dtype: str = "bf16") -> Tensor_:
+    return Tensor_((1, heads, rows, width), dtype, "DEV_0_DRAM_INTERLEAVED", "TILE", rows)
+
+
+def of(found: list[Ratio]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the spread of each class by chip, as ``spread.json`` keeps it."""
+    kept: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for arch in ARCHES:
+        for kind in (*KINDS, "all"):
+            rows = [r for r in found if kind in (r[1], "all")]
+            choices = (
+                [r for r in rows if r[0] == arch and not r[2] and kind != "all"],
+                [r for r in rows if not r[2]],
+                [r for r in rows if r[0] == arch],
+            )
+            chosen = next((choice for choice in choices if len(choice) >= LEAST), rows)
+            if chosen:
+                low, high = percentiles([r[3] for r in chosen])
+                fitted = any(r[2] for r in chosen)
+                kept[arch][kind] = {
+                    "low": round(low, 3), "high": round(high, 3), "shapes": len(chosen), "fitted": fitted,
+                }  # fmt: skip
+    return dict(kept)
+
+
+def pipelines() -> list[dict[str, Any]]:
+    """Return published / predicted of every published pipeline."""
+    found = []
+    for (model, size, mesh, parallel), known in figures().items():
+        on = get_mesh(mesh)
+        execution = estimate.Execution.of(known)
+        e = estimate.estimate(model, on, parse_parallel(parallel, on), size=size, execution=execution)
+        row = {"model": model, "size": size, "mesh": mesh, "parallel": parallel, "arch": on.arch}
+        found.append(row | {"published": known.seconds, "ratio": round(known.seconds / e.seconds_of(known), 3)})
+        print(f"{model} {size} {mesh} {parallel}: published / predicted {found[-1]['ratio']}", flush=True)
+    return found
+
+
+def measured_loops() -> list[dict[str, Any]]:
+    """Return the loops of ``published.UNSEEN_LOOPS``: ``beyond`` is measured / predicted kernels, ``ratio`` measured /
+    predicted, where the other models' loops alone say what loops take beyond kernels.
+    """
+    found = []
+    for loop in published.UNSEEN_LOOPS:
+        on, known = get_mesh(loop.mesh), registry.published()[loop.model]
+        parallel = parse_parallel(loop.parallel, on)
+        reading = read_published(known, loop.latent, RunOptions(on, parallel, dtype="bf16"), batch=parallel.cfg)
+        execution = estimate.Execution(topology=loop.topology, chunks=loop.chunks, fsdp=loop.fsdp)
+        e = estimate.estimate(loop.model, on, parallel, reading=reading, execution=execution)
+        kernels = e.seconds / e.steps / e.timeline.slow
+        least = power.least_ns(e.flops, on, execution.fidelity) * e.forwards / 1e9
+        row = {"model": loop.model, "latent": loop.latent, "mesh": loop.mesh, "parallel": loop.parallel}
+        row |= {"arch": on.arch, "published": round(loop.seconds, 4), "beyond": round(loop.seconds / kernels, 3)}
+        found.append((row, kernels, least))
+        print(f"{loop.model} {loop.latent} {loop.mesh} {loop.parallel}: measured / kernels {row['beyond']}", flush=True)
+    rows = [row for row, _, _ in found]
+    for row, kernels, least in found:
+        others = loops.factor(row["arch"], [other for other in rows if other["model"] != row["model"]])
+        row["ratio"] = round(row["published"] / max(kernels * others, least), 3)
+    return rows
+
+
+def main(folder: Path) -> None:
+    found = [
+        *ratios(measured.calibration(folder), fitted=True),
+        *ratios(measured.validation(folder), fitted=False),
+        *profiled(device_ops.profiled(folder / UNSEEN)),
+        *profiled(list(ring_attention())),
+    ]
+    classes = of(found)
+    kept = {
+        "classes": classes,
+        "pipelines": [],
+        "loops": measured_loops(),
+        "fitted": measured.CALIBRATION[:-1],
+        "not fitted": [*measured.VALIDATION, UNSEEN, "published.SDPA_GATES"],
+    }
+    ranges.keep(kept)  # predictions of pipelines take from the loops what is beyond kernels
+    ranges.keep(kept | {"pipelines": pipelines()})
+    for arch, rows in classes.items():
+        for kind, row in rows.items():
+            note = " (partly fitted)" if row["fitted"] else ""
+            print(f"{arch:12} {kind:12} {row['low']:6.2f} to {row['high']:6.2f} ({row['shapes']} shapes){note}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Seconds and bytes of a whole model on a mesh."""

@@ -1,0 +1,363 @@
+"""Seconds and bytes of a published model, or of a checkpoint's configuration, on a mesh."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache
+
+from refsim.base.config import DiTParallelConfig, parse_parallel
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec, Topology, get_mesh
+from refsim.base.options import RunOptions
+from refsim.models.registry import find, get_published, spec_of
+from refsim.models.spec import Figure, Published
+from refsim.timing.cost import power
+from refsim.timing.cost.chips import BYTES
+from refsim.timing.cost.fitted import Calibration, get_params
+from refsim.timing.predict import loops, ranges, replay
+from refsim.timing.predict.memory import Memory, memory
+from refsim.timing.read import stages
+from refsim.timing.read.program import programs
+from refsim.timing.read.reading import Reading, read_published
+from refsim.timing.read.tt_blocks import Blocks, as_blocks
+
+_PIXELS = re.compile(r"(?:(\d{1,5})x)?(\d{1,5})x(\d{1,5})")
+_PATCH = 2  # rows and columns of a latent that make a token, in every transformer here
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a denoising loop is run, beyond its factors.
+
+    Attributes:
+        steps: denoising steps; the model's usual number if not given.
+        fsdp: cut weights over sp too; where they do not fit if not given.
+        fuse: overlap matmuls with the collectives beside them on Rings.
+        topology: Linear uses no wrap-around links where the mesh has some.
+        calibration: another one than the stored one.
+        chunks: rows of queries and of keys per chunk of the transformer's attention; those of ``replay.py`` if not
+            given.
+        weights: dtype of the linears' weights (bf16, bfp8, bfp4); activations are bf16.
+        fidelity: of the matrix engines in linears and attention (LoFi, HiFi2, HiFi3, HiFi4).
+        day: whose kernels and collectives run (``history.py``); today's if not given.
+        blocks: what is fused beyond layers (``tt_blocks.py``).
+        busy: share of the time that an engine may be at work in a linear, on a day when linears were ttnn.linear.
+        rest: a published figure whose seconds beyond its prediction are taken as well, a stage of their own.
+        loop: take what loops take beyond their kernels (``loops.py``), but for gaps that a calibration has.
+    """
+
+    steps: int | None = None
+    fsdp: bool | None = None
+    fuse: bool = True
+    topology: Topology | None = None
+    chunks: tuple[int, int] | None = None
+    calibration: Calibration | None = None
+    weights: str = "bf16"
+    fidelity: str = "HiFi2"
+    day: date | None = None
+    blocks: Blocks = "fused"
+    busy: float = 1.0
+    rest: Figure | None = None
+    loop: bool = True
+
+    @classmethod
+    def of(cls, figure: Figure) -> Execution:
+        """Return how a published figure was run."""
+        return cls(
+            steps=figure.steps, topology=figure.topology, fsdp=figure.fsdp, fuse=figure.fused, chunks=figure.chunks,
+            day=figure.day, blocks=figure.blocks, busy=figure.busy, rest=figure.rest,
+        )  # fmt: skip
+
+    def machine(self, mesh: MeshSpec) -> replay.Machine:
+        """Return a mesh as it is run this way."""
+        params = self.calibration.of(mesh.arch) if self.calibration else get_params(mesh.arch)
+        if self.loop and not self.calibration:
+            params = replace(params, gap_ns=loops.gap_ns(mesh, params.gap_ns))
+        options = {
+            "fuse": self.fuse,
+            "topology": self.topology,
+            "chunks": self.chunks,
+            "day": self.day,
+            "busy": self.busy,
+        }
+        return replay.machine(mesh, params, **options, weights=self.weights, fidelity=self.fidelity)
+
+
+@dataclass
+class Estimate:
+    """The denoising loop: ``seconds`` = ``steps`` x ``forwards`` x one forward; ``around`` runs before and after."""
+
+    model: str
+    size: str
+    mesh: MeshSpec
+    parallel: DiTParallelConfig
+    steps: int
+    forwards: int
+    timeline: replay.Timeline
+    memory: Memory
+    flops: float
+    peak_tflops: float
+    around: dict[str, float]
+    execution: Execution = Execution()
+
+    @property
+    def timing_only(self) -> bool:
+        """Return whether the model can only be predicted: there is no numeric model of it."""
+        return spec_of(find(self.model)[1]).timing_only
+
+    @property
+    def title(self) -> str:
+        """Return what tables call the model."""
+        return f"{self.model} (timing only)" if self.timing_only else self.model
+
+    @property
+    def calibration(self) -> str:
+        """Return the version of a calibration that is not the stored one, or an empty text."""
+        return self.execution.calibration.version if self.execution.calibration else ""
+
+    @property
+    def machine(self) -> replay.Machine:
+        """Return the mesh as it was run."""
+        return self.execution.machine(self.mesh)
+
+    @property
+    def total_seconds(self) -> float:
+        """Return the seconds with the encoders and the decoder, as far as ``stages.py`` has them."""
+        return self.seconds + sum(self.around.values())
+
+    def seconds_of(self, figure: Figure) -> float:
+        """Return the seconds of what a published figure is of."""
+        return self.seconds if figure.of == "denoising" else self.total_seconds
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.timeline.ns / 1e9
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_seconds * self.forwards * self.steps
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Return what to sort by: seconds, and of those at the power limit the seconds without it."""
+        return float(f"{self.seconds:.9g}"), self.seconds / self.timeline.throttling
+
+    def at_power_limit(self, ns: float) -> float:
+        """Return the ns of a forward whose kernels and gaps take ``ns``."""
+        return max(ns * self.timeline.beyond, power.least_ns(self.flops, self.mesh, self.execution.fidelity))
+
+    @property
+    def by_kind(self) -> dict[str, float]:
+        """Return the seconds of denoising by class of operation."""
+        return {k: v / 1e9 * self.forwards * self.steps for k, v in self.timeline.by_kind().items()}
+
+    def range(self, without: str = "") -> ranges.Range:
+        """Return the range of ``seconds``, four in five; ``without``: a model whose published seconds have no part."""
+        found = ranges.forward(self.by_kind, self.mesh.arch)
+        return ranges.widened(self.seconds, found, self.mesh.arch, without)
+
+    def total_range(self, without: str = "") -> ranges.Range:
+        """Return the range of ``total_seconds``; the stages around denoising err like any operation, but for the rest,
+        which is the longer, the shorter the kernels of its source really are: they err as those here do.
+        """
+        computed = [s for stage, s in self.around.items() if stage != "rest"]
+        stages_ = [(s, ranges.forward({"all": s}, self.mesh.arch)) for s in computed]
+        found = ranges.together([(self.seconds, ranges.forward(self.by_kind, self.mesh.arch)), *stages_])
+        if self.execution.rest:
+            rest = rest_range(self.model, self.execution.rest)
+            ends = (found.low + rest.high, found.high + rest.low, self.total_seconds)
+            found = replace(found, low=min(ends), high=max(ends))
+        return ranges.widened(self.total_seconds, found, self.mesh.arch, without)
+
+    @property
+    def topology(self) -> str:
+        """Return the topology of each axis that has one, as it was run."""
+        known = ((self.mesh.shape[axis], self.mesh.topology(axis)) for axis in (0, 1))
+        run = (t if t is None or size == 2 else self.execution.topology or t for size, t in known)
+        return " / ".join("none" if t is None else t.value for t in run)
+
+    @property
+    def desired_seconds(self) -> float:
+        """Return the roofline: every op at its own roof, all communication hidden or, if longer, at link rate."""
+        return self.timeline.ideal_ns / 1e9 * self.forwards * self.steps
+
+    @property
+    def utilisation(self) -> float:
+        return self.flops / (self.timeline.ns * 1000 * self.peak_tflops)
+
+    @property
+    def bound(self) -> str:
+        shares = self.timeline.by_bound()
+        return max(shares, key=shares.__getitem__)
+
+    def row(self) -> dict:
+        t = self.timeline
+        return {
+            "model": self.model,
+            "timing_only": self.timing_only,
+            "size": self.size,
+            "mesh": self.mesh.name,
+            "parallel": describe(self.parallel),
+            "steps": self.steps,
+            "forwards_per_step": self.forwards,
+            "topology": self.topology,
+            "links": list(self.mesh.links),
+            "weights": self.execution.weights,
+            "fidelity": self.execution.fidelity,
+            "calibration": self.calibration or ranges.calibration_version(),
+            "units": {"seconds": "s", "by_kind": "s", "by_bound": "s", "memory_gb": "1e9 bytes per device"},
+            "seconds": self.seconds,
+            "seconds_range": self.range().row(),
+            "total_seconds": self.total_seconds,
+            "total_seconds_range": self.total_range().row(),
+            "stages": self.around | {"denoising": self.seconds},
+            "seconds_per_step": self.forward_seconds * self.forwards,
+            "desired_seconds": self.desired_seconds,
+            "utilisation": self.utilisation,
+            "bound": self.bound,
+            "throttling": t.throttling,
+            "beyond_kernels": t.beyond,
+            "exposed_communication": t.exposed_ns / t.ns,
+            "by_kind": self.by_kind,
+            "by_bound": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
+            "memory_gb": {
+                "weights": self.memory.weights / 1e9,
+                "activations": self.memory.activations / 1e9,
+                "buffers": self.memory.buffers / 1e9,
+                "capacity": self.memory.capacity / 1e9,
+                "fsdp": self.memory.fsdp,
+                "fits": self.memory.fits,
+            },
+        }
+
+
+def describe(p: DiTParallelConfig) -> str:
+    """Return factors, axes and the attention group, e.g. ``cfg2@1_sp2@0_tp2@1``, ``... ring2 x ulysses2``."""
+    parts = [("cfg", p.cfg_parallel), ("sp", p.sequence_parallel), ("tp", p.tensor_parallel)]
+    named = [
+        f"{n}{f.factor}" + (f"@{f.mesh_axis}" if isinstance(f.mesh_axis, int) else "") for n, f in parts if f.factor > 1
+    ]
+    text = "_".join(named) or "sp1"
+    return text if p.ulysses == 1 else f"{text} ring{p.ring} x ulysses{p.ulysses}"
+
+
+def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
+    """Return what a size is called and the latent it comes to; None is the last published one.
+
+    Args:
+        size: a name such as ``480p``, or pixels such as ``1024x768`` (height first) or, with frames, ``81x480x832``.
+    """
+    size = size or list(model.sizes)[-1]
+    if pixels := _PIXELS.fullmatch(size):
+        return size, _of_pixels(model, *(None if n is None else int(n) for n in pixels.groups()))
+    if size not in model.sizes:
+        raise UserError(f"size '{size}' is not known for this model; choose one of {', '.join(model.sizes)}.")
+    return size, model.sizes[size]
+
+
+def _of_pixels(model: Published, frames: int | None, height: int | None, width: int | None) -> tuple[int, ...]:
+    """Return the latent of a picture or of a video, whose frames are the published ones where none are given."""
+    temporal, spatial = _ratios(model)
+    step = spatial * _PATCH
+    if not (height and width) or height % step or width % step:
+        raise UserError(f"--height and --width are multiples of {step} for {model.name}, not {height} and {width}.")
+    picture, last = (height // spatial, width // spatial), list(model.sizes.values())[-1]
+    if len(last) == 2:
+        if frames is not None:
+            raise UserError(f"{model.name} makes pictures; leave out --frames.")
+        return picture
+    if frames is None:
+        return last[0], *picture
+    if frames < 1 or (frames - 1) % temporal:
+        near = max(frames // temporal, 1) * temporal + 1
+        raise UserError(f"--frames is one more than a multiple of {temporal} for {model.name}, such as {near}.")
+    whole = (frames - 1) // temporal + 1
+    return whole + -whole % (model.config.get("patch_size_t") or 1), *picture
+
+
+def _ratios(model: Published) -> tuple[int, int]:
+    """Return the frames and the pixels per latent frame and row."""
+    if model.ratios is not None:
+        return model.ratios
+    if not model.decoder:
+        raise UserError(
+            f"{model.name} has no autoencoder here that says how many pixels a latent has; "
+            f"choose --size {' or '.join(model.sizes)}."
+        )
+    spec, decoder = get_published(model.decoder)
+    return spec.config_class.from_dict(decoder.config).ratios
+
+
+def estimate(
+    name: str,
+    mesh: MeshSpec,
+    parallel: DiTParallelConfig,
+    *,
+    size: str | None = None,
+    reading: Reading | None = None,
+    execution: Execution = Execution(),
+) -> Estimate:
+    """Estimate the denoising loop of ``name`` with guidance (branches side by side with cfg2, else one by one).
+
+    Raises:
+        UserError: no such model or size, or cfg2 for a model that has no second branch.
+    """
+    name, model = find(name)
+    size, shape = latent(model, size)
+    batch = parallel.cfg
+    if batch > model.branches:
+        raise UserError(f"{name} predicts once a step, without a negative prompt; cfg{batch} has nothing to share out.")
+    reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
+    machine = execution.machine(mesh)
+    # The few weights that no linear has (norms, embeddings) are counted like the others.
+    reading = replace(reading, weights_bytes=round(reading.weights_bytes * BYTES[execution.weights] / BYTES["bf16"]))
+    held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
+    ops = as_blocks(programs(reading.ops), execution.blocks, parallel.tp)
+    timeline = replay.replay(ops, machine)
+    if held.fsdp:
+        axis = parallel.sequence_parallel.mesh_axis
+        axis = axis if isinstance(axis, int) else 0
+        whole = mesh.shape[axis] == parallel.sp
+        topology = (mesh.topology(axis) if whole else None) or Topology.LINEAR
+        replay.gather_weights(timeline, machine, reading.weights_bytes, parallel.sp, axis, topology, reading.blocks)
+    total = sum(replay.flops(op) for op in ops)
+    timeline = timeline.stretched(loops.factor(mesh.arch) if execution.loop else 1.0)
+    timeline = timeline.throttled(power.least_ns(total, mesh, execution.fidelity))
+    around = stages.around(model, shape, replace(machine, chunks=None))
+    if execution.rest:
+        around |= {"rest": rest_seconds(name, execution.rest)}
+    steps = execution.steps or model.steps
+    peak = machine.chip.peak_tflops(execution.fidelity)
+    return Estimate(
+        name,
+        size,
+        mesh,
+        parallel,
+        steps,
+        model.branches // batch,
+        timeline,
+        held,
+        total,
+        peak,
+        around,
+        execution,
+    )
+
+
+def rest_seconds(name: str, known: Figure) -> float:
+    """Return what a published figure of a model takes beyond what is predicted of it: host, encoders, decoder."""
+    return known.seconds - _as_run(name, known).seconds_of(known)
+
+
+def rest_range(name: str, known: Figure) -> ranges.Range:
+    """Return the range of ``rest_seconds``."""
+    r = _as_run(name, known).total_range(without=name)
+    return ranges.Range(max(known.seconds - r.high, 0.0), max(known.seconds - r.low, 0.0))
+
+
+@cache
+def _as_run(name: str, known: Figure) -> Estimate:
+    on = get_mesh(known.mesh)
+    return estimate(name, on, parse_parallel(known.parallel, on), size=known.size, execution=Execution.of(known))

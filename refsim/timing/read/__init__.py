@@ -1,0 +1,1 @@
+"""Models, programs and profiler files read as records of operations."""

@@ -1,0 +1,1 @@
+"""Predictions for people: reports, plots, traces for other tools."""

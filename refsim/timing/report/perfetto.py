@@ -1,0 +1,101 @@
+"""A prediction as https://ui.perfetto.dev opens it: every device's compute, fabric and memory, and the host's launches.
+
+    host        | launch of block 0 / attn.to_q+to_k+to_v: linear |
+    device 0    compute   | block 0 / attn.to_q+to_k+to_v: linear |  | block 0 / attn: sdpa |
+                fabric                              | block 0 / attn: ring_attention |---.
+    device 1    fabric                              | block 0 / attn: ring_attention |<--'   to the neighbours
+                memory    weights, buffers of the collectives, activations
+
+One device stands for all in the prediction, so all devices' lanes are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from refsim.base.mesh import Topology
+from refsim.files.trace_events import HOST, TraceEvents, label
+from refsim.runtime.group import parallel_groups
+from refsim.timing.cost.chips import BYTES
+from refsim.timing.predict.estimate import Estimate, describe
+from refsim.timing.predict.replay import Span, topology_of
+from refsim.timing.read.reading import Reading
+from refsim.timing.read.recorder import Op
+
+_LANES = {"compute": 0, "fabric": 1}
+
+
+def write(found: Estimate, reading: Reading, path: Path) -> None:
+    """Write the trace of one forward that an estimate was made of."""
+    trace_events(found, reading).write(path)
+
+
+def trace_events(found: Estimate, reading: Reading) -> TraceEvents:
+    title = f"{found.model} {found.size} on {found.mesh}, {describe(found.parallel)}: one forward, predicted"
+    trace = TraceEvents(title, calibration=found.row()["calibration"])
+    trace.process(HOST, "host, predicted")
+    spans = [s for s in found.timeline.spans if s.op is not None]
+    for s in (s for s in spans if s.kind == "host"):
+        trace.span(f"launch of {name(s)}", s.kind, (HOST, 0), s.start / 1000, s.end / 1000, {})
+    levels = list(_levels(found, reading))
+    for rank in range(found.mesh.num_devices):
+        row, column = found.mesh.coord(rank)
+        trace.process(rank, f"device {rank} ({row},{column}), predicted", _LANES)
+        groups = parallel_groups(found.mesh, found.parallel, rank)
+        for s in (s for s in spans if s.kind != "host"):
+            place = rank, _LANES[s.lane]
+            trace.span(name(s), s.kind, place, s.start / 1000, s.end / 1000, _arguments(s))
+            if s.lane == "fabric":
+                ranks, topology = groups[s.op.group].ranks, topology_of(s.op, found.execution.topology)
+                for other in neighbours(ranks, ranks.index(rank), topology):
+                    trace.arrow(s.name, (place, s.start / 1000), ((other, place[1]), s.end / 1000))
+        for at, value in levels:
+            trace.level("memory", rank, at / 1000, value)
+    return trace
+
+
+def name(s: Span) -> str:
+    """Return what a span's program is called; for a gap that of the program which follows."""
+    return label(s.stage, s.op.module, s.op.name)
+
+
+def neighbours(ranks: tuple[int, ...], index: int, topology: Topology) -> list[int]:
+    """Return the ranks that a member of a group sends to."""
+    if topology is Topology.RING:
+        return [ranks[(index + way) % len(ranks)] for way in (1, -1)]
+    return [ranks[at] for at in (index + 1, index - 1) if 0 <= at < len(ranks)]
+
+
+def read_bytes(op: Op) -> int:
+    """Return the bytes of what an op takes, or of what a collective is brought."""
+    return op.bytes or round(sum(math.prod(shape) for shape in op.inputs) * BYTES.get(op.dtype, 0.0))
+
+
+def _arguments(s: Span) -> dict[str, Any]:
+    op = s.op
+    found: dict[str, Any] = {"op": op.name, "shapes": op.inputs, "output": op.output, "dtype": op.dtype}
+    found |= {"bytes": read_bytes(op), "bound": s.bound}
+    if op.kind == "collective":
+        found |= {"group": op.group, "axis": op.axis, "topology": op.topology and op.topology.value}
+    return found
+
+
+def _levels(found: Estimate, reading: Reading) -> Iterator[tuple[float, float]]:
+    """Yield (ns, bytes of a device) wherever the memory changes; ops that are no program of their own count with the
+    next one.
+    """
+    always, held, last = found.memory.weights + found.memory.buffers, 0, -1.0
+    starts = {s.op.id: s.start for s in reversed(found.timeline.spans) if s.op is not None and s.op.id >= 0}
+    final = max(starts, default=-1)
+    for op in reading.ops:
+        held = max(held, op.live)
+        if op.id in starts:
+            if op.id == final:
+                held = max([held, *(o.live for o in reading.ops[op.id :])])
+            if always + held != last:
+                last = always + held
+                yield starts[op.id], last
+            held = 0

@@ -1,0 +1,98 @@
+"""Checks of collectives against the wires of the cluster: rings that are none, too many links, devices far apart.
+
+ttnn takes a ring as asked for wherever a tensor spans an axis of more than two devices, whether or not the last device
+is wired to the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tt_impl.harness.checks.finding import NOTE, Finding
+from tt_impl.mock.log.events import Event, EventLog
+from tt_impl.run.installed import CLUSTER_DESCRIPTOR
+
+Links = Mapping[frozenset[int], int]
+"""How many Ethernet links two devices have, by their ids."""
+
+_RING_BY_DEFAULT = frozenset(
+    f"ttnn.experimental.{name}"
+    for name in ("all_gather_async", "all_gather_matmul_async", "matmul_reduce_scatter_async")
+)
+_FALLS_BACK = 2
+"""On an axis of two devices ttnn takes a line, whatever is asked for."""
+
+
+def cluster_links() -> Links | None:
+    """Links of the mock cluster this process has opened; None if it has not opened one."""
+    path = os.environ.get(CLUSTER_DESCRIPTOR)
+    if not path or not Path(path).is_file():
+        return None
+    import yaml
+
+    described = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    pairs = described.get("ethernet_connections") or ()
+    return Counter(frozenset(end["chip"] for end in pair) for pair in pairs)
+
+
+def groups(mesh: tuple[int, ...], devices: tuple[int, ...], axis: int | None) -> list[tuple[int, ...]]:
+    """Ids of the devices that communicate along an axis of a mesh, in its order; all of them without an axis."""
+    if axis is None or len(mesh) != 2 or len(devices) != mesh[0] * mesh[1]:
+        return [devices]
+    columns = mesh[1]
+    rows = [devices[i : i + columns] for i in range(0, len(devices), columns)]
+    return rows if axis % 2 else list(zip(*rows, strict=True))
+
+
+def wires(log: EventLog, links: Links | None) -> Iterator[Finding]:
+    """What the wires of the cluster cannot carry; nothing where they are not known."""
+    if links is None:
+        return
+    for event in log.events:
+        if event.error is None:
+            for crossing in event.collectives:
+                yield from _crossing(event, crossing, links)
+
+
+def _crossing(event: Event, crossing: dict, links: Links) -> Iterator[Finding]:
+    if crossing["collective"] in ("point_to_point", "broadcast"):
+        return
+    axis, wanted = crossing["axis"], crossing["links"]
+    if axis is None and 1 not in event.mesh:
+        return  # in which order a whole 2-D mesh is walked is the operation's business
+    members = groups(event.mesh, event.devices, axis)
+    if len(members[0]) < 2:
+        return
+    along = "over all devices" if axis is None else f"along axis {axis}"
+    hops = [[links.get(frozenset(pair), 0) for pair in itertools.pairwise(group)] for group in members]
+    loose = next(
+        (p for g, h in zip(members, hops, strict=True) for p, n in zip(itertools.pairwise(g), h, strict=True) if not n),
+        None,
+    )
+    if loose:
+        yield Finding.of(
+            "not-neighbours", event,
+            f"{event.op} {along} passes data from device {loose[0]} to device {loose[1]}, which have no link: open the "
+            "mesh, or cut the submesh, so that neighbours of the axis are wired.", NOTE,
+        )  # fmt: skip
+        return
+    fewest = min(n for hop in hops for n in hop)
+    if isinstance(wanted, int) and wanted > fewest:
+        yield Finding.of(
+            "too-many-links", event,
+            f"{event.op} {along} asks for num_links={wanted}, but neighbours have {fewest}: pass at most that.",
+        )  # fmt: skip
+    topology = crossing["topology"] or ("Ring" if event.op in _RING_BY_DEFAULT else None)
+    open_ends = [(group[-1], group[0]) for group in members if not links.get(frozenset((group[-1], group[0])))]
+    if topology == "Ring" and len(members[0]) > _FALLS_BACK and open_ends:
+        last, first = open_ends[0]
+        default = "" if crossing["topology"] else ", the default of this operation,"
+        yield Finding.of(
+            "ring-without-link", event,
+            f"{event.op} {along} is a ring by topology=Ring{default} but device {last} has no link back to device "
+            f"{first}: pass topology=ttnn.Topology.Linear.",
+        )  # fmt: skip

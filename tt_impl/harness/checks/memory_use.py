@@ -1,0 +1,131 @@
+"""Checks of what a program does with device memory, in its own order: too small, never written, freed, overwritten."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from math import prod
+
+from tt_impl.harness.checks.fabric import groups
+from tt_impl.harness.checks.finding import NOTE, Finding, at
+from tt_impl.harness.checks.reads import ALLOCATES, FREES, HOST, read_by, written_remotely
+from tt_impl.mock.log.events import Event, EventLog, TensorUse
+
+
+def too_small(log: EventLog) -> Iterator[Finding]:
+    """Buffers given to a gather or a reduce-scatter that cannot hold what it puts there."""
+    for event in log.events:
+        for crossing in event.collectives if event.error is None else ():
+            size = len(groups(event.mesh, event.devices, crossing["axis"])[0])
+            for use in written_remotely(event):
+                needed, what = _needed(event, crossing, use, size)
+                if use.bytes < needed and use.sharding is None:
+                    yield Finding.of(
+                        "small-buffer", event,
+                        f"{event.op} puts {needed} bytes {what} into {use.argument}, a {use.dtype} buffer of shape "
+                        f"{list(use.shape)} that has {use.bytes} on each device: allocate it for the whole.",
+                    )  # fmt: skip
+
+
+def given_twice(log: EventLog) -> Iterator[Finding]:
+    """Collectives that are given one buffer for two results."""
+    for event in log.events:
+        given = written_remotely(event)
+        for i, use in enumerate(given):
+            first = next((other for other in given[:i] if other.buffer == use.buffer), None)
+            if first is not None:
+                sentence = (
+                    f"{event.op} is given one buffer as {first.argument} and {use.argument}: one result overwrites "
+                )
+                yield Finding.of("buffer-twice", event, sentence + "the other, allocate a buffer for each.")
+
+
+def _needed(event: Event, crossing: dict, use: TensorUse, size: int) -> tuple[int, str]:
+    """Bytes that the collective writes into a buffer on each device, as far as that is known, and what they are."""
+    part = event.inputs[0]
+    given, of_one = use.argument.partition("[")[0], part.bytes
+    if crossing["collective"] == "all_gather" and given.startswith("persistent_output"):
+        if use.dtype == part.dtype and prod(use.shape) >= prod(part.shape) * size:
+            return 0, ""  # the whole has less padding than its parts together where these do not fill their tiles
+        return of_one * size, f"from {size} devices"
+    if crossing["collective"] == "reduce_scatter" and given == "persistent_output_buffers" and "within" not in crossing:
+        if use.argument.endswith("[0]"):
+            line = crossing["topology"] == "Linear" or size == 2
+            return of_one * (2 if line else 1), "of sums on their way" + (", in both directions" if line else "")
+        return of_one // size, "of sums"
+    return 0, ""
+
+
+def never_written(log: EventLog) -> Iterator[Finding]:
+    """Reads of memory that was allocated without values and that nothing has written since."""
+    empty: dict[int, Event] = {}
+    for event in log.events:
+        for use in read_by(event):
+            if use.buffer in empty and not event.op.startswith("ttnn.experimental.dit_fused_distributed"):
+                host = event.op in HOST
+                yield Finding.of(
+                    "never-written", event,
+                    f"{event.op} reads argument {use.argument}, memory that {at(empty[use.buffer])} allocated and "
+                    "nothing has written: write it first, or take ttnn.zeros.", NOTE if host else "error",
+                )  # fmt: skip
+        for buffer in event.written:
+            empty.pop(buffer, None)
+        inputs = {use.buffer for use in event.inputs}
+        for use in event.outputs:
+            if event.op in ALLOCATES and log.sees_writes:
+                empty[use.buffer] = event
+            elif use.buffer not in inputs:
+                empty.pop(use.buffer, None)
+
+
+def freed(log: EventLog) -> Iterator[Finding]:
+    """Uses of tensors that were deallocated."""
+    by = {free.buffer: log.events[free.event] for free in log.frees if free.how == "deallocate"}
+    for event in log.events:
+        for use in event.dead:
+            where = f" by {at(by[use.buffer])}" if use.buffer in by else ""
+            yield Finding.of(
+                "freed", event,
+                f"{event.op} uses argument {use.argument}, a tensor of shape {list(use.shape)} that was deallocated"
+                f"{where}: deallocate it after its last use.",
+            )  # fmt: skip
+
+
+def stale(log: EventLog) -> Iterator[Finding]:
+    """Reads of a collective's result after a later collective has written the same persistent buffer."""
+    writes: dict[int, list[int]] = defaultdict(list)
+    for event in log.events:
+        for use in read_by(event):
+            numbers = writes.get(use.buffer, [])
+            meant = bisect_right(numbers, use.made) - 1
+            if use.made >= 0 and 0 <= meant < len(numbers) - 1:
+                first, last = log.events[numbers[meant]], log.events[numbers[-1]]
+                yield Finding.of(
+                    "stale-read", event,
+                    f"{event.op} reads as argument {use.argument} the result of {at(first)}, but {at(last)} has since "
+                    "written the same persistent buffer: read it before, or give the later call another buffer.",
+                )  # fmt: skip
+        results = {use.buffer for use in event.outputs}
+        for use in written_remotely(event):
+            if use.buffer in results:
+                writes[use.buffer].append(event.number)
+
+
+def unused(log: EventLog) -> Iterator[Finding]:
+    """Collectives of whose results nothing is used."""
+    made: dict[int, Event] = {}
+    unread: dict[int, Event] = {}
+    for event in log.events:
+        if event.error is not None:
+            continue
+        given = [use.buffer for use in written_remotely(event)]
+        for use in event.inputs:
+            if use.buffer in made and use.buffer not in given and event.op not in FREES:
+                unread.pop(made[use.buffer].number, None)
+        if event.collectives:
+            unread[event.number] = event
+            made |= {use.buffer: event for use in event.outputs}
+    for event in unread.values():
+        sentence = f"nothing reads the result of {event.op}: leave it out, or use the result."
+        yield Finding.of("unused-result", event, sentence, NOTE)

@@ -1,0 +1,46 @@
+"""Which tensors of a call are read, and which are only memory for its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tt_impl.mock.log.events import Event, TensorUse
+from tt_impl.mock.rules.registry import NEUTRAL
+
+FREES = frozenset(f"ttnn.{name}" for name in ("deallocate", "Tensor.deallocate"))
+ALLOCATES = frozenset(f"ttnn.{name}" for name in ("empty", "empty_like", "allocate_tensor_on_device"))
+"""Operations that take memory without writing it."""
+HOST = frozenset(
+    f"ttnn.{name}"
+    for name in "to_torch from_device Tensor.cpu Tensor.to_torch Tensor.to_numpy Tensor.to_list Tensor.item".split()
+)
+"""Reads by the host, which wait until the devices have done all they were told before."""
+_SHAPES_ONLY = frozenset(
+    f"ttnn.{name}"
+    for name in """
+    empty_like zeros_like ones_like full_like allocate_tensor_on_device reshape view experimental.view squeeze unsqueeze
+    unsqueeze_to_4D Tensor.reshape reshape_on_device
+    """.split()
+)
+"""Operations that look at no value of their input."""
+_GIVEN = NEUTRAL | {"persistent_intermediate_buffer", "buffer_tensor", "intermediate_packet_buffer", "stats"}
+
+
+def is_given(use: TensorUse) -> bool:
+    """Whether the tensor is passed as memory for a result, by the name of its argument."""
+    return use.argument.partition("[")[0] in _GIVEN
+
+
+def read_by(event: Event) -> Iterator[TensorUse]:
+    """The inputs whose values a call looks at."""
+    if event.error is not None or event.op in FREES or event.op in _SHAPES_ONLY:
+        return
+    in_place = event.op.endswith("_")
+    for use in event.inputs:
+        if not is_given(use) and (in_place or use.buffer not in event.written):
+            yield use
+
+
+def written_remotely(event: Event) -> list[TensorUse]:
+    """Memory the program gave to a collective, into which other devices write."""
+    return [use for use in event.inputs if is_given(use)] if event.collectives and event.error is None else []

@@ -1,0 +1,52 @@
+"""Checks that compare devices: replicas that are none, and submeshes that do not do the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from tt_impl.harness.checks.finding import NOTE, Finding, at
+from tt_impl.mock.log.events import Event, EventLog
+
+
+def uneven_replicas(log: EventLog) -> Iterator[Finding]:
+    """Reads to the host of what ttnn calls replicas although devices hold different values."""
+    for event in log.events:
+        for axis in event.uneven:
+            yield Finding.of(
+                "uneven-replicas", event,
+                f"{event.op} reads a tensor of shape {list(event.inputs[0].shape)} as replicated along axis {axis}, "
+                "but its devices hold different values: a collective along that axis is missing before.",
+            )  # fmt: skip
+
+
+def submeshes_differ(log: EventLog) -> Iterator[Finding]:
+    """The first collective in which submeshes part that began with the same ones."""
+    by_mesh: dict[tuple[int, ...], list[Event]] = {}
+    for event in log.events:
+        if event.collectives and event.error is None:
+            by_mesh.setdefault(event.devices, []).append(event)
+    for (one, first), (other, second) in itertools.combinations(by_mesh.items(), 2):
+        if set(one) & set(other) or first[0].mesh != second[0].mesh or _does(first[0]) != _does(second[0]):
+            continue
+        pair = next(
+            (p for p in itertools.zip_longest(first, second) if p[0] is None or p[1] is None or _part(*p)), None
+        )
+        if pair is not None:
+            event = pair[0] or pair[1]
+            others = at(pair[1]) if pair[0] and pair[1] else "nothing more"
+            yield Finding.of(
+                "submeshes-differ", event,
+                f"{event.op} on devices {list(event.devices)} stands where the other submesh "
+                f"({list(other if event is pair[0] else one)}) has {others}: equal branches do the same collectives.",
+                NOTE,
+            )  # fmt: skip
+
+
+def _part(first: Event, second: Event) -> bool:
+    return _does(first) != _does(second)
+
+
+def _does(event: Event) -> tuple:
+    crossings = tuple((c["collective"], c["axis"], c["bytes"]) for c in event.collectives)
+    return event.op, crossings, tuple(use.shape for use in event.inputs)

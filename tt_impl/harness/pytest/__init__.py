@@ -1,0 +1,1 @@
+"""Tests of anyone run on a mock mesh: selection, processes, verdicts, summary."""

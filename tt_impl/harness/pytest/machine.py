@@ -1,0 +1,119 @@
+"""The machine that tests of others find: a mock cluster, made before ttnn is imported, and what their ttnn lacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from refsim.base.errors import UserError
+from refsim.base.mesh import MeshSpec, get_mesh
+from tt_impl.harness.pytest.selection import AUTO, COLLECTED_ON
+from tt_impl.mock import hardware
+from tt_impl.mock.machine import environment
+from tt_impl.run.installed import ttnn_package
+
+
+@dataclass
+class _Machine:
+    """What :func:`prepare` made.
+
+    Attributes:
+        mesh: what was asked for.
+        folder: holds all files of the mock; None before.
+        threads: of torch, before.
+    """
+
+    mesh: str = ""
+    folder: Path | None = None
+    threads: int = 1
+
+
+_machine = _Machine()
+
+
+def prepare(mesh: str) -> None:
+    """Make ready for tests on a mock of ``mesh``, or (``auto``) on one or another in each forked process.
+
+    Imports ttnn. Raises ``UserError`` if there is no such mesh, or no ttnn.
+    """
+    ttnn_package()
+    spec = get_mesh(COLLECTED_ON if mesh == AUTO else mesh)
+    _machine.mesh, _machine.folder = mesh, environment.make_folder()
+    environment.share_runtime_root(_machine.folder)
+    hardware.keep_temporary_files(_machine.folder)
+    if mesh == AUTO:
+        hardware.point_at(spec, _machine.folder)
+    else:
+        hardware.prepare(spec, _machine.folder)
+    os.environ.setdefault("ARCH_NAME", spec.arch)
+
+    import torch
+
+    # A forked process hangs in torch if torch's threads ran before the fork; it gets its threads back in enter().
+    _machine.threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    _complete()
+    _hide()
+    if mesh == AUTO:
+        from tt_impl.harness.pytest import questions
+
+        questions.ask_elsewhere()
+
+
+def is_prepared() -> bool:
+    return _machine.folder is not None
+
+
+def clean_up() -> None:
+    """Remove the files of the mock now: some processes (those of xdist) end without doing so."""
+    if _machine.folder is not None:
+        environment.remove(_machine.folder)
+
+
+def enter(mesh: str) -> MeshSpec:
+    """Let this process, forked or not, be the one that runs tests on ``mesh``.
+
+    Raises:
+        UserError: the cluster of another mesh was opened before the fork.
+    """
+    import torch
+    import ttnn
+
+    torch.set_num_threads(_machine.threads)
+    spec = get_mesh(mesh)
+    if _machine.mesh == AUTO:
+        from tt_impl.harness.pytest import questions
+
+        questions.ask_here()
+        hardware.prepare(spec, _machine.folder)
+        if ttnn.get_num_devices() != spec.num_devices:
+            raise UserError(
+                "a module opened a device while tests were collected, so all tests have its cluster; "
+                "name the mesh instead of --ttnn-mock auto."
+            )
+    return spec
+
+
+def _hide() -> None:
+    """Keep what lies between a test and ttnn out of pytest's tracebacks; ``--full-trace`` shows it."""
+    import tt_impl.harness.watch.session  # noqa: F401 - and with it whatever handles calls
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("tt_impl.", "ttnn.decorators")):
+            vars(module)["__tracebackhide__"] = True
+
+
+def _complete() -> None:
+    """Give ttnn the modules of its source tree that suites import and its wheels lack; they do nothing here."""
+    import ttnn
+
+    try:
+        import ttnn.database  # is it there?
+    except ImportError:
+        module = ModuleType("ttnn.database")
+        vars(module).update(SQLITE_CONNECTION=None, DEVICE_IDS_IN_DATABASE=set())
+        sys.modules["ttnn.database"] = module
+        vars(ttnn)["database"] = module

@@ -1,0 +1,1 @@
+"""Files and tables about one watched program or many."""

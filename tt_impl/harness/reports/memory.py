@@ -1,0 +1,267 @@
+"""Memory of a program: peaks and what is live at them, fragmentation, and what iterations leave behind.
+
+All figures come from ttnn's own allocator, which the mock mesh really runs (see :mod:`tt_impl.harness.watch.meter`).
+
+    level of a bank   ____/''\\__/'''''\\____     peak: the highest level, also inside an operation; the operation
+                                                  that reached it, and who owned the memory then
+    iterations        |  1   |  2   |  3   |      leak: what iteration i took and what is still there after i + 1, the
+                                                  first one (caches, semaphores made once) left out
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tt_impl.harness.watch.meter import Held, Level, Meter
+
+TOP = 8
+"""Owners that are named."""
+MEMORIES = ("DRAM", "L1", "L1_SMALL")
+REPETITIONS = 3
+_SHORTEST = 3
+"""Calls of a sequence that may be an iteration; a shorter one is more likely a list that is being filled."""
+_LONGEST = 20_000
+"""Calls of a program in which repetitions are looked for."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Memory that every iteration but the first takes and does not give back: ``bytes`` of each bank, each time."""
+
+    held: Held
+    bytes: int
+    count: int
+    iterations: int
+    marked: bool
+
+    @property
+    def sentence(self) -> str:
+        what = f"{list(self.held.shape)} {self.held.dtype}" if self.held.dtype else "memory without a tensor"
+        return (
+            f"{self.held.op} at {self.held.where} leaves {self.bytes} bytes per bank of {self.held.memory} ({what}) "
+            f"behind in each of {self.iterations} iterations."
+        )
+
+
+def summary(meter: Meter, top: int = TOP) -> dict[str, Any]:
+    """Everything as JSON values.
+
+    ``meshes``: per mesh ``mesh``, ``devices`` (the figures are those of each of them), ``shape``, ``arch`` and by
+    kind of memory ``banks``, ``bank_bytes``, ``peak`` (``bytes_per_bank``, ``bytes`` of all banks, ``event``, ``op``,
+    ``where``, ``live``: the ``top`` largest owners), ``end_bytes_per_bank``, ``fragmentation`` (of the call after
+    which the largest free block was the smallest part of what was free). L1 has ``with_programs`` too: the highest
+    sum of tensors and circular buffers on the fullest core.
+    ``leaks``: see :class:`Leak`. ``unknown_layouts``: programs whose circular buffers ttnn would not tell.
+    """
+    meter.finish()
+    return {
+        "meshes": [_mesh(meter, mesh, about, top) for mesh, about in meter.meshes.items()],
+        "leaks": [_as_json(leak) for leak in leaks(meter)],
+        "unknown_layouts": sum(launch.layout is None for launch in meter.launches),
+    }
+
+
+def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str, Any]:
+    found = {name: about[name] for name in ("devices", "shape", "arch")} | {"mesh": mesh}
+    for memory in MEMORIES:
+        levels = [level for level in meter.levels if (level.mesh, level.memory) == (mesh, memory)]
+        if not levels:
+            continue
+        banks = about["dram_banks"] if memory == "DRAM" else about["l1_banks"]
+        found[memory] = {
+            "banks": banks,
+            "bank_bytes": levels[-1].allocated + levels[-1].free,
+            "peak": _peak(meter, mesh, memory, banks, top),
+            "end_bytes_per_bank": levels[-1].allocated,
+            "fragmentation": _fragmentation(levels),
+        }
+    if "L1" in found:
+        found["L1"]["with_programs"] = _with_programs(meter, mesh, found["L1"]["peak"])
+    return found
+
+
+def _peak(meter: Meter, mesh: int, memory: str, banks: int, top: int) -> dict[str, Any]:
+    level, highest, place = 0, 0, -1
+    for i, (sign, _, held) in enumerate(meter.history):
+        if (held.mesh, held.memory) == (mesh, memory):
+            level += sign * held.bytes
+            if level > highest:
+                highest, place = level, i
+    if place < 0:
+        return {"bytes_per_bank": 0, "bytes": 0, "event": None, "op": "", "where": "", "live": []}
+    _, event, last = meter.history[place]
+    live = [h for h in live_at(meter, place + 1) if (h.mesh, h.memory) == (mesh, memory)]
+    return {
+        "bytes_per_bank": highest,
+        "bytes": highest * banks,
+        "event": event,
+        "op": last.op,
+        "where": last.where,
+        "live": owners(live)[:top],
+    }
+
+
+def live_at(meter: Meter, place: int) -> list[Held]:
+    """What was allocated after the first ``place`` changes."""
+    live: dict[tuple, Held] = {}
+    for sign, _, held in meter.history[:place]:
+        key = held.mesh, held.memory, held.address
+        if sign > 0:
+            live[key] = held
+        else:
+            live.pop(key, None)
+    return list(live.values())
+
+
+def owners(live: Iterable[Held]) -> list[dict[str, Any]]:
+    """Allocations joined by who made them, the largest first."""
+    groups: dict[tuple, list[Held]] = defaultdict(list)
+    for held in live:
+        groups[held.owner].append(held)
+    found = [
+        {
+            "op": g[0].op,
+            "where": g[0].where,
+            "shape": list(g[0].shape),
+            "dtype": g[0].dtype,
+            "count": len(g),
+            "bytes_per_bank": sum(h.bytes for h in g),
+        }
+        for g in groups.values()
+    ]
+    return sorted(found, key=lambda owner: -owner["bytes_per_bank"])
+
+
+def _fragmentation(levels: list[Level]) -> dict[str, Any]:
+    """The worst moment: how much of what is free is not in the largest block."""
+    worst = min(levels, key=lambda level: level.largest_free / level.free if level.free else 1.0)
+    share = 1 - worst.largest_free / worst.free if worst.free else 0.0
+    smallest = min(level.largest_free for level in levels)
+    return {
+        "share": round(share, 6),
+        "event": worst.event,
+        "free_per_bank": worst.free,
+        "largest_free_per_bank": worst.largest_free,
+        "smallest_largest_free_per_bank": smallest,
+    }
+
+
+def _with_programs(meter: Meter, mesh: int, peak: dict[str, Any]) -> dict[str, Any]:
+    """The highest sum of what tensors take of a core and the circular buffers of the program that runs beside them.
+
+    No less than the peak of the tensors alone, also where ttnn would not tell a program's circular buffers.
+    """
+    place_of_peak = {name: peak[name] for name in ("event", "op", "where")}
+    highest, level = {"bytes": peak["bytes_per_bank"], "cb_bytes": 0} | place_of_peak, 0
+    during: dict[int, int] = {}
+    starts = {level_.event for level_ in meter.levels if level_.mesh == mesh}
+    changes = [(event, sign * held.bytes) for sign, event, held in meter.history if _is_l1(held, mesh)]
+    place = 0
+    for event in sorted(starts):
+        while place < len(changes) and changes[place][0] < event:
+            level += changes[place][1]
+            place += 1
+        during[event] = level
+        while place < len(changes) and changes[place][0] == event:
+            level += changes[place][1]
+            during[event] = max(during[event], level)
+            place += 1
+    for launch in meter.launches:
+        if launch.layout is not None and launch.event in during:
+            total = during[launch.event] + launch.layout.cb_bytes
+            if total > highest["bytes"]:
+                highest = {"bytes": total, "cb_bytes": launch.layout.cb_bytes, "event": launch.event}
+                highest |= {"op": launch.op, "where": launch.where}
+    return highest
+
+
+def _is_l1(held: Held, mesh: int) -> bool:
+    return (held.mesh, held.memory) == (mesh, "L1")
+
+
+def leaks(meter: Meter) -> list[Leak]:
+    """What iterations leave behind; without marks, of the longest sequence of calls that repeats itself."""
+    meter.finish()
+    marks, marked = meter.marks, True
+    if len(marks) < REPETITIONS:
+        marks, marked = repetitions(meter), False
+    if len(marks) < REPETITIONS:
+        return []
+    freed_at = _freed_at(meter)
+    starts = [0, *marks[:-1]]
+    left: list[dict[tuple, list[Held]]] = []
+    for i in range(1, len(marks) - 1):  # the last one's results may still be in use
+        survivors: dict[tuple, list[Held]] = defaultdict(list)
+        for place in range(starts[i], marks[i]):
+            sign, _, held = meter.history[place]
+            if sign > 0 and freed_at.get(place, len(meter.history)) >= marks[i + 1]:
+                survivors[held.owner].append(held)
+        left.append(survivors)
+    always = set.intersection(*(set(found) for found in left)) if left else set()
+    found = [
+        Leak(group[0], sum(h.bytes for h in group), len(group), len(marks) - 1, marked)
+        for owner, group in left[-1].items()
+        if owner in always
+    ]
+    return sorted(found, key=lambda leak: -leak.bytes)
+
+
+def _freed_at(meter: Meter) -> dict[int, int]:
+    """By the place in the history where memory was taken: where it was given back."""
+    open_: dict[tuple, int] = {}
+    found = {}
+    for i, (sign, _, held) in enumerate(meter.history):
+        key = held.mesh, held.memory, held.address
+        if sign > 0:
+            open_[key] = i
+        elif key in open_:
+            found[open_.pop(key)] = i
+    return found
+
+
+def repetitions(meter: Meter) -> list[int]:
+    """Places in the history where a sequence of calls ends that repeats itself, at least four times in a row.
+
+    The longest such sequence counts, and only if programs run in it: a loop that only puts weights on a mesh is none.
+    """
+    calls = meter.calls[-_LONGEST:]
+    tokens = [call[1] for call in calls]
+    places: dict[tuple, list[int]] = defaultdict(list)
+    for i, token in enumerate(tokens):
+        places[token].append(i)
+    best: list[int] = []
+    launched = {launch.event for launch in meter.launches}
+    for found in places.values():
+        if len(found) <= REPETITIONS:
+            continue
+        blocks = [tokens[a:b] for a, b in pairwise(found)]
+        run = 1
+        while run < len(blocks) and blocks[-run - 1] == blocks[-1]:
+            run += 1
+        starts = found[-run - 1 :]
+        if run < REPETITIONS or len(blocks[-1]) < _SHORTEST:
+            continue
+        busy = any(calls[i][0] in launched for i in range(starts[0], starts[1]))
+        if busy and (not best or len(blocks[-1]) > best[1] - best[0]):
+            best = starts
+    return [calls[i][2] for i in best[1:]]
+
+
+def _as_json(leak: Leak) -> dict[str, Any]:
+    held = leak.held
+    return {
+        "op": held.op,
+        "where": held.where,
+        "memory": held.memory,
+        "shape": list(held.shape),
+        "dtype": held.dtype,
+        "bytes_per_bank_each": leak.bytes,
+        "count_each": leak.count,
+        "iterations": leak.iterations,
+        "marked": leak.marked,
+        "sentence": leak.sentence,
+    }

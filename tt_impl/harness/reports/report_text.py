@@ -1,0 +1,136 @@
+"""A report for people: markdown of one program, and of all programs of a folder."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_SLOWEST = 15
+_MIB = 1024 * 1024
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Lines of a markdown table."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return [*lines, *("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """What :func:`tt_impl.harness.reports.report.content` says, in tables."""
+    meshes = ", ".join("x".join(map(str, m["shape"])) + f" {m['arch']}" for m in report["meshes"])
+    lines = [f"# {report['name']}", ""]
+    lines += [
+        f"{len(report['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run.",
+        "",
+    ]
+    lines += _findings(report) + _time(report) + _memory(report) + _collectives(report)
+    return "\n".join(lines) + "\n"
+
+
+def _findings(report: dict[str, Any]) -> list[str]:
+    lines = ["## Findings", ""]
+    lines += [f"- {finding['kind']}: {finding['sentence']}" for finding in report["findings"]] or ["None."]
+    if report["fallbacks"]:
+        names = ", ".join(f"`{name}` x{count}" for name, count in report["fallbacks"].items())
+        lines += ["", f"Answered by ttnn's own golden functions, which proves nothing of their values: {names}."]
+    return [*lines, ""]
+
+
+def _time(report: dict[str, Any]) -> list[str]:
+    cost = report["cost"]
+    lines = ["## Device time, predicted", ""]
+    lines += [
+        f"**{_us(cost['ns'])} us** from the first program to the end of the last one "
+        f"({_us(cost['low_ns'])} to {_us(cost['high_ns'])}): "
+        f"{cost['source']}. {cost['priced']} of {cost['launches']} device operations have a price.",
+        "",
+    ]
+    if cost["unpriced"]:
+        names = ", ".join(f"`{e['device_op']}` x{e['count']} ({e['reason']})" for e in cost["unpriced"])
+        lines += [f"Without a price, and not in the sum: {names}.", ""]
+    groups: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
+    for launch in report["launches"]:
+        if "ns" in launch:
+            groups[launch["op"], launch["device_op"], launch["where"], launch["bound"]].append(launch)
+    slowest = sorted(groups.items(), key=lambda group: -sum(launch["ns"] for launch in group[1]))[:_SLOWEST]
+    rows = [
+        (f"`{op}`", device_op, where, len(found), bound, *(_us(sum(f[n] for f in found)) for n in _NS))
+        for (op, device_op, where, bound), found in slowest
+    ]
+    return [*lines, *table(("op", "device op", "line", "n", "bound", "low us", "us", "high us"), rows), ""]
+
+
+_NS = ("low_ns", "ns", "high_ns")
+
+
+def _memory(report: dict[str, Any]) -> list[str]:
+    lines = ["## Memory, by ttnn's allocator", ""]
+    for mesh in report["memory"]["meshes"]:
+        lines += [f"Mesh {mesh['mesh']}: every one of devices {_span(mesh['devices'])}.", ""]
+        rows = [_memory_row(kind, mesh[kind]) for kind in ("DRAM", "L1", "L1_SMALL") if kind in mesh]
+        heads = ("memory", "peak KiB a bank", "banks", "peak MiB", "op", "line", "at the end", "holes", "largest free")
+        lines += [*table(heads, rows), ""]
+        if "L1" in mesh:
+            most = mesh["L1"]["with_programs"]
+            lines += [
+                f"L1 with circular buffers: {_kib(most['bytes'])} KiB of {_kib(mesh['L1']['bank_bytes'])} on the "
+                f"fullest core, in `{most['op']}` at {most['where']}.",
+                "",
+            ]
+        rows = [
+            (f"`{o['op']}`", o["where"], o["shape"], o["dtype"], o["count"], _kib(o["bytes_per_bank"]))
+            for o in mesh.get("DRAM", {"peak": {"live": []}})["peak"]["live"]
+        ]
+        lines += ["Live at the peak of DRAM:", ""]
+        lines += [*table(("op", "line", "shape", "dtype", "n", "KiB a bank"), rows), ""]
+    if count := report["memory"]["unknown_layouts"]:
+        lines += [f"Of {count} programs ttnn would not tell the circular buffers.", ""]
+    return lines
+
+
+def _memory_row(kind: str, found: dict[str, Any]) -> tuple:
+    peak, holes = found["peak"], found["fragmentation"]
+    highest = _kib(peak["bytes_per_bank"]), found["banks"], f"{peak['bytes'] / _MIB:.2f}"
+    left = _kib(found["end_bytes_per_bank"]), f"{holes['share']:.1%}", _kib(holes["smallest_largest_free_per_bank"])
+    return kind, *highest, f"`{peak['op']}`", peak["where"], *left
+
+
+def _collectives(report: dict[str, Any]) -> list[str]:
+    if not report["collectives"]:
+        return []
+    rows = [
+        (i, f"`{c['op']}`", c["where"], c["collective"], c["axis"], c["bytes"], c.get("topology"), c.get("links"))
+        for i, c in enumerate(report["collectives"])
+    ]
+    heads = ("", "op", "line", "collective", "axis", "bytes", "topology", "links")
+    return ["## Collectives, in order", "", *table(heads, rows), ""]
+
+
+def index(rows: list[dict[str, Any]]) -> str:
+    """Programs in one table."""
+    heads = ("program", "ops", "collectives", "predicted us", "range", "unpriced", "DRAM MiB", "L1 KiB", "findings")
+    shown = [
+        (
+            f"[{row['name']}]({row['file'].removesuffix('.json')}.md)", row["operations"], row["collectives"],
+            _us(row["ns"][1]), f"{_us(row['ns'][0])} to {_us(row['ns'][2])}", row["unpriced"],
+            f"{row['dram_peak_bytes'] / _MIB:.2f}",
+            "at least " * bool(row["unknown_layouts"]) + _kib(row["l1_peak_bytes"]),
+            ", ".join(f"{kind} x{count}" for kind, count in row["findings"].items()) or "-",
+        )
+        for row in rows
+    ]  # fmt: skip
+    head = "On mock meshes: device times are predicted, not measured; memory is what ttnn's allocator says."
+    return "\n".join(["# Programs", "", head, "", *table(heads, shown)]) + "\n"
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1000:.1f}"
+
+
+def _kib(size: int) -> str:
+    return f"{size / 1024:.1f}"
+
+
+def _span(devices: list[int]) -> str:
+    return f"{devices[0]} to {devices[-1]}" if devices == list(range(devices[0], devices[-1] + 1)) else str(devices)

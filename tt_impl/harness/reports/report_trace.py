@@ -1,0 +1,76 @@
+"""A program as Chrome's trace events: calls on the host, device operations on each device, levels of memory.
+
+    host       | linear       | gelu  | all_gather          |     calls, in order, as long as what they put on devices
+    device 0   | Matmul  ||Un.|| Unary|| AllGather          |     predicted durations
+    memory       ___/'''''\\___/''''''\\____________________      DRAM and L1 of a bank, after every call
+
+No moment of it was measured: programs follow each other as :mod:`tt_impl.harness.reports.schedule` lays them out.
+"""
+
+from __future__ import annotations
+
+from refsim.files.trace_events import HOST, TraceEvents
+from tt_impl.harness.reports.cost import SOURCE
+from tt_impl.harness.reports.prediction import Prediction
+from tt_impl.harness.reports.schedule import schedule
+from tt_impl.harness.watch.meter import Meter
+from tt_impl.harness.watch.session import Session
+
+Spans = dict[int, tuple[float, float]]
+"""By call, when what it puts on devices begins and ends, in ns."""
+
+
+def trace(session: Session, predictions: list[Prediction]) -> str:
+    """The JSON text that https://ui.perfetto.dev and chrome://tracing open."""
+    meter = session.meter
+    found = TraceEvents("a TTNN program: times predicted", source=SOURCE)
+    found.process(HOST, "host: calls in order (times predicted)")
+    for device in sorted({d for about in meter.meshes.values() for d in about["devices"]}):
+        found.process(device, f"device {device} (predicted, not measured)")
+    spans: Spans = {}
+    starts = schedule(session.log.events, predictions, meter.meshes).starts
+    for p, start in zip(predictions, starts, strict=True):
+        spans[p.launch.event] = spans.get(p.launch.event, (start, start))[0], start + p.ns
+        for device in meter.meshes[p.launch.mesh]["devices"]:
+            _program(found, p, device, start)
+    _host(found, meter, spans)
+    _levels(found, meter, spans)
+    return found.text()
+
+
+def _program(found: TraceEvents, p: Prediction, device: int, start: float) -> None:
+    name = p.launch.program.device_op
+    args = {"op": p.launch.op, "line": p.launch.where, "call": p.launch.event}
+    if p.unpriced:
+        found.instant(name, "unpriced", (device, 0), start / 1000, args | {"no price": p.unpriced})
+        return
+    args |= {"low us": round(p.low_ns / 1000, 3), "high us": round(p.high_ns / 1000, 3), "bound": p.bound}
+    found.span(name, p.kind, (device, 0), start / 1000, (start + p.ns) / 1000, args)
+
+
+def _starts(meter: Meter, spans: Spans) -> dict[int, float]:
+    """By call, when it begins; one that puts nothing on a device begins where the one before it ends."""
+    found, last = {}, 0.0
+    for number, _, _ in meter.calls:
+        start, end = spans.get(number, (last, last))
+        found.setdefault(number, start)
+        last = max(last, end)
+    return found
+
+
+def _host(found: TraceEvents, meter: Meter, spans: Spans) -> None:
+    starts = _starts(meter, spans)
+    for number, (op, where, shapes), _ in meter.calls:
+        args = {"call": number, "line": where, "shapes": [list(shape) for shape in shapes]}
+        if number in spans:
+            start, end = spans[number]
+            found.span(op, "host", (HOST, 0), start / 1000, end / 1000, args)
+        else:
+            found.instant(op, "host", (HOST, 0), starts[number] / 1000, args)
+
+
+def _levels(found: TraceEvents, meter: Meter, spans: Spans) -> None:
+    starts = _starts(meter, spans)
+    for level in meter.levels:
+        end = spans.get(level.event, (0.0, starts[level.event]))[1]
+        found.level(f"mesh {level.mesh}: a bank of {level.memory}", HOST, end / 1000, level.allocated)

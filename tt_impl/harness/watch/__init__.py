@@ -1,0 +1,1 @@
+"""One program watched while it runs."""

@@ -1,0 +1,287 @@
+"""What every call of a program takes: memory by ttnn's own allocator, and its programs on the cores.
+
+    call -> event log -> ... -> shadow -> Meter -> ttnn
+                                          (a capture of ttnn's graph around the call; then, once for every different
+                                          program, a second one without dispatch for its circular buffers and cores)
+
+Bytes are those of one bank: a core of L1, a bank of DRAM. All devices of a mesh are allocated in lockstep, so a figure
+of a mesh is that of each of its devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ttnn
+from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture  # ttnn.graph's own warn, and record arguments
+
+from tt_impl.harness.watch.capture import Change, Program, changes, programs
+from tt_impl.mock.log.events import EventLog
+from tt_impl.trace.intercept import Invocation, on_device, tensors_in
+from tt_impl.trace.optable import Levels, table
+
+UNSEEN = "(memory that no operation took)"
+"""Owner of what was allocated between two calls: global circular buffers, for one."""
+BEFORE = "(memory taken before the program was watched)"
+_VIEWS = {"DRAM": ttnn.BufferType.DRAM, "L1": ttnn.BufferType.L1, "L1_SMALL": ttnn.BufferType.L1_SMALL}
+_UNIT = 32
+_ONCE = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate", "ttnn.move", "ttnn.reallocate"})
+
+Place = tuple[int, str, int]
+"""Mesh, kind of memory, address."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory and who took it: the operation and the line of the user's code, in event number ``event``."""
+
+    mesh: int
+    memory: str
+    address: int
+    bytes: int
+    op: str
+    where: str
+    event: int
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+    @property
+    def owner(self) -> tuple:
+        """What all allocations of one line have in common."""
+        return self.op, self.where, self.memory, self.shape, self.dtype, self.bytes
+
+
+@dataclass(frozen=True)
+class Level:
+    """What ttnn's allocator says of one kind of memory of a mesh after a call."""
+
+    event: int
+    mesh: int
+    memory: str
+    allocated: int
+    free: int
+    largest_free: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of a program: devices' programs it consists of, cores, bytes of circular buffers on the fullest core."""
+
+    programs: int
+    cores: int
+    cb_bytes: int
+
+
+@dataclass
+class Launch:
+    """A device operation of a call on ``mesh``; ``layout`` is None where it could not be asked for.
+
+    ``options``: what of the call's arguments decides how fast it is, see :func:`_options`.
+    """
+
+    event: int
+    mesh: int
+    op: str
+    where: str
+    program: Program
+    row: dict[str, Any]
+    layout: Layout | None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class Meter:
+    """A handler for :func:`tt_impl.trace.intercept.intercepted`; install it after all others, next to ttnn.
+
+    Args:
+        log: the event log, which has noted a call before it comes here.
+
+    Attributes:
+        history: memory taken (1) and given back (-1), in order, with the event in which that showed.
+        levels: after every call, by ttnn's allocator.
+        launches: every device operation.
+        meshes: by id of a mesh: ids of its devices, shape, architecture, cores, bytes and number of banks.
+        marks: places in ``history`` where iterations ended.
+        calls: number, what was called from where on which shapes, place in ``history`` before it.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self.history: list[tuple[int, int, Held]] = []
+        self.levels: list[Level] = []
+        self.launches: list[Launch] = []
+        self.meshes: dict[int, dict[str, Any]] = {}
+        self.marks: list[int] = []
+        self.calls: list[tuple[int, tuple, int]] = []
+        self._log = log
+        self._live: dict[Place, Held] = {}
+        self._sums: dict[tuple[int, str], int] = {}
+        self._layouts: dict[tuple, list[Layout] | None] = {}
+        self._pending_marks = 0
+
+    def iteration(self) -> None:
+        """Note that an iteration of the program ends here."""
+        self._pending_marks += 1
+
+    def finish(self) -> None:
+        """Place the marks that no further call has placed."""
+        self.marks += [len(self.history)] * self._pending_marks
+        self._pending_marks = 0
+
+    def __call__(self, call: Invocation) -> Any:
+        meshes = _meshes_of(call)
+        if not meshes:
+            return call.proceed()
+        event = self._log.events[-1]
+        number, op, where = event.number, event.op, event.where
+        for mesh in meshes:
+            self._agree(mesh, number, where)
+        self.finish()
+        self.calls.append((number, (op, where, _shapes(call)), len(self.history)))
+        begin_graph_capture(ttnn.graph.RunMode.NORMAL)
+        try:
+            result = call.proceed()
+        finally:
+            graph = end_graph_capture()
+            for change in changes(graph):
+                self._change(change, number, op, where)
+            for mesh in meshes:
+                self._agree(mesh, number, where)
+                self._note_levels(mesh, number)
+        self._note_launches(call, graph, meshes[0].id())
+        return result
+
+    def _change(self, change: Change, number: int, op: str, where: str) -> None:
+        place = change.mesh, change.memory, change.address
+        if change.sign > 0:
+            self._take(Held(*place, change.bytes, op, where, number, change.shape, change.dtype), number)
+        elif place in self._live:
+            self._give_back(place, number)
+
+    def _take(self, held: Held, number: int) -> None:
+        place = held.mesh, held.memory, held.address
+        if place in self._live:  # given back where nobody looked
+            self._give_back(place, number)
+        self._live[place] = held
+        self._sums[place[:2]] = self._sums.get(place[:2], 0) + held.bytes
+        self.history.append((1, number, held))
+
+    def _give_back(self, place: Place, number: int) -> None:
+        held = self._live.pop(place)
+        self._sums[place[:2]] -= held.bytes
+        self.history.append((-1, number, held))
+
+    def _agree(self, mesh: ttnn.MeshDevice, number: int, where: str) -> None:
+        """Take over from ttnn what was given back (by Python, mostly) or allocated since the last look."""
+        key = mesh.id()
+        owner = (UNSEEN, where) if key in self.meshes else (BEFORE, "")
+        if key not in self.meshes:
+            self.meshes[key] = _described(mesh)
+        views = {name: ttnn.get_memory_view(mesh, kind).total_bytes_allocated_per_bank for name, kind in _VIEWS.items()}
+        if all(self._sums.get((key, name), 0) == size for name, size in views.items()):
+            return
+        there: dict[Place, int] = {}
+        for buffer in ttnn._ttnn.reports.get_buffers(mesh):
+            if buffer.device_id == key:
+                there[key, buffer.buffer_type.name, buffer.address] = -(-buffer.max_size_per_bank // _UNIT) * _UNIT
+        for place in [p for p in self._live if p[0] == key and p not in there]:
+            self._give_back(place, number)
+        for place, size in there.items():
+            if place not in self._live:
+                self._take(Held(*place, size, *owner, number), number)
+
+    def _note_levels(self, mesh: ttnn.MeshDevice, number: int) -> None:
+        for name, kind in _VIEWS.items():
+            view = ttnn.get_memory_view(mesh, kind)
+            figures = (
+                view.total_bytes_allocated_per_bank,
+                view.total_bytes_free_per_bank,
+                view.largest_contiguous_bytes_free_per_bank,
+            )
+            if name != "L1_SMALL" or figures[0]:
+                self.levels.append(Level(number, mesh.id(), name, *figures))
+
+    def _note_launches(self, call: Invocation, graph: list[dict[str, Any]], mesh: int) -> None:
+        found = programs(graph)
+        if not found:
+            return
+        event = self._log.events[-1]
+        rows = table(graph, call.name, _given(call), Levels(0, 0, 1, 0))
+        layouts = self._layouts_of(call, found)
+        for program, row, layout in zip(found, rows, layouts, strict=True):
+            self.launches.append(
+                Launch(event.number, mesh, event.op, event.where, program, row, layout, _options(call))
+            )
+
+    def _layouts_of(self, call: Invocation, found: list[Program]) -> list[Layout] | list[None]:
+        """Circular buffers and cores, from a second call that ttnn builds but neither runs nor gives memory."""
+        key = tuple((p.device_op, p.attributes, p.inputs_key) for p in found)
+        if key not in self._layouts:
+            self._layouts[key] = self._build(call, len(found))
+        return self._layouts[key] or [None] * len(found)
+
+    def _build(self, call: Invocation, count: int) -> list[Layout] | None:
+        tensors = tensors_in((call.args, call.kwargs))
+        if call.name in _ONCE or any(on_device(t) and not t.is_allocated() for t in tensors):
+            return None
+        begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+        try:
+            call.proceed()
+        except Exception:  # the call itself went well; what it takes besides is then unknown, and said to be
+            return None
+        finally:
+            graph = end_graph_capture()
+        rows = table(graph, call.name, _given(call), Levels(0, 0, 1, 0))
+        if len(rows) != count:
+            return None
+        return [Layout(row["programs"], row["cores"], row["cb_bytes"]) for row in rows]
+
+
+def _given(call: Invocation) -> tuple[str, bool] | None:
+    """Fidelity and accumulation as the program asks for them: some operations hide theirs from the graph."""
+    given = call.kwargs.get("compute_kernel_config")
+    return None if given is None else (given.math_fidelity.name, given.fp32_dest_acc_en)
+
+
+def _options(call: Invocation) -> dict[str, Any]:
+    """``config`` (ttnn's text of the program config), ``axis``, ``links``, ``ring``, ``causal``; None if not given."""
+    given = call.kwargs
+    config = given.get("program_config", given.get("config"))
+    topology = getattr(given.get("topology"), "name", None)
+    return {
+        "config": None if config is None else repr(config),
+        "axis": given.get("cluster_axis"),
+        "links": given.get("num_links", given.get("num_preferred_links")),
+        "ring": None if topology is None else topology == "Ring",
+        "causal": given.get("is_causal"),
+    }
+
+
+def _shapes(call: Invocation) -> tuple:
+    return tuple(tuple(tensor.shape) for tensor in tensors_in((call.args, call.kwargs)))
+
+
+def _meshes_of(call: Invocation) -> list[ttnn.MeshDevice]:
+    """The open meshes among the arguments, and those that hold their tensors."""
+    arguments = [*call.args, *call.kwargs.values()]
+    found = {a.id(): a for a in arguments if isinstance(a, ttnn.MeshDevice)}
+    for tensor in tensors_in(arguments):
+        if on_device(tensor) and tensor.is_allocated():
+            mesh = tensor.device()
+            found.setdefault(mesh.id(), mesh)
+    return list(found.values())
+
+
+def _described(mesh: ttnn.MeshDevice) -> dict[str, Any]:
+    grid, view = mesh.compute_with_storage_grid_size(), ttnn.get_memory_view(mesh, ttnn.BufferType.DRAM)
+    info = ttnn._ttnn.reports.get_device_info(mesh)
+    return {
+        "devices": [int(i) for i in mesh.get_device_ids()],
+        "shape": [int(n) for n in mesh.shape],
+        "arch": mesh.arch().name.lower(),
+        "grid": [grid.x, grid.y],
+        "dram_banks": view.num_banks,
+        "dram_bank_bytes": view.total_bytes_per_bank,
+        "l1_banks": info.l1_num_banks,
+        "l1_bank_bytes": info.l1_bank_size,
+        "info": {name: getattr(info, name) for name in dir(info) if not name.startswith("_")},
+    }

@@ -1,0 +1,87 @@
+"""The golden values that every call left behind, in few bytes: enough to say where two runs of a program part.
+
+call -> event log -> ... -> Results -> shadow -> ttnn
+                            (a digest, statistics and a sample of what the shadow now holds for the results)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+
+from tt_impl.mock.calls.shadow import Shadow
+from tt_impl.mock.log.events import EventLog
+from tt_impl.mock.storage.values import ShadowError
+from tt_impl.trace.intercept import Invocation, on_device, tensors_in
+
+SAMPLE = 64
+"""Elements that are kept of a result, of all devices together."""
+
+
+class Results:
+    """A handler for :func:`tt_impl.trace.intercept.intercepted`; install it after the event log and before the shadow.
+
+    ``of`` has, by number of the event, one entry per result: see :func:`described`; None where nobody knows the value.
+    """
+
+    def __init__(self, shadow: Shadow, log: EventLog) -> None:
+        self.of: dict[int, list[dict[str, Any] | None]] = {}
+        self._shadow, self._log = shadow, log
+
+    def __call__(self, call: Invocation) -> Any:
+        event = self._log.events[-1].number
+        result = call.proceed()
+        tensors = [t for t in tensors_in(result) if on_device(t) and t.is_allocated()]
+        if tensors:
+            self.of[event] = [self._described(tensor) for tensor in tensors]
+        return result
+
+    def _described(self, tensor: Any) -> dict[str, Any] | None:
+        try:
+            return described(self._shadow.values(tensor))
+        except ShadowError:
+            return None
+
+
+def described(values: list[torch.Tensor]) -> dict[str, Any]:
+    """Of one value per device: ``digest`` (of all, bit by bit), ``differ`` (how many devices hold something of their
+    own), ``nan`` (elements that are no finite number), ``absmax``, ``mean``, ``rms`` (of the others), and ``sample``:
+    elements at places that only the shape decides, device after device, 0 for one that is no finite number.
+    """
+    distinct = list({id(v): v for v in values}.values())
+    digests = {id(v): hashlib.blake2b(_bytes(v), digest_size=8).hexdigest() for v in distinct}
+    whole = hashlib.blake2b("".join(digests[id(v)] for v in values).encode(), digest_size=8).hexdigest()
+    different = {digests[id(v)]: v for v in distinct}
+    flat = [v.reshape(-1).float() for v in different.values()]
+    joined = torch.cat(flat) if flat else torch.zeros(0)
+    finite = joined[joined.isfinite()].double()
+    return {
+        "digest": whole,
+        "differ": len(different),
+        "nan": int(joined.numel() - finite.numel()),
+        "absmax": _number(finite.abs().max()) if finite.numel() else 0.0,
+        "mean": _number(finite.mean()) if finite.numel() else 0.0,
+        "rms": _number(finite.square().mean().sqrt()) if finite.numel() else 0.0,
+        "sample": sample(values),
+    }
+
+
+def sample(values: list[torch.Tensor]) -> list[float]:
+    """About :data:`SAMPLE` elements, as many of each device; the places depend on the shape alone."""
+    size = values[0].numel() if values else 0
+    if not size:
+        return []
+    generator = torch.Generator().manual_seed(size)
+    places = torch.randint(size, (max(SAMPLE // len(values), 4),), generator=generator)
+    drawn = [v.reshape(-1)[places].float() for v in values]
+    return [_number(x) for v in drawn for x in torch.where(v.isfinite(), v, 0.0)]
+
+
+def _bytes(value: torch.Tensor) -> Any:
+    return memoryview(value.contiguous().view(torch.uint8).reshape(-1).numpy()) if value.numel() else b""
+
+
+def _number(value: torch.Tensor) -> float:
+    return float(f"{value.item():.7g}")

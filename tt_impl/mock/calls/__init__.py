@@ -1,0 +1,1 @@
+"""What happens when ttnn is called on a mock mesh."""

@@ -1,0 +1,59 @@
+"""Calls that the real ttnn cannot take on a mock mesh are refused before they end the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ttnn
+
+from refsim.base.errors import UserError
+from tt_impl.trace.intercept import Invocation
+
+CRASHES_MOCK = frozenset(
+    {
+        "ttnn.point_to_point",
+        "ttnn.experimental.send_async",
+        "ttnn.experimental.recv_async",
+        "ttnn.begin_trace_capture",
+        "ttnn.MeshDevice.load_sub_device_manager",
+        "ttnn.record_event",
+    }
+)
+"""Calls that end the process (SIGSEGV in the command writer) on a mock mesh."""
+
+
+_emulators = 0
+
+
+@contextmanager
+def emulating() -> Iterator[None]:
+    """While it is open, somebody answers these calls without asking ttnn, so that nobody has to refuse them."""
+    global _emulators
+    _emulators += 1
+    try:
+        yield
+    finally:
+        _emulators -= 1
+
+
+def refuse_crashes(call: Invocation) -> Any:
+    """A handler for :func:`tt_impl.trace.intercept.intercepted` that raises ``UserError`` where ttnn would crash."""
+    if call.name in CRASHES_MOCK and not _emulators:
+        raise UserError(
+            f"{call.name} crashes ttnn on a mock mesh; it is emulated where golden values are computed (shadow_values)."
+        )
+    if _on_some_devices(call):
+        raise UserError(
+            f"{call.name} with mesh_coords of some devices crashes ttnn on a mock mesh; name them all there."
+        )
+    return call.proceed()
+
+
+def _on_some_devices(call: Invocation) -> bool:
+    """A program for a part of the mesh has the command writer tell the rest, which ends the process."""
+    chosen = call.kwargs.get("mesh_coords")
+    if not chosen or not isinstance(call.args[0] if call.args else None, ttnn.Tensor):
+        return False
+    return len(set(map(tuple, chosen))) < len(call.args[0].device_coords())

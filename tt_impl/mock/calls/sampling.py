@@ -1,0 +1,104 @@
+"""Sampling of tokens, and the seeds of it: a generator for each user's core, which ``manual_seed`` and ``seed=`` start.
+
+    values (1, 1, users, W) -> the 32 largest -> the k largest -> times temp -> softmax -> until their sum exceeds p
+                            -> the first whose running share exceeds a number drawn from [0, 1)
+
+What may be chosen is exact, and so is the choice where only one remains (``p = 0`` or ``k = 1``). The device draws
+other numbers than torch does, so a choice among several is emulated, and counted in ``Shadow.emulated``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from tt_impl.mock.storage.errors import ShadowError
+from tt_impl.mock.storage.values import Golden, mesh_shape_of
+from tt_impl.trace.intercept import TENSOR, Invocation
+
+USERS = 32
+CANDIDATES = 32
+"""The device sorts no further, whatever ``k`` says."""
+KEEP = 2**32 - 1
+"""The seed that leaves a generator as it is."""
+
+_Generators = list[torch.Generator]
+_generators: WeakKeyDictionary[Golden, _Generators] = WeakKeyDictionary()
+
+
+def _of(shadow: Golden) -> _Generators:
+    """One per user; those of a program that seeds nothing start with numbers of their own."""
+    if shadow not in _generators:
+        _generators[shadow] = [torch.Generator().manual_seed(2**32 + user) for user in range(USERS)]
+    return _generators[shadow]
+
+
+def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
+    """A number or a tensor that is the same on all devices, as a list."""
+    if not isinstance(value, TENSOR):
+        return [int(value)]
+    values = shadow.store.read(value, name)
+    if any(not part.equal(values[0]) for part in values):
+        raise ShadowError(f"{name} with other seeds or users on every device has no shadow rule.")
+    return [int(number) for number in values[0].flatten()]
+
+
+def manual_seed(shadow: Golden, call: Invocation) -> Any:
+    """``ttnn.manual_seed``: of all users, or each of ``user_ids`` with its own of ``seeds``."""
+    given = call.named("seeds")
+    seeds = _integers(shadow, given["seeds"], call.name)
+    asked = given.get("user_ids")
+    users = list(range(USERS)) if asked is None else _integers(shadow, asked, call.name)
+    result = call.proceed()
+    seeds = seeds * len(users) if len(seeds) == 1 else seeds
+    generators = _of(shadow)
+    for user, seed in zip(users, seeds, strict=False):
+        if seed != KEEP and user < USERS:
+            generators[user].manual_seed(seed)
+    shadow.emulated[call.name] += 1
+    return result
+
+
+def sampling(shadow: Golden, call: Invocation) -> Any:
+    """``ttnn.sampling``: the same numbers on all devices."""
+    given = call.named("input_values_tensor", "input_indices_tensor")
+    read = {
+        name: shadow.store.read(given[name], call.name)
+        for name in ("input_values_tensor", "input_indices_tensor", "k", "p", "temp")
+    }
+    result = call.proceed()
+    generators = _of(shadow)
+    if seed := given.get("seed"):
+        for generator in generators:
+            generator.manual_seed(seed)
+    users = read["input_values_tensor"][0].shape[-2]
+    drawn = torch.stack([torch.rand((), generator=generators[user]).bfloat16().float() for user in range(users)])
+    rows, columns = mesh_shape_of(result)
+    values = [
+        _chosen(*[*(part[device] for part in read.values()), drawn]).reshape(tuple(result.shape))
+        for device in range(rows * columns)
+    ]
+    shadow.emulated[call.name] += 1
+    shadow.store.write(result, values, call.name)
+    return result
+
+
+def _chosen(
+    values: torch.Tensor, indices: torch.Tensor, k: torch.Tensor, p: torch.Tensor, temp: torch.Tensor,
+    drawn: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """Of one device: ``values`` and ``indices`` (1, 1, users, W); the others a number for each user."""
+    users = values.shape[-2]
+    ordered, places = values.reshape(users, -1).sort(dim=-1, descending=True, stable=True)
+    ordered, places = ordered[:, :CANDIDATES], places[:, :CANDIDATES]
+    outside = torch.arange(ordered.shape[1]) >= k.flatten()[:users, None]
+    scaled = ordered.masked_fill(outside, -torch.inf) * temp.flatten()[:users, None]
+    shares = scaled.softmax(dim=-1).bfloat16().float()
+    sums = shares.cumsum(dim=-1)
+    kept = ~outside & (sums - shares <= p.flatten()[:users, None])  # the one that exceeds p is kept, too
+    shares = shares * kept
+    running = shares.cumsum(dim=-1) / shares.sum(dim=-1, keepdim=True)
+    first = (kept & (running > drawn[:, None])).float().argmax(dim=-1, keepdim=True)  # none exceeds: the largest
+    return indices.reshape(users, -1).gather(1, places.gather(1, first)).flatten()

@@ -1,0 +1,201 @@
+"""Golden values for every ttnn call, per device: the program is unchanged, its answers are real.
+
+The real operation runs first, with all its checks, on the mock mesh; then its rule computes what each device would
+hold, and the result is kept, rounded to the dtype of the output, under the output's buffer. Reading a tensor back
+gives the golden values. An operation without a rule raises, naming the operation. Rules are torch semantics: they
+prove sharding, collectives, axes, head orders and paddings, not kernels, races or speed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import ttnn
+
+import tt_impl.mock.rules  # noqa: F401 - registers the rules
+from tt_impl.mock.calls.checks import emulating
+from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
+from tt_impl.mock.calls.special import SPECIAL, touches_device
+from tt_impl.mock.calls.stand_ins import StandIns, on_whole_devices
+from tt_impl.mock.calls.traces import Recorded, Traces, remembered
+from tt_impl.mock.log.lines import user_line
+from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
+from tt_impl.mock.storage.errors import FailedRule
+from tt_impl.mock.storage.lazy import Deferred
+from tt_impl.mock.storage.values import Held, MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
+from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
+
+__all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
+
+
+class Shadow:
+    """The golden values of one program; ``calls`` counts its operations by name.
+
+    ``evaluations`` counts how often rules computed: once for all devices that share their inputs. With ``fallback``,
+    operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them.
+    ``emulated`` counts what only resembles the device: random numbers, for one.
+    """
+
+    def __init__(self, fallback: bool = False, lazy: bool = False) -> None:
+        self.store = Store()
+        self.lazy = lazy
+        self.fallback = fallback
+        self.fallbacks: Counter[str] = Counter()
+        self.emulated: Counter[str] = Counter()
+        self.traces = Traces()
+        self.stand_ins = StandIns()
+        self.calls: Counter[str] = Counter()
+        self.evaluations: Counter[str] = Counter()
+
+    def values(self, tensor: ttnn.Tensor) -> list[torch.Tensor]:
+        """Golden value of a device tensor on every device, row-major: float32, or int64 for integers."""
+        return list(self.store.read(tensor, "values()"))
+
+    def handle(self, call: Invocation) -> Any:
+        self.calls[call.name] += 1
+        self.traces.check(call.name)
+        call = on_whole_devices(self, call)
+        special = SPECIAL.get(call.name)
+        if special is not None:
+            result = special(self, call)
+            self.traces.note_special(self, call, result)
+            return result
+        if not touches_device(call):
+            return self._without_device(call)
+        if call.name not in RULES and not (self.fallback and has_golden(call.name)):
+            raise MissingRule(call.name)
+        # Read before the operation runs: it may free its inputs, or be told to write into one of them.
+        inputs = self._inputs(call)
+        shards = {id(t): self.store.read(t, call.name) for t in inputs}
+        viewed = {t.buffer_unique_id() for t in self._moved(call) if on_device(t)} if call.name in VIEWS else ()
+        given = self._given(call)
+        result = call.proceed()
+        outputs = [t for t in tensors_in(result) if on_device(t)]
+        written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
+        if written or not outputs:
+            context = Call(call.name, call.args, call.kwargs, outputs, self.store)
+            self.evaluate(context, shards, written)
+            self.traces.note(context, inputs, written)
+        self._forget_unused(given, outputs)
+        return result
+
+    def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
+        """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
+        kept = set(map(id, written))
+        outputs = [(number, tensor) for number, tensor in enumerate(context.outputs) if id(tensor) in kept]
+        if self.lazy and context.name in PURE and self.traces.capturing is None:
+            operation = self._deferred(context, shards)
+            for number, tensor in outputs:
+                self.store.defer(tensor, operation, number, context.name)
+            return
+        golden = self._computed(context, shards)
+        for number, tensor in outputs:
+            self.store.write(tensor, golden[number], context.name, context.padding)
+
+    def _deferred(self, context: Call, shards: dict[int, Shards]) -> Deferred:
+        """The operation for later. It keeps values, but no tensor: their memory is freed when the program frees it."""
+        known: dict[int, Recorded] = {}
+        args, kwargs, outputs = (remembered(v, known) for v in (context.args, context.kwargs, context.outputs))
+        later = Call(context.name, args, kwargs, outputs, self.store)
+        inputs = {id(known[tensor]): value for tensor, value in shards.items()}
+        needs = [value.source for value in shards.values() if value.source is not None]
+        return Deferred(user_line(), needs, lambda: self._computed(later, inputs))
+
+    def _computed(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
+        golden = self._golden(context, shards)
+        self.evaluations[context.name] += context.evaluations
+        if len(golden) != len(context.outputs):
+            raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(golden)}.")
+        return golden
+
+    def _given(self, call: Invocation) -> dict[int, Held | None]:
+        """The buffers that an operation may write into, by id, and what they hold before it runs."""
+        tensors = tensors_in([call.kwargs[name] for name in (*OUTPUTS, *BUFFERS) if name in call.kwargs])
+        buffers = [t.buffer_unique_id() for t in tensors if on_device(t)]
+        return {buffer: self.store.values.get(buffer) for buffer in buffers}
+
+    def _forget_unused(self, given: dict[int, Held | None], outputs: list[ttnn.Tensor]) -> None:
+        """A given buffer that the operation did not return, and its rule did not write, holds what nobody knows."""
+        returned = {t.buffer_unique_id() for t in outputs} if given else set()
+        for buffer, former in given.items():
+            if buffer not in returned and self.store.values.get(buffer) is former:
+                self.store.values.pop(buffer, None)
+
+    def _golden(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
+        """Values of the outputs by the rule; by ttnn's golden function where there is none, or it refuses an option."""
+        rule = RULES.get(context.name)
+        if rule is None:
+            self.fallbacks[context.name] += 1
+            return golden_values(context, shards)
+        try:
+            return _by_rule(rule, context, shards)
+        except RefusedOption as refused:
+            if not (self.fallback and has_golden(context.name)):
+                raise
+            try:
+                golden = golden_values(context, shards)
+            except ShadowError as error:
+                raise refused from error
+        self.fallbacks[context.name + OPTION] += 1
+        return golden
+
+    @staticmethod
+    def _without_device(call: Invocation) -> Any:
+        result = call.proceed()
+        if any(map(on_device, tensors_in(result))):
+            raise MissingRule(call.name)
+        return result
+
+    @staticmethod
+    def _inputs(call: Invocation) -> list[ttnn.Tensor]:
+        """Device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
+        kwargs = {k: v for k, v in call.kwargs.items() if not neutral(k, call.name)}
+        return [t for t in tensors_in((call.args, kwargs)) if on_device(t)]
+
+    @staticmethod
+    def _moved(call: Invocation) -> list[ttnn.Tensor]:
+        """What an operation that moves values reads: its first argument. Other tensors may be given for the result."""
+        named = (call.kwargs[name] for name in ("input_tensor", "tensor", "tensors", "input") if name in call.kwargs)
+        return tensors_in(call.args[0] if call.args else next(named, None))
+
+
+@contextmanager
+def shadow_values(fallback: bool = False, lazy: bool = False) -> Iterator[Shadow]:
+    """Compute golden values while the block runs; tensors made before have none.
+
+    Args:
+        fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
+        lazy: compute a value when somebody reads it; what nobody reads is never computed, and never found wrong.
+    """
+    shadow = Shadow(fallback, lazy)
+    with emulating(), intercepted(shadow.handle):
+        yield shadow
+
+
+def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
+    mesh_shape = next(iter(shards.values())).mesh_shape if shards else (1, 1)
+    kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in for_rule(context.kwargs, context.name).items()}
+    try:
+        return rule(context, _prepare(context.args, shards, mesh_shape), kwargs)
+    except TypeError as error:
+        raise RefusedOption(context.name, f"this call: {error}") from error
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
+        raise FailedRule(context.name, error) from error
+
+
+def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int]) -> Any:
+    """Arguments as rules get them: tensors as ``Shards`` (undistributed host tensors as torch), shapes as tuples."""
+    if id(value) in shards:
+        return shards[id(value)]
+    if isinstance(value, TENSOR):
+        parts = host_shards(value, 1)
+        return parts[0] if len(parts) == 1 else Shards(parts, tuple(value.shape), mesh_shape)
+    if isinstance(value, ttnn.Shape):
+        return tuple(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_prepare(item, shards, mesh_shape) for item in value)
+    return value

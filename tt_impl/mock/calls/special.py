@@ -1,0 +1,310 @@
+"""Calls that make device tensors from values, read them back or free them: everything that is no computation.
+
+Writing: the same call is made a second time without the device, so that ttnn's own mapper, layout and rounding say what
+each device gets. Reading: the golden values become a host tensor, which the real call then reads instead of the zeros
+of the mock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import ttnn
+
+from tt_impl.mock.calls.draws import RANDOM
+from tt_impl.mock.calls.stand_ins import EMULATED
+from tt_impl.mock.calls.traces import EMULATED_TRACES
+from tt_impl.mock.storage.dtypes import RANGES
+from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
+from tt_impl.mock.storage.host import copy_into, host_shards, host_tensor
+from tt_impl.mock.storage.values import Golden, Store, Window, mesh_shape_of, view_of
+from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device, tensors_in
+
+Special = Callable[[Golden, Invocation], Any]
+_PLACES = ("device", "memory_config", "mem_config", "cq_id")
+"""Keywords that send a tensor to a device, or say where on it."""
+
+
+def touches_device(call: Invocation) -> bool:
+    """Whether a device or a tensor on one is among the arguments."""
+    arguments = [*call.args, *call.kwargs.values()]
+    return any(isinstance(a, ttnn.MeshDevice) for a in arguments) or any(map(on_device, tensors_in(arguments)))
+
+
+def _from_torch(shadow: Golden, call: Invocation) -> Any:
+    """Convert twice, to the device and to the host: the host copy went through the real mapper and rounding."""
+    result = call.proceed()
+    if result is not None and on_device(result):
+        kwargs = {k: v for k, v in call.kwargs.items() if k not in _PLACES}
+        args = [a for a in call.args if not isinstance(a, ttnn.MeshDevice | ttnn.MemoryConfig)]
+        padding = call.kwargs.get("pad_value") or 0.0
+        _write(shadow.store, call.original(*args, **kwargs), result, call.name, padding)
+    return result
+
+
+def _to_device(shadow: Golden, call: Invocation) -> Any:
+    source = call.args[0] if call.args else call.kwargs["tensor"]
+    if on_device(source):
+        result = call.proceed()
+        if result.buffer_unique_id() != source.buffer_unique_id():
+            raise ShadowError(f"{call.name} of a tensor that is on a device has no shadow rule.")
+        return result
+    result = call.proceed()
+    _write(shadow.store, source, result, call.name)
+    return result
+
+
+def _write(store: Store, host: ttnn.Tensor, device: ttnn.Tensor, writer: str, padding: float | None = None) -> None:
+    """The device tensor holds what the host tensor does."""
+    rows, columns = mesh_shape_of(device)
+    store.write(device, host_shards(host, rows * columns), writer, padding)
+
+
+def _to_host(shadow: Golden, call: Invocation) -> Any:
+    """to_torch, from_device and the like, of the golden values instead of the zeros of the mock."""
+    source, *rest = call.args or (None,)
+    if source is None:
+        source, rest = call.kwargs.get("tensor"), []
+    if not isinstance(source, TENSOR) or not on_device(source) or not source.is_allocated():
+        return call.proceed()
+    golden = _golden(shadow, source, call.name)
+    if call.name in ("ttnn.from_device", "ttnn.Tensor.cpu"):
+        return golden
+    kwargs = {k: v for k, v in call.kwargs.items() if k not in ("tensor", "device", "cq_id")}
+    return call.original(golden, *rest, **kwargs)
+
+
+def _golden(shadow: Golden, tensor: ttnn.Tensor, reader: str) -> ttnn.Tensor:
+    """A host tensor of the golden values, tiles filled up as on the device."""
+    padding = shadow.store.held(tensor, reader).padding
+    return host_tensor(tensor, shadow.store.read(tensor, reader), padding)
+
+
+def _padded_to_host(shadow: Golden, call: Invocation) -> Any:
+    """``to_torch_with_padded_shape``: what fills the tiles up must be known."""
+    source = call.args[0]
+    if not on_device(source):
+        return call.proceed()
+    view = view_of(source)
+    if view.shape != view.padded and shadow.store.held(source, call.name).padding is None:
+        raise UnknownPadding(call.name, f"{source.dtype.name} tensor of shape {view.shape}")
+    return call.original(_golden(shadow, source, call.name), *call.args[1:], **call.kwargs)
+
+
+def _deallocate(shadow: Golden, call: Invocation) -> Any:
+    tensor = call.args[0] if call.args else call.kwargs["tensor"]
+    buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
+    result = call.proceed()
+    if not tensor.is_allocated():
+        shadow.store.values.pop(buffer, None)
+    return result
+
+
+def _copy_to_device(shadow: Golden, call: Invocation) -> Any:
+    arguments = call.named("host_tensor", "device_tensor")
+    result = call.proceed()
+    _write(shadow.store, arguments["host_tensor"], arguments["device_tensor"], call.name)
+    return result
+
+
+def _copy_to_host(shadow: Golden, call: Invocation) -> Any:
+    arguments = call.named("device_tensor", "host_tensor")
+    result = call.proceed()
+    copy_into(arguments["host_tensor"], _golden(shadow, arguments["device_tensor"], call.name))
+    return result
+
+
+def _dump(shadow: Golden, call: Invocation) -> Any:
+    """The file gets the golden values."""
+
+    def read(value: Any) -> Any:
+        on_mesh = isinstance(value, TENSOR) and on_device(value)
+        return _golden(shadow, value, call.name) if on_mesh else value
+
+    return call.original(*map(read, call.args), **{k: read(v) for k, v in call.kwargs.items()})
+
+
+def _load(shadow: Golden, call: Invocation) -> Any:
+    """Once to the device and once to the host."""
+    result = call.proceed()
+    if on_device(result):
+        args = [a for a in call.args if not isinstance(a, ttnn.MeshDevice)]
+        host = call.original(*args, **{k: v for k, v in call.kwargs.items() if k not in _PLACES})
+        _write(shadow.store, host, result, call.name)
+    return result
+
+
+def _dump_overlapped(shadow: Golden, call: Invocation) -> Any:
+    """Views of one tensor that holds several: the file gets its golden values, once."""
+    given = call.named("file_name", "views")
+    fused = {view.fused_tensor.buffer_unique_id(): view.fused_tensor for view in given["views"].values()}
+    if not all(map(on_device, fused.values())):
+        return call.proceed()
+    golden = {buffer: _golden(shadow, tensor, call.name) for buffer, tensor in fused.items()}
+    views = {
+        name: type(view)(golden[view.fused_tensor.buffer_unique_id()], *(getattr(view, field) for field in _OF_A_VIEW))
+        for name, view in given["views"].items()
+    }
+    return call.original(given["file_name"], views)
+
+
+_OF_A_VIEW = ("tensor_shape", "shard_shape", "core_range_set", "dtype", "tile_shape", "byte_offset", "total_size")
+
+
+def _load_overlapped(shadow: Golden, call: Invocation) -> Any:
+    views = call.proceed()
+    host = call.original(call.named("file_name")["file_name"])
+    for name, view in views.items():
+        if on_device(view.fused_tensor):
+            _write(shadow.store, host[name].fused_tensor, view.fused_tensor, call.name)
+    return views
+
+
+def _joined(shadow: Golden, call: Invocation) -> Any:
+    """Tensors of single devices as one of the mesh; the result shares their buffer or is a copy of them."""
+    parts = tensors_in((call.args, call.kwargs))
+    if not parts or not on_device(parts[0]):
+        return call.proceed()
+    stored = [shadow.store.read(part, call.name).stored[0] for part in parts]
+    result = call.proceed()
+    known = shadow.store.values.get(result.buffer_unique_id())
+    if known is None or len(known.values) != len(parts):
+        shadow.store.write(result, stored, call.name)
+    return result
+
+
+def _narrow(shadow: Golden, call: Invocation) -> Any:
+    """A part of the memory of its input; both go on sharing it."""
+    names = ("input_tensor", "dim", "start", "length")
+    given = call.named(*names)
+    source, dim, start, length = (given[name] for name in names)
+    result = call.proceed()
+    if tuple(result.shape) != tuple(source.shape):
+        shadow.store.add_window(result, Window(view_of(source), dim, start, length))
+    return result
+
+
+def _fill(value: float | None) -> Special:
+    """zeros, ones and the like; None takes the fill value of the call, NaN stands for memory nobody has written."""
+
+    def special(shadow: Golden, call: Invocation) -> Any:
+        result = call.proceed()
+        if result is not None and on_device(result):
+            filled = value
+            if filled is None:
+                filled = call.kwargs["fill_value"] if "fill_value" in call.kwargs else call.args[1]
+            _write_number(shadow.store, result, filled, call.name)
+            given = call.kwargs.get("optional_tensor")
+            if given is not None and given.buffer_unique_id() != result.buffer_unique_id():
+                _write_number(shadow.store, given, filled, call.name)
+        return result
+
+    return special
+
+
+def _write_number(store: Store, tensor: ttnn.Tensor, number: float, writer: str) -> None:
+    integer = tensor.dtype in RANGES
+    if integer and number != number:
+        low, high = RANGES[tensor.dtype]
+        number = -1 if low < 0 else high
+    golden = torch.full(tuple(tensor.shape), number, dtype=torch.int64 if integer else torch.float32)
+    rows, columns = mesh_shape_of(tensor)
+    store.write(tensor, [golden] * (rows * columns), writer)
+
+
+def _from_buffer(shadow: Golden, call: Invocation) -> Any:
+    """A list of numbers in row-major order."""
+    result = call.proceed()
+    if on_device(result):
+        numbers = call.args[0] if call.args else call.kwargs["buffer"]
+        value = torch.as_tensor(numbers).reshape(tuple(result.shape))
+        rows, columns = mesh_shape_of(result)
+        shadow.store.write(result, [value] * (rows * columns), call.name)
+    return result
+
+
+def _constructed(shadow: Golden, call: Invocation) -> Any:
+    """``ttnn.Tensor(...)``: made once on the device and once on the host."""
+    result = call.proceed()
+    if not on_device(result) or (call.args and isinstance(call.args[0], TENSOR)):  # a tensor of a tensor shares it
+        return result
+    args = [None if isinstance(a, ttnn.MeshDevice) else a for a in call.args if not isinstance(a, ttnn.MemoryConfig)]
+    kwargs = {k: v for k, v in call.kwargs.items() if k not in _PLACES}
+    _write(shadow.store, call.original(*args, **kwargs), result, call.name, kwargs.get("pad_value") or 0.0)
+    return result
+
+
+def _method_to(shadow: Golden, call: Invocation) -> Any:
+    """``Tensor.to``: host to device, or to another layout where the tensor is."""
+    source = call.args[0]
+    if not on_device(source):
+        return _to_device(shadow, call) if touches_device(call) else call.proceed()
+    if any(isinstance(a, ttnn.MeshDevice) for a in (*call.args, *call.kwargs.values())):
+        return _to_device(shadow, call)
+    layout = call.kwargs.get("target_layout", call.args[1] if len(call.args) > 1 else None)
+    if not isinstance(layout, ttnn.Layout):
+        raise MissingRule(call.name)
+    read = shadow.store.read(source, call.name)
+    result = ttnn.to_layout(source, layout)
+    if result.buffer_unique_id() != source.buffer_unique_id():
+        rows = [read[i] for i in range(len(read))]
+        shadow.store.write(result, rows, call.name, padding=0.0 if layout == ttnn.TILE_LAYOUT else None)
+    return result
+
+
+def _valueless(shadow: Golden, call: Invocation) -> Any:
+    return call.proceed()
+
+
+_NOBODY = float("nan")
+SPECIAL: dict[str, Special] = {
+    "ttnn.from_torch": _from_torch,
+    "ttnn.to_device": _to_device,
+    "ttnn.to_torch": _to_host,
+    "ttnn.from_device": _to_host,
+    "ttnn.Tensor": _constructed,
+    "ttnn.Tensor.__repr__": _to_host,
+    "ttnn.Tensor.cpu": _to_host,
+    "ttnn.Tensor.to_torch": _to_host,
+    "ttnn.Tensor.to_numpy": _to_host,
+    "ttnn.Tensor.to_list": _to_host,
+    "ttnn.Tensor.item": _to_host,
+    "ttnn.Tensor.to_torch_with_padded_shape": _padded_to_host,
+    "ttnn.Tensor.to": _method_to,
+    "ttnn.deallocate": _deallocate,
+    "ttnn.Tensor.deallocate": _deallocate,
+    "ttnn.copy_host_to_device_tensor": _copy_to_device,
+    "ttnn.copy_device_to_host_tensor": _copy_to_host,
+    "ttnn.dump_tensor": _dump,
+    "ttnn.dump_tensor_flatbuffer": _dump,
+    "ttnn.load_tensor": _load,
+    "ttnn.load_tensor_flatbuffer": _load,
+    "ttnn.dump_overlapped_tensors": _dump_overlapped,
+    "ttnn.load_overlapped_tensors": _load_overlapped,
+    "ttnn.aggregate_tensor": _to_host,
+    "ttnn.combine_device_tensors": _joined,
+    "ttnn.distribute_tensor": _from_torch,
+    "ttnn.from_buffer": _from_buffer,
+    "ttnn.narrow": _narrow,
+    "ttnn.allocate_tensor_on_host": _valueless,
+    "ttnn.MeshDevice.create_submesh": _valueless,
+    "ttnn.MeshDevice.create_submeshes": _valueless,
+    **{f"ttnn.{name}": _valueless for name in MARKS},
+    "ttnn.zeros": _fill(0.0),
+    "ttnn.zeros_like": _fill(0.0),
+    "ttnn.ones": _fill(1.0),
+    "ttnn.ones_like": _fill(1.0),
+    "ttnn.full": _fill(None),
+    "ttnn.full_like": _fill(None),
+    "ttnn.empty": _fill(_NOBODY),
+    "ttnn.empty_like": _fill(_NOBODY),
+    "ttnn.allocate_tensor_on_device": _fill(_NOBODY),
+    "ttnn.experimental.dit_fused_distributed_groupnorm_create_stats_buffer": _fill(_NOBODY),
+    "ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer": _fill(_NOBODY),
+    "ttnn.experimental.dit_fused_distributed_layernorm_create_stats_buffer": _fill(_NOBODY),
+    **RANDOM,
+    **EMULATED_TRACES,
+    **EMULATED,
+}

@@ -1,0 +1,216 @@
+"""Calls that ttnn cannot make on a mock mesh, or that mean nothing there, and what happens instead.
+
+* Sub-devices: cores are shared out among them, which changes no value. Loading a manager is noted, not done.
+* Events: every operation of the mock is over when it returns, so there is nothing to wait for.
+* ``point_to_point`` and sockets: values of one device become those of another one. What is sent waits in the socket
+  until it is received; a program that receives before it sends is refused, because its values would be known too late.
+* A host tensor copied to some of the cores of a sharded one.
+
+Each use on which values or their order rest is counted in ``Shadow.emulated``: order between queues, and space on
+cores, are not shown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+import ttnn
+
+from refsim.base.errors import UserError
+from tt_impl.mock.storage.dtypes import RANGES
+from tt_impl.mock.storage.host import host_shards
+from tt_impl.mock.storage.partial import written_rows
+from tt_impl.mock.storage.values import Golden, ShadowError, Shards, mesh_shape_of, ranks_of
+from tt_impl.trace.intercept import Invocation
+
+
+@dataclass
+class Socket:
+    """One way between two meshes: places (sender's rank, receiver's rank) and what is under way."""
+
+    ends: tuple[ttnn.MeshSocket, ttnn.MeshSocket]
+    places: list[tuple[int, int]]
+    sent: deque[tuple[dict[int, torch.Tensor], tuple]] = field(default_factory=deque)
+
+
+@dataclass
+class StandIns:
+    """What a program has set up: sockets by ``id`` of their ends, devices with a loaded sub-device manager."""
+
+    sockets: dict[int, Socket] = field(default_factory=dict)
+    sub_devices: set[int] = field(default_factory=set)
+
+
+_SUB_DEVICE = ("sub_device_id", "subdevice_id")
+"""Names of the option that says on which sub-device an operation runs."""
+
+
+def on_whole_devices(shadow: Emulating, call: Invocation) -> Invocation:
+    """A call on a sub-device of a manager that ttnn was not told of, for the only one that ttnn knows: all cores."""
+    named = [name for name in _SUB_DEVICE if call.kwargs.get(name) is not None]
+    if not named or not shadow.stand_ins.sub_devices:
+        return call
+    shadow.emulated[f"{call.name}({named[0]}=)"] += 1
+    return replace(call, kwargs=call.kwargs | dict.fromkeys(named, ttnn.SubDeviceId(0)))
+
+
+class Emulating(Golden, Protocol):
+    """A shadow, as far as it is needed here."""
+
+    stand_ins: StandIns
+
+
+class Event:
+    """What ``ttnn.record_event`` gives: it has always happened."""
+
+
+def _load_manager(shadow: Emulating, call: Invocation) -> None:
+    shadow.emulated[call.name] += 1
+    shadow.stand_ins.sub_devices.add(call.args[0].id())
+
+
+def _unless_loaded(shadow: Emulating, call: Invocation) -> Any:
+    """ttnn knows of no manager that was loaded here, so it is not asked about its sub-devices."""
+    return None if call.args[0].id() in shadow.stand_ins.sub_devices else call.proceed()
+
+
+def _clear_manager(shadow: Emulating, call: Invocation) -> None:
+    if call.args[0].id() in shadow.stand_ins.sub_devices:
+        shadow.stand_ins.sub_devices.discard(call.args[0].id())
+    else:
+        call.proceed()
+
+
+def _proceed(shadow: Emulating, call: Invocation) -> Any:
+    return call.proceed()
+
+
+def _record_event(shadow: Emulating, call: Invocation) -> Event:
+    shadow.emulated[call.name] += 1
+    return Event()
+
+
+def _wait(shadow: Emulating, call: Invocation) -> None:
+    if not any(isinstance(value, Event) for value in (*call.args, *call.kwargs.values())):
+        raise UserError(f"{call.name} needs an event that ttnn.record_event gave.")
+    shadow.emulated[call.name] += 1
+
+
+def _rank(coordinate: Any, columns: int) -> int:
+    return coordinate[0] * columns + coordinate[1]
+
+
+def _unwritten(tensor: ttnn.Tensor) -> torch.Tensor:
+    """Values of memory that nobody has written, in the shape of a tensor."""
+    low, high = RANGES.get(tensor.dtype, (0, 0))
+    nobody = float("nan") if tensor.dtype not in RANGES else -1 if low < 0 else high
+    return torch.full(tuple(tensor.shape), nobody, dtype=torch.int64 if tensor.dtype in RANGES else torch.float32)
+
+
+def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
+    """The receiver gets the sender's part; other devices of a new output hold what nobody has written."""
+    shadow.emulated[call.name] += 1
+    given = call.named("input_tensor", "sender_coord", "receiver_coord", "topology")
+    source, out = given["input_tensor"], given.get("output_tensor")
+    read = shadow.store.read(source, call.name)
+    columns = mesh_shape_of(source)[1]
+    if out is None:
+        out = ttnn.allocate_tensor_on_device(source.spec, source.device())
+        out.update_tensor_topology(source.tensor_topology())
+        values = [_unwritten(out)] * len(read)
+    else:
+        if (tuple(out.shape), out.dtype, out.layout) != (tuple(source.shape), source.dtype, source.layout):
+            raise UserError(f"{call.name} needs an output of its input's shape, dtype and layout.")
+        values = list(shadow.store.read(out, call.name))
+    sender, receiver = (_rank(given[name], columns) for name in ("sender_coord", "receiver_coord"))
+    ranks = ranks_of(source)
+    values[ranks.index(receiver)] = read[ranks.index(sender)]
+    shadow.store.write(out, values, call.name)
+    return out
+
+
+def _create_socket_pair(shadow: Emulating, call: Invocation) -> Any:
+    """Real sockets, with their buffers; of the connections is kept who sends to whom."""
+    pair = call.proceed()
+    given = call.named("sender_mesh_device", "receiver_mesh_device", "socket_config")
+    columns = [given[name].shape[1] for name in ("sender_mesh_device", "receiver_mesh_device")]
+    places = [
+        (
+            _rank(connection.sender_core.device_coord, columns[0]),
+            _rank(connection.receiver_core.device_coord, columns[1]),
+        )
+        for connection in pair[0].get_connection_config()
+    ]
+    socket = Socket(tuple(pair), places)
+    for end in pair:
+        shadow.stand_ins.sockets[id(end)] = socket
+    return pair
+
+
+def _socket(shadow: Emulating, call: Invocation, end: Any) -> Socket:
+    socket = shadow.stand_ins.sockets.get(id(end))
+    if socket is None:
+        raise ShadowError(f"{call.name} needs a socket of ttnn.create_socket_pair; others end in another process.")
+    return socket
+
+
+def _send(shadow: Emulating, call: Invocation) -> list:
+    shadow.emulated[call.name] += 1
+    given = call.named("input_tensor", "mesh_socket")
+    tensor, socket = given["input_tensor"], _socket(shadow, call, given["mesh_socket"])
+    read: Shards = shadow.store.read(tensor, call.name)
+    by_rank = dict(zip(ranks_of(tensor), read, strict=True))
+    sent = {receiver: by_rank[sender] for sender, receiver in socket.places}
+    socket.sent.append((sent, (tuple(tensor.shape), tensor.dtype)))
+    return []
+
+
+def _receive(shadow: Emulating, call: Invocation) -> list[ttnn.Tensor]:
+    shadow.emulated[call.name] += 1
+    given = call.named("output_tensor", "mesh_socket")
+    out, socket = given["output_tensor"], _socket(shadow, call, given["mesh_socket"])
+    if not socket.sent:
+        raise ShadowError(f"{call.name} comes before the send that it waits for; here the program must send first.")
+    sent, kind = socket.sent.popleft()
+    if kind != (tuple(out.shape), out.dtype):
+        raise UserError(f"{call.name} receives {kind[1].name} of shape {kind[0]} into another shape or dtype.")
+    former = shadow.store.read(out, call.name)
+    values = [sent.get(rank, former[i]) for i, rank in enumerate(ranks_of(out))]
+    shadow.store.write(out, values, call.name)
+    return [out]
+
+
+def _copy_partial(shadow: Emulating, call: Invocation) -> Any:
+    """Only what lies on the cores of the filter is written."""
+    shadow.emulated[call.name] += 1
+    given = call.named("host_tensor", "device_tensor", "logical_core_filter")
+    out = given["device_tensor"]
+    former = shadow.store.read(out, call.name)
+    result = call.proceed()
+    written = written_rows(out, given["logical_core_filter"])
+    host = host_shards(given["host_tensor"], len(former))
+    shadow.store.write(
+        out, [torch.where(written, new.to(old.dtype), old) for new, old in zip(host, former, strict=True)], call.name
+    )
+    return result
+
+
+EMULATED: dict[str, Callable[[Any, Invocation], Any]] = {
+    "ttnn.MeshDevice.clear_loaded_sub_device_manager": _clear_manager,
+    "ttnn.MeshDevice.load_sub_device_manager": _load_manager,
+    "ttnn.MeshDevice.remove_sub_device_manager": _proceed,
+    "ttnn.MeshDevice.reset_sub_device_stall_group": _unless_loaded,
+    "ttnn.MeshDevice.set_sub_device_stall_group": _unless_loaded,
+    "ttnn.copy_host_to_device_tensor_partial": _copy_partial,
+    "ttnn.create_socket_pair": _create_socket_pair,
+    "ttnn.event_synchronize": _wait,
+    "ttnn.experimental.recv_async": _receive,
+    "ttnn.experimental.send_async": _send,
+    "ttnn.point_to_point": _point_to_point,
+    "ttnn.record_event": _record_event,
+    "ttnn.wait_for_event": _wait,
+}

@@ -1,0 +1,226 @@
+"""Traces on a mesh that cannot capture any: what is called while capturing is remembered, and computed anew later.
+
+On a device nothing runs while a trace is captured, and executing it runs the same programs on the same addresses. On
+the mock every operation is built as usual while capturing (ttnn's checks are the real ones); when the capture ends,
+what it wrote is forgotten, so that a program that reads an output before it executed the trace finds memory nobody has
+written. Executing computes the values of every remembered operation in order, from what the buffers hold then.
+
+A trace remembers buffers, not tensors: intermediate results are freed, and their addresses given out again, as if no
+trace had looked. A tensor allocated after the capture on the address of such a result loses its value when the trace
+is executed, as it would on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import ttnn
+
+from refsim.base.errors import UserError
+from tt_impl.mock.rules.registry import Call
+from tt_impl.mock.storage.values import Golden, Held, ShadowError, Shards, UnseenValue
+from tt_impl.trace.intercept import TENSOR, Invocation, Remembered, on_device, tensors_in
+
+_ATTRIBUTES = ("dtype", "layout", "padded_shape", "shape", "spec", "tensor_id", "tile")
+_METHODS = (
+    "buffer_address",
+    "buffer_unique_id",
+    "device",
+    "device_coords",
+    "is_sharded",
+    "memory_config",
+    "storage_type",
+    "tensor_topology",
+)
+
+
+class Recorded(Remembered):
+    """A device tensor as a trace remembers it: all that golden values need to know, without keeping its memory."""
+
+    def __init__(self, tensor: ttnn.Tensor) -> None:
+        for name in _ATTRIBUTES:
+            setattr(self, name, getattr(tensor, name, None))
+        for name in _METHODS:
+            if hasattr(tensor, name):
+                setattr(self, name, _constant(getattr(tensor, name)()))
+
+    def is_allocated(self) -> bool:
+        return True
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+@dataclass
+class Step:
+    """One operation of a trace; ``values`` are what it wrote if that depends on nothing (``ttnn.zeros``)."""
+
+    name: str
+    args: tuple
+    kwargs: dict[str, Any]
+    inputs: list[Any]
+    outputs: list[Any]
+    written: list[Any]
+    values: list[list[torch.Tensor]] | None = None
+
+    def run(self, shadow: Tracing) -> None:
+        store = shadow.store
+        golden = self.values
+        if golden is None:
+            try:
+                shards = {id(t): store.read(t, self.name) for t in self.inputs}
+            except UnseenValue as error:
+                raise ShadowError(
+                    f"ttnn.execute_trace repeats {self.name}, one of whose inputs was freed after the capture; "
+                    "keep the inputs of a trace allocated."
+                ) from error
+            shadow.evaluate(Call(self.name, self.args, self.kwargs, self.outputs, store), shards, self.written)
+            return
+        for tensor, value in zip(self.outputs, golden, strict=True):
+            store.write(tensor, value, self.name)
+
+
+@dataclass
+class Trace:
+    """A trace under way or captured; ``before`` is what the buffers held when the capture began."""
+
+    identifier: ttnn.MeshTraceId
+    before: dict[int, Held]
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass
+class Traces:
+    """The traces of a program, by ``id`` of the identifier that ttnn would have handed out."""
+
+    capturing: Trace | None = None
+    captured: dict[int, Trace] = field(default_factory=dict)
+
+    def note(self, call: Call, inputs: list[ttnn.Tensor], written: list[ttnn.Tensor]) -> None:
+        """Remember an operation, if a trace is being captured; ``written``: its outputs that are no views."""
+        if self.capturing is None:
+            return
+        known: dict[int, Recorded] = {}
+        self.capturing.steps.append(
+            Step(
+                call.name,
+                remembered(call.args, known),
+                remembered(call.kwargs, known),
+                [remembered(t, known) for t in inputs],
+                [remembered(t, known) for t in call.outputs],
+                [remembered(t, known) for t in written],
+            )
+        )
+
+    def check(self, name: str) -> None:
+        """Refuse what ttnn refuses while a trace is captured."""
+        if self.capturing is not None and name in _TRANSFERS:
+            raise UserError(
+                f"{name} while a trace is captured moves data between host and device, which no trace can hold; "
+                "call it before the capture."
+            )
+
+    def note_special(self, shadow: Tracing, call: Invocation, result: Any) -> None:
+        """The same for operations that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
+        made = [t for t in tensors_in(result) if on_device(t)] if self.capturing is not None else []
+        if self.capturing is not None and made:
+            values = [list(shadow.store.read(t, call.name)) for t in made]
+            outputs = [Recorded(t) for t in made]
+            self.capturing.steps.append(Step(call.name, (), {}, [], outputs, outputs, values))
+
+
+class Tracing(Golden, Protocol):
+    """A shadow, as far as traces need it."""
+
+    traces: Traces
+
+    def evaluate(self, context: Call, shards: dict[int, Shards], written: list[Any]) -> None:
+        """Compute the outputs of an operation from its inputs, and store those that are ``written``."""
+
+
+Special = Callable[[Any, Invocation], Any]
+_TRANSFERS = frozenset(
+    """
+    ttnn.from_torch ttnn.to_device ttnn.to_torch ttnn.from_device ttnn.Tensor.cpu ttnn.Tensor.to_torch
+    ttnn.Tensor.to_numpy ttnn.Tensor.to_list ttnn.Tensor.item ttnn.copy_host_to_device_tensor
+    ttnn.copy_host_to_device_tensor_partial ttnn.copy_device_to_host_tensor
+    """.split()
+)
+
+
+def remembered(value: Any, known: dict[int, Recorded]) -> Any:
+    """Arguments with every device tensor replaced by a :class:`Recorded`; ``known`` gets them by ``id``."""
+    if isinstance(value, TENSOR) and on_device(value):
+        if id(value) not in known:
+            known[id(value)] = Recorded(value)
+        return known[id(value)]
+    if isinstance(value, list | tuple):
+        return type(value)(remembered(item, known) for item in value)
+    if isinstance(value, dict):
+        return {name: remembered(item, known) for name, item in value.items()}
+    return value
+
+
+def _begin(shadow: Tracing, call: Invocation) -> ttnn.MeshTraceId:
+    if shadow.traces.capturing is not None:
+        raise UserError("ttnn.begin_trace_capture was called while another trace is captured; end that one before.")
+    identifier = ttnn.MeshTraceId(len(shadow.traces.captured))
+    shadow.traces.capturing = Trace(identifier, dict(shadow.store.values))
+    return identifier
+
+
+def _end(shadow: Tracing, call: Invocation) -> None:
+    """What the capture wrote was never written: inputs hold what they did before, results nothing."""
+    trace = shadow.traces.capturing
+    if trace is None:
+        raise UserError("ttnn.end_trace_capture was called, but no trace is being captured.")
+    shadow.traces.capturing = None
+    shadow.traces.captured[id(trace.identifier)] = trace
+    for buffer, values in shadow.store.values.items():
+        former = trace.before.get(buffer)
+        shadow.store.values[buffer] = _unwritten(values) if former is None else former
+    trace.before = {}
+
+
+def _unwritten(held: Held) -> Held:
+    """Memory that nobody has written: not a number, or for integers the largest of eight bits."""
+    values = {}
+    for rank, value in held.values.items():
+        nothing = float("nan") if value.is_floating_point() else 255
+        values[rank] = torch.full((), nothing, dtype=value.dtype).expand(value.shape)
+    return Held(held.view, values)
+
+
+def _find(shadow: Tracing, call: Invocation) -> Trace:
+    identifier = call.args[1] if len(call.args) > 1 else call.kwargs["trace_id"]
+    trace = shadow.traces.captured.get(id(identifier))
+    if trace is None:
+        raise UserError(f"{call.name} was given a trace that was released or never captured.")
+    return trace
+
+
+def _execute(shadow: Tracing, call: Invocation) -> None:
+    shadow.emulated[call.name] += 1
+    for step in _find(shadow, call).steps:
+        step.run(shadow)
+
+
+def _release(shadow: Tracing, call: Invocation) -> None:
+    del shadow.traces.captured[id(_find(shadow, call).identifier)]
+
+
+def _is_capturing(shadow: Tracing, call: Invocation) -> bool:
+    return shadow.traces.capturing is not None
+
+
+EMULATED_TRACES: dict[str, Special] = {
+    "ttnn.begin_trace_capture": _begin,
+    "ttnn.end_trace_capture": _end,
+    "ttnn.execute_trace": _execute,
+    "ttnn.is_trace_capture_active": _is_capturing,
+    "ttnn.release_trace": _release,
+}

@@ -1,0 +1,268 @@
+"""The events of a program: every operation with its buffers, options and collectives, and the user's line that made it.
+
+    user's code --> EventLog (notes) --> other handlers, ttnn
+
+Notes are taken from outside the call, so an operation is seen as the program wrote it: a read to the host has the
+device tensor it reads. A buffer is known by an id that ttnn never gives twice and that views share.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import ttnn
+
+from tt_impl.mock.log.arguments import options_of, plain, tensors_of
+from tt_impl.mock.log.lines import user_line
+from tt_impl.mock.log.traffic import Semaphore, arguments, crossings
+from tt_impl.mock.storage.replicas import placements_of, uneven_axes
+from tt_impl.trace.intercept import Invocation, on_device
+
+if TYPE_CHECKING:
+    from tt_impl.mock.calls.shadow import Shadow
+
+_NEVER_WRITE = frozenset(
+    f"ttnn.{name}"
+    for name in """
+    clone concat expand experimental.view fill_implicit_tile_padding interleaved_to_sharded move pad permute reallocate
+    repeat reshape reshape_on_device reshard sharded_to_interleaved slice squeeze Tensor.reshape Tensor.to tilize
+    tilize_with_val_padding to_device to_dtype to_layout to_memory_config transpose typecast unsqueeze
+    unsqueeze_to_4D untilize untilize_with_unpadding view
+    """.split()
+)
+"""Operations whose result may be their input, or a view of it, without being written."""
+_READS = frozenset(f"ttnn.{name}" for name in ("to_torch", "Tensor.to_torch", "Tensor.to_numpy", "Tensor.to_list"))
+_DEALLOCATES = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate"})
+
+
+@dataclass(slots=True)
+class TensorUse:
+    """One tensor of one call.
+
+    Attributes:
+        argument: name of the argument, or its place (``0``); ``buffers[1]`` in a list; of a result ``result``.
+        buffer: id of the memory; a view has that of its source.
+        tensor: id of the tensor; what an operation writes in place keeps its own.
+        bytes: on one device, padding of tiles and pages included.
+        devices: ids of the devices that hold a part, row-major in their mesh, whose shape is ``mesh``.
+        memory: name of the buffer type; ``sharding`` that of the memory layout if it is not interleaved.
+        placements: per axis the dim that ttnn says is cut along it, None for replicas; often only nominal.
+        made: number of the event that gave the program this very object; -1 if none did.
+    """
+
+    argument: str
+    buffer: int
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    memory: str
+    sharding: str | None
+    bytes: int
+    devices: tuple[int, ...]
+    tensor: int = 0
+    mesh: tuple[int, ...] = ()
+    placements: tuple[int | None, ...] = ()
+    made: int = -1
+
+
+@dataclass
+class Event:
+    """One call, with the tensors on devices among its arguments and results.
+
+    Attributes:
+        number: place in the program.
+        where: ``path.py:line`` of the user's code.
+        options: all other arguments, as JSON values; ``semaphores`` has the addresses of all of them.
+        collectives: as :func:`tt_impl.mock.log.traffic.crossings` tells them.
+        written: buffers among the inputs that the operation wrote.
+        dead: arguments that had been deallocated before, as they were.
+        uneven: of a read to the host, the axes along which ttnn says replicas, but whose devices hold other values.
+        error: name of the exception that ended the call.
+    """
+
+    number: int
+    op: str
+    where: str
+    inputs: list[TensorUse]
+    outputs: list[TensorUse] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    collectives: list[dict[str, Any]] = field(default_factory=list)
+    written: tuple[int, ...] = ()
+    dead: list[TensorUse] = field(default_factory=list)
+    uneven: tuple[int, ...] = ()
+    error: str | None = None
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """Shape of the mesh, or submesh, that the call ran on; empty if it had no tensor on one."""
+        return next((use.mesh for use in (*self.inputs, *self.outputs)), ())
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Ids of the devices of that mesh that took part, row-major."""
+        return next((use.devices for use in (*self.inputs, *self.outputs)), ())
+
+
+@dataclass(frozen=True)
+class Free:
+    """Memory given back: ``how`` is ``deallocate``, or ``reused`` where it shows by what was allocated there next."""
+
+    buffer: int
+    event: int
+    how: str
+
+
+class EventLog:
+    """A handler for :func:`tt_impl.trace.intercept.intercepted`; install it with ``first``, before all others.
+
+    Args:
+        shadow: tells which buffers were written, in place or as a result that was given, and whether replicas are
+            equal; without it nothing does.
+
+    Attributes:
+        events: what happened, in order.
+        frees: memory given back.
+        opened: devices first used, by ids: shape of the mesh, line and number of the event.
+    """
+
+    def __init__(self, shadow: Shadow | None = None) -> None:
+        self.events: list[Event] = []
+        self.frees: list[Free] = []
+        self.opened: list[dict[str, Any]] = []
+        self._shadow = shadow
+        self._uses: dict[tuple[int, int], TensorUse] = {}
+        self._last: dict[int, TensorUse] = {}
+        self._made: dict[int, tuple[int, int]] = {}
+        self._at: dict[tuple, int] = {}
+        self._known_devices: set[tuple[int, ...]] = set()
+
+    def __call__(self, call: Invocation) -> Any:
+        named = arguments(call)
+        inputs, dead = self._inputs(named)
+        live = [tensor for _, tensor in inputs]
+        event = Event(len(self.events), call.name, user_line(), [self._use(*found) for found in inputs], dead=dead)
+        event.options = options_of(named)
+        event.collectives = crossings(call, named, live) if live else []
+        self.events.append(event)
+        before = self._contents(event)
+        if call.name in _READS and live and self._shadow is not None:
+            event.uneven = uneven_axes(self._shadow, live[0])
+        try:
+            result = call.proceed()
+        except BaseException as error:
+            event.error = type(error).__name__
+            raise
+        results = [found for found in tensors_of("result", result) if _alive(found[1])]
+        for _, tensor in results:
+            self._made[id(tensor)] = tensor.tensor_id, event.number
+        event.outputs = [self._use(*found) for found in results]
+        if isinstance(result, Semaphore):
+            event.options["result"] = plain(result)
+        if call.name not in _NEVER_WRITE:
+            after = self._contents(event)
+            event.written = tuple(b for b, held in after.items() if held is not None and held is not before[b])
+        for (_, tensor), use in zip(inputs, event.inputs, strict=True):
+            if call.name in _DEALLOCATES and not tensor.is_allocated():
+                self.frees.append(Free(use.buffer, event.number, "deallocate"))
+        for use in event.outputs:
+            self._placed(use, event)
+        return result
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "events": [asdict(event) for event in self.events],
+            "frees": [asdict(free) for free in self.frees],
+            "opened": self.opened,
+        }
+
+    @property
+    def sees_writes(self) -> bool:
+        """Whether ``Event.written`` is known."""
+        return self._shadow is not None
+
+    def ops(self) -> Counter[str]:
+        """How often each operation was called."""
+        return Counter(event.op for event in self.events)
+
+    def _inputs(self, named: dict[str, Any]) -> tuple[list[tuple[str, ttnn.Tensor]], list[TensorUse]]:
+        """Tensors that live on devices by argument, and those that did before they were deallocated."""
+        live, dead = [], []
+        for name, value in named.items():
+            for argument, tensor in tensors_of(name, value):
+                if _alive(tensor):
+                    live.append((argument, tensor))
+                elif on_device(tensor) and (last := self._last.get(tensor.tensor_id)) is not None:
+                    dead.append(_as(argument, last))
+        return live, dead
+
+    def _use(self, argument: str, tensor: ttnn.Tensor) -> TensorUse:
+        key = tensor.tensor_id, tensor.buffer_unique_id()
+        known = self._uses.get(key)
+        if known is None:
+            known = self._uses[key] = self._last[key[0]] = _described(tensor, *key)
+        use = _as(argument, known)
+        made, event = self._made.get(id(tensor), (-1, -1))
+        use.made = event if made == tensor.tensor_id else -1  # another object may live where one was
+        return use
+
+    def _contents(self, event: Event) -> dict[int, Any]:
+        """What the shadow keeps for the buffers among the inputs: another object after each write."""
+        if self._shadow is None:
+            return {}
+        values = self._shadow.store.values
+        return {use.buffer: values.get(use.buffer) for use in event.inputs}
+
+    def _placed(self, use: TensorUse, event: Event) -> None:
+        """Note the devices of a result, and that whatever was at its address before is gone."""
+        if use.devices not in self._known_devices:
+            self._known_devices.add(use.devices)
+            self.opened.append(
+                {"devices": list(use.devices), "shape": list(use.mesh), "event": event.number, "where": event.where}
+            )
+        place = use.devices, use.memory, use.address
+        former = self._at.get(place)
+        if former == use.buffer or not use.bytes:
+            return
+        self._at[place] = use.buffer
+        if former is not None:
+            self.frees.append(Free(former, event.number, "reused"))
+
+
+def _as(argument: str, use: TensorUse) -> TensorUse:
+    found = copy.copy(use)
+    found.argument = argument
+    return found
+
+
+def _alive(tensor: ttnn.Tensor) -> bool:
+    return on_device(tensor) and tensor.is_allocated()
+
+
+def _described(tensor: ttnn.Tensor, tensor_id: int, buffer: int) -> TensorUse:
+    device, memory = tensor.device(), tensor.memory_config()
+    shape, rows = tensor.shape, device.shape
+    mesh = tuple([rows[i] for i in range(rows.dims())])
+    ids = device.get_device_ids()
+    columns = mesh[-1]
+    coords = tensor.device_coords()
+    held = ids if len(coords) == len(ids) else [ids[c[0] * columns + c[1]] for c in coords]
+    return TensorUse(
+        argument="",
+        buffer=buffer,
+        address=tensor.buffer_address(),
+        shape=tuple([shape[i] for i in range(shape.rank)]),
+        dtype=tensor.dtype.name,
+        layout=tensor.layout.name,
+        memory=memory.buffer_type.name,
+        sharding=memory.memory_layout.name if tensor.is_sharded() else None,
+        bytes=tensor.buffer_num_pages() * tensor.buffer_aligned_page_size(),
+        devices=tuple(held),
+        tensor=tensor_id,
+        mesh=mesh,
+        placements=placements_of(tensor),
+    )

@@ -1,0 +1,1 @@
+"""The machine that is not there: cluster descriptor, environment, compiler."""

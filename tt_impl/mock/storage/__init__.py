@@ -1,0 +1,1 @@
+"""What device tensors hold, by buffer."""

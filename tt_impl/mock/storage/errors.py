@@ -1,0 +1,59 @@
+"""What the shadow says when it cannot tell a value."""
+
+from __future__ import annotations
+
+from refsim.base.errors import RefsimError
+
+
+class ShadowError(RefsimError):
+    """The shadow cannot tell the value of a tensor: names the operation."""
+
+    op = ""
+    """Full name of the operation (``ttnn.add``), where one is to blame."""
+
+
+class MissingRule(ShadowError):
+    """No rule says what the operation computes."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"{op} has no shadow rule.")
+        self.op = op
+
+
+class RefusedOption(ShadowError):
+    """There is a rule, but it does not know an argument of this call."""
+
+    def __init__(self, op: str, what: str) -> None:
+        super().__init__(f"the shadow rule of {op} does not know {what}.")
+        self.op, self.what = op, what
+
+
+class FailedRule(ShadowError):
+    """The rule of an operation fails on a call that ttnn takes: a mistake of the mock."""
+
+    def __init__(self, op: str, error: Exception) -> None:
+        message = " ".join(str(error).split())[:200].removesuffix(".")
+        super().__init__(f"the shadow rule of {op} fails on this call with {type(error).__name__} ({message}).")
+        self.op = op
+
+
+class UnseenValue(ShadowError):
+    """An operation reads memory whose value nobody saw being written."""
+
+    def __init__(self, op: str, what: str) -> None:
+        super().__init__(
+            f"{op} reads a {what} without golden value: "
+            "it was made before the shadow began or by a function that the shadow does not see."
+        )
+        self.op = op
+
+
+class UnknownPadding(ShadowError):
+    """An operation reads what lies beyond a tensor's shape in its last tiles, and nothing told what is there."""
+
+    def __init__(self, op: str, what: str) -> None:
+        super().__init__(
+            f"{op} reads a {what} with padding of tiles that no operation has set; "
+            "set it with ttnn.fill_implicit_tile_padding or ttnn.pad before."
+        )
+        self.op = op

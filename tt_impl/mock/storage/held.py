@@ -1,0 +1,79 @@
+"""What a buffer holds, and how tensors that share it see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tt_impl.mock.storage.lazy import Deferred
+from tt_impl.mock.storage.memory import View, seen_by
+
+
+class Held:
+    """What one buffer holds: a value by device, in the shape it was last written in.
+
+    ``padding`` is what fills its tiles up, None if nobody knows: most operations leave there what their arithmetic
+    makes of their inputs' padding. Values may be a function that gives them when they are read; ``source`` is then the
+    operation that makes them, and ``ranks`` are the devices that will have one.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        values: dict[int, torch.Tensor] | Callable[[], dict[int, torch.Tensor]],
+        padding: float | None = None,
+        source: Deferred | None = None,
+        ranks: Sequence[int] = (),
+    ) -> None:
+        self.view = view
+        self.padding = padding
+        self.source = source
+        self.ranks = set(ranks or (values if isinstance(values, dict) else ()))
+        self._values = values
+
+    @property
+    def values(self) -> dict[int, torch.Tensor]:
+        """By device."""
+        if not isinstance(self._values, dict):
+            self._values, self.source = self._values(), None
+        return self._values
+
+    def seen_by(self, view: View, ranks: Sequence[int]) -> list[torch.Tensor] | None:
+        """The values of some devices as ``view`` reads them; None if it reads padding that nobody knows."""
+        if view == self.view:
+            return [self.values[rank] for rank in ranks]
+        reread: dict[int, torch.Tensor] = {}
+        for rank in ranks:
+            value = self.values[rank]
+            if id(value) not in reread:
+                seen = seen_by(value, self.view, view, self.padding)
+                if seen is None:
+                    return None
+                reread[id(value)] = seen
+        return [reread[id(self.values[rank])] for rank in ranks]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A tensor that is a part of another one's memory: ``length`` rows of ``dim``, from ``start`` on."""
+
+    whole: View
+    dim: int
+    start: int
+    length: int
+
+    def cut(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """This part of every device's value; devices that share one go on sharing it."""
+        parts = {id(value): value.narrow(self.dim, self.start, self.length) for value in values}
+        return [parts[id(value)] for value in values]
+
+    def pasted(self, former: Held, part: Held) -> Held:
+        """What the whole buffer holds after this part of it was written."""
+        ranks = list(part.values)
+        whole = dict(zip(ranks, former.seen_by(self.whole, ranks) or [], strict=True))
+        for rank in ranks:
+            whole[rank] = whole[rank].clone()
+            whole[rank].narrow(self.dim, self.start, self.length).copy_(part.values[rank])
+        return Held(self.whole, whole)

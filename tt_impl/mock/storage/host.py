@@ -1,0 +1,81 @@
+"""Between golden values and ttnn's tensors on the host."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import ttnn
+
+from tt_impl.mock.storage.dtypes import RANGES
+from tt_impl.trace.intercept import uncaught
+
+
+class Values(Protocol):
+    """One value per device; what :class:`tt_impl.mock.storage.values.Shards` is."""
+
+    mesh_shape: tuple[int, int]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, device: int, /) -> torch.Tensor: ...
+
+
+def host_tensor(tensor: ttnn.Tensor, shards: Values, padding: float | None = 0.0) -> ttnn.Tensor:
+    """What copying ``tensor`` to the host gives: a host tensor of its specification and distribution.
+
+    Tiles are filled up with ``padding``; if nobody knows it (None) and the dtype has NaN, with that.
+    """
+    how: dict[str, Any] = {"spec": tensor.spec}
+    if tuple(tensor.shape) != tuple(tensor.padded_shape):
+        if padding is None:
+            padding = float("nan") if tensor.dtype in (ttnn.bfloat16, ttnn.float32) else 0.0
+        how["pad_value"] = padding
+    with uncaught():
+        parts = [ttnn.from_torch(_for_ttnn(shards[i], tensor.dtype), **how) for i in range(len(shards))]
+        if len(parts) == 1:
+            return parts[0]
+        host = ttnn.from_host_shards(parts, ttnn.MeshShape(*shards.mesh_shape))
+        host.update_tensor_topology(tensor.tensor_topology())
+        return host
+
+
+def _for_ttnn(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
+    if dtype in RANGES:
+        return value.to(torch.int32)
+    return value.to(torch.bfloat16) if dtype == ttnn.bfloat16 else value
+
+
+def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
+    """Torch values of a host tensor, one per device; replicas share one torch tensor.
+
+    ttnn keeps one host buffer for all replicas, so the address of the buffer tells them. An undistributed tensor is
+    the same on all devices.
+    """
+    values: list[torch.Tensor] = []
+    converted: dict[int, torch.Tensor] = {}
+    with uncaught():
+        for part in ttnn.get_device_tensors(host):
+            address = _host_address(part)
+            if address not in converted:
+                converted[address] = ttnn.to_torch(part)
+            values.append(converted[address])
+    return values * devices if len(values) == 1 else values
+
+
+def copy_into(host: ttnn.Tensor, values: ttnn.Tensor) -> None:
+    """Overwrite a host tensor with another one of the same shape, dtype and layout."""
+    with uncaught():
+        for target, part in zip(ttnn.get_device_tensors(host), ttnn.get_device_tensors(values), strict=True):
+            _bytes_of(target).copy_(_bytes_of(part))
+
+
+def _host_address(part: ttnn.Tensor) -> int:
+    """Where the bytes of one device's part of a host tensor lie."""
+    return _bytes_of(part).data_ptr()
+
+
+def _bytes_of(part: ttnn.Tensor) -> torch.Tensor:
+    """The memory of one device's part of a host tensor."""
+    (coordinate,) = part.tensor_topology().mesh_coords()
+    return torch.from_dlpack(part.host_buffer().get_shard(coordinate))

@@ -1,0 +1,87 @@
+"""What lies where in a buffer, so that one buffer can be read by views of several shapes.
+
+A tensor in tile layout is filled up to whole tiles, which lie one after the other; a row-major one is flat. A view
+has another shape, of the same elements in the same memory: most views are a plain reshape, the others go through
+the order in memory. What fills tiles up is one number per buffer, or unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from tt_impl.mock.storage.errors import ShadowError
+
+
+@dataclass(frozen=True)
+class View:
+    """Shape of a tensor, the shape that its memory has room for, and the tile it is cut into (None: row-major)."""
+
+    shape: tuple[int, ...]
+    padded: tuple[int, ...]
+    tile: tuple[int, int] | None
+
+    def is_reshape_of(self, other: View) -> bool:
+        """Whether both see the same elements in the same order."""
+        if math.prod(self.shape) != math.prod(other.shape):
+            return False
+        if 0 in self.shape:
+            return True
+        if self.tile is None:
+            return self.shape == self.padded and other.shape == other.padded
+        whole = self.shape == self.padded and other.shape == other.padded
+        kept = 1 if whole else 2
+        return self.shape[-kept:] == other.shape[-kept:] and self.padded[-kept:] == other.padded[-kept:]
+
+    def rows(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and padded shape with at least two dims, as memory has them."""
+        rank = max(2, len(self.shape), len(self.padded))
+        shape, padded = ((1,) * (rank - len(sizes)) + sizes for sizes in (self.shape, self.padded))
+        if self.tile is not None:
+            height, width = self.tile
+            padded = (*padded[:-2], -(-padded[-2] // height) * height, -(-padded[-1] // width) * width)
+        return shape, padded
+
+
+def seen_by(value: torch.Tensor, written: View, view: View, padding: float | None) -> torch.Tensor | None:
+    """``value``, written in the shape of ``written``, as ``view`` reads it; None if it reads unknown padding."""
+    if view.is_reshape_of(written):
+        return value.reshape(view.shape)
+    if padding is None:
+        unknown = _reread(torch.zeros(written.shape, dtype=torch.bool), written, view, True)
+        if bool(unknown.any()):
+            return None
+    return _reread(value, written, view, padding or 0)
+
+
+def _reread(value: torch.Tensor, written: View, view: View, padding: float | bool) -> torch.Tensor:
+    """Through the order in memory."""
+    shape, padded = written.rows()
+    sides = [side for have, want in zip(shape[::-1], padded[::-1], strict=True) for side in (0, want - have)]
+    memory = _in_order(F.pad(value.reshape(shape), sides, value=padding), written.tile)
+    shape, padded = view.rows()
+    if memory.numel() != math.prod(padded):
+        raise ShadowError(
+            f"a tensor of shape {view.shape} sees a part of a buffer of shape {written.shape}, but nothing told which."
+        )
+    whole = _from_order(memory, padded, view.tile)
+    return whole[tuple(slice(size) for size in shape)].reshape(view.shape)
+
+
+def _in_order(value: torch.Tensor, tile: tuple[int, int] | None) -> torch.Tensor:
+    if tile is None:
+        return value.reshape(-1)
+    height, width = tile
+    tiles = value.reshape(-1, value.shape[-2] // height, height, value.shape[-1] // width, width)
+    return tiles.transpose(2, 3).reshape(-1)
+
+
+def _from_order(memory: torch.Tensor, padded: tuple[int, ...], tile: tuple[int, int] | None) -> torch.Tensor:
+    if tile is None:
+        return memory.reshape(padded)
+    height, width = tile
+    tiles = memory.reshape(-1, padded[-2] // height, padded[-1] // width, height, width)
+    return tiles.transpose(2, 3).reshape(padded)

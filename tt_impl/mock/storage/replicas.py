@@ -1,0 +1,54 @@
+"""Whether devices that should hold the same values do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import ttnn
+
+from tt_impl.mock.storage.values import ShadowError, Shards
+
+if TYPE_CHECKING:
+    from tt_impl.mock.calls.shadow import Shadow
+
+
+def placements_of(tensor: ttnn.Tensor) -> tuple[int | None, ...]:
+    """Per axis of the distribution that ttnn knows of, the dim that is cut along it, None for replicas."""
+    return tuple(getattr(placement, "dim", None) for placement in tensor.tensor_topology().placements())
+
+
+def uneven_axes(shadow: Shadow, tensor: ttnn.Tensor) -> tuple[int, ...]:
+    """Axes that ttnn's topology of ``tensor`` calls replicated although devices along them hold other values.
+
+    A distribution over the mesh as a whole stands for both axes. What nobody knows the values of has no such axes.
+    """
+    placements = placements_of(tensor)
+    if None not in placements:
+        return ()
+    try:
+        shards = shadow.store.read(tensor, "replicas")
+        return tuple(axis for axis in _replicated(placements, shards) if not _equal_along(shards, axis))
+    except ShadowError:
+        return ()
+
+
+def _replicated(placements: tuple[int | None, ...], shards: Shards) -> list[int]:
+    rows, columns = shards.mesh_shape
+    if len(shards) != rows * columns or len(shards) == 1:
+        return []
+    per_axis = placements * 2 if len(placements) == 1 else placements
+    return [axis for axis, dim in enumerate(per_axis) if dim is None]
+
+
+def _equal_along(shards: Shards, axis: int) -> bool:
+    for first, *others in shards.groups(axis):
+        for other in others:
+            if shards.key(first) != shards.key(other) and not _same(shards[first], shards[other]):
+                return False
+    return True
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; what is no number equals only what is none either."""
+    return bool(((one == other) | ((one != one) & (other != other))).all())

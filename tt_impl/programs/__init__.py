@@ -1,0 +1,1 @@
+"""Programs that exist only to be judged."""

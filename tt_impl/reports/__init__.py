@@ -1,0 +1,1 @@
+"""What ttnn says of a whole model without hardware: memory, operations, chunk sizes."""

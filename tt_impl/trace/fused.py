@@ -1,0 +1,57 @@
+"""What an operation of ttnn does besides what its name says: work that would otherwise be an operation of its own.
+
+A matmul that adds its bias, applies the activation, gates and adds the residual while the product is still in L1 saves
+a read and a write of the whole tensor each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tt_impl.trace.intercept import Invocation
+
+_BY_ARGUMENT = {
+    "bias": "bias",
+    "bias_tensor": "bias",
+    "activation": "activation",
+    "fused_activation": "activation",
+    "residual_input_tensor": "residual",
+    "rope_cos": "rope",
+    "input_tensor_a_activations": "activation",
+    "activations": "activation",
+}
+_BY_NAME = {
+    "minimal_matmul_split": ("split",),
+    "dit_minimal_matmul_addcmul_fused": ("gate", "residual"),
+    "all_gather_minimal_matmul_async": ("all_gather",),
+    "minimal_matmul_strided_reduce_scatter_async": ("reduce_scatter",),
+    "wan_fused_rmsnorm_post_allgather": ("heads",),
+    "dit_fused_distributed_rmsnorm": ("all_gather", "heads"),
+    "dit_fused_distributed_layernorm": ("all_gather",),
+    "addcmul": ("multiply",),
+}
+_NORMS = ("layer_norm", "layernorm", "rms_norm", "rmsnorm")
+_GATED = "addcmul_input_tensor1"
+
+
+def fuses(call: Invocation, device_ops: list[str]) -> list[list[str]]:
+    """For every device operation that ``call`` became, what it does besides; all of it falls to the first.
+
+    An activation that ttnn runs as an operation of its own is not fused, whatever the call looks like:
+    ``ttnn.linear(activation=...)`` without a program config is a matmul and a unary operation.
+    """
+    name = call.name.rpartition(".")[2]
+    found = [*_BY_NAME.get(name, ())]
+    if _given(call.kwargs.get(_GATED)):
+        found += ["gate", "residual"]
+    found += [word for key, word in _BY_ARGUMENT.items() if _given(call.kwargs.get(key))]
+    if any(norm in name for norm in _NORMS) and _given(call.kwargs.get("weight")):
+        found.append("scale and shift" if _given(call.kwargs.get("bias")) else "scale")
+        found = [word for word in found if word != "bias"]
+    if len(device_ops) > 1 and "UnaryDeviceOperation" in device_ops[1:]:
+        found = [word for word in found if word != "activation"]
+    return [list(dict.fromkeys(found))] * bool(device_ops) + [[] for _ in device_ops[1:]]
+
+
+def _given(value: Any) -> bool:
+    return value is not None and not (isinstance(value, list | tuple | str) and not value)
