@@ -209,7 +209,7 @@ def test_the_oldest_python_is_not_bound_to_what_it_cannot_have(name):
 
 
 def test_constraints_are_the_versions_of_what_was_measured():
-    made = json.loads((ROOT / "parity/calibration.json").read_text(encoding="utf-8"))["made"]["versions"]
+    made = json.loads((ROOT / "parity/measure/calibration.json").read_text(encoding="utf-8"))["made"]["versions"]
     assert {name: made[name].partition("+")[0] for name in constraints()} == constraints()
 
 

@@ -2,19 +2,20 @@
 
 The modules are taken from the tree, so a new file falls under the rules without being listed:
 
-refsim.runtime < ccl < ... < timing   a lower layer never imports a higher one
-refsim.base.errors, mesh, config, ...      the foundations import none of the layers
-                                      (jobs and processes are among them, because both device backends start
-                                      processes and hand them jobs)
-refsim.*                              what else lies at refsim's root is the front; no layer or foundation imports it
+refsim.base < files < runtime < ccl < ... < timing
+                                      a lower layer never imports a higher one
+                                      (jobs and processes are in base, because both device backends start processes
+                                      and hand them jobs)
+refsim.errors, mesh, config, ...      public names of modules in refsim.base; the product itself imports those
+refsim.*                              what else lies at refsim's root is the front; no layer imports it
 refsim.cli                            alone imports what lies beside refsim (tt_impl, parity, ...), inside functions;
                                       nothing but ``__main__`` imports it
-tt_impl                               takes from refsim: the foundations, what a model's folder says of itself, and the
+tt_impl                               takes from refsim: base, files, what a model's folder says of itself, and the
                                       host's part of a pipeline (refsim.pipelines.request, hosts)
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
 tt_impl.mock                          takes from the project: meshes, errors, temporary folders, and what every
-                                      kind of mesh needs (tt_impl.run.installed, cluster, intercept, freed); imported by
-                                      tt_impl.harness, and in ``tt_impl.run.backends.stand_in``
+                                      kind of mesh needs (tt_impl.run.installed, run.cluster, trace); imported by tt_impl.harness,
+                                      and in ``tt_impl.run.backends.stand_in``
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
                                       import, what records and counts, and none of our models; of refsim it may
                                       take what prices operations and watches buffers (refsim.timing, runtime.hazards)
@@ -32,48 +33,27 @@ import pytest
 
 from tests.tree import PRODUCT, ROOT, files, imports, module_name
 
-LAYERS = ("runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
-BASE = (
-    "errors",
-    "mesh",
-    "mesh_file",
-    "config",
-    "options",
-    "checkpoint",
-    "output",
-    "extensions",
-    "finite",
-    "folder",
-    "given",
-    "jobs",
-    "lora",
-    "processes",
-    "schema",
-    "scratch",
-    "search_path",
-    "single_file",
-    "tables",
-    "tensor_file",
-    "torchrun",
-    "trace_events",
-)
+LAYERS = ("base", "files", "runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
+PUBLIC = ("errors", "mesh", "config", "options", "torchrun")
+"""Modules at refsim's root that give what lies in ``refsim.base`` its public name; the product itself does without."""
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(
-    rf"refsim\.({'|'.join(BASE)}|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
+    r"refsim\.(base|files|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
 )
-PRICED = re.compile(r"refsim\.(timing|runtime\.(hazards|delays))(\.|$)")
+PRICED = re.compile(r"refsim\.(timing|runtime\.(watch\.hazards|delays))(\.|$)")
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
-LEAVES = ("cluster", "freed", "installed", "intercept", "record")
-MOCK_LENT = re.compile(rf"(refsim\.(mesh|errors|scratch)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
-LEAF_LENT = re.compile(rf"(refsim\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
-OURS = ("api", "kernels", "launch", "layers", "models", "parallel", "pipelines", "worker")
+LEAVES = ("run.cluster", "run.installed", "trace")
+MOCK_LENT = re.compile(rf"(refsim\.base\.(mesh|errors|scratch)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
+LEAF = re.compile(rf"tt_impl\.({'|'.join(LEAVES)})(\.|$)")
+LEAF_LENT = re.compile(rf"(refsim\.base\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
+OURS = ("api", "kernels", "layers", "models", "parallel", "pipelines", "programs", "reports")
 MOCK_DOOR = "tt_impl.run.backends"
 
 
 def front(root: Path = ROOT / "refsim") -> tuple[str, ...]:
-    """The modules and packages at refsim's root that are neither layers nor foundations."""
+    """The modules and packages at refsim's root that are neither layers nor public names of the lowest."""
     names = {path.name.removesuffix(".py") for path in root.iterdir() if path.suffix == ".py" or _is_package(path)}
-    return tuple(sorted(names - {*LAYERS, *BASE, "__init__"}))
+    return tuple(sorted(names - {*LAYERS, *PUBLIC, "__init__"}))
 
 
 def _is_package(path: Path) -> bool:
@@ -92,17 +72,21 @@ def within(name: str, packages: tuple[str, ...], parent: str = "") -> str | None
 
 def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
     """The rules that ``module`` breaks by importing ``name``."""
-    top, layer, base = module.split(".")[0], within(module, LAYERS, "refsim"), within(module, BASE, "refsim")
+    top, layer, public = module.split(".")[0], within(module, LAYERS, "refsim"), within(module, PUBLIC, "refsim")
     target, upper = within(name, LAYERS, "refsim"), within(name, front(), "refsim")
     is_cli = within(module, CLI, "refsim") is not None
     broken = []
     if layer and target and LAYERS.index(target) > LAYERS.index(layer):
         broken.append(f"{target} lies above {layer}")
-    if (layer or base) and upper:
+    if (layer or public) and upper:
         broken.append(f"{upper} lies above all layers")
-    if base and target:
-        broken.append(f"{base} lies below all layers")
-    if top == "refsim" and within(name, CLI, "refsim") and not (layer or base or is_cli or module == "refsim.__main__"):
+    if top in PRODUCT and within(name, PUBLIC, "refsim"):
+        broken.append("refsim.base has what these names stand for")
+    if (
+        top == "refsim"
+        and within(name, CLI, "refsim")
+        and not (layer or public or is_cli or module == "refsim.__main__")
+    ):
         broken.append("nothing stands on the command line")
     if top == "refsim" and within(name, ABOVE) and not (is_cli and lazy):
         broken.append("refsim imports nothing beside it but in functions of refsim.cli")
@@ -113,7 +97,7 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
         broken.append("the host of a pipeline runs no model")
     if within(module, ("mock",), "tt_impl") and within(name, PRODUCT) and not MOCK_LENT.match(name):
         broken.append("tt_impl.mock takes only meshes and errors (and temporary folders) from the project")
-    if within(module, LEAVES, "tt_impl") and within(name, PRODUCT) and not LEAF_LENT.match(name):
+    if LEAF.match(module) and within(name, PRODUCT) and not LEAF_LENT.match(name):
         broken.append("what the mock may import takes only meshes and errors from the project")
     mocked, mock = within(module, ("mock", "harness"), "tt_impl"), within(name, ("mock",), "tt_impl")
     if within(module, ("harness",), "tt_impl") and within(name, OURS, "tt_impl"):
@@ -146,11 +130,11 @@ def test_file_keeps_the_rules(path):
     assert violations(module, path.read_text(encoding="utf-8"), is_package=is_package) == []
 
 
-def test_every_layer_and_foundation_is_there():
+def test_every_layer_and_public_name_is_there():
     names = {path.relative_to(ROOT).as_posix() for path in files()}
     for layer in LAYERS:
         assert f"refsim/{layer}/__init__.py" in names
-    for module in BASE:
+    for module in PUBLIC:
         assert f"refsim/{module}.py" in names
 
 
@@ -173,8 +157,8 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("refsim.runtime.ranks.pool", "if TYPE_CHECKING:\n    from refsim.ccl import shift", "ccl lies above runtime"),
         ("refsim.runtime.ranks.pool", "importlib.import_module('refsim.ccl')", "ccl lies above runtime"),
         ("refsim.runtime.ranks.pool", "from refsim.api import run", "api lies above all layers"),
-        ("refsim.base.mesh", "from refsim.runtime.group import Group", "mesh lies below all layers"),
-        ("refsim.base.config", "def f():\n    import refsim.models", "config lies below all layers"),
+        ("refsim.base.mesh", "from refsim.runtime.group import Group", "runtime lies above base"),
+        ("refsim.base.config", "def f():\n    import refsim.models", "models lies above base"),
         ("refsim.base.errors", "from refsim.api import run", "api lies above all layers"),
         ("refsim.api", "import ttnn", "only tt_impl imports ttnn"),
         ("refsim.cli", "def f():\n    import ttnn", "only tt_impl imports ttnn"),
@@ -191,7 +175,7 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("tt_impl.run.mesh", "from tt_impl.mock import hardware", "loads no mock"),
         ("tt_impl.harness.plugin", "def f():\n    import tt_impl.models.wan22", "none of our models"),
         ("tt_impl.run.mesh", "from tt_impl.harness import session", "stands on the harness"),
-        ("tt_impl.trace.optable", "from refsim.timing.cost.device_ops import price", "must not borrow"),
+        ("tt_impl.reports.ops", "from refsim.timing.cost.device_ops import price", "must not borrow"),
         ("tt_impl.harness.reports.cost", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.layers.linear", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.parallel.ring", "def f():\n    import refsim.parallel.ring", "must not borrow"),
@@ -247,7 +231,7 @@ def test_relative_imports_of_a_package_count_from_the_package():
         return [found.name for found in imports(module, source, is_package=is_package)]
 
     assert names("refsim.ccl", "from .shift import shift", True) == ["refsim.ccl.shift.shift"]
-    assert names("refsim.ccl", "from ..mesh import x", True) == ["refsim.base.mesh.x"]
+    assert names("refsim.ccl", "from ..mesh import x", True) == ["refsim.mesh.x"]
     assert names("refsim.ccl.shift", "from .exchange import x") == ["refsim.ccl.exchange.x"]
 
 
