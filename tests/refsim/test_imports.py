@@ -14,8 +14,8 @@ tt_impl                               takes from refsim: base, files, what a mod
                                       host's part of a pipeline (refsim.pipelines.request, hosts)
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
 tt_impl.mock                          takes from the project: meshes, errors, temporary folders, and what every
-                                      kind of mesh needs (tt_impl.run.installed, run.cluster, trace); imported by tt_impl.harness,
-                                      and in ``tt_impl.run.backends.stand_in``
+                                      kind of mesh needs (tt_impl.run.installed, run.cluster, trace); imported by
+                                      tt_impl.harness, and in ``tt_impl.run.backends.stand_in``
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
                                       import, what records and counts, and none of our models; of refsim it may
                                       take what prices operations and watches buffers (refsim.timing, runtime.hazards)
