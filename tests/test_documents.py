@@ -41,6 +41,45 @@ def test_files_that_are_named_exist(path):
     assert [name for name in named if not (ROOT / name).exists() and name.rstrip("/") not in TO_COME] == []
 
 
+def drawn(document: str) -> dict[str, str]:
+    """Folder -> what the first drawing of a document says of it; two spaces of indentation are one level."""
+    drawing = document.partition("```\n")[2].partition("```")[0]
+    said: dict[str, str] = {}
+    above: list[str] = []
+    for line in drawing.splitlines():
+        named, _, text = line.strip().partition("  ")
+        folders = named.split()
+        if not folders or not all(folder.endswith("/") for folder in folders):
+            continue  # a sentence that goes on
+        level = (len(line) - len(line.lstrip())) // 2
+        above[level:] = [folders[-1]]
+        said |= {"".join([*above[:level], folder]).rstrip("/"): text.strip() for folder in folders}
+    return said
+
+
+def folders_of_the_product() -> set[str]:
+    """Every package of the product but one folder a model, whose names are the models' own."""
+    packages = {
+        path.parent.relative_to(ROOT).as_posix() for name in PRODUCT for path in ROOT.glob(f"{name}/**/__init__.py")
+    }
+    return {package for package in packages if not re.match(r"(refsim|tt_impl)/models/", package)}
+
+
+def test_the_drawing_of_the_house_is_the_house():
+    said = drawn((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
+    assert sorted(said) == sorted(folders_of_the_product())
+    assert [folder for folder, text in said.items() if not text] == []
+
+
+def test_a_wrong_drawing_is_seen():
+    assert drawn("```\nparity/   judges\n  cases/ run/   two\n         and on\n  none/\n```") == {
+        "parity": "judges",
+        "parity/cases": "two",
+        "parity/run": "two",
+        "parity/none": "",
+    }
+
+
 def test_names_in_the_walk_are_in_their_files():
     """``| 3 | `file` `name` |``: the file has a function, class or constant of that name at its top."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")

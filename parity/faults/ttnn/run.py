@@ -14,6 +14,20 @@ from typing import Any, cast
 from parity.cases import Case
 from parity.faults.records import SEED, Progress, Record, new_record, note_metrics, note_verdict
 from parity.faults.registry import FAULTS, Fault
+from parity.faults.ttnn import (  # noqa: F401 - they register
+    attention,
+    cogvideox,
+    collectives,
+    decoding,
+    paged_cache,
+    pipeline,
+    program,
+    text_encoders,
+    usp,
+    vae,
+    wan,
+    weights,
+)
 from parity.kinds import thresholds_for
 from refsim.base.errors import RefsimError
 
