@@ -12,7 +12,6 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import mean, median
 
-from benchmarks.alias import run_as
 from refsim.timing.cost.chips import get_chip
 from refsim.timing.cost.fitted import get_params
 from refsim.timing.fit import measured
@@ -63,7 +62,3 @@ def print_tables(folder: Path, *, shapes: bool = False) -> None:
             print(f"{arch:12} {kind:28} {row['shapes']:6} {numbers}")
         for s, e in errors(samples) if shapes and name == "calibration" else ():
             print(f"{e:+7.1%} {s.ns / 1000:9.1f} us x{s.count:<4} {s.code} {s.mkn or [t.shape for t in s.inputs[:2]]}")
-
-
-if __name__ == "__main__":
-    run_as("refsim bench accuracy")

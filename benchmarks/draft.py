@@ -4,13 +4,12 @@
     measured    refsim's drafter, smaller, in fp32 on this machine: seconds and floating point operations of a step,
                 cached and not. With a cache all but attention must cost the same at every context length.
 
-``python -m benchmarks.draft --out reports/draft`` (or ``refsim bench draft``) writes predicted.md, the same bytes every
+``refsim bench draft --out reports/draft`` writes predicted.md, the same bytes every
 time, and measured.md, a record of one run.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import time
@@ -210,15 +209,3 @@ def write(out: Path, progress: Callable[[str], None], *, measured: bool = True) 
     output.write(out / "predicted.md", predicted_report(progress).encode())
     if measured:
         output.write(out / "measured.md", measured_report(measure(progress=progress)).encode())
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("reports/draft"))
-    parser.add_argument("--predicted-only", action="store_true", help="leave measured.md as it is")
-    given = parser.parse_args(arguments)
-    write(given.out, print, measured=not given.predicted_only)
-
-
-if __name__ == "__main__":
-    main()

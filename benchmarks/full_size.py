@@ -28,7 +28,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from benchmarks.alias import run_as
 from benchmarks.sim import cpu_s
 from refsim import api
 from refsim.base.errors import UserError
@@ -344,7 +343,3 @@ def write(record: dict[str, Any], folder: Path) -> None:
     records = [r for r in known if any(r[k] != record[k] for k in key)] + [record]
     output.write(path, (output.document({"records": records}) + "\n").encode())
     output.write(folder / "full_size.md", markdown(records).encode())
-
-
-if __name__ == "__main__":
-    run_as("refsim bench full-size")

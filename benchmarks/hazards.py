@@ -24,7 +24,6 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.alias import run_as
 from benchmarks.sim import cpu_s
 from parity.cases import AttentionShape, Case, Layout, make_case
 from parity.cases.suites import suite_cases
@@ -148,7 +147,3 @@ def text(record: dict) -> str:
             f"{record[name]['without_s']:.2f} s without, {record['pairs']} pairs)"
         )
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    run_as("refsim bench hazards")

@@ -241,8 +241,8 @@ def test_words_are_sorted_and_defined_once():
 
 REPLACED = frozenset("zygote zygotes twin twins wing wings wire blame said told today helps".split())
 """Private words that field terms have replaced; ``docs/words.md`` has those."""
-ALIASES = {"parity/cli/faults.py": {"wing"}, "refsim/cli/commands/plan.py": {"today"}}
-"""Old names of flags, which work for one version more, and a flag's own name."""
+FLAGS = {"refsim/cli/commands/plan.py": {"today"}}
+"""The names of flags."""
 
 
 def identifiers(source: str) -> set[str]:
@@ -258,7 +258,7 @@ def identifiers(source: str) -> set[str]:
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_names_are_field_terms(path):
-    allowed = ALIASES.get(path.relative_to(ROOT).as_posix(), set())
+    allowed = FLAGS.get(path.relative_to(ROOT).as_posix(), set())
     assert identifiers(path.read_text(encoding="utf-8")) & REPLACED - allowed == set()
 
 

@@ -10,20 +10,11 @@ import typer
 from parity.cli.mutate import mutate
 from parity.cli.parity import AsJson, Expr
 from refsim.base.errors import UserError
-from refsim.cli.renamed import renamed
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command()(mutate)
 BACKENDS = ("cpu", "ttnn-mock")
 Backend = Annotated[str, typer.Option("--backend", help="cpu (refsim's ranks), ttnn-mock (needs ttnn) or both.")]
-Wing = Annotated[str | None, typer.Option("--wing", hidden=True)]
-_OLD = {"refsim": "cpu", "tt_impl": "ttnn-mock"}
-"""What ``--wing`` took."""
-
-
-def _backend(wing: str | None, backend: str) -> str:
-    """The backend that is asked for, by its option or by the option's old name."""
-    return renamed("--wing", wing and _OLD.get(wing, wing), "--backend", backend)
 
 
 def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
@@ -62,7 +53,6 @@ def run_faults(
     out: Annotated[Path | None, typer.Option(help="Folder for faults.json and faults.md.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line each.")] = None,
     as_json: AsJson = False,
-    wing: Wing = None,
 ) -> None:
     """Run clean cases and faults; exit code 1 if a fault survives or a clean case alarms."""
     from parity.faults import ref, report
@@ -70,7 +60,7 @@ def run_faults(
     from refsim.files.tables import check_csv, write_csv
 
     check_csv(csv)
-    chosen = _chosen(_backend(wing, backend), expr)
+    chosen = _chosen(backend, expr)
     if part is not None:
         chosen = _part(chosen, part)
     runners: dict[str, Any] = {"cpu": ref.run, "ttnn-mock": ttnn.run}
@@ -142,11 +132,11 @@ def recognise(
 
 
 @app.command("list")
-def list_faults(backend: Backend = "both", expr: Expr = None, wing: Wing = None) -> None:
+def list_faults(backend: Backend = "both", expr: Expr = None) -> None:
     """Name every fault, what is wrong and what mistake of a person leads to it."""
     from parity.faults.registry import FAULTS
 
-    for ids in _chosen(_backend(wing, backend), expr).values():
+    for ids in _chosen(backend, expr).values():
         for name in ids:
             fault = FAULTS[name]
             stands = f" ({fault.mistake})" if fault.mistake else ""

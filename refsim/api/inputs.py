@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,6 @@ from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.runtime import launch
 
-_RENAMED = {"prompt": "prompt_layout", "prompt_tokens": "prompt_layout", "schedule": "ring_order"}
-"""Names that options had, which still work for one version and warn."""
-
 
 def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
     """Return the one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`."""
@@ -30,12 +26,6 @@ def as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
                 f"give options or {', '.join(given)}, not both; options.but({next(iter(given))}=...) works."
             )
         return options
-    for old, new in _RENAMED.items():
-        if old in given:
-            warnings.warn(
-                f"'{old}' is called '{new}' now; the old name works for one version more.", FutureWarning, stacklevel=3
-            )
-            given[new] = given.pop(old)
     if "mesh" not in given:
         raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")
     return RunOptions.of(**given)

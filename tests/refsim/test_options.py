@@ -88,11 +88,9 @@ def test_factors_of_another_mesh_are_refused():
         RunOptions.of(mesh="t3k", parallel="sp2_tp4").but(mesh=get_mesh("n150"))
 
 
-def test_options_and_keywords_do_not_mix_and_old_names_warn():
+def test_options_and_keywords_do_not_mix():
     options = RunOptions.of(mesh="n150")
     with pytest.raises(UserError, match="not both"):
         as_options(options, {"dtype": "bf16"})
     with pytest.raises(UserError, match="needs a mesh"):
         as_options(None, {})
-    with pytest.warns(FutureWarning, match="'prompt' is called 'prompt_layout'"):
-        assert as_options(None, {"mesh": "n150", "prompt": "split"}).prompt_layout == "split"

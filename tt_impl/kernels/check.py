@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,13 +85,3 @@ def write(found: dict[str, Any], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     output.write(out / "kernels.json", f"{output.document(found)}\n".encode())
     output.write(out / "kernels.md", markdown(found["records"]).encode())
-
-
-def main() -> None:
-    """Become ``refsim kernels`` with this process's arguments."""
-    sys.stderr.write("refsim: this is called `refsim kernels` now; the module works for one version more.\n")
-    os.execv(sys.executable, [sys.executable, "-m", "refsim", "kernels", *sys.argv[1:]])
-
-
-if __name__ == "__main__":
-    main()

@@ -93,12 +93,9 @@ def run(
         typer.Option(help="diffusers: judge the answer by the library's own class, which runs it once more."),
     ] = None,
     interactive: Annotated[bool, typer.Option("--interactive", help="Pipeline: ask for prompts until q.")] = False,
-    prompt_tokens: Annotated[str | None, typer.Option(hidden=True)] = None,
-    schedule: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
     from refsim.base.options import RunOptions
-    from refsim.cli.renamed import renamed
     from refsim.pipelines.request import PipelineRequest
 
     whole = _look_at(checkpoint_dir, variant)
@@ -110,8 +107,8 @@ def run(
         ulysses=ulysses,
         dtype=dtype,
         weights_dtype=weights_dtype,
-        prompt_layout=renamed("--prompt-tokens", prompt_tokens, "--prompt-layout", prompt_layout),
-        ring_order=renamed("--schedule", schedule, "--ring-order", ring_order),
+        prompt_layout=prompt_layout,
+        ring_order=ring_order,
         math=math,
         pad_heads=pad_heads,
         variant=variant,
