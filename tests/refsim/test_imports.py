@@ -15,7 +15,8 @@ tt_impl                               takes from refsim: base, files, what a mod
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
 tt_impl.mock                          takes from the project: meshes, errors, temporary folders, and what every
                                       kind of mesh needs (tt_impl.run.installed, run.cluster, trace); imported by
-                                      tt_impl.harness, and in ``tt_impl.run.backends.stand_in``
+                                      tt_impl.harness, and in ``tt_impl.run.backends.stand_in``;
+                                      its rooms: machine, storage < rules < calls < log
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
                                       import, what records and counts, and none of our models; of refsim it may
                                       take what prices operations and watches buffers (refsim.timing, runtime.hazards)
@@ -48,6 +49,8 @@ LEAF = re.compile(rf"tt_impl\.({'|'.join(LEAVES)})(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.base\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "layers", "models", "parallel", "pipelines", "programs", "reports")
 MOCK_DOOR = "tt_impl.run.backends"
+MOCK_ROOMS = {"machine": 0, "storage": 0, "rules": 1, "calls": 2, "log": 3}
+"""Rooms of the mock, each with its height: one takes from itself and from lower ones."""
 
 
 def front(root: Path = ROOT / "refsim") -> tuple[str, ...]:
@@ -97,6 +100,9 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
         broken.append("the host of a pipeline runs no model")
     if within(module, ("mock",), "tt_impl") and within(name, PRODUCT) and not MOCK_LENT.match(name):
         broken.append("tt_impl.mock takes only meshes and errors (and temporary folders) from the project")
+    room, lent = (within(dotted.removeprefix("tt_impl."), tuple(MOCK_ROOMS), "mock") for dotted in (module, name))
+    if room and lent and room != lent and MOCK_ROOMS[lent] >= MOCK_ROOMS[room]:
+        broken.append(f"mock.{lent} does not lie below mock.{room}")
     if LEAF.match(module) and within(name, PRODUCT) and not LEAF_LENT.match(name):
         broken.append("what the mock may import takes only meshes and errors from the project")
     mocked, mock = within(module, ("mock", "harness"), "tt_impl"), within(name, ("mock",), "tt_impl")
@@ -170,6 +176,13 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("tt_impl.mock.calls.checks", "from tt_impl.parallel.manager import CCLManager", "only meshes and errors"),
         ("tt_impl.mock.calls.checks", "from refsim.base.config import parse_parallel", "only meshes and errors"),
         ("tt_impl.trace.intercept", "from refsim.base.config import parse_parallel", "takes only meshes and errors"),
+        (
+            "tt_impl.mock.calls.shadow",
+            "from tt_impl.mock.log.events import x",
+            "mock.log does not lie below mock.calls",
+        ),
+        ("tt_impl.mock.rules.norm", "def f():\n    import tt_impl.mock.calls.shadow", "does not lie below mock.rules"),
+        ("tt_impl.mock.storage.values", "from tt_impl.mock.rules import registry", "does not lie below mock.storage"),
         ("tt_impl.parallel.manager", "from tt_impl.mock.calls.checks import x", "loads no mock"),
         ("tt_impl.run.worker", "def f():\n    import tt_impl.mock.calls.shadow", "loads no mock"),
         ("tt_impl.run.mesh", "from tt_impl.mock import hardware", "loads no mock"),

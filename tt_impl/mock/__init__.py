@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tt_impl.mock.calls.shadow import Shadow, shadow_values
     from tt_impl.mock.hardware import prepare, ttnn_mock
-    from tt_impl.mock.storage.values import MissingRule, RefusedOption, ShadowError, UnseenValue
+    from tt_impl.mock.storage.errors import MissingRule, RefusedOption, ShadowError, UnseenValue
 
 _HOMES = {
     "prepare": "hardware",
     "ttnn_mock": "hardware",
-    "Shadow": "shadow",
-    "shadow_values": "shadow",
-    "MissingRule": "values",
-    "RefusedOption": "values",
-    "ShadowError": "values",
-    "UnseenValue": "values",
+    "Shadow": "calls.shadow",
+    "shadow_values": "calls.shadow",
+    "MissingRule": "storage.errors",
+    "RefusedOption": "storage.errors",
+    "ShadowError": "storage.errors",
+    "UnseenValue": "storage.errors",
 }
 
 __all__ = [

@@ -17,7 +17,7 @@ from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, Topology
 from tt_impl.parallel.padding import TILE
 from tt_impl.trace.freed import check_allocated
-from tt_impl.trace.intercept import Invocation, intercepted, on_device, tensors_in
+from tt_impl.trace.intercept import Invocation, intercepted
 
 RING_BY_DEFAULT = frozenset(
     f"ttnn.experimental.{name}"
@@ -57,7 +57,7 @@ def guard(spec: MeshSpec, grid: tuple[int, int]) -> Iterator[None]:
             result = call.proceed()
             divided.add(call.args[0].id())
             return result
-        check_allocated(call.name, (call.args, call.kwargs))
+        check_allocated(call)
         check_links(call, spec)
         check_topology(call, spec)
         check_cores(call, grid)
@@ -75,9 +75,7 @@ def guard(spec: MeshSpec, grid: tuple[int, int]) -> Iterator[None]:
 
 def check_divided(call: Invocation, divided: set[int]) -> None:
     """Refuse a mesh that is used beside its submeshes: their allocators give out the same memory twice."""
-    arguments = [*call.args, *call.kwargs.values()]
-    devices = [a for a in arguments if isinstance(a, ttnn.MeshDevice)]
-    devices += [t.device() for t in tensors_in(arguments) if on_device(t) and t.is_allocated()]
+    devices = [*call.meshes, *(t.device() for t in call.inputs if t.is_allocated())]
     if divided and call.name not in DIVIDE and any(device.id() in divided for device in devices):
         raise UserError(
             f"{call.name} uses a mesh that was cut into submeshes, whose allocators would give out the same memory "
@@ -212,8 +210,7 @@ def _topology(call: Invocation) -> Any:
 
 
 def _mesh_shape(call: Invocation) -> tuple[int, int] | None:
-    for tensor in tensors_in((call.args, call.kwargs)):
-        if on_device(tensor):
-            rows, columns = tensor.device().shape
-            return rows, columns
-    return None
+    if not call.inputs:
+        return None
+    rows, columns = call.inputs[0].device().shape
+    return rows, columns

@@ -73,7 +73,7 @@ class Watcher:
         for given in _nested([*call.args, *call.kwargs.values()]):
             if id(given) in self._semaphores:
                 self._semaphores[id(given)] = given, True
-        if any(on_device(t) for t in tensors_in((call.args, call.kwargs))):
+        if call.inputs:
             seen = described(call, result)
             self.calls.setdefault(str(seen), seen)
         return result
@@ -91,7 +91,8 @@ def described(call: Invocation, result: Any) -> Seen:
     """What a call was given, as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
     ``given`` (whole numbers, truths and names of its options), ``squares`` of what is multiplied with itself, and
     :func:`settings`."""
-    inputs, outputs = ([_tensor(t) for t in tensors_in(x) if on_device(t)] for x in ((call.args, call.kwargs), result))
+    inputs = [_tensor(t) for t in call.inputs]
+    outputs = [_tensor(t) for t in tensors_in(result) if on_device(t)]
     given = {name: _plain(value) for name, value in call.kwargs.items()}
     seen: Seen = {"op": call.name, "inputs": inputs, "outputs": outputs}
     seen["given"] = {name: value for name, value in given.items() if value is not None}

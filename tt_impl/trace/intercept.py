@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ttnn
@@ -73,20 +74,42 @@ MARKS = ("create_global_semaphore", "reset_global_semaphore_value", "synchronize
 
 
 @dataclass
-class Invocation:
-    """One call: the operation's full name, its arguments, and ``proceed`` to let it happen."""
+class Arguments:
+    """An operation's full name and what it was given."""
 
     name: str
     args: tuple
     kwargs: dict[str, Any]
-    original: Callable[..., Any]
 
-    def proceed(self) -> Any:
-        return self.original(*self.args, **self.kwargs)
+    @cached_property
+    def inputs(self) -> list[ttnn.Tensor]:
+        """All tensors on devices among the arguments, those in nested lists, tuples and dicts too, in order."""
+        return [tensor for tensor in tensors_in((self.args, self.kwargs)) if on_device(tensor)]
+
+    @property
+    def meshes(self) -> list[ttnn.MeshDevice]:
+        """The open meshes among the arguments themselves."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, ttnn.MeshDevice)]
 
     def named(self, *names: str) -> dict[str, Any]:
         """The arguments by name, given the names of the first ones by position."""
         return dict(zip(names, self.args, strict=False)) | self.kwargs
+
+    def argument(self, name: str, position: int) -> Any:
+        """What the caller passed, by keyword or by position; None if nothing."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[position] if position < len(self.args) else None
+
+
+@dataclass
+class Invocation(Arguments):
+    """One call, as a handler gets it, and ``proceed`` to let it happen."""
+
+    original: Callable[..., Any]
+
+    def proceed(self) -> Any:
+        return self.original(*self.args, **self.kwargs)
 
 
 Handler = Callable[[Invocation], Any]
@@ -210,22 +233,33 @@ class Remembered:
     """A device tensor as somebody remembers it who does not keep its memory: it passes for one among arguments."""
 
 
+_TENSORS = (TENSOR, Remembered)
+_HOLDERS = (*_TENSORS, list, tuple, dict)
+
+
 def tensors_in(value: Any) -> list[ttnn.Tensor]:
     """Every ttnn tensor in nested lists, tuples and dicts, in order."""
-    found: list[ttnn.Tensor] = []
-    _collect(value, found)
+    return [tensor for _, tensor in tensors_at("", value)]
+
+
+def tensors_at(name: str, value: Any) -> list[tuple[str, ttnn.Tensor]]:
+    """The same with the place of each in the argument called ``name``: ``name``, ``name[1]``, ``name[key]``."""
+    found: list[tuple[str, ttnn.Tensor]] = []
+    _collect(name, value, found)
     return found
 
 
-def _collect(value: Any, found: list[ttnn.Tensor]) -> None:
-    if isinstance(value, TENSOR | Remembered):
-        found.append(value)
+def _collect(place: str, value: Any, found: list[tuple[str, ttnn.Tensor]]) -> None:
+    if isinstance(value, _TENSORS):
+        found.append((place, value))
     elif isinstance(value, dict):
-        for item in value.values():
-            _collect(item, found)
+        for key, item in value.items():
+            if isinstance(item, _HOLDERS):
+                _collect(f"{place}[{key}]", item, found)
     elif isinstance(value, list | tuple):
-        for item in value:
-            _collect(item, found)
+        for number, item in enumerate(value):
+            if isinstance(item, _HOLDERS):
+                _collect(f"{place}[{number}]", item, found)
 
 
 def on_device(tensor: ttnn.Tensor) -> bool:

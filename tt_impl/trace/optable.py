@@ -85,7 +85,7 @@ class OpTable:
         return list(self._rows.values())
 
     def __call__(self, call: Invocation) -> Any:
-        inputs = [t for t in tensors_in((call.args, call.kwargs)) if on_device(t)]
+        inputs = call.inputs
         if not inputs or call.name in _ONCE or ttnn.graph.is_graph_capture_active():
             result = call.proceed()
             made = [t for t in tensors_in(result) if on_device(t)]

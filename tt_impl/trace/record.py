@@ -36,7 +36,7 @@ class Recorder:
         self._last_op = None if last_op is None else last_op.open("wb", buffering=0)
 
     def __call__(self, call: Invocation) -> Any:
-        inputs = [t for t in tensors_in((call.args, call.kwargs)) if on_device(t)]
+        inputs = call.inputs
         shapes = [list(t.shape) for t in inputs]
         if self._last_op is not None:
             os.pwrite(self._last_op.fileno(), f"{call.name} on {shapes}\n".encode(), 0)  # in one step

@@ -17,13 +17,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import ttnn
-
 from tt_impl.mock.calls.checks import refuse_crashes
 from tt_impl.mock.calls.shadow import Shadow, ShadowError, shadow_values
 from tt_impl.mock.log.events import EventLog
 from tt_impl.trace.freed import check_allocated
-from tt_impl.trace.intercept import Invocation, intercepted, on_device, tensors_in
+from tt_impl.trace.intercept import Invocation, intercepted
 
 if TYPE_CHECKING:
     from tt_impl.harness.watch.meter import Meter
@@ -118,10 +116,9 @@ def _guard(session: Session, last: Callable[[str], None] | None) -> Callable[[In
     """The handler that counts, refuses what would end the process, and tells ``last`` what is under way."""
 
     def handle(call: Invocation) -> Any:
-        arguments = (call.args, call.kwargs)
-        check_allocated(call.name, arguments)
-        shapes = [list(tensor.shape) for tensor in tensors_in(arguments) if on_device(tensor)]
-        if shapes or any(isinstance(value, ttnn.MeshDevice) for value in (*call.args, *call.kwargs.values())):
+        check_allocated(call)
+        shapes = [list(tensor.shape) for tensor in call.inputs]
+        if shapes or call.meshes:
             session.ops[call.name] += 1
         under_way = f"{call.name} on {shapes}" if shapes else call.name
         if last is not None:

@@ -21,15 +21,19 @@ from tt_impl.mock.calls.checks import emulating
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.calls.special import SPECIAL, touches_device
 from tt_impl.mock.calls.stand_ins import StandIns, on_whole_devices
-from tt_impl.mock.calls.traces import Recorded, Traces, remembered
-from tt_impl.mock.log.lines import user_line
+from tt_impl.mock.calls.traces import Recorded, Traces, without_tensors
 from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
-from tt_impl.mock.storage.errors import FailedRule
+from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
+from tt_impl.mock.storage.held import Held
+from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.lazy import Deferred
-from tt_impl.mock.storage.values import Held, MissingRule, RefusedOption, ShadowError, Shards, Store, host_shards
+from tt_impl.mock.storage.values import Shards, Store
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
+from tt_impl.trace.lines import user_line
 
 __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
+
+_WRITTEN = {*OUTPUTS, *BUFFERS}
 
 
 class Shadow:
@@ -69,12 +73,12 @@ class Shadow:
         if call.name not in RULES and not (self.fallback and has_golden(call.name)):
             raise MissingRule(call.name)
         # Read before the operation runs: it may free its inputs, or be told to write into one of them.
-        inputs = self._inputs(call)
+        inputs = _seen_by_rule(call)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
-        viewed = {t.buffer_unique_id() for t in self._moved(call) if on_device(t)} if call.name in VIEWS else ()
+        viewed = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
         given = self._given(call)
         result = call.proceed()
-        outputs = [t for t in tensors_in(result) if on_device(t)]
+        outputs = _on_devices(result)
         written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
         if written or not outputs:
             context = Call(call.name, call.args, call.kwargs, outputs, self.store)
@@ -99,8 +103,7 @@ class Shadow:
     def _deferred(self, context: Call, shards: dict[int, Shards]) -> Deferred:
         """The operation for later. It keeps values, but no tensor: their memory is freed when the program frees it."""
         known: dict[int, Recorded] = {}
-        args, kwargs, outputs = (remembered(v, known) for v in (context.args, context.kwargs, context.outputs))
-        later = Call(context.name, args, kwargs, outputs, self.store)
+        later = without_tensors(context, known)
         inputs = {id(known[tensor]): value for tensor, value in shards.items()}
         needs = [value.source for value in shards.values() if value.source is not None]
         return Deferred(user_line(), needs, lambda: self._computed(later, inputs))
@@ -114,8 +117,8 @@ class Shadow:
 
     def _given(self, call: Invocation) -> dict[int, Held | None]:
         """The buffers that an operation may write into, by id, and what they hold before it runs."""
-        tensors = tensors_in([call.kwargs[name] for name in (*OUTPUTS, *BUFFERS) if name in call.kwargs])
-        buffers = [t.buffer_unique_id() for t in tensors if on_device(t)]
+        tensors = _on_devices([call.kwargs[name] for name in _WRITTEN & call.kwargs.keys()])
+        buffers = [t.buffer_unique_id() for t in tensors]
         return {buffer: self.store.values.get(buffer) for buffer in buffers}
 
     def _forget_unused(self, given: dict[int, Held | None], outputs: list[ttnn.Tensor]) -> None:
@@ -146,21 +149,9 @@ class Shadow:
     @staticmethod
     def _without_device(call: Invocation) -> Any:
         result = call.proceed()
-        if any(map(on_device, tensors_in(result))):
+        if _on_devices(result):
             raise MissingRule(call.name)
         return result
-
-    @staticmethod
-    def _inputs(call: Invocation) -> list[ttnn.Tensor]:
-        """Device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
-        kwargs = {k: v for k, v in call.kwargs.items() if not neutral(k, call.name)}
-        return [t for t in tensors_in((call.args, kwargs)) if on_device(t)]
-
-    @staticmethod
-    def _moved(call: Invocation) -> list[ttnn.Tensor]:
-        """What an operation that moves values reads: its first argument. Other tensors may be given for the result."""
-        named = (call.kwargs[name] for name in ("input_tensor", "tensor", "tensors", "input") if name in call.kwargs)
-        return tensors_in(call.args[0] if call.args else next(named, None))
 
 
 @contextmanager
@@ -174,6 +165,22 @@ def shadow_values(fallback: bool = False, lazy: bool = False) -> Iterator[Shadow
     shadow = Shadow(fallback, lazy)
     with emulating(), intercepted(shadow.handle):
         yield shadow
+
+
+def _on_devices(value: Any) -> list[ttnn.Tensor]:
+    return [tensor for tensor in tensors_in(value) if on_device(tensor)]
+
+
+def _seen_by_rule(call: Invocation) -> list[ttnn.Tensor]:
+    """Device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
+    seen = {name: value for name, value in call.kwargs.items() if not neutral(name, call.name)}
+    return call.inputs if len(seen) == len(call.kwargs) else _on_devices((call.args, seen))
+
+
+def _moved(call: Invocation) -> list[ttnn.Tensor]:
+    """What an operation that moves values reads: its first argument. Other tensors may be given for the result."""
+    named = (call.kwargs[name] for name in ("input_tensor", "tensor", "tensors", "input") if name in call.kwargs)
+    return _on_devices(call.args[0] if call.args else next(named, None))
 
 
 def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:

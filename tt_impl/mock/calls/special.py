@@ -20,7 +20,7 @@ from tt_impl.mock.storage.dtypes import RANGES
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.storage.host import copy_into, host_shards, host_tensor
 from tt_impl.mock.storage.values import Golden, Store, Window, mesh_shape_of, view_of
-from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device, tensors_in
+from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
 
 Special = Callable[[Golden, Invocation], Any]
 _PLACES = ("device", "memory_config", "mem_config", "cq_id")
@@ -29,8 +29,7 @@ _PLACES = ("device", "memory_config", "mem_config", "cq_id")
 
 def touches_device(call: Invocation) -> bool:
     """Whether a device or a tensor on one is among the arguments."""
-    arguments = [*call.args, *call.kwargs.values()]
-    return any(isinstance(a, ttnn.MeshDevice) for a in arguments) or any(map(on_device, tensors_in(arguments)))
+    return bool(call.inputs or call.meshes)
 
 
 def _from_torch(shadow: Golden, call: Invocation) -> Any:
@@ -45,13 +44,12 @@ def _from_torch(shadow: Golden, call: Invocation) -> Any:
 
 
 def _to_device(shadow: Golden, call: Invocation) -> Any:
-    source = call.args[0] if call.args else call.kwargs["tensor"]
+    source = call.argument("tensor", 0)
+    result = call.proceed()
     if on_device(source):
-        result = call.proceed()
         if result.buffer_unique_id() != source.buffer_unique_id():
             raise ShadowError(f"{call.name} of a tensor that is on a device has no shadow rule.")
         return result
-    result = call.proceed()
     _write(shadow.store, source, result, call.name)
     return result
 
@@ -94,7 +92,7 @@ def _padded_to_host(shadow: Golden, call: Invocation) -> Any:
 
 
 def _deallocate(shadow: Golden, call: Invocation) -> Any:
-    tensor = call.args[0] if call.args else call.kwargs["tensor"]
+    tensor = call.argument("tensor", 0)
     buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
     result = call.proceed()
     if not tensor.is_allocated():
@@ -164,8 +162,8 @@ def _load_overlapped(shadow: Golden, call: Invocation) -> Any:
 
 def _joined(shadow: Golden, call: Invocation) -> Any:
     """Tensors of single devices as one of the mesh; the result shares their buffer or is a copy of them."""
-    parts = tensors_in((call.args, call.kwargs))
-    if not parts or not on_device(parts[0]):
+    parts = call.inputs
+    if not parts:
         return call.proceed()
     stored = [shadow.store.read(part, call.name).stored[0] for part in parts]
     result = call.proceed()
@@ -194,7 +192,7 @@ def _fill(value: float | None) -> Special:
         if result is not None and on_device(result):
             filled = value
             if filled is None:
-                filled = call.kwargs["fill_value"] if "fill_value" in call.kwargs else call.args[1]
+                filled = call.argument("fill_value", 1)
             _write_number(shadow.store, result, filled, call.name)
             given = call.kwargs.get("optional_tensor")
             if given is not None and given.buffer_unique_id() != result.buffer_unique_id():
@@ -218,8 +216,7 @@ def _from_buffer(shadow: Golden, call: Invocation) -> Any:
     """A list of numbers in row-major order."""
     result = call.proceed()
     if on_device(result):
-        numbers = call.args[0] if call.args else call.kwargs["buffer"]
-        value = torch.as_tensor(numbers).reshape(tuple(result.shape))
+        value = torch.as_tensor(call.argument("buffer", 0)).reshape(tuple(result.shape))
         rows, columns = mesh_shape_of(result)
         shadow.store.write(result, [value] * (rows * columns), call.name)
     return result
@@ -239,11 +236,11 @@ def _constructed(shadow: Golden, call: Invocation) -> Any:
 def _method_to(shadow: Golden, call: Invocation) -> Any:
     """``Tensor.to``: host to device, or to another layout where the tensor is."""
     source = call.args[0]
-    if not on_device(source):
-        return _to_device(shadow, call) if touches_device(call) else call.proceed()
-    if any(isinstance(a, ttnn.MeshDevice) for a in (*call.args, *call.kwargs.values())):
+    if call.meshes:
         return _to_device(shadow, call)
-    layout = call.kwargs.get("target_layout", call.args[1] if len(call.args) > 1 else None)
+    if not on_device(source):
+        return call.proceed()
+    layout = call.argument("target_layout", 1)
     if not isinstance(layout, ttnn.Layout):
         raise MissingRule(call.name)
     read = shadow.store.read(source, call.name)

@@ -13,7 +13,7 @@ is executed, as it would on a device.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +21,9 @@ import ttnn
 
 from refsim.base.errors import UserError
 from tt_impl.mock.rules.registry import Call
-from tt_impl.mock.storage.values import Golden, Held, ShadowError, Shards, UnseenValue
+from tt_impl.mock.storage.errors import ShadowError, UnseenValue
+from tt_impl.mock.storage.held import Held
+from tt_impl.mock.storage.values import Golden, Shards
 from tt_impl.trace.intercept import TENSOR, Invocation, Remembered, on_device, tensors_in
 
 _ATTRIBUTES = ("dtype", "layout", "padded_shape", "shape", "spec", "tensor_id", "tile")
@@ -59,29 +61,25 @@ def _constant(value: Any) -> Callable[[], Any]:
 class Step:
     """One operation of a trace; ``values`` are what it wrote if that depends on nothing (``ttnn.zeros``)."""
 
-    name: str
-    args: tuple
-    kwargs: dict[str, Any]
+    call: Call
     inputs: list[Any]
-    outputs: list[Any]
     written: list[Any]
-    values: list[list[torch.Tensor]] | None = None
+    values: list[list[torch.Tensor]] = field(default_factory=list)
 
     def run(self, shadow: Tracing) -> None:
-        store = shadow.store
-        golden = self.values
-        if golden is None:
-            try:
-                shards = {id(t): store.read(t, self.name) for t in self.inputs}
-            except UnseenValue as error:
-                raise ShadowError(
-                    f"ttnn.execute_trace repeats {self.name}, one of whose inputs was freed after the capture; "
-                    "keep the inputs of a trace allocated."
-                ) from error
-            shadow.evaluate(Call(self.name, self.args, self.kwargs, self.outputs, store), shards, self.written)
+        store, name = shadow.store, self.call.name
+        for tensor, value in zip(self.written, self.values, strict=False):
+            store.write(tensor, value, name)
+        if self.values:
             return
-        for tensor, value in zip(self.outputs, golden, strict=True):
-            store.write(tensor, value, self.name)
+        try:
+            shards = {id(t): store.read(t, name) for t in self.inputs}
+        except UnseenValue as error:
+            raise ShadowError(
+                f"ttnn.execute_trace repeats {name}, one of whose inputs was freed after the capture; "
+                "keep the inputs of a trace allocated."
+            ) from error
+        shadow.evaluate(replace(self.call, evaluations=0, padding=None), shards, self.written)
 
 
 @dataclass
@@ -105,16 +103,8 @@ class Traces:
         if self.capturing is None:
             return
         known: dict[int, Recorded] = {}
-        self.capturing.steps.append(
-            Step(
-                call.name,
-                remembered(call.args, known),
-                remembered(call.kwargs, known),
-                [remembered(t, known) for t in inputs],
-                [remembered(t, known) for t in call.outputs],
-                [remembered(t, known) for t in written],
-            )
-        )
+        kept = without_tensors(call, known)
+        self.capturing.steps.append(Step(kept, remembered(inputs, known), remembered(written, known)))
 
     def check(self, name: str) -> None:
         """Refuse what ttnn refuses while a trace is captured."""
@@ -130,7 +120,7 @@ class Traces:
         if self.capturing is not None and made:
             values = [list(shadow.store.read(t, call.name)) for t in made]
             outputs = [Recorded(t) for t in made]
-            self.capturing.steps.append(Step(call.name, (), {}, [], outputs, outputs, values))
+            self.capturing.steps.append(Step(Call(call.name, (), {}, outputs, shadow.store), [], outputs, values))
 
 
 class Tracing(Golden, Protocol):
@@ -165,6 +155,12 @@ def remembered(value: Any, known: dict[int, Recorded]) -> Any:
     return value
 
 
+def without_tensors(call: Call, known: dict[int, Recorded]) -> Call:
+    """The call with all its device tensors replaced by what ``remembered`` makes of them."""
+    kept = {name: remembered(getattr(call, name), known) for name in ("args", "kwargs", "outputs")}
+    return replace(call, **kept)
+
+
 def _begin(shadow: Tracing, call: Invocation) -> ttnn.MeshTraceId:
     if shadow.traces.capturing is not None:
         raise UserError("ttnn.begin_trace_capture was called while another trace is captured; end that one before.")
@@ -196,8 +192,7 @@ def _unwritten(held: Held) -> Held:
 
 
 def _find(shadow: Tracing, call: Invocation) -> Trace:
-    identifier = call.args[1] if len(call.args) > 1 else call.kwargs["trace_id"]
-    trace = shadow.traces.captured.get(id(identifier))
+    trace = shadow.traces.captured.get(id(call.argument("trace_id", 1)))
     if trace is None:
         raise UserError(f"{call.name} was given a trace that was released or never captured.")
     return trace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from typing import Any
 
 import ttnn
@@ -13,19 +12,6 @@ from tt_impl.trace.intercept import on_device
 
 _SHOWN = 16
 """Of a longer list only its length is noted."""
-
-
-def tensors_of(name: str, value: Any) -> Iterator[tuple[str, ttnn.Tensor]]:
-    """Every tensor of an argument with its place in it."""
-    if isinstance(value, ttnn.Tensor):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from tensors_of(f"{name}[{key}]", item)
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            if isinstance(item, ttnn.Tensor | list | tuple | dict):
-                yield from tensors_of(f"{name}[{i}]", item)
 
 
 def options_of(named: dict[str, Any]) -> dict[str, Any]:

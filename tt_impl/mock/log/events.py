@@ -11,18 +11,16 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ttnn
 
-from tt_impl.mock.log.arguments import options_of, plain, tensors_of
-from tt_impl.mock.log.lines import user_line
+from tt_impl.mock.log.arguments import options_of, plain
 from tt_impl.mock.log.traffic import Semaphore, arguments, crossings
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
-from tt_impl.trace.intercept import Invocation, on_device
-
-if TYPE_CHECKING:
-    from tt_impl.mock.calls.shadow import Shadow
+from tt_impl.mock.storage.values import Golden
+from tt_impl.trace.intercept import Invocation, on_device, tensors_at
+from tt_impl.trace.lines import user_line
 
 _NEVER_WRITE = frozenset(
     f"ttnn.{name}"
@@ -129,7 +127,7 @@ class EventLog:
         opened: devices first used, by ids: shape of the mesh, line and number of the event.
     """
 
-    def __init__(self, shadow: Shadow | None = None) -> None:
+    def __init__(self, shadow: Golden | None = None) -> None:
         self.events: list[Event] = []
         self.frees: list[Free] = []
         self.opened: list[dict[str, Any]] = []
@@ -156,7 +154,7 @@ class EventLog:
         except BaseException as error:
             event.error = type(error).__name__
             raise
-        results = [found for found in tensors_of("result", result) if _alive(found[1])]
+        results = [found for found in tensors_at("result", result) if _alive(found[1])]
         for _, tensor in results:
             self._made[id(tensor)] = tensor.tensor_id, event.number
         event.outputs = [self._use(*found) for found in results]
@@ -193,7 +191,7 @@ class EventLog:
         """Tensors that live on devices by argument, and those that did before they were deallocated."""
         live, dead = [], []
         for name, value in named.items():
-            for argument, tensor in tensors_of(name, value):
+            for argument, tensor in tensors_at(name, value):
                 if _alive(tensor):
                     live.append((argument, tensor))
                 elif on_device(tensor) and (last := self._last.get(tensor.tensor_id)) is not None:

@@ -19,7 +19,9 @@ from typing import Any
 import torch
 import ttnn
 
-from tt_impl.mock.storage.values import RefusedOption, ShadowError, Shards, Store, ranks_of
+from tt_impl.mock.storage.errors import RefusedOption, ShadowError
+from tt_impl.mock.storage.values import Shards, Store, ranks_of
+from tt_impl.trace.intercept import Arguments
 
 _NEUTRAL_BECAUSE = {
     "it says where the result lies": """
@@ -110,12 +112,9 @@ def neutral(key: str, name: str) -> bool:
 
 
 @dataclass
-class Call:
+class Call(Arguments):
     """What a rule may look at besides its arguments."""
 
-    name: str
-    args: tuple
-    kwargs: dict[str, Any]
     outputs: list[ttnn.Tensor]
     store: Store
     evaluations: int = 0
@@ -145,12 +144,6 @@ class Call:
         """Whether ``inputs`` are stored as bfloat16 (block floats are, too) and the first output is bfloat16."""
         stored = (tensor for value in inputs for tensor in (value.stored if isinstance(value, Shards) else value))
         return self.outputs[0].dtype == ttnn.bfloat16 and all(tensor.dtype == torch.bfloat16 for tensor in stored)
-
-    def argument(self, name: str, position: int) -> Any:
-        """What the caller passed, by keyword or by position; tensors as ttnn's own; None if nothing."""
-        if name in self.kwargs:
-            return self.kwargs[name]
-        return self.args[position] if position < len(self.args) else None
 
     def unsupported(self, what: str) -> ShadowError:
         return RefusedOption(self.name, what)

@@ -14,15 +14,15 @@ from tt_impl.trace import intercept
 
 _HERE = Path(intercept.__file__).parents[1]
 _PYTHON = str(Path(os.__file__).parent) + os.sep
-_LIBRARIES = tuple(str(path) + os.sep for path in (Path(ttnn.__file__).parent, _HERE / "mock", _HERE / "harness"))
-_OURS = tuple(str(_HERE / "trace" / f"{name}.py") for name in ("intercept", "record", "optable"))
+_OURS = [_HERE / name for name in ("mock", "harness", "trace")]
+_LIBRARIES = tuple(str(path) + os.sep for path in (Path(ttnn.__file__).parent, *_OURS))
 _INSTALLED = tuple(f"site-packages{os.sep}{name}{os.sep}" for name in ("torch", "_pytest", "pluggy"))
 _user_files: dict[str, str | None] = {}
 
 
 def _user_file(file: str) -> str | None:
     """The path as messages show it, or None for a file of a library."""
-    if file.startswith(("<frozen", *_LIBRARIES, *_OURS)) or any(name in file for name in _INSTALLED):
+    if file.startswith(("<frozen", *_LIBRARIES)) or any(name in file for name in _INSTALLED):
         return None
     if file.startswith(_PYTHON) and "site-packages" not in file:
         return None
