@@ -30,7 +30,7 @@ from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import SPEC
 from refsim.runtime.device import Device
 from refsim.timing.predict.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
-from refsim.timing.read.stages import EAGER_GAP_NS
+from refsim.timing.predict.stages import EAGER_GAP_NS
 
 NEW = 3
 """Rows accepted since the last step, as in the document's benchmark."""

@@ -13,8 +13,6 @@ from refsim.base.errors import UserError
 TILE = 32
 CYCLES_PER_TILE = {"LoFi": 16, "HiFi2": 32, "HiFi3": 48, "HiFi4": 64}
 """Matrix engine cycles for one 32x32 by 32x32 product (tech_reports/GEMM_FLOPS)."""
-BYTES = {"bf16": 2.0, "fp32": 4.0, "bfp8": 1088 / 1024, "bfp4": 576 / 1024, "uint32": 4.0, "uint8": 1.0}
-"""Bytes per element in tiles; block floats carry one exponent byte per 16 (blockfloat_common.cpp)."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from refsim.base.mesh import Topology
 from refsim.timing.cost import ops
-from refsim.timing.cost.chips import BYTES, Chip, get_chip
+from refsim.timing.cost.chips import Chip, get_chip
 from refsim.timing.cost.fabric import Fabric
 from refsim.timing.cost.fitted import get_params
 from refsim.timing.cost.matmul import MatmulConfig, matmul
@@ -22,7 +22,7 @@ from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.fit import measured
 from refsim.timing.fit.measured import Sample
 from refsim.timing.read.op_names import OpName, op_name, plain
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import BYTES, Tensor_
 
 
 class Unpriced(Exception):

@@ -19,8 +19,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from refsim.timing.cost.chips import BYTES, CYCLES_PER_TILE, TILE, Chip
+from refsim.timing.cost.chips import CYCLES_PER_TILE, TILE, Chip
 from refsim.timing.cost.ops import Cost, Params, bounded, copy, l1_copy, tiles
+from refsim.timing.read.tensors import BYTES
 
 PACK_CYCLES = 2 * 16 + 9
 """Packing one tile of fp32, 16 cycles for each 2 KiB and 9 for the call (tt-metal issue 51901). Where ttnn.matmul does

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from refsim.timing.cost.chips import BYTES, TILE, Chip
+from refsim.timing.cost.chips import TILE, Chip
+from refsim.timing.read.tensors import BYTES
 
 UNTILIZE_CYCLES = {"wormhole_b0": 57.0, "blackhole": 82.0}
 """A tile to rows: the packer's, tt-llk issue 131."""

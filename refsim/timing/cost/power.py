@@ -3,7 +3,7 @@
     MiniMax-H3, 15 s, on a Galaxy    kernels of a block x 50    a step of the pipeline
     Wormhole, dense attention        12.35 s                    12.44 s      (minimax_h3_wormhole/README.md)
     Blackhole, sparse attention       3.39 s                     3.39 s      (pipelines/minimax_h3/OPTIMIZATIONS.md)
-    Blackhole, dense attention        3.74 s                     5.15 to 5.99 s    (``published.H3_DENOISING``)
+    Blackhole, dense attention        3.74 s                     5.15 to 5.99 s    (``H3_DENOISING``)
 
 The same code on the same machines is slower than its kernels, profiled one block at a time, only where the matrix
 engines of a Blackhole are busiest, traced or not (tt-metal pull request 55877); issues 35990, 37383 and 37942 name the
@@ -19,8 +19,12 @@ from statistics import geometric_mean
 from refsim.base.mesh import MeshSpec
 from refsim.timing.cost.chips import CYCLES_PER_TILE
 from refsim.timing.cost.history import P300_MESHES
-from refsim.timing.fit.published import H3_DENOISING, H3_TFLOP
 
+H3_DENOISING = (252.3, 265.7, 293.265)
+"""Seconds of 49 forwards of MiniMax-H3, 15 s of 1344 x 768, dense attention, on Blackhole Galaxies:
+MiniMaxH3.md@040c05ae, pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal pull request 55878."""
+H3_TFLOP = 49 * 21_340 / 32
+"""TFLOP of a chip in them (minimax_h3_wormhole/README.md: 21.34 PFLOP a forward)."""
 GALAXY_WATTS, P150_WATTS, P300_WATTS = 130.0, 150.0, 125.0
 """``tdp_limit`` of a chip (tt-system-firmware, fw_table.txt of GALAXY, P150B and P300C_L)."""
 SUSTAINED_TFLOPS = geometric_mean(H3_TFLOP / seconds for seconds in H3_DENOISING)

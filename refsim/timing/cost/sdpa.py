@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refsim.timing.cost.chips import BYTES, Chip
+from refsim.timing.cost.chips import Chip
 from refsim.timing.cost.matmul import subblock, tile_cycles
 from refsim.timing.cost.ops import Cost, Params, bounded, tiles
+from refsim.timing.read.tensors import BYTES
 
 SUBBLOCK = 8
 """Tiles of a step: sums are not in fp32, so that they fill all destination registers."""

@@ -23,8 +23,7 @@ from refsim.timing.cost import ops
 from refsim.timing.cost.chips import get_chip
 from refsim.timing.cost.fitted import FITTED
 from refsim.timing.fit import measured, published, search
-from refsim.timing.predict import replay
-from refsim.timing.read import stages
+from refsim.timing.predict import replay, stages
 
 HOST_FROM = ("flux1-schnell", "flux1-dev")
 """Published models that differ in their steps alone: what two figures of a mesh leave at no steps is not denoising."""

@@ -11,13 +11,13 @@ from typing import Any
 
 from refsim.base.mesh import Topology
 from refsim.timing.cost import ops
-from refsim.timing.cost.chips import BYTES, CYCLES_PER_TILE, Chip, get_chip
+from refsim.timing.cost.chips import CYCLES_PER_TILE, Chip, get_chip
 from refsim.timing.cost.fabric import Fabric, fused_ns
 from refsim.timing.cost.matmul import MatmulConfig, MulticastConfig, batched_matmul, matmul, multicast_matmul
 from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.fit import published
 from refsim.timing.read.op_names import op_name
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import BYTES, Tensor_
 
 CALIBRATION = [
     "wh_clip_encoder_2.csv",

@@ -132,12 +132,6 @@ FUSED_GATHERS = """2336 3072 2304 275.8|2336 3072 768 229.2|2336 3072 3584 352.1
 """Gather and matmul of Wan2.2-TI2V-5B on a Blackhole Galaxy's ring of 4 with 2 links, after block tuning
 (Wan2_2_TI2V_nadim_opt.md@01002d7a, 7): M, K (gathered), N, microseconds. Nothing is fitted on them.
 """
-H3_DENOISING = (252.3, 265.7, 293.265)
-"""Seconds of 49 forwards of MiniMax-H3, 15 s of 1344 x 768, dense attention, on Blackhole Galaxies:
-MiniMaxH3.md@040c05ae, pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal pull request 55878.
-"""
-H3_TFLOP = 49 * 21_340 / 32
-"""TFLOP of a chip in them (minimax_h3_wormhole/README.md: 21.34 PFLOP a forward)."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +162,6 @@ UNSEEN_LOOPS = (
 Flux.2 dev: tt-metal pull requests 46547 and 45786 (Wormhole), and issue 45244, whose two totals differ by what 50 steps
 at 2048 x 2048 take longer, and its decoder. Wan2.2-TI2V-5B: Wan2_2_TI2V_nadim_opt.md@01002d7a, 1; that of 121 frames is
 the whole run. Motif: issue 46083, before its regression.
-"""
-
-REPEATS = ((11.58, 12.43), (136.27, 158.10), H3_DENOISING)
-"""Seconds of one pipeline on one kind of system at different times: SD3.5-Large's denoising in ten runs of public CI on
-a T3000, least and most (tt-metal pull request 39537), Wan2.2 at 720p on a Blackhole Galaxy in April and in September
-(issue 55509), and MiniMax-H3 there.
 """
 
 

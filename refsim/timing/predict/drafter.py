@@ -24,13 +24,13 @@ from dataclasses import dataclass, replace
 
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import SPEC
-from refsim.timing.cost.chips import BYTES, CYCLES_PER_TILE, TILE, get_chip
+from refsim.timing.cost.chips import CYCLES_PER_TILE, TILE, get_chip
 from refsim.timing.cost.fitted import get_params
 from refsim.timing.cost.ops import Cost, bounded, tiles
 from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.fit.measured import Sample, predict
-from refsim.timing.read.stages import EAGER_GAP_NS
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.predict.stages import EAGER_GAP_NS
+from refsim.timing.read.tensors import BYTES, Tensor_
 
 # One forward on a Blackhole chip in TT-Lang kernels and TTNN, as the document says that these predictions are compared
 # with.

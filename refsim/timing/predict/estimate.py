@@ -14,13 +14,12 @@ from refsim.base.options import RunOptions
 from refsim.models.registry import find, get_published, spec_of
 from refsim.models.spec import Figure, Published
 from refsim.timing.cost import power
-from refsim.timing.cost.chips import BYTES
 from refsim.timing.cost.fitted import Calibration, get_params
-from refsim.timing.predict import loops, ranges, replay
+from refsim.timing.predict import loops, ranges, replay, stages
 from refsim.timing.predict.memory import Memory, memory
-from refsim.timing.read import stages
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import Reading, read_published
+from refsim.timing.read.tensors import BYTES
 from refsim.timing.read.tt_blocks import Blocks, as_blocks
 
 _PIXELS = re.compile(r"(?:(\d{1,5})x)?(\d{1,5})x(\d{1,5})")

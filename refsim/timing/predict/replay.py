@@ -22,12 +22,13 @@ from datetime import date
 from refsim.base.mesh import MeshSpec, Topology
 from refsim.timing.cost import history
 from refsim.timing.cost import ops as cost
-from refsim.timing.cost.chips import BYTES, Chip, get_chip
+from refsim.timing.cost.chips import Chip, get_chip
 from refsim.timing.cost.fabric import Fabric, fused_ns
 from refsim.timing.cost.matmul import MatmulConfig, MulticastConfig, matmul, multicast_matmul, sliced_conv2d
 from refsim.timing.cost.ops import Cost, Params
 from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.read.reading import Op, Shape
+from refsim.timing.read.tensors import BYTES
 
 
 @dataclass(frozen=True)

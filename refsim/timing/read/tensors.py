@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from refsim.timing.cost.chips import BYTES
-
+BYTES = {"bf16": 2.0, "fp32": 4.0, "bfp8": 1088 / 1024, "bfp4": 576 / 1024, "uint32": 4.0, "uint8": 1.0}
+"""Bytes per element in tiles; block floats carry one exponent byte per 16 (blockfloat_common.cpp)."""
 DTYPES = {
     "BFLOAT16": "bf16", "FLOAT32": "fp32", "BFLOAT8_B": "bfp8", "BFLOAT4_B": "bfp4", "UINT32": "uint32",
     "INT32": "uint32", "UINT16": "bf16", "UINT8": "uint8", "FP8_E4M3": "uint8",
 }  # fmt: skip
-"""ttnn's names of dtypes, as those of :data:`refsim.timing.cost.chips.BYTES` that have as many bytes."""
+"""ttnn's names of dtypes, as those of :data:`BYTES` that have as many bytes."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Tensor_:
 
     Attributes:
         shape: four dims in elements, tile padding included.
-        dtype: a key of :data:`refsim.timing.cost.chips.BYTES`; ttnn's own name where that has no entry.
+        dtype: a key of :data:`BYTES`; ttnn's own name where that has no entry.
         memory: as the profiler writes it, e.g. ``DEV_0_DRAM_INTERLEAVED``.
         layout: ``TILE`` or ``ROW_MAJOR``.
         rows: of the third dim without padding.

@@ -27,10 +27,10 @@ from typing import Any
 from refsim.base.errors import UserError
 from refsim.files import output
 from refsim.runtime.group import parallel_groups
-from refsim.timing.cost.chips import BYTES
 from refsim.timing.predict.estimate import Estimate, describe
 from refsim.timing.predict.replay import Span
 from refsim.timing.read.recorder import Op
+from refsim.timing.read.tensors import BYTES
 from refsim.timing.report.perfetto import name, read_bytes
 
 COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7

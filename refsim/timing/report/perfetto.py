@@ -19,11 +19,11 @@ from typing import Any
 from refsim.base.mesh import Topology
 from refsim.files.trace_events import HOST, TraceEvents, label
 from refsim.runtime.group import parallel_groups
-from refsim.timing.cost.chips import BYTES
 from refsim.timing.predict.estimate import Estimate, describe
 from refsim.timing.predict.replay import Span, topology_of
 from refsim.timing.read.reading import Reading
 from refsim.timing.read.recorder import Op
+from refsim.timing.read.tensors import BYTES
 
 _LANES = {"compute": 0, "fabric": 1}
 

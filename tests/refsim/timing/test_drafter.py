@@ -10,7 +10,7 @@ from benchmarks.draft import measure, predicted_report
 from refsim.timing.cost.ops import Cost
 from refsim.timing.predict import drafter
 from refsim.timing.predict.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
-from refsim.timing.read.stages import EAGER_GAP_NS
+from refsim.timing.predict.stages import EAGER_GAP_NS
 
 
 def test_the_programs_are_those_the_document_counts():

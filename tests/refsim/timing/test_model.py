@@ -190,8 +190,8 @@ def test_gathers_inside_matmuls_of_a_model_that_nothing_was_fitted_on():
 
 def test_what_a_blackhole_keeps_up_is_that_of_three_runs():
     assert power.SUSTAINED_TFLOPS == pytest.approx(121, abs=0.5)
-    for seconds in published.H3_DENOISING:
-        assert published.H3_TFLOP / seconds == pytest.approx(power.SUSTAINED_TFLOPS, rel=0.08)
+    for seconds in power.H3_DENOISING:
+        assert power.H3_TFLOP / seconds == pytest.approx(power.SUSTAINED_TFLOPS, rel=0.08)
 
 
 @needs_traces

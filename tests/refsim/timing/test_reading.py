@@ -145,7 +145,7 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
 def test_the_image_decoder_is_counted_as_refsim_runs_it():
     """Convolutions, and the bytes of channels gathered on a line of four."""
     from refsim.timing.predict.replay import flops
-    from refsim.timing.read.stages import image_decoder
+    from refsim.timing.predict.stages import image_decoder
 
     config = get_published("sd35-vae")[1].config
     line = MeshSpec("line", "four in a line", "wormhole_b0", (1, 4), (1, 1), (False, False))
@@ -166,8 +166,7 @@ def test_the_image_decoder_is_counted_as_refsim_runs_it():
 )
 def test_chunks_of_a_decoder_behind_the_first_are_alike(name, frames):
     from refsim.timing.cost.fitted import get_params
-    from refsim.timing.predict import replay
-    from refsim.timing.read import decoders
+    from refsim.timing.predict import decoders, replay
     from refsim.timing.read.program import programs
 
     machine = replay.machine(T3K, get_params(T3K.arch))

@@ -21,7 +21,7 @@ from refsim.models.registry import get_published
 from refsim.models.spec import Companion, Published
 from refsim.timing.cost.fitted import get_host_seconds
 from refsim.timing.predict import replay
-from refsim.timing.read.decoders import decoder_seconds
+from refsim.timing.predict.decoders import decoder_seconds
 from refsim.timing.read.reading import Op, Shape
 
 
