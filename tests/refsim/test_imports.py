@@ -32,7 +32,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tree import PRODUCT, ROOT, files, imports, module_name
+from tests.tree import PRODUCT, ROOT, files, imports, sources
 
 LAYERS = ("base", "files", "runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
 PUBLIC = ("errors", "mesh", "config", "options", "torchrun")
@@ -130,10 +130,13 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
 CLI = tuple(name for name in front() if name.split("_")[0] == "cli")
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_file_keeps_the_rules(path):
-    module, is_package = module_name(path)
-    assert violations(module, path.read_text(encoding="utf-8"), is_package=is_package) == []
+def test_every_file_keeps_the_rules():
+    found = [
+        line
+        for module, (source, is_package) in sources().items()
+        for line in violations(module, source, is_package=is_package)
+    ]
+    assert found == []
 
 
 def test_every_layer_and_public_name_is_there():
