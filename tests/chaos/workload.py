@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from refsim.base.options import RunOptions
 from refsim.runtime.launch import Result, execute
 from tests.refsim.helpers import attention_inputs
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 MODEL = "refsim.pipelines.transformer:program"
 ATTENTION = "refsim.pipelines.attention:program"

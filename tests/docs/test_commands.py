@@ -29,9 +29,10 @@ from safetensors.torch import save_file
 from refsim.cli import process
 from refsim.cli.app import app, mount
 from tests.docs.test_add_a_model import ROOT, blocks
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
-from tests.refsim.pipelines import test_speculative, tiny_sd3_pipeline, tiny_wan_pipeline
+from tests.refsim.pipelines import test_speculative
 from tests.refsim.timing import test_calibrate
+from tests.refsim.tiny import sd3_pipeline, wan_pipeline
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 from tests.test_documents import DOCUMENTS
 
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in DOCUMENTS if path.name != "CHANGELOG.md"}
@@ -148,8 +149,8 @@ def given(tmp_path_factory):
     for name in ("CHECKPOINT_DIR", "SD35_LARGE_TRANSFORMER"):
         save(make_model(), folder / name)
     save_file(make_inputs(), folder / "in.safetensors")
-    tiny_sd3_pipeline.make_pipeline().save_pretrained(folder / "SD3_DIR")
-    tiny_wan_pipeline.make_pipeline().save_pretrained(folder / "WAN_DIR")
+    sd3_pipeline.make_pipeline().save_pretrained(folder / "SD3_DIR")
+    wan_pipeline.make_pipeline().save_pretrained(folder / "WAN_DIR")
     pair = test_speculative.Pair(tmp_path_factory.mktemp("pair"), vocab=64)
     test_speculative.save_tokenizer(pair.target, 64)
     pair.target.rename(folder / "TARGET_DIR")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.fuzz.examples import MANY
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 settings.register_profile(
     "fuzz", max_examples=MANY, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True

@@ -17,12 +17,12 @@ from refsim.pipelines.request import PipelineRequest
 from tests.fuzz.command import Said, assert_refused, assert_refused_or_accepted, in_process
 from tests.fuzz.examples import MANY
 from tests.fuzz.malformed import WRONG
-from tests.refsim.pipelines import tiny_flux_pipeline, tiny_sd3_pipeline, tiny_wan_pipeline
+from tests.refsim.tiny import flux_pipeline, sd3_pipeline, wan_pipeline
 
 MAKERS = {
-    "wan": tiny_wan_pipeline.make_pipeline,
-    "sd3": tiny_sd3_pipeline.make_pipeline,
-    "flux": tiny_flux_pipeline.make_pipeline,
+    "wan": wan_pipeline.make_pipeline,
+    "sd3": sd3_pipeline.make_pipeline,
+    "flux": flux_pipeline.make_pipeline,
 }
 REQUEST = PipelineRequest("a cat", "slow dog", steps=2, guidance=3.5, height=64, width=96, max_text=24)
 COGVIDEOX = "cogvideox_2b_pipeline_small"

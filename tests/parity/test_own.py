@@ -15,8 +15,8 @@ from refsim.api.images import generate_images
 from refsim.cli import process
 from refsim.cli.commands import pipeline
 from tests.json_output import loads
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
-from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
+from tests.refsim.tiny.sd3_pipeline import make_pipeline
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 FAULT = "parity.faults.ref_model:bias_forgotten"
 

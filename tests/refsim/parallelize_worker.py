@@ -12,11 +12,9 @@ import torch
 
 import refsim
 from refsim.base.errors import UserError
-from tests.refsim.models import test_cogvideox
-from tests.refsim.pipelines import test_cogvideox as cogvideox_pipelines
-from tests.refsim.pipelines import tiny_wan_pipeline
 from tests.refsim.pipelines.test_sd3 import REQUEST, diffusers_picture
-from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
+from tests.refsim.tiny import cogvideox, cogvideox_pipeline, wan_pipeline
+from tests.refsim.tiny.sd3_pipeline import make_pipeline
 
 
 def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -25,15 +23,15 @@ def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 def cogvideox_table(parallel: str) -> dict[str, float]:
     """The transformer by itself, the 2b one; ``tokens`` are those that its second block sees."""
-    model, inputs = test_cogvideox.make_model(False), test_cogvideox.make_inputs(13)
-    expected = test_cogvideox.answer(copy.deepcopy(model), inputs, False)
+    model, inputs = cogvideox.make_model(False), cogvideox.make_inputs(13)
+    expected = cogvideox.answer(copy.deepcopy(model), inputs, False)
     refsim.parallelize(model, parallel)
     tokens = []
     block = model.transformer_blocks[1]
     block.register_forward_pre_hook(
         lambda _, args, given: tokens.append(given["hidden_states"].shape[1]), with_kwargs=True
     )
-    ours = test_cogvideox.answer(model, inputs, False)
+    ours = cogvideox.answer(model, inputs, False)
     return {"sample": error(ours, expected), "tokens": tokens}
 
 
@@ -56,7 +54,7 @@ def sd3(parallel: str) -> dict[str, float]:
 
 def refused() -> dict[str, str]:
     """What is said where the answer would be wrong."""
-    model, inputs = refsim.parallelize(test_cogvideox.make_model(False)), test_cogvideox.make_inputs(13)
+    model, inputs = refsim.parallelize(cogvideox.make_model(False)), cogvideox.make_inputs(13)
     attention = model.transformer_blocks[0].attn1
 
     def said(do) -> str:
@@ -69,12 +67,12 @@ def refused() -> dict[str, str]:
     own_seed = torch.Generator().manual_seed(int(os.environ["RANK"]))
     other = {**inputs, "hidden_states": torch.randn(inputs["hidden_states"].shape, generator=own_seed)}
     found = {
-        "latents": said(lambda: test_cogvideox.answer(model, other, False)),
+        "latents": said(lambda: cogvideox.answer(model, other, False)),
         "twice": said(lambda: refsim.parallelize(model)),
     }
     for name, processor in {"backend": Eager(), "mask": Masked()}.items():
         attention.processor._original = processor
-        found[name] = said(lambda: test_cogvideox.answer(model, inputs, False))
+        found[name] = said(lambda: cogvideox.answer(model, inputs, False))
     return found
 
 
@@ -97,8 +95,8 @@ def main() -> None:
     found = {
         "sd3": sd3("ulysses2_ring2"),
         "cogvideox_2b_transformer": cogvideox_table("ring4"),
-        "cogvideox": video(lambda: cogvideox_pipelines.make_pipeline(rotary=True), "ulysses2_ring2", 9, 13),
-        "wan": video(tiny_wan_pipeline.make_pipeline, "ulysses4", 5, 40),  # both experts run
+        "cogvideox": video(lambda: cogvideox_pipeline.make_pipeline(rotary=True), "ulysses2_ring2", 9, 13),
+        "wan": video(wan_pipeline.make_pipeline, "ulysses4", 5, 40),  # both experts run
         "refused": refused(),
     }
     with open(os.path.join(sys.argv[1], f"{os.environ['RANK']}.json"), "w", encoding="utf-8") as file:

@@ -13,7 +13,7 @@ from refsim.base.errors import UserError
 from refsim.files import output
 from refsim.runtime.ranks.pool import Pool
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, relative_rmse, serial_attention
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 GOOD = attention_inputs(heads=4, n=64, prompt=3)
 

@@ -21,7 +21,8 @@ from refsim.cli import process
 from refsim.runtime.watch import perfetto
 from tests.json_output import loads
 from tests.refsim import trace_form
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
+from tests.refsim.helpers import relative_rmse
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 
 @pytest.fixture(scope="module")

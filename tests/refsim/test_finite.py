@@ -16,7 +16,7 @@ from refsim.base.finite import NotFinite, first_not_finite
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.helpers import assert_one_sentence
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 FILE = "diffusion_pytorch_model.safetensors"
 WEIGHT = "transformer_blocks.1.ff.net.0.proj.weight"

@@ -12,7 +12,8 @@ import refsim
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint, Weights
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
+from tests.refsim.helpers import relative_rmse
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 ALPHA, RANK = 6.0, 4
 MODULES = ("transformer_blocks.0.attn.to_q", "transformer_blocks.1.ff.net.0.proj", "pos_embed.proj")

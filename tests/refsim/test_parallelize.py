@@ -15,7 +15,7 @@ from PIL import Image
 import refsim
 from refsim.base.errors import UserError
 from refsim.parallel.sequence import TokenShards
-from tests.refsim.models.test_cogvideox import make_model
+from tests.refsim.tiny.cogvideox import make_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,8 +19,8 @@ from refsim.base import processes, search_path
 from refsim.base.errors import UserError
 from refsim.pipelines.request import load_tokenizer
 from tests.refsim.helpers import assert_one_sentence
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
 from tests.refsim.pipelines.test_speculative import save_tokenizer
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 from tests.tree import ROOT, files
 
 TRAP = "from pathlib import Path\nPath(__file__).with_name('was_run').touch()\n"

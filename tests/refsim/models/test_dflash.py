@@ -17,8 +17,8 @@ from refsim.models.dflash.draft import DFlashDraftModel, check_pair
 from refsim.models.dflash.spec import SPEC
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.runtime.device import Device
-from tests.refsim.models.tiny_dflash import BLOCK, HIDDEN, KEEP, make_drafter, save_drafter
-from tests.refsim.models.tiny_sd35 import relative_rmse
+from tests.refsim.helpers import relative_rmse
+from tests.refsim.tiny.dflash import BLOCK, HIDDEN, KEEP, make_drafter, save_drafter
 
 
 @pytest.fixture(scope="module")

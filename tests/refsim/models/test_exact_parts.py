@@ -16,7 +16,7 @@ from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 from tests.refsim.helpers import Held
-from tests.refsim.models.tiny_wan import CONFIG, make_inputs, make_model
+from tests.refsim.tiny.wan import CONFIG, make_inputs, make_model
 
 SMALL = 2.0**-12
 """Of 1 + SMALL bf16 keeps 1."""

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 import refsim
 from refsim.api.text import TextRequest, generate_text
 from refsim.base.errors import UserError
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, relative_rmse, save
+from tests.refsim.helpers import relative_rmse
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 
 FILE = "diffusion_pytorch_model.safetensors"
 INDEX = f"{FILE}.index.json"

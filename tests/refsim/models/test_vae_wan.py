@@ -10,8 +10,8 @@ from parity.kinds.cpu.vae_decoder import compare_frames
 from refsim.base.config import parse_parallel
 from refsim.base.errors import UserError
 from refsim.base.mesh import get_mesh
-from tests.refsim.models.tiny_sd35 import save
-from tests.refsim.models.tiny_wan import make_vae
+from tests.refsim.tiny.sd35 import save
+from tests.refsim.tiny.wan import make_vae
 
 LATENT = (1, 16, 3, 6, 10)
 """Three latent frames (9 frames); the sides leave some of 2, 4 and 8 shards with less, some with nothing."""
@@ -31,11 +31,10 @@ def tiny(tmp_path_factory):
 @pytest.mark.parametrize(
     ("mesh", "parallel", "options"),
     [
-        ("t3k", "sp2_tp4", {}),
+        ("n150", "sp1", {}),
         ("t3k", "sp8", {"attention": "usp", "ring": 2, "ulysses": 4}),
-        ("galaxy", "sp8_tp4", {}),
     ],
-    ids=lambda value: str(value),
+    ids=["serial", "usp"],
 )
 def test_equals_diffusers(tiny, mesh, parallel, options):
     folder, inputs, expected = tiny
@@ -44,7 +43,8 @@ def test_equals_diffusers(tiny, mesh, parallel, options):
     cuts = (config.sp, config.tp)
     found = compare_frames(result.tensors["sample"], expected, LATENT[2:], cuts)
     assert found["rel_rmse"] <= 5e-6
-    assert 0 < found["seam_ratio"] <= 1.5
+    if config.num_devices > 1:
+        assert 0 < found["seam_ratio"] <= 1.5
     assert len(set(result.value["digests"])) == 1
     assert not result.hazards
 

@@ -7,8 +7,9 @@ import torch
 
 import refsim
 from refsim.base.errors import UserError
-from tests.refsim.models.tiny_sd35 import relative_rmse, save
-from tests.refsim.models.tiny_wan import make_inputs, make_model
+from tests.refsim.helpers import relative_rmse
+from tests.refsim.tiny.sd35 import save
+from tests.refsim.tiny.wan import make_inputs, make_model
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +25,10 @@ def tiny(tmp_path_factory):
     ("mesh", "parallel", "options"),
     [
         ("n150", "sp1", {}),
-        ("t3k", "sp2_tp4", {}),
         ("t3k", "cfg2_sp4", {"attention": "ulysses"}),
-        ("t3k", "sp8", {"attention": "usp", "ring": 4, "ulysses": 2}),
-        ("galaxy", "sp8_tp4", {"ring_order": "block", "k_chunk_size": 24}),
-        ("tg", "sp4_tp8", {}),
+        ("t3k-1x8", "sp8", {"ring_order": "block", "k_chunk_size": 24}),
     ],
-    ids=lambda value: str(value),
+    ids=["serial", "ulysses", "block"],
 )
 def test_equals_diffusers(tiny, mesh, parallel, options):
     folder, inputs, expected = tiny
@@ -51,11 +49,10 @@ def test_without_cross_attention_norm(tmp_path):
     assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
 
 
-@pytest.mark.parametrize(("mesh", "parallel"), [("n150", "sp1"), ("bh-qb", "sp2_tp2")])
 @pytest.mark.parametrize(
     "kind", [{"in_channels": 36}, {"in_channels": 36, "image_dim": 28, "added_kv_proj_dim": 60}, {"in_channels": 48}]
 )
-def test_image_to_video(kind, mesh, parallel, tmp_path):
+def test_image_to_video(kind, tmp_path):
     """A14B, 2.1 and TI2V-5B, whose time steps are the tokens' own."""
     model, inputs = make_model(num_layers=1, **kind), make_inputs(text=512)
     generator = torch.Generator().manual_seed(2)
@@ -66,22 +63,8 @@ def test_image_to_video(kind, mesh, parallel, tmp_path):
         inputs["timestep"] = inputs["timestep"][:, None] * torch.rand(2, 72, generator=generator)
     with torch.no_grad():
         expected = model(**inputs, return_dict=False)[0]
-    result = refsim.run(save(model, tmp_path), inputs=inputs, mesh=mesh, parallel=parallel)
+    result = refsim.run(save(model, tmp_path), inputs=inputs, mesh="n150", parallel="sp1")
     assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
-
-
-def test_bf16_is_as_good_as_diffusers_own(tiny):
-    from diffusers import WanTransformer3DModel
-
-    folder, inputs, _ = tiny
-    model = WanTransformer3DModel.from_pretrained(folder, torch_dtype=torch.bfloat16)  # keeps in fp32 what it keeps
-    low = {name: x.bfloat16() if x.ndim > 1 else x for name, x in inputs.items()}
-    with torch.no_grad():
-        own = model(**low, return_dict=False)[0]
-        exact = model.float()(**{n: x.float() for n, x in low.items()}, return_dict=False)[0]
-    ours = refsim.run(folder, inputs=inputs, mesh="t3k", parallel="sp2_tp4", dtype="bf16").tensors["sample"]
-    assert ours.dtype == torch.bfloat16
-    assert relative_rmse(ours, exact) <= 2 * relative_rmse(own, exact)
 
 
 @pytest.mark.parametrize(

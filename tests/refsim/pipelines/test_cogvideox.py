@@ -10,42 +10,15 @@ import torch
 from refsim.api.images import generate_images
 from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
-from tests.refsim.helpers import assert_steps_agree
-from tests.refsim.models.test_cogvideox import make_model
-from tests.refsim.models.tiny_sd35 import relative_rmse
-from tests.refsim.models.tiny_text import make_encoder, make_tokenizer
+from tests.refsim.helpers import assert_steps_agree, relative_rmse
+from tests.refsim.tiny.cogvideox_pipeline import make_pipeline
 
 REQUEST = PipelineRequest(
     "a cat runs over green hills", "slow dog", steps=2, guidance=6.0, height=64, width=96, frames=9, seed=7, max_text=13
 )
 
 
-def make_pipeline(rotary: bool, *, patch_size_t: int | None = None, **changes):
-    from diffusers import AutoencoderKLCogVideoX, CogVideoXDDIMScheduler, CogVideoXPipeline
-
-    torch.manual_seed(3)
-    vae = AutoencoderKLCogVideoX(
-        block_out_channels=(8, 8, 8, 8),
-        latent_channels=16,
-        layers_per_block=1,
-        norm_num_groups=4,
-        temporal_compression_ratio=4,
-        down_block_types=("CogVideoXDownBlock3D",) * 4,
-        up_block_types=("CogVideoXUpBlock3D",) * 4,
-    ).eval()
-    parts = {
-        "tokenizer": make_tokenizer(),
-        "text_encoder": make_encoder("t5", d_model=32),
-        "vae": vae,
-        "transformer": make_model(rotary, patch_size_t=patch_size_t),
-        "scheduler": CogVideoXDDIMScheduler(),
-    }
-    pipe = CogVideoXPipeline(**{**parts, **changes})
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
-@pytest.fixture(scope="module", params=["2b-ddim", "5b-dpm", "1.5-ddim"])
+@pytest.fixture(scope="module")
 def tiny(request, tmp_path_factory):
     """(folder, diffusers' 8-bit frames, its latents after every step)."""
     from diffusers import CogVideoXDPMScheduler
@@ -80,9 +53,14 @@ USP = {"parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4}
 
 
 @pytest.mark.parametrize(
-    ("prompt", "how"),
-    [("replicated", USP), ("split", USP), ("replicated", {"parallel": "cfg2_sp2_tp2"})],
-    ids=["replicated-usp", "split-usp", "replicated-cfg"],
+    ("tiny", "prompt", "how"),
+    [
+        ("2b-ddim", "split", USP),
+        ("5b-dpm", "replicated", USP),
+        ("1.5-ddim", "replicated", {"parallel": "cfg2_sp2_tp2"}),
+    ],
+    ids=["2b-ddim-split", "5b-dpm-replicated", "1.5-ddim-cfg"],
+    indirect=["tiny"],
 )
 def test_equals_diffusers(tiny, prompt, how):
     folder, frames, steps = tiny
@@ -100,6 +78,7 @@ def test_equals_diffusers(tiny, prompt, how):
     assert frames.float().std() > 10  # a picture, not a flat grey
 
 
+@pytest.mark.parametrize("tiny", ["5b-dpm"], indirect=True)
 def test_the_command_checks(tiny, tmp_path, capsys):
     from refsim.cli import process
 

@@ -13,8 +13,8 @@ from refsim.base.errors import UserError
 from refsim.pipelines.hosts.flux import pack, positions, unpack
 from refsim.pipelines.request import PipelineRequest
 from tests.refsim.helpers import relative_rmse
-from tests.refsim.models.tiny_text import make_encoder
-from tests.refsim.pipelines.tiny_flux_pipeline import make_pipeline
+from tests.refsim.tiny.flux_pipeline import make_pipeline
+from tests.refsim.tiny.text import make_encoder
 
 REQUEST = PipelineRequest(
     "a cat runs over green hills", steps=3, guidance=3.5, height=48, width=64, seed=7, max_text=24
@@ -54,10 +54,9 @@ def dev(tmp_path_factory):
     ("mesh", "parallel", "more"),
     [
         ("t3k", "sp2_tp4", {"prompt_layout": "split"}),
-        ("t3k", "sp8", {"attention": "usp", "ring": 2, "ulysses": 4}),
         ("bh-qb", "sp2_tp2", {"vae_parallel": "tensor"}),
     ],
-    ids=["ring", "usp", "bh"],
+    ids=["ring", "bh"],
 )
 def test_equals_diffusers(dev, mesh, parallel, more):
     folder, picture, steps = dev

@@ -10,9 +10,8 @@ import torch
 from refsim.api.images import generate_images
 from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
-from tests.refsim.helpers import assert_steps_agree
-from tests.refsim.models.tiny_sd35 import relative_rmse
-from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline
+from tests.refsim.helpers import assert_steps_agree, relative_rmse
+from tests.refsim.tiny.sd3_pipeline import make_pipeline
 
 REQUEST = PipelineRequest(
     "a cat runs over green hills", "slow dog", steps=3, guidance=4.5, height=48, width=64, seed=7, max_text=24
@@ -50,15 +49,13 @@ def tiny(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "parallel"),
-    [("t3k", "cfg2_sp2_tp2"), ("t3k", "sp2_tp4"), ("tg", "cfg2_sp4_tp4"), ("t3k-1x8", "sp8")],
-    ids=str,
+    ("mesh", "parallel", "more"),
+    [("t3k", "sp2_tp4", {"prompt_layout": "split", "check": True}), ("t3k-1x8", "sp8", {})],
+    ids=["split", "sp8"],
 )
-def test_equals_diffusers(tiny, mesh, parallel):
+def test_equals_diffusers(tiny, mesh, parallel, more):
     folder, picture, steps = tiny
-    prompt = "split" if parallel == "sp2_tp4" else "replicated"
-    check = parallel == "cfg2_sp2_tp2"
-    found = generate_images(folder, REQUEST, mesh=mesh, parallel=parallel, prompt_layout=prompt, check=check)
+    found = generate_images(folder, REQUEST, mesh=mesh, parallel=parallel, **more)
     assert found.replicas_equal
     assert not found.hazards
     for ours, theirs in zip(found.steps, steps, strict=True):
@@ -114,7 +111,7 @@ def test_parts_that_do_not_belong_together(tmp_path):
 
 
 def make_encoder_of(width):
-    from tests.refsim.models.tiny_text import make_encoder
+    from tests.refsim.tiny.text import make_encoder
 
     return make_encoder("t5", d_model=width)
 

@@ -19,7 +19,7 @@ from refsim.pipelines.speculative import DFlashDrafter, greedy, load, matching_p
 from refsim.runtime import memory
 from refsim.runtime.device import Device
 from tests.json_output import loads
-from tests.refsim.models.tiny_dflash import BLOCK, KEEP, greedy_tokens, make_drafter, make_target, save_drafter, train
+from tests.refsim.tiny.dflash import BLOCK, KEEP, greedy_tokens, make_drafter, make_target, save_drafter, train
 
 VOCAB, MOST = 8, 4
 MESHES = {"n150": "sp1", "n300": "tp2", "bh-qb-1x4": "tp4"}

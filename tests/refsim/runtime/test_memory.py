@@ -18,8 +18,8 @@ from refsim.pipelines.hosts.base import Sizes
 from refsim.pipelines.request import PipelineRequest
 from refsim.runtime import launch, memory
 from tests.refsim.helpers import assert_one_sentence
-from tests.refsim.pipelines.tiny_sd3_pipeline import make_pipeline as make_sd3
-from tests.refsim.pipelines.tiny_wan_pipeline import make_pipeline as make_wan
+from tests.refsim.tiny.sd3_pipeline import make_pipeline as make_sd3
+from tests.refsim.tiny.wan_pipeline import make_pipeline as make_wan
 
 REQUEST = PipelineRequest("a cat", steps=2, guidance=3.5, height=64, width=96, max_text=24)
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import refsim
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model, save
+from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 from tests.tree import ROOT
 
 SRUN = """#!/usr/bin/env bash

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.refsim.models.tiny_text import make_encoder, make_tokenizer
-from tests.refsim.models.tiny_wan import make_model, make_vae
+from tests.refsim.tiny.text import make_encoder, make_tokenizer
+from tests.refsim.tiny.wan import make_model, make_vae
 
 
 def make_pipeline(**changes):

@@ -52,8 +52,3 @@ def make_inputs(seed: int = 1, batch: int = 2, latent: tuple[int, int] = (12, 20
 def save(model, folder: Path, **how) -> Path:
     model.save_pretrained(folder, **how)
     return folder
-
-
-def relative_rmse(a: torch.Tensor, b: torch.Tensor) -> float:
-    a, b = a.double(), b.double()
-    return float((a - b).square().mean().sqrt() / b.std())

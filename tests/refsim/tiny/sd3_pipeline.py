@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tests.refsim.models.test_vae import make_vae
-from tests.refsim.models.tiny_text import make_clip, make_encoder, make_tokenizer
+from tests.refsim.tiny.sd_vae import make_vae
+from tests.refsim.tiny.text import make_clip, make_encoder, make_tokenizer
 
 
 def make_transformer(seed: int = 0):

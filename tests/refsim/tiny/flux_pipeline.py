@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.refsim.models.test_vae import make_vae
-from tests.refsim.models.tiny_flux1 import make_model
-from tests.refsim.models.tiny_text import make_clip, make_encoder, make_tokenizer
-from tests.refsim.pipelines.tiny_sd3_pipeline import make_clip_tokenizer
+from tests.refsim.tiny.flux1 import make_model
+from tests.refsim.tiny.sd3_pipeline import make_clip_tokenizer
+from tests.refsim.tiny.sd_vae import make_vae
+from tests.refsim.tiny.text import make_clip, make_encoder, make_tokenizer
 
 
 def make_pipeline(*, guidance_embeds: bool = True, **changes):
