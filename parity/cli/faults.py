@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,15 +20,13 @@ Backend = Annotated[str, typer.Option("--backend", help="cpu (refsim's ranks), t
 def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
     """Ids by backend."""
     from parity.cases.selection import compile_expression
-    from parity.faults import ref
-    from parity.faults.ttnn import run as ttnn
+    from parity.faults.run import corpus
 
     if backend not in (*BACKENDS, "both"):
         raise UserError(f"--backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}, both.")
-    known = {"cpu": ref.ref_faults(), "ttnn-mock": ttnn.ttnn_faults()}
     matches = compile_expression(expr) if expr else lambda text: True
     wanted = BACKENDS if backend == "both" else (backend,)
-    found = {b: [i for i, f in known[b].items() if matches(f"{i} {f.family} {f.case.id}")] for b in wanted}
+    found = {b: [i for i, f in corpus(b).items() if matches(f"{i} {f.family} {f.case.id}")] for b in wanted}
     if not any(found.values()):
         raise UserError(f"no fault matches -k '{expr}'; refsim faults list names them all.")
     return found
@@ -55,19 +53,18 @@ def run_faults(
     as_json: AsJson = False,
 ) -> None:
     """Run clean cases and faults; exit code 1 if a fault survives or a clean case alarms."""
-    from parity.faults import ref, report
-    from parity.faults.ttnn import run as ttnn
+    from parity.faults import report
+    from parity.faults.run import run
     from refsim.files.tables import check_csv, write_csv
 
     check_csv(csv)
     chosen = _chosen(backend, expr)
     if part is not None:
         chosen = _part(chosen, part)
-    runners: dict[str, Any] = {"cpu": ref.run, "ttnn-mock": ttnn.run}
     records = []
     for name, ids in chosen.items():
         if ids:
-            records += runners[name](ids, lambda i, n, record: typer.echo(report.line(i, n, record), err=True))
+            records += run(name, ids, lambda i, n, record: typer.echo(report.line(i, n, record), err=True))
     if out is not None:
         report.write(records, out)
     write_csv([report.judged(record) for record in records], csv)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from parity.cases import Case
+from parity.faults.around import Patch
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,8 @@ class Fault:
         backend: ``cpu`` (it is put into ``refsim``) or ``ttnn-mock`` (into ``tt_impl``).
         sentence: what is wrong in the program.
         mistake: what a person gets wrong so that this comes out; empty if that is plain.
-        case: the ``parity.cases.Case`` that must fail.
-        inject: puts it in, called in the process that runs the program.
+        case: the case that must fail.
+        inject: gives the patch that puts it in, see :mod:`parity.faults.around`.
         says: regular expression in the error that refuses it; None where only a metric may catch it.
     """
 
@@ -27,9 +29,14 @@ class Fault:
     backend: str
     sentence: str
     mistake: str
-    case: Any
-    inject: Callable[..., Any]
+    case: Case
+    inject: Callable[[], Patch]
     says: str | None = None
+
+    @property
+    def reference(self) -> str:
+        """Return what ``RunOptions.fault`` takes: ``module:function``."""
+        return f"{self.inject.__module__}:{self.inject.__name__}"
 
 
 FAULTS: dict[str, Fault] = {}
@@ -41,3 +48,17 @@ def register(fault: Fault) -> Fault:
         raise ValueError(f"two faults have the id {fault.id}")
     FAULTS[fault.id] = fault
     return fault
+
+
+def fault(
+    family: str, case: Case, sentence: str, mistake: str = "", *, says: str | None = None
+) -> Callable[[Callable[[], Patch]], Callable[[], Patch]]:
+    """Register the decorated function as a fault named after it, of the backend of its case (see :class:`Fault`)."""
+    backend, prefix = ("ttnn-mock", "ttnn-") if case.backends == "ttnn" else ("cpu", "")
+
+    def decorate(inject: Callable[[], Patch]) -> Callable[[], Patch]:
+        name = prefix + inject.__name__.replace("_", "-")
+        register(Fault(name, family, backend, sentence, mistake, case, inject, says))
+        return inject
+
+    return decorate

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from parity.cases import AttentionShape, Case, GenerationShape, Layout, ModelShape, make_case
 from parity.cases.checkpoints import MODELS, RandomModel, register
-from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_tools
+from parity.faults import ref_attention, ref_cases, ref_decoder, ref_decoding
 from parity.faults.registry import Fault
 
 SEEDS = (7, 23)
@@ -66,7 +66,7 @@ def _drafter(name: str, target: str) -> RandomModel:
 def settings() -> dict[Case, Settings]:
     """By the case that a fault of ``refsim`` belongs to."""
     _register()
-    t, d, g = ref_tools, ref_decoder, ref_decoding
+    t, d, g = ref_cases, ref_decoder, ref_decoding
     ring, line, split = t.RING.layout, t.LINE.layout, t.SPLIT.layout
     loud, model = ("bh-loudbox", "sp4@1_tp2@0"), _model
     in_model = model("sd35_tiny", "bh-qb-1x4", "sp4", (12, 20))
@@ -109,6 +109,6 @@ def _texts(model: str) -> Case:
 def of_fault(fault: Fault, known: dict[Case, Settings]) -> Settings:
     """The settings of a fault; those that concern only attention run in a transformer as well."""
     found = known[fault.case]
-    if fault.case == ref_tools.RING and fault.inject.__module__ != ref_attention.__name__:
+    if fault.case == ref_cases.RING and fault.inject.__module__ != ref_attention.__name__:
         return replace(found, made=found.made[:1])
     return found

@@ -18,8 +18,8 @@ from parity.cases import Case
 from parity.explain import causes
 from parity.explain.explanation import place_of_message, place_of_trace
 from parity.explain.places import Evidence, Features, Place
-from parity.faults.ref import TIMEOUT_S, ref_faults
 from parity.faults.registry import Fault
+from parity.faults.run import TIMEOUT_S, corpus
 from parity.faults.settings import JUDGED_SEED, SEEDS, of_fault, settings
 from parity.faults.truth import right_place
 from parity.kinds import thresholds_for
@@ -54,11 +54,10 @@ def observe(runner: CpuRunner, fault: Fault, case: Case, seed: int) -> Run:
     """Run a case with a fault in it and look at the answer as an explanation does."""
     bounds = thresholds_for(case.kind, case.dtype)
     limits = {t.metric: t.limit for t in bounds}
-    name = f"{fault.inject.__module__}:{fault.inject.__name__}"
     evidence, metrics, result, error = Evidence(), {}, None, ""
     messages: list[str] = []
     try:
-        measured = runner.run(case, seed, fault=name, trace=True, timeout_s=TIMEOUT_S)
+        measured = runner.run(case, seed, fault=fault.reference, trace=True, timeout_s=TIMEOUT_S)
         metrics = {**measured.metrics, **check(measured.trace, case.layout)}
         messages, result = measured.hazards, runner.last(case, seed)
         evidence = runner.explain(case, seed, limits)
@@ -76,7 +75,7 @@ def observe(runner: CpuRunner, fault: Fault, case: Case, seed: int) -> Run:
 
 def make(ids: Iterable[str] | None, progress: Progress) -> dict[str, Any]:
     """The stored signatures, see :func:`parity.explain.causes.stored`."""
-    known, faults = settings(), ref_faults()
+    known, faults = settings(), corpus("cpu")
     found: list[dict[str, Any]] = []
     with CpuRunner() as runner:
         for name in ids or faults:
@@ -150,7 +149,7 @@ class Judged:
 
 def draw(count: int, seed: int) -> list[str]:
     """Ids of so many faults, drawn by seed, in a random order."""
-    return random.Random(seed).sample(sorted(ref_faults()), min(count, len(ref_faults())))
+    return random.Random(seed).sample(sorted(corpus("cpu")), min(count, len(corpus("cpu"))))
 
 
 def judge_draw(count: int, seed: int, progress: Progress) -> tuple[list[Judged], list[str]]:
@@ -159,7 +158,7 @@ def judge_draw(count: int, seed: int, progress: Progress) -> tuple[list[Judged],
     Returns:
         what was judged, and the ids of those that were replaced.
     """
-    known, faults = settings(), ref_faults()
+    known, faults = settings(), corpus("cpu")
     found: list[Judged] = []
     unseen: list[str] = []
     with CpuRunner() as runner:

@@ -107,7 +107,7 @@ class TTNNRunner:
     def start(self, case: Case, seed: int, *, fault: str = "") -> Future[tuple[Outcome, float]]:
         """Start the ttnn program of a case as soon as a worker is idle; its answer and the seconds it took.
 
-        ``fault``: ``module:function`` called in the program's process before it, see :mod:`parity.faults`.
+        ``fault``: ``module:function`` of what the program's process enters around it, see :mod:`parity.faults.around`.
         """
         kind = self._kind(case)
         arguments = kind.arguments(case, seed) | {"inputs": str(self._inputs_of(case, seed))}

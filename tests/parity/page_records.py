@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases import Case
-from parity.faults import ref_tools
+from parity.faults import ref_cases
 from parity.faults import report as fault_report
 from parity.kinds import thresholds_for
 from parity.measure.records import Record, SuiteRun
@@ -42,8 +42,8 @@ def record(case: Case, verdict: str = "passed", scale: float = 0.1, **more: Any)
 
 def parity_run() -> SuiteRun:
     """Three cases on three meshes, one of each verdict."""
-    failed = record(ref_tools.RING, "failed", 30.0, reason=HOSTILE, extra={"explanation": EXPLANATION}, metrics=NAN)
-    cases = [record(ref_tools.LINE), failed, record(ref_tools.TP2, "skipped", 0.5, reason="needs 9 GB")]
+    failed = record(ref_cases.RING, "failed", 30.0, reason=HOSTILE, extra={"explanation": EXPLANATION}, metrics=NAN)
+    cases = [record(ref_cases.LINE), failed, record(ref_cases.TP2, "skipped", 0.5, reason="needs 9 GB")]
     return SuiteRun(
         "smoke", None, "cpu", 0, {"torch": "2"}, {"cpus": 2, "arch": "x86_64"}, "2026-01-02T03:04:05", 3, cases
     )
@@ -51,12 +51,12 @@ def parity_run() -> SuiteRun:
 
 def fault_records() -> list[dict]:
     """A fault that is caught, one that survives, and a clean case."""
-    common = {"backend": "cpu", "case": ref_tools.RING.id, "error": "", "thresholds": {"gain": 0.1}, "seconds": 0.5}
+    common = {"backend": "cpu", "case": ref_cases.RING.id, "error": "", "thresholds": {"gain": 0.1}, "seconds": 0.5}
     caught = {"caught_by": [{"metric": "gain", "value": 0.4, "threshold": 0.1}], "metrics": {"gain": 0.4}}
     clean = {"caught_by": [], "metrics": {"gain": 0.01}}
     words = {"sentence": "Two heads are swapped.", "mistake": "an index"}
     return [
-        {"id": ref_tools.RING.id, "kind": "clean", "family": "", "verdict": "passed", **clean, **common},
+        {"id": ref_cases.RING.id, "kind": "clean", "family": "", "verdict": "passed", **clean, **common},
         {"id": "two-heads", "kind": "fault", "family": "heads", "verdict": "caught", **words, **caught, **common},
         {"id": "late", "kind": "fault", "family": "buffers", "verdict": "survived", **words, **clean, **common},
     ]
@@ -107,13 +107,13 @@ def write_history(folder: Path) -> Path:
     """Write a history of four commits: the limit of a case is loosened at the third, at the fourth it fails; a second
     case stays as it is, and predictions of the third and the fourth commit are there.
     """
-    path, steady = folder / "h.sqlite", record(ref_tools.LINE)
+    path, steady = folder / "h.sqlite", record(ref_cases.LINE)
     limit = steady.thresholds["rel_rmse"]
     plan = {"model": "m", "size": "1024", "mesh": "n300", "parallel": "tp2", "bound": "dram", "total_seconds": 9.0}
     plan |= {"memory_gb": {"weights": 8.0, "activations": 1.0, "buffers": 0.5, "capacity": 12.0}}
     for number, (share, factor) in enumerate([(0.1, 1), (0.1, 1), (0.1, 4), (6.0, 4)]):
         errors, limits = {"rel_rmse": share * limit}, {"rel_rmse": factor * limit}
-        judged = record(ref_tools.RING, "failed" if share > factor else "passed", metrics=errors)
+        judged = record(ref_cases.RING, "failed" if share > factor else "passed", metrics=errors)
         run = replace(parity_run(), records=[replace(judged, thresholds=judged.thresholds | limits), steady])
         run.commit, run.committed = f"{number:x}" * 40, f"2026-01-{number + 10}T00:00:00Z"
         (folder / "results.json").write_text(results_json(run), encoding="utf-8")

@@ -14,8 +14,8 @@ from parity.cases.oracles.formulas import attention_float64
 from parity.cli.faults import app as faults_app
 from parity.cli.parity import app
 from parity.explain import attention, causes, decoding, explanation, layered, pictures, places, tokens
-from parity.faults import ref_tools, study
-from parity.faults.ref import ref_faults
+from parity.faults import ref_cases, study
+from parity.faults.run import corpus
 from parity.faults.settings import settings
 from parity.faults.truth import right_place
 from parity.kinds import load
@@ -30,7 +30,7 @@ from refsim.base.mesh import get_mesh
 from refsim.pipelines.speculative import Decoded, Step
 from tests.json_output import loads
 
-RING = ref_tools.RING
+RING = ref_cases.RING
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +153,8 @@ def test_a_nearer_signature_is_likelier_and_all_are_one():
 def test_what_is_stored_says_how_it_was_made_and_covers_the_corpus():
     known = causes.stored()
     assert known["made"]["seeds"] == [7, 23] and known["made"]["runs"] == len(known["signatures"])
-    assert {one["fault"] for one in known["signatures"]} <= set(ref_faults())
-    assert len(known["sentences"]) >= 0.95 * len(ref_faults())
+    assert {one["fault"] for one in known["signatures"]} <= set(corpus("cpu"))
+    assert len(known["sentences"]) >= 0.95 * len(corpus("cpu"))
 
 
 def test_what_judges_shares_no_mesh_model_or_seed_with_what_signatures_are_made_from():
@@ -188,8 +188,7 @@ def test_a_wrong_place_is_told_from_a_right_one(right):
 @pytest.fixture(scope="module")
 def failed():
     """A suite of one case with a fault of the corpus in it."""
-    fault = ref_faults()["one-row"]
-    name = f"{fault.inject.__module__}:{fault.inject.__name__}"
+    name = corpus("cpu")["one-row"].reference
 
     class Faulty(CpuRunner):
         def run(self, case, seed, **more):

@@ -1,6 +1,8 @@
 """The corpus of faults: every one is told apart, a survivor and a false alarm fail the run, what PCC misses is seen."""
 
+import sys
 from collections import Counter
+from contextlib import nullcontext
 
 import pandas as pd
 import pytest
@@ -8,10 +10,10 @@ from typer.testing import CliRunner
 
 from parity.cli import faults as cli
 from parity.cli.faults import app
-from parity.faults import ref, report
-from parity.faults.ref_tools import RING, fault
-from parity.faults.registry import FAULTS
-from parity.faults.ttnn import run as ttnn
+from parity.faults import report, run
+from parity.faults.around import around, at, instead, together
+from parity.faults.ref_cases import RING
+from parity.faults.registry import FAULTS, fault, register
 from refsim.base.errors import UserError
 from tests.json_output import loads
 
@@ -37,13 +39,13 @@ PCC_MISSES = "answer-scaled or lse-in-bf16 or one-stale-copy or released-early o
 
 
 def test_the_corpus_is_large_and_covers_the_families():
-    count = Counter(f.family for f in ref.ref_faults().values())
+    count = Counter(f.family for f in run.corpus("cpu").values())
     assert count.keys() == FAMILIES
-    assert len(ref.ref_faults()) >= 60
-    assert len(ttnn.ttnn_faults()) >= 20
+    assert len(run.corpus("cpu")) >= 60
+    assert len(run.corpus("ttnn-mock")) >= 20
 
 
-@pytest.mark.parametrize("name", sorted(ref.ref_faults()))
+@pytest.mark.parametrize("name", sorted(run.corpus("cpu")))
 def test_a_fault_says_what_it_is(name):
     known = FAULTS[name]
     assert known.id == name
@@ -52,9 +54,9 @@ def test_a_fault_says_what_it_is(name):
 
 
 def test_two_faults_of_one_name_are_refused():
-    known = next(iter(ref.ref_faults().values()))
+    known = next(iter(run.corpus("cpu").values()))
     with pytest.raises(ValueError, match="two faults"):
-        FAULTS[known.id] and __import__("parity.faults.registry", fromlist=["register"]).register(known)
+        register(known)
 
 
 def test_what_whole_tensor_pcc_misses_is_caught(tmp_path):
@@ -80,7 +82,7 @@ def harmless():
 
     @fault("rare", RING, "Nothing is wrong.")
     def harmless_fault():
-        yield
+        return nullcontext()
 
     globals()["harmless_fault"] = harmless_fault
     yield "harmless-fault"
@@ -88,7 +90,7 @@ def harmless():
 
 
 def test_a_survivor_is_told_and_fails_the_run(harmless):
-    records = ref.run([harmless])
+    records = run.run("cpu", [harmless])
     assert [r["verdict"] for r in records] == ["passed", "survived"]
     assert report.summary(records)["survived"] == [harmless]
     assert not report.summary(records)["good"]
@@ -96,14 +98,14 @@ def test_a_survivor_is_told_and_fails_the_run(harmless):
 
 
 def test_a_false_alarm_fails_the_run(monkeypatch):
-    monkeypatch.setattr(ref.traces, "check", lambda trace, layout: {"trace_wrong_axis": 1})
-    records = ref.run(["answer-scaled"])
+    monkeypatch.setattr(run.traces, "check", lambda trace, layout: {"trace_wrong_axis": 1})
+    records = run.run("cpu", ["answer-scaled"])
     assert [r["verdict"] for r in records] == ["false alarm", "caught"]
     assert not report.summary(records)["good"]
 
 
 def test_buffer_faults_leave_a_hazard_or_are_refused():
-    records = ref.run([name for name, known in ref.ref_faults().items() if known.family == "buffers"])
+    records = run.run("cpu", [name for name, known in run.corpus("cpu").items() if known.family == "buffers"])
     for record in records:
         if record["kind"] == "fault":
             assert record["error"] or record["metrics"]["hazards"] > 0, record["id"]
@@ -131,3 +133,65 @@ def test_parts_of_the_corpus_are_the_whole():
 def test_a_part_that_there_is_not_is_refused():
     with pytest.raises(UserError, match="such as 1/3"):
         cli._part(cli._chosen("cpu", None), "4/3")
+
+
+class Base:
+    def size(self):
+        return 1
+
+
+class Shape(Base):
+    rows = 2
+
+    @staticmethod
+    def double(x):
+        return 2 * x
+
+    @classmethod
+    def of(cls, rows):
+        made = cls()
+        made.rows = rows
+        return made
+
+    def whole(self):
+        return self.size() * self.double(self.rows)
+
+
+def test_a_patch_replaces_what_it_names_and_is_undone():
+    """Methods, also inherited ones, static and class methods, values."""
+    before = dict(vars(Shape))
+    with around(Shape, "size", lambda original, self: original(self) + 10), instead(Shape, "rows", 3):
+        assert Shape().whole() == 66
+    with together(
+        around(Shape, "double", lambda original, x: original(x) + 1),
+        around(Shape, "of", lambda original, rows: original(rows + 1)),
+    ):
+        assert Shape.of(4).whole() == 11
+    assert Shape.of(4).whole() == 8 and vars(Shape) == before
+
+
+def test_a_patch_within_a_function_lasts_as_long_as_it_runs():
+    wrong = at(f"{__name__}:Shape.double", within=f"{__name__}:Shape.whole")(lambda original, x: original(x) * 100)
+    with pytest.raises(ZeroDivisionError), wrong():
+        assert (Shape().whole(), Shape.double(2)) == (400, 4)
+        raise ZeroDivisionError
+    assert Shape().whole() == 4
+
+
+def parts():
+    """What the modules of refsim and their classes hold, by module, class and name."""
+    modules = [(name, module) for name, module in sys.modules.items() if name.partition(".")[0] == "refsim"]
+    classes = [(f"{name}:{k}", v) for name, m in modules for k, v in vars(m).items() if isinstance(v, type)]
+    return {f"{name}.{k}": id(v) for name, owner in [*modules, *classes] for k, v in vars(owner).items()}
+
+
+def test_every_fault_changes_the_program_and_is_undone():
+    faults = run.corpus("cpu").values()
+    for known in faults:
+        with known.inject():
+            pass  # which imports what it is put into
+    before = parts()
+    for known in faults:
+        with known.inject():
+            assert parts() != before, known.id
+        assert parts() == before, known.id

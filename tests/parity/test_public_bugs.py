@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.faults import ref
-from parity.faults.ttnn import run as ttnn
+from parity.faults.run import FAULTS, corpus, run
 from parity.policies import Fabric, program, prove
 from parity.report.public_bugs import BUGS, found, markdown
 from tests.refsim.runtime.test_hazards import FOUND
@@ -20,16 +19,16 @@ def test_a_replay_shows_its_bug(bug):
         fabric = Fabric(split=True, workers=True) if bug.replay == "no_wait" else Fabric()
         assert prove(program(bug.replay, 4, 3, fabric=fabric))
     elif bug.kind == "fault":
-        assert bug.replay in {**ref.ref_faults(), **ttnn.ttnn_faults()}
+        assert bug.replay in FAULTS
     else:
         assert bug.replay in FOUND
 
 
 def test_the_page_says_what_catches_a_fault():
     """Of the faults of refsim; those of the TTNN programs need ttnn, and run in a session of their own."""
-    notes = {bug.replay: bug.note for bug in found() if bug.kind == "fault" and bug.replay in ref.ref_faults()}
+    notes = {bug.replay: bug.note for bug in found() if bug.kind == "fault" and bug.replay in corpus("cpu")}
     assert len(notes) == 14
-    for record in ref.run(notes):
+    for record in run("cpu", notes):
         by = [exceeded["metric"] for exceeded in record["caught_by"]]
         if record["kind"] == "clean":
             assert record["verdict"] == "passed", record

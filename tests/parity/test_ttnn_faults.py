@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from parity.faults import records
-from parity.faults.ttnn import run as ttnn
+from parity.faults.run import corpus, run
 from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
 from refsim.base.errors import RankFailure
@@ -57,12 +57,12 @@ class FakeRunner:
 
 def verdicts(monkeypatch, name, clean, faulty):
     monkeypatch.setattr("parity.run.gate.make_runner", lambda backend: FakeRunner(clean, faulty))
-    judged = ttnn.run([name])
+    judged = run("ttnn-mock", [name])
     return [r["verdict"] for r in judged], judged
 
 
 def test_there_are_enough_and_those_that_are_asked_for():
-    faults = ttnn.ttnn_faults()
+    faults = corpus("ttnn-mock")
     assert len(faults) >= 150 and set(faults) >= NAMED
     assert len({f.sentence for f in faults.values()}) == len(faults)
     assert all(f.mistake and f.family and f.sentence.endswith(".") for f in faults.values())
@@ -99,6 +99,13 @@ def test_an_error_catches_only_a_fault_that_it_names(monkeypatch):
 @pytest.mark.skipif(not HAS_TTNN, reason="ttnn is not installed: the device backend did not run")
 def test_faults_in_the_real_program():
     ids = ["ttnn-bias-before-the-reduction", "ttnn-qkv-order-kqv", "ttnn-links-beyond-the-mesh"]
-    judged = ttnn.run(ids)
+    judged = run("ttnn-mock", ids)
     assert [(r["kind"], r["verdict"]) for r in judged] == [("clean", "passed")] + [("fault", "caught")] * 3
     assert judged[1]["caught_by"] and judged[2]["caught_by"] and "4 links" in judged[3]["error"]
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason="ttnn is not installed: the device backend did not run")
+def test_every_fault_finds_its_place():
+    for known in corpus("ttnn-mock").values():
+        with known.inject():
+            pass

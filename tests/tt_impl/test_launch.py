@@ -83,7 +83,7 @@ def test_nothing_is_left() -> None:
 
 HANGS = """
 from tests.tt_impl.test_launch import run
-from tt_impl.launch import Worker
+from tt_impl.run.launch import Worker
 
 with Worker() as worker:
     run(worker, fault="tests.tt_impl.test_launch:hang")

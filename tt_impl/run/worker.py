@@ -24,7 +24,7 @@ from typing import Any
 import safetensors.torch
 
 from refsim.base import processes
-from refsim.base.jobs import Job, failure, named
+from refsim.base.jobs import Job, failure, injected, named
 from refsim.base.options import RunOptions
 from refsim.models.registry import open_checkpoint
 from tt_impl.run import progress
@@ -52,9 +52,7 @@ def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
         arguments["checkpoint"] = open_checkpoint(arguments["checkpoint"], options.variant, options.lora)
     if "inputs" in arguments:
         arguments["inputs"] = safetensors.torch.load_file(arguments["inputs"])
-    with contextlib.ExitStack() as around:
-        if options.fault and (entered := named(options.fault)()) is not None:
-            around.enter_context(entered)  # most faults stay in: the process ends with the program
+    with injected(options.fault):
         return _run_program(message, options, arguments, folder)
 
 

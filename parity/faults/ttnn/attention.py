@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parity.faults.ttnn.tools import SP2, SP2_SPLIT, SP2_TP4, TP2, ULYSSES, USP, around, fault
+from parity.faults.around import at
+from parity.faults.registry import fault
+from parity.faults.ttnn.cases import SP2, SP2_SPLIT, SP2_TP4, TP2, ULYSSES, USP
 
 PADDING, JOINT, MERGE, EXCHANGE = "padding", "joint", "merge", "exchange"
-
-
-def _logical_n(change: Callable[[int, int], int]) -> None:
-    from tt_impl.parallel import usp
-
-    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
-        return original(ctx, qkv, prompt, logical_n=change(qkv[0].shape[2] * ctx.ring, logical_n), **more)
-
-    around(usp, "ring_attention", attention)
 
 
 @fault(
@@ -25,8 +18,9 @@ def _logical_n(change: Callable[[int, int], int]) -> None:
     "logical_n is one tile too many: 32 keys of padding count.",
     "logical_n rounded up to whole tiles once more",
 )
-def logical_n_one_tile_more() -> None:
-    _logical_n(lambda padded, n: n + 32)
+@at("tt_impl.parallel.usp:ring_attention")
+def logical_n_one_tile_more(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
+    return original(ctx, qkv, prompt, logical_n=logical_n + 32, **more)
 
 
 @fault(
@@ -35,8 +29,9 @@ def logical_n_one_tile_more() -> None:
     "logical_n is one tile too few: the last 32 keys are masked.",
     "logical_n rounded down to whole tiles",
 )
-def logical_n_one_tile_less() -> None:
-    _logical_n(lambda padded, n: n - 32)
+@at("tt_impl.parallel.usp:ring_attention")
+def logical_n_one_tile_less(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
+    return original(ctx, qkv, prompt, logical_n=logical_n - 32, **more)
 
 
 @fault(
@@ -45,19 +40,15 @@ def logical_n_one_tile_less() -> None:
     "logical_n is the padded number of tokens: no key of padding is masked.",
     "logical_n read from the tensor's shape",
 )
-def logical_n_padded() -> None:
-    _logical_n(lambda padded, n: padded)
+@at("tt_impl.parallel.usp:ring_attention")
+def logical_n_padded(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
+    return original(ctx, qkv, prompt, logical_n=qkv[0].shape[2] * ctx.ring, **more)
 
 
 @fault(PADDING, ULYSSES, "Ulysses attends to the rows of padding.", "rows of padding not cut after the all_to_all")
-def ulysses_padding_not_cut() -> None:
-    from tt_impl.parallel import usp
-
-    around(
-        usp,
-        "_local",
-        lambda original, ctx, qkv, prompt, **tokens: original(ctx, qkv, prompt, logical_n=qkv[0].shape[2]),
-    )
+@at("tt_impl.parallel.usp:_local")
+def ulysses_padding_not_cut(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
+    return original(ctx, qkv, prompt, logical_n=qkv[0].shape[2])
 
 
 @fault(
@@ -67,13 +58,9 @@ def ulysses_padding_not_cut() -> None:
     "the other value of an option of the ring's operation",
     says="joint_strategy|rear",
 )
-def joint_strategy_front() -> None:
-    import ttnn
-
-    def joint(original: Callable, *args: Any, **kwargs: Any) -> Any:
-        return original(*args, **(kwargs | {"joint_strategy": "front"}))
-
-    around(ttnn.transformer, "ring_joint_scaled_dot_product_attention", joint)
+@at("ttnn:transformer.ring_joint_scaled_dot_product_attention")
+def joint_strategy_front(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    return original(*args, **(kwargs | {"joint_strategy": "front"}))
 
 
 @fault(
@@ -82,27 +69,19 @@ def joint_strategy_front() -> None:
     "The prompt comes out in front and is split off as if it were at the rear.",
     "diffusers concatenates some models' prompts in front",
 )
-def joint_at_the_front() -> None:
+@at("tt_impl.parallel.usp:_local")
+def joint_at_the_front(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
     import ttnn
 
-    from tt_impl.parallel import usp
-
-    def local(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
-        out, prompt_out = original(ctx, qkv, prompt, **tokens)
-        whole = ttnn.concat([prompt_out, out], 2)
-        return whole[:, :, : out.shape[2]], whole[:, :, out.shape[2] :]
-
-    around(usp, "_local", local)
+    out, prompt_out = original(ctx, qkv, prompt, **tokens)
+    whole = ttnn.concat([prompt_out, out], 2)
+    return whole[:, :, : out.shape[2]], whole[:, :, out.shape[2] :]
 
 
 @fault(JOINT, SP2, "Image tokens do not attend to the prompt.", "the joint tensors handed over for one stream only")
-def joint_missing() -> None:
-    from tt_impl.parallel import usp
-
-    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
-        return original(ctx, qkv, None, **more)[0], original(ctx, qkv, prompt, **more)[1]
-
-    around(usp, "ring_attention", attention)
+@at("tt_impl.parallel.usp:ring_attention")
+def joint_missing(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
+    return original(ctx, qkv, None, **more)[0], original(ctx, qkv, prompt, **more)[1]
 
 
 @fault(
@@ -111,13 +90,9 @@ def joint_missing() -> None:
     "A prompt that is cut over sp is taken for one that every device holds.",
     "its length not handed on to attention",
 )
-def joint_split_taken_for_whole() -> None:
-    from tt_impl.layers import attention
-
-    def joint(original: Callable, *args: Any, logical_l: int | None = None, **more: Any) -> Any:
-        return original(*args, **more)
-
-    around(attention, "joint_attention", joint)
+@at("tt_impl.layers.attention:joint_attention")
+def joint_split_taken_for_whole(original: Callable, *args: Any, logical_l: int | None = None, **more: Any) -> Any:
+    return original(*args, **more)
 
 
 @fault(
@@ -127,47 +102,40 @@ def joint_split_taken_for_whole() -> None:
     "joint attention of one device used on a sequence that is sharded",
     says="devices that should hold the same tensor differ in it",
 )
-def no_lse_merge() -> None:
+@at("tt_impl.parallel.usp:ring_attention")
+def no_lse_merge(_: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
     import ttnn
 
-    from tt_impl.parallel import sdpa, usp
+    from tt_impl.parallel import sdpa
 
-    def attention(_: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
-        program = sdpa.program_config(ctx, qkv[0].shape[2], reserve_row=False)
-        return ttnn.transformer.joint_scaled_dot_product_attention(
-            *qkv, *prompt, joint_strategy="rear", program_config=program, compute_kernel_config=ctx.sdpa_config
-        )
-
-    around(usp, "ring_attention", attention)
+    program = sdpa.program_config(ctx, qkv[0].shape[2], reserve_row=False)
+    return ttnn.transformer.joint_scaled_dot_product_attention(
+        *qkv, *prompt, joint_strategy="rear", program_config=program, compute_kernel_config=ctx.sdpa_config
+    )
 
 
 @fault(
-    MERGE,
-    SP2,
-    "Shards are merged with equal weight instead of by their log-sum-exp.",
-    "outputs of the steps averaged",
+    MERGE, SP2, "Shards are merged with equal weight instead of by their log-sum-exp.", "outputs of the steps averaged"
 )
-def lse_merge_averaged() -> None:
+@at("tt_impl.parallel.usp:ring_attention")
+def lse_merge_averaged(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
     import ttnn
 
-    from tt_impl.parallel import sdpa, usp
+    from tt_impl.parallel import sdpa
 
-    def attention(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
-        (q, k, v), rows = qkv, qkv[0].shape[2]
-        k, v = (ctx.ccl.all_gather(x, dim=2, axis=ctx.ring_axis) for x in (k, v))
-        options = {
-            "is_causal": False,
-            "program_config": sdpa.program_config(ctx, rows, reserve_row=False),
-            "compute_kernel_config": ctx.sdpa_config,
-        }
-        outs = []
-        for start in range(0, logical_n, rows):
-            stop = min(start + rows, logical_n)
-            keys = [ttnn.concat([x[:, :, start:stop], p], 2) for x, p in zip((k, v), prompt[1:], strict=True)]
-            outs.append([ttnn.transformer.scaled_dot_product_attention(x, *keys, **options) for x in (q, prompt[0])])
-        return tuple(ttnn.multiply(ttnn.add(a, b), 0.5) for a, b in zip(*outs, strict=True))
-
-    around(usp, "ring_attention", attention)
+    (q, k, v), rows = qkv, qkv[0].shape[2]
+    k, v = (ctx.ccl.all_gather(x, dim=2, axis=ctx.ring_axis) for x in (k, v))
+    options = {
+        "is_causal": False,
+        "program_config": sdpa.program_config(ctx, rows, reserve_row=False),
+        "compute_kernel_config": ctx.sdpa_config,
+    }
+    outs = []
+    for start in range(0, logical_n, rows):
+        stop = min(start + rows, logical_n)
+        keys = [ttnn.concat([x[:, :, start:stop], p], 2) for x, p in zip((k, v), prompt[1:], strict=True)]
+        outs.append([ttnn.transformer.scaled_dot_product_attention(x, *keys, **options) for x in (q, prompt[0])])
+    return tuple(ttnn.multiply(ttnn.add(a, b), 0.5) for a, b in zip(*outs, strict=True))
 
 
 @fault(
@@ -177,13 +145,9 @@ def lse_merge_averaged() -> None:
     "in_dim and out_dim exchanged",
     says="ttnn.slice on .* must be less than or equal to the shape of the tensor",
 )
-def ulysses_dims_swapped() -> None:
-    from tt_impl.parallel import ulysses
-
-    def exchange(original: Callable, ctx: Any, x: Any, *, gather: int, cut: int) -> Any:
-        return original(ctx, x, gather=cut, cut=gather)
-
-    around(ulysses, "_all_to_all", exchange)
+@at("tt_impl.parallel.ulysses:_all_to_all")
+def ulysses_dims_swapped(original: Callable, ctx: Any, x: Any, *, gather: int, cut: int) -> Any:
+    return original(ctx, x, gather=cut, cut=gather)
 
 
 @fault(
@@ -192,13 +156,9 @@ def ulysses_dims_swapped() -> None:
     "Every device takes the first share of the prompt's heads.",
     "a slice where a partition over the devices is meant",
 )
-def ulysses_prompt_heads_of_one() -> None:
-    import ttnn
-
-    def partition(original: Callable, x: Any, *, dim: int, cluster_axis: int) -> Any:
-        return x[:, : x.shape[dim] // x.device().shape[cluster_axis]]
-
-    around(ttnn, "mesh_partition", partition)
+@at("ttnn:mesh_partition")
+def ulysses_prompt_heads_of_one(original: Callable, x: Any, *, dim: int, cluster_axis: int) -> Any:
+    return x[:, : x.shape[dim] // x.device().shape[cluster_axis]]
 
 
 @fault(
@@ -207,23 +167,18 @@ def ulysses_prompt_heads_of_one() -> None:
     "The shards of USP lie row by row, not in the order of the ring, so the mask hits real keys.",
     "shards dealt in the order of device ids",
 )
-def usp_shards_in_device_order() -> None:
-    from tt_impl.parallel.context import Context
-
-    around(Context, "_in_device_order", lambda original, self, x, dim, *, back=False: x)
+@at("tt_impl.parallel.context:Context._in_device_order")
+def usp_shards_in_device_order(original: Callable, self: Any, x: Any, dim: Any, *, back: Any = False) -> Any:
+    return x
 
 
 @fault(EXCHANGE, USP, "V travels the ring one shard behind K.", "two gathers on one semaphore, of which one is late")
-def usp_v_behind_k() -> None:
+@at("tt_impl.parallel.usp:ring_attention")
+def usp_v_behind_k(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
     import ttnn
 
-    from tt_impl.parallel import usp
-
-    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
-        q, k, v = qkv
-        n, axis = v.shape[2], ctx.ring_axis
-        whole = ctx.ccl.all_gather(v, dim=2, axis=axis)
-        whole = ttnn.concat([whole[:, :, n:], whole[:, :, :n]], 2)
-        return original(ctx, (q, k, ttnn.mesh_partition(whole, dim=2, cluster_axis=axis)), prompt, **more)
-
-    around(usp, "ring_attention", attention)
+    q, k, v = qkv
+    n, axis = v.shape[2], ctx.ring_axis
+    whole = ctx.ccl.all_gather(v, dim=2, axis=axis)
+    whole = ttnn.concat([whole[:, :, n:], whole[:, :, :n]], 2)
+    return original(ctx, (q, k, ttnn.mesh_partition(whole, dim=2, cluster_axis=axis)), prompt, **more)

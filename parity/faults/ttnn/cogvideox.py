@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from parity.cases import BlockShape, Case, Layout, ModelShape, make_case
-from parity.faults.ttnn.tools import around, around_init, fault
+from parity.faults.around import Patch, around, at, instead
+from parity.faults.registry import fault
 
 STREAMS, POSITIONS, PATCHES = "streams", "positions", "patches"
 
@@ -34,29 +35,16 @@ TABLE, ROTARY, DEEP = _whole("2b", 3), _whole("5b", 3), _whole("15", 4)
     "The video gets the prompt's shift, scale and gate, and the prompt the video's.",
     "the six chunks of the modulation read prompt first",
 )
-def modulation_of_the_other_stream() -> None:
-    from tt_impl.layers.modulation import Modulation
-
-    def chunks(original: Callable, self: Any, time: Any) -> list:
-        six = original(self, time)
-        return [*six[3:], *six[:3]]
-
-    around(Modulation, "__call__", chunks)
+@at("tt_impl.layers.modulation:Modulation.__call__")
+def modulation_of_the_other_stream(original: Callable, self: Any, time: Any) -> list:
+    six = original(self, time)
+    return [*six[3:], *six[:3]]
 
 
-@fault(
-    STREAMS,
-    SP2,
-    "Shift and scale of every norm change places.",
-    "SD3.5's last norm has them in the other order",
-)
-def modulation_scale_first() -> None:
-    from tt_impl.layers.norm import DistributedLayerNorm
-
-    def modulated(original: Callable, self: Any, x: Any, *by: Any) -> Any:
-        return original(self, x, *((factor, shift) for shift, factor in by))
-
-    around(DistributedLayerNorm, "modulated", modulated)
+@fault(STREAMS, SP2, "Shift and scale of every norm change places.", "SD3.5's last norm has them in the other order")
+@at("tt_impl.layers.norm:DistributedLayerNorm.modulated")
+def modulation_scale_first(original: Callable, self: Any, x: Any, *by: Any) -> Any:
+    return original(self, x, *((factor, shift) for shift, factor in by))
 
 
 @fault(
@@ -65,13 +53,9 @@ def modulation_scale_first() -> None:
     "The block's norms have no weight and no bias.",
     "the norm of SD3.5, which has none, used for CogVideoX",
 )
-def norms_without_affine() -> None:
-    from tt_impl.layers.norm import DistributedLayerNorm
-
-    def init(original: Callable, self: Any, ctx: Any, *, affine: Any, **more: Any) -> None:
-        original(self, ctx, **more)
-
-    around_init(DistributedLayerNorm, init)
+@at("tt_impl.layers.norm:DistributedLayerNorm.__init__")
+def norms_without_affine(original: Callable, self: Any, ctx: Any, *, affine: Any, **more: Any) -> None:
+    original(self, ctx, **more)
 
 
 @fault(
@@ -80,26 +64,22 @@ def norms_without_affine() -> None:
     "Queries and keys are normalised over the features of all heads instead of those of one.",
     "Wan's norm, which stands before the heads are split",
 )
-def heads_normalised_together() -> None:
+@at("tt_impl.models.cogvideox.block:_Attention.project")
+def heads_normalised_together(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
+    with (
+        instead(self, "_norm_q", partial(_over_all_heads, self._norm_q)),
+        instead(self, "_norm_k", partial(_over_all_heads, self._norm_k)),
+    ):
+        return original(self, x, rotary)
+
+
+def _over_all_heads(norm: Any, y: Any) -> Any:
     import ttnn
 
-    from tt_impl.models.cogvideox.block import _Attention
-
-    def project(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
-        norms = self._norm_q, self._norm_k
-        self._norm_q, self._norm_k = (partial(together, norm) for norm in norms)
-        try:
-            return original(self, x, rotary)
-        finally:
-            self._norm_q, self._norm_k = norms
-
-    def together(norm: Any, y: Any) -> Any:
-        batch, heads, rows, features = y.shape
-        wide = ttnn.layer_norm(ttnn.experimental.nlp_concat_heads(y), epsilon=norm._eps)
-        narrow = ttnn.permute(ttnn.reshape(wide, (batch, rows, heads, features)), (0, 2, 1, 3))
-        return ttnn.add(ttnn.multiply(narrow, norm._affine["weight"]), norm._affine["bias"])
-
-    around(_Attention, "project", project)
+    batch, heads, rows, features = y.shape
+    wide = ttnn.layer_norm(ttnn.experimental.nlp_concat_heads(y), epsilon=norm._eps)
+    narrow = ttnn.permute(ttnn.reshape(wide, (batch, rows, heads, features)), (0, 2, 1, 3))
+    return ttnn.add(ttnn.multiply(narrow, norm._affine["weight"]), norm._affine["bias"])
 
 
 @fault(
@@ -109,7 +89,7 @@ def heads_normalised_together() -> None:
     "one rotation of the concatenated streams",
     says="devices that should hold the same tensor differ in it",
 )
-def rotary_on_the_prompt() -> None:
+def rotary_on_the_prompt() -> Patch:
     from tt_impl.models.cogvideox.block import _Attention
 
     tables = []
@@ -121,14 +101,7 @@ def rotary_on_the_prompt() -> None:
         cos, sin, turn = tables
         return original(self, x, (cos[:, :, : x.shape[2]], sin[:, :, : x.shape[2]], turn))
 
-    around(_Attention, "project", project)
-
-
-def _angles(change: Callable[[Any, Any], tuple[Any, Any]]) -> None:
-    """The video's angles are those of ``change(positions, features)``."""
-    from tt_impl.models.cogvideox import embeddings
-
-    around(embeddings, "rotary_angles", lambda original, *given: original(*change(*given)))
+    return around(_Attention, "project", project)
 
 
 @fault(
@@ -137,8 +110,10 @@ def _angles(change: Callable[[Any, Any], tuple[Any, Any]]) -> None:
     "Rows turn what columns should, and the other way round.",
     "(time, width, height) instead of (time, height, width)",
 )
-def rotary_axes_swapped() -> None:
-    _angles(lambda positions, features: ((positions[0], positions[2], positions[1]), features))
+@at("tt_impl.models.cogvideox.embeddings:rotary_angles")
+def rotary_axes_swapped(original: Callable, positions: Any, features: Any) -> Any:
+    frames, rows, columns = positions
+    return original((frames, columns, rows), features)
 
 
 @fault(
@@ -147,8 +122,9 @@ def rotary_axes_swapped() -> None:
     "Time turns three eighths of a head and the width a quarter.",
     "the features dealt to the axes from the end",
 )
-def rotary_features_dealt_from_the_end() -> None:
-    _angles(lambda positions, features: (positions, features[::-1]))
+@at("tt_impl.models.cogvideox.embeddings:rotary_angles")
+def rotary_features_dealt_from_the_end(original: Callable, positions: Any, features: Any) -> Any:
+    return original(positions, features[::-1])
 
 
 @fault(
@@ -157,45 +133,29 @@ def rotary_features_dealt_from_the_end() -> None:
     "Every device turns its tokens by the positions of its neighbour's.",
     "tables dealt from the second shard on",
 )
-def rotary_of_the_next_shard() -> None:
+@at("tt_impl.models.cogvideox.embeddings:pair_rotary")
+def rotary_of_the_next_shard(original: Callable, ctx: Any, angles: Any, *, split: bool) -> Any:
     import torch
 
-    from tt_impl.models.cogvideox import embeddings
-
-    def tables(original: Callable, ctx: Any, angles: Any, *, split: bool) -> Any:
-        return original(ctx, torch.roll(angles, -(len(angles) // ctx.sp), 0), split=split)
-
-    around(embeddings, "pair_rotary", tables)
+    return original(ctx, torch.roll(angles, -(len(angles) // ctx.sp), 0), split=split)
 
 
-@fault(
-    POSITIONS,
-    TABLE,
-    "2b's table has height before width.",
-    "the order of 5b's rotation used for the table",
-)
-def table_axes_swapped() -> None:
-    _angles(lambda positions, features: ((positions[0], positions[2], positions[1]), features))
+@fault(POSITIONS, TABLE, "2b's table has height before width.", "the order of 5b's rotation used for the table")
+@at("tt_impl.models.cogvideox.embeddings:rotary_angles")
+def table_axes_swapped(original: Callable, positions: Any, features: Any) -> Any:
+    frames, rows, columns = positions
+    return original((frames, columns, rows), features)
 
 
-@fault(
-    POSITIONS,
-    TABLE,
-    "Every device adds the first shard's positions.",
-    "positions computed from the local row",
-)
-def table_of_local_rows() -> None:
+@fault(POSITIONS, TABLE, "Every device adds the first shard's positions.", "positions computed from the local row")
+@at("tt_impl.models.cogvideox.embeddings:put_tokens")
+def table_of_local_rows(original: Callable, ctx: Any, x: Any, *, tp_dim: int | None = None) -> Any:
     import torch
 
-    from tt_impl.models.cogvideox import embeddings
-
-    def tokens(original: Callable, ctx: Any, x: Any, *, tp_dim: int | None = None) -> Any:
-        if tp_dim is not None:
-            first = x[:, : -(-x.shape[1] // (32 * ctx.sp)) * 32]
-            x = torch.cat([first] * ctx.sp, 1)
-        return original(ctx, x, tp_dim=tp_dim)
-
-    around(embeddings, "put_tokens", tokens)
+    if tp_dim is not None:
+        first = x[:, : -(-x.shape[1] // (32 * ctx.sp)) * 32]
+        x = torch.cat([first] * ctx.sp, 1)
+    return original(ctx, x, tp_dim=tp_dim)
 
 
 @fault(
@@ -204,13 +164,9 @@ def table_of_local_rows() -> None:
     "Patches come with the channels last, as pixels lie.",
     "rows and columns of a patch flattened before its channels",
 )
-def patches_channels_last() -> None:
-    from tt_impl.models.cogvideox import embeddings
-
-    def tokens(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
-        return original(ctx, x.unflatten(2, (-1, 2, 2)).movedim(2, -1).flatten(2), **more)
-
-    around(embeddings, "put_tokens", tokens)
+@at("tt_impl.models.cogvideox.embeddings:put_tokens")
+def patches_channels_last(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
+    return original(ctx, x.unflatten(2, (-1, 2, 2)).movedim(2, -1).flatten(2), **more)
 
 
 @fault(
@@ -219,13 +175,9 @@ def patches_channels_last() -> None:
     "1.5's patches have their frames outermost.",
     "channels and frames of a deep patch in the latent's order",
 )
-def patches_frames_outermost() -> None:
-    from tt_impl.models.cogvideox import embeddings
-
-    def tokens(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
-        return original(ctx, x.unflatten(2, (-1, 2, 2, 2)).transpose(2, 3).flatten(2), **more)
-
-    around(embeddings, "put_tokens", tokens)
+@at("tt_impl.models.cogvideox.embeddings:put_tokens")
+def patches_frames_outermost(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
+    return original(ctx, x.unflatten(2, (-1, 2, 2, 2)).transpose(2, 3).flatten(2), **more)
 
 
 @fault(
@@ -234,10 +186,6 @@ def patches_frames_outermost() -> None:
     "Rows and columns within a patch change places in the answer.",
     "patches taken apart by another order than they were made",
 )
-def unpatchify_transposed() -> None:
-    from tt_impl.models.cogvideox.embeddings import VideoPatches
-
-    def unpatchify(original: Callable, self: Any, out: Any, grid: Any) -> Any:
-        return original(self, out.unflatten(2, (-1, 2, 2)).transpose(-1, -2).flatten(2), grid)
-
-    around(VideoPatches, "unpatchify", unpatchify)
+@at("tt_impl.models.cogvideox.embeddings:VideoPatches.unpatchify")
+def unpatchify_transposed(original: Callable, self: Any, out: Any, grid: Any) -> Any:
+    return original(self, out.unflatten(2, (-1, 2, 2)).transpose(-1, -2).flatten(2), grid)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from parity.cases import GenerationShape, Layout, make_case
-from parity.faults.ttnn.tools import around, fault
+from parity.faults.around import Patch, around, at
+from parity.faults.registry import fault
 
 PAGES = "paged cache"
 TP2 = make_case(
@@ -19,17 +20,13 @@ TP2 = make_case(
 
 
 @fault(PAGES, TP2, "Attention reads a user's first two pages in the wrong order.", "a page table sorted by page")
-def pages_swapped() -> None:
-    from tt_impl.layers.paged_cache import PagePool
-
-    def swapped(original: Callable, self: Any, table: list[int], users: int) -> Any:
-        return original(self, table if users == 1 else [*table[1:2], *table[:1], *table[2:]], users)
-
-    around(PagePool, "on_device", swapped)
+@at("tt_impl.layers.paged_cache:PagePool.on_device")
+def pages_swapped(original: Callable, self: Any, table: list[int], users: int) -> Any:
+    return original(self, table if users == 1 else [*table[1:2], *table[:1], *table[2:]], users)
 
 
 @fault(PAGES, TP2, "Attention reads the first page of the user before.", "page tables indexed by a row that was reused")
-def page_of_another_user() -> None:
+def page_of_another_user() -> Patch:
     from tt_impl.layers.paged_cache import PagePool
 
     tables: list[list[int]] = []
@@ -39,11 +36,11 @@ def page_of_another_user() -> None:
             tables.append(table)
         return original(self, table if users == 1 else [tables[0][0], *table[1:]], users)
 
-    around(PagePool, "on_device", other)
+    return around(PagePool, "on_device", other)
 
 
 @fault(PAGES, TP2, "The page table on the device is the one from before the last page was taken.", "table sent once")
-def stale_page_table() -> None:
+def stale_page_table() -> Patch:
     from tt_impl.layers.paged_cache import PagePool
 
     sent: list[tuple[list[int], list[int]]] = []
@@ -55,67 +52,43 @@ def stale_page_table() -> None:
             sent.append((table, known))
         return original(self, known, users)
 
-    around(PagePool, "on_device", stale)
+    return around(PagePool, "on_device", stale)
 
 
 @fault(PAGES, TP2, "New rows are written one place late.", "the cache's length counted with the new row")
-def row_written_one_late() -> None:
-    from tt_impl.layers.paged_cache import PagedKVCache
-
-    def late(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
-        original(self, piles, new, first + 1)
-
-    around(PagedKVCache, "_update", late)
+@at("tt_impl.layers.paged_cache:PagedKVCache._update")
+def row_written_one_late(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
+    original(self, piles, new, first + 1)
 
 
 @fault(PAGES, TP2, "Pages are taken as if one held twice its rows.", "block size of the pool and of the table differ")
-def page_size_doubled() -> None:
-    from tt_impl.layers.paged_cache import PagePool
-
-    def half(original: Callable, self: Any, table: list[int], rows: int) -> None:
-        original(self, table, -(-rows // 2))
-
-    around(PagePool, "reserve", half)
+@at("tt_impl.layers.paged_cache:PagePool.reserve")
+def page_size_doubled(original: Callable, self: Any, table: list[int], rows: int) -> None:
+    original(self, table, -(-rows // 2))
 
 
 @fault(PAGES, TP2, "The prompt's last row is not filled in.", "the fill ends at the row that is decoded next")
-def fill_short_by_one() -> None:
-    from tt_impl.layers.paged_cache import PagedKVCache
-
-    def short(original: Callable, self: Any, piles: Any, new: Any) -> None:
-        original(self, piles, tuple(x[:, :, : x.shape[2] - 1] for x in new))
-
-    around(PagedKVCache, "_fill", short)
+@at("tt_impl.layers.paged_cache:PagedKVCache._fill")
+def fill_short_by_one(original: Callable, self: Any, piles: Any, new: Any) -> None:
+    original(self, piles, tuple(x[:, :, : x.shape[2] - 1] for x in new))
 
 
 @fault(PAGES, TP2, "New values are written over the keys.", "one buffer for keys and values of the update")
-def values_over_keys() -> None:
-    from tt_impl.layers.paged_cache import PagedKVCache
-
-    def both(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
-        original(self, (piles[0], piles[0]), new, first)
-
-    around(PagedKVCache, "_update", both)
+@at("tt_impl.layers.paged_cache:PagedKVCache._update")
+def values_over_keys(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
+    original(self, (piles[0], piles[0]), new, first)
 
 
 @fault(PAGES, TP2, "A row does not see itself.", "position of the last row that is there before it")
-def position_one_early() -> None:
-    from tt_impl.layers.paged_cache import PagedKVCache
-
-    def early(original: Callable, self: Any, ctx: Any, query: Any, piles: Any, first: int) -> Any:
-        return original(self, ctx, query, piles, first - 1)
-
-    around(PagedKVCache, "_decode", early)
+@at("tt_impl.layers.paged_cache:PagedKVCache._decode")
+def position_one_early(original: Callable, self: Any, ctx: Any, query: Any, piles: Any, first: int) -> Any:
+    return original(self, ctx, query, piles, first - 1)
 
 
 @fault(PAGES, TP2, "All layers keep their rows in the first one's pages.", "pages allocated once instead of per layer")
-def layers_share_pages() -> None:
-    from tt_impl.layers.paged_cache import PagePool
-
-    def first(original: Callable, self: Any, layer: int, like: Any) -> Any:
-        return original(self, 0, like)
-
-    around(PagePool, "piles", first)
+@at("tt_impl.layers.paged_cache:PagePool.piles")
+def layers_share_pages(original: Callable, self: Any, layer: int, like: Any) -> Any:
+    return original(self, 0, like)
 
 
 @fault(
@@ -125,7 +98,6 @@ def layers_share_pages() -> None:
     "a cache that is only cropped where it is contiguous",
     says="the target's cache has .* rows before position",
 )
-def rejected_rows_stay() -> None:
-    from tt_impl.layers.paged_cache import PagedKVCache
-
-    PagedKVCache.crop = lambda self, length: None
+@at("tt_impl.layers.paged_cache:PagedKVCache.crop")
+def rejected_rows_stay(_: Callable, self: Any, length: Any) -> Any:
+    return None

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from parity.cases import Case, Layout, ModelShape, make_case
-from parity.faults.ttnn.tools import around, fault
+from parity.faults.around import Patch, around, at, instead
+from parity.faults.registry import fault
 
 PIPELINE = "pipeline"
 
@@ -25,7 +26,7 @@ DPM = _whole("cogvideox_5b_pipeline_tiny64", "sp2")  # a scheduler that adds noi
 
 
 @fault(PIPELINE, WAN, "The second expert starts one step late.", "the boundary compared with the last step's time")
-def expert_switched_late() -> None:
+def expert_switched_late() -> Patch:
     from tt_impl.pipelines import denoise
 
     before = [1000.0]
@@ -34,133 +35,95 @@ def expert_switched_late() -> None:
         before.append(t)
         return original(experts, before[-2], steps)
 
-    around(denoise, "expert_of", late)
+    return around(denoise, "expert_of", late)
 
 
 @fault(PIPELINE, WAN, "Both experts run with the first one's scale of guidance.", "guidance_2 not read")
-def guidance_of_the_other_expert() -> None:
+def guidance_of_the_other_expert() -> Patch:
     from refsim.pipelines.request import PipelineRequest
 
-    PipelineRequest.guidance_scales = property(lambda self: (self.guidance, self.guidance))
+    return instead(PipelineRequest, "guidance_scales", property(lambda self: (self.guidance, self.guidance)))
 
 
 @fault(PIPELINE, SD3, "Guidance moves away from the prompt.", "the halves of the batch joined positive first")
-def guidance_halves_swapped() -> None:
-    from tt_impl.pipelines import denoise
-
-    def swapped(original: Callable, groups: list, predictions: list) -> list:
-        joined = original(groups[::-1], predictions[::-1])
-        return joined[::-1]
-
-    around(denoise, "gather_batch", swapped)
+@at("tt_impl.pipelines.denoise:gather_batch")
+def guidance_halves_swapped(original: Callable, groups: list, predictions: list) -> list:
+    joined = original(groups[::-1], predictions[::-1])
+    return joined[::-1]
 
 
 @fault(PIPELINE, SD3, "Every step is as long as the next one should be.", "sigmas counted from the second")
-def schedule_one_sigma_off() -> None:
-    from tt_impl.pipelines import denoise
-
-    def late(original: Callable, schedule: Any) -> list:
-        steps = original(schedule)
-        return [*steps[1:], steps[-1]]
-
-    around(denoise, "recurrences", late)
+@at("tt_impl.pipelines.denoise:recurrences")
+def schedule_one_sigma_off(original: Callable, schedule: Any) -> list:
+    steps = original(schedule)
+    return [*steps[1:], steps[-1]]
 
 
 @fault(PIPELINE, WAN, "The scheduler finds these latents where the former ones were.", "one buffer for both")
-def schedule_history_overwritten() -> None:
-    from tt_impl.pipelines.scheduler import DeviceScheduler
-
-    def step(original: Callable, self: Any, prediction: Any, index: int, noise: Any = None) -> Any:
-        self._latents = [self._latents[0]] * len(self._latents)
-        return original(self, prediction, index, noise)
-
-    around(DeviceScheduler, "step", step)
+@at("tt_impl.pipelines.scheduler:DeviceScheduler.step")
+def schedule_history_overwritten(original: Callable, self: Any, prediction: Any, index: int, noise: Any = None) -> Any:
+    self._latents = [self._latents[0]] * len(self._latents)
+    return original(self, prediction, index, noise)
 
 
 @fault(PIPELINE, SD3, "The noise is laid out as the patches go in, not as they come out.", "one order taken for both")
-def noise_in_the_order_of_patches() -> None:
-    from tt_impl.pipelines.scheduler import TokenOrder
-
-    def put(original: Callable, self: Any, latents: torch.Tensor) -> Any:
-        tokens = latents.float().unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 2, 4, 1, 3, 5)
-        whole = torch.zeros(self._shape).flatten()
-        whole[: tokens.numel()] = tokens.flatten()
-        return self.put_tokens(whole.view(self._shape))
-
-    around(TokenOrder, "put", put)
+@at("tt_impl.pipelines.scheduler:TokenOrder.put")
+def noise_in_the_order_of_patches(original: Callable, self: Any, latents: torch.Tensor) -> Any:
+    tokens = latents.float().unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 2, 4, 1, 3, 5)
+    whole = torch.zeros(self._shape).flatten()
+    whole[: tokens.numel()] = tokens.flatten()
+    return self.put_tokens(whole.view(self._shape))
 
 
 @fault(PIPELINE, SD3, "Latents go into the decoder as they are.", "scaling_factor and shift_factor of the VAE not read")
-def latents_not_rescaled() -> None:
-    from tt_impl.pipelines import stable_diffusion_3 as module
-
-    plain = module.VAEConfig.from_dict
-    module.VAEConfig.from_dict = lambda raw: replace(plain(raw), scaling_factor=1.0, shift_factor=0.0)
+@at("tt_impl.pipelines.stable_diffusion_3:VAEConfig.from_dict")
+def latents_not_rescaled(original: Callable, raw: Any) -> Any:
+    return replace(original(raw), scaling_factor=1.0, shift_factor=0.0)
 
 
 @fault(PIPELINE, WAN, "Latents go into the decoder without their channels' means and spreads.", "as images need none")
-def latents_not_denormalized() -> None:
-    from tt_impl.pipelines import wan as module
-
-    plain = module.WanVAEConfig.from_dict
-
-    def from_dict(raw: Any) -> Any:
-        config = plain(raw)
-        channels = len(config.latents_mean)
-        return replace(config, latents_mean=(0.0,) * channels, latents_std=(1.0,) * channels)
-
-    module.WanVAEConfig.from_dict = from_dict
+@at("tt_impl.pipelines.wan:WanVAEConfig.from_dict")
+def latents_not_denormalized(original: Callable, raw: Any) -> Any:
+    config = original(raw)
+    channels = len(config.latents_mean)
+    return replace(config, latents_mean=(0.0,) * channels, latents_std=(1.0,) * channels)
 
 
 @fault(PIPELINE, SD3, "Both samples get the negative prompt's pooled features.", "the first row taken for all")
-def pooled_of_the_negative_prompt() -> None:
-    from tt_impl.pipelines import stable_diffusion_3 as module
-
-    def encode(original: Callable, run: Any, name: str, ids: torch.Tensor) -> tuple:
-        rows, _ = original(run, name, ids)
-        return rows, original(run, name, run.tensors[name][: len(ids)])[1]
-
-    around(module, "encode_clip", encode)
+@at("tt_impl.pipelines.stable_diffusion_3:encode_clip")
+def pooled_of_the_negative_prompt(original: Callable, run: Any, name: str, ids: torch.Tensor) -> tuple:
+    rows, _ = original(run, name, ids)
+    return rows, original(run, name, run.tensors[name][: len(ids)])[1]
 
 
 @fault(PIPELINE, SD3, "CLIP-G's features stand before CLIP-L's.", "encoders joined in the order of another pipeline")
-def clips_in_the_wrong_order() -> None:
-    from tt_impl.pipelines import stable_diffusion_3 as module
+def clips_in_the_wrong_order() -> Patch:
+    from tt_impl.pipelines import stable_diffusion_3
 
-    module.CLIPS = module.CLIPS[::-1]
+    return instead(stable_diffusion_3, "CLIPS", stable_diffusion_3.CLIPS[::-1])
 
 
 @fault(PIPELINE, WAN, "Rows of the prompt that are padding keep what the encoder gave for them.", "mask left out")
-def padding_rows_kept() -> None:
-    from tt_impl.pipelines.wan import WanPipeline
-
-    def encode(original: Callable, self: Any, run: Any) -> dict:
-        encoder = run.load("text_encoder")
-        ids, mask = (run.tensors[name][run.samples] for name in ("input_ids", "attention_mask"))
-        return {"encoder_hidden_states": encoder.fetch(encoder.model.encode(ids, mask))}
-
-    around(WanPipeline, "encode", encode)
+@at("tt_impl.pipelines.wan:WanPipeline.encode")
+def padding_rows_kept(original: Callable, self: Any, run: Any) -> dict:
+    encoder = run.load("text_encoder")
+    ids, mask = (run.tensors[name][run.samples] for name in ("input_ids", "attention_mask"))
+    return {"encoder_hidden_states": encoder.fetch(encoder.model.encode(ids, mask))}
 
 
 @fault(PIPELINE, FLUX, "Guidance is 1 whatever was asked for.", "the embedding's input left at its default")
-def embedded_guidance_of_one() -> None:
-    from tt_impl.pipelines.flux import FluxPipeline
-
-    def encode(original: Callable, self: Any, run: Any) -> dict:
-        return original(self, run) | {"guidance": torch.ones(1)}
-
-    around(FluxPipeline, "encode", encode)
+@at("tt_impl.pipelines.flux:FluxPipeline.encode")
+def embedded_guidance_of_one(original: Callable, self: Any, run: Any) -> dict:
+    return original(self, run) | {"guidance": torch.ones(1)}
 
 
 @fault(PIPELINE, FLUX, "Time steps are not shifted by the size of the picture.", "mu left out of set_timesteps")
-def schedule_not_shifted() -> None:
-    from refsim.pipelines.hosts import flux
-
-    around(flux, "_shift", lambda original, config, tokens: 0.0)
+@at("refsim.pipelines.hosts.flux:_shift")
+def schedule_not_shifted(original: Callable, config: Any, tokens: Any) -> Any:
+    return 0.0
 
 
 @fault(PIPELINE, DPM, "The scheduler's fresh noise is left out.", "a DPM taken for the DDIM beside it")
-def schedule_without_noise() -> None:
-    from tt_impl.pipelines import denoise
-
-    around(denoise, "_noise", lambda original, schedule, numbers, shape: None)
+@at("tt_impl.pipelines.denoise:_noise")
+def schedule_without_noise(original: Callable, schedule: Any, numbers: Any, shape: Any) -> Any:
+    return None

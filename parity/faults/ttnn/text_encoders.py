@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from parity.cases import Case, Layout, ModelShape, make_case
-from parity.faults.ttnn.tools import around, around_init, fault, while_building
+from parity.faults.around import Patch, around, at, together
+from parity.faults.registry import fault
 
 BIAS, MASKS, TOKENS, ARITHMETIC = "relative-bias", "text-masks", "text-tokens", "text-arithmetic"
 
@@ -24,28 +25,21 @@ T5, UMT5 = _case("t5_tiny64", 150), _case("umt5_tiny64", 150)
 CLIP_L, CLIP_G = _case("clip_l_tiny64", 77), _case("clip_g_tiny64", 77)
 
 
-def _buckets(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Every bucket id is what ``change`` makes of the (L, L) of them."""
-    from tt_impl.models.t5 import encoder
-
-    around(encoder, "bucket_ids", lambda original, config, length: change(original(config, length)))
-
-
 @fault(
     BIAS,
     T5,
     "Distances are counted from the row after the query's.",
     "positions that start at 1 for queries and at 0 for keys",
 )
-def relative_bias_bucket_off_by_one() -> None:
-    from tt_impl.models.t5 import encoder
-
-    around(encoder, "bucket_ids", lambda original, config, length: original(config, length + 1)[1:, :-1])
+@at("tt_impl.models.t5.encoder:bucket_ids")
+def relative_bias_bucket_off_by_one(original: Callable, config: Any, length: Any) -> Any:
+    return original(config, length + 1)[1:, :-1]
 
 
 @fault(BIAS, T5, "The bucket is that of query minus key.", "the sign of a distance, with tables that fit either way")
-def relative_bias_of_the_other_direction() -> None:
-    _buckets(lambda ids: ids.t().contiguous())
+@at("tt_impl.models.t5.encoder:bucket_ids")
+def relative_bias_of_the_other_direction(original: Callable, config: Any, length: int) -> torch.Tensor:
+    return original(config, length).t().contiguous()
 
 
 @fault(
@@ -54,15 +48,11 @@ def relative_bias_of_the_other_direction() -> None:
     "All buckets are for the past, and tokens ahead share the first.",
     "bidirectional=False, as in T5's decoder, whose table has the same shape",
 )
-def relative_bias_unidirectional() -> None:
-    from tt_impl.models.t5 import encoder
-
-    def past(original: Callable, config: Any, length: int) -> torch.Tensor:
-        buckets = config.relative_attention_num_buckets
-        ids = original(replace(config, relative_attention_num_buckets=2 * buckets), length)
-        return torch.where(ids < buckets, ids, 0)
-
-    around(encoder, "bucket_ids", past)
+@at("tt_impl.models.t5.encoder:bucket_ids")
+def relative_bias_unidirectional(original: Callable, config: Any, length: int) -> torch.Tensor:
+    buckets = config.relative_attention_num_buckets
+    ids = original(replace(config, relative_attention_num_buckets=2 * buckets), length)
+    return torch.where(ids < buckets, ids, 0)
 
 
 @fault(
@@ -71,15 +61,11 @@ def relative_bias_unidirectional() -> None:
     "Distances beyond the exact ones are not grouped logarithmically but cut off.",
     "relative_attention_max_distance not read",
 )
-def relative_bias_without_wide_buckets() -> None:
-    from tt_impl.models.t5 import encoder
-
-    def near(original: Callable, config: Any, length: int) -> torch.Tensor:
-        half = config.relative_attention_num_buckets // 2
-        distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
-        return distance.abs().clamp(max=half - 1) + (distance > 0) * half
-
-    around(encoder, "bucket_ids", near)
+@at("tt_impl.models.t5.encoder:bucket_ids")
+def relative_bias_without_wide_buckets(original: Callable, config: Any, length: int) -> torch.Tensor:
+    half = config.relative_attention_num_buckets // 2
+    distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
+    return distance.abs().clamp(max=half - 1) + (distance > 0) * half
 
 
 @fault(
@@ -88,24 +74,20 @@ def relative_bias_without_wide_buckets() -> None:
     "Every device adds the bias of the first device's heads.",
     "the table of a bias put on the mesh like the table of tokens, whole, and its first heads taken",
 )
-def relative_bias_not_cut_by_heads() -> None:
-    from tt_impl.parallel.context import Context
-
-    def put_rows(original: Callable, ctx: Any, x: torch.Tensor, dtype: Any, *, tp_dim: int | None = None) -> Any:
-        return original(ctx, x if tp_dim is None else x.chunk(ctx.tp, tp_dim)[0].contiguous(), dtype)
-
-    around(Context, "put_rows", put_rows)
+@at("tt_impl.parallel.context:Context.put_rows")
+def relative_bias_not_cut_by_heads(
+    original: Callable, ctx: Any, x: torch.Tensor, dtype: Any, *, tp_dim: int | None = None
+) -> Any:
+    return original(ctx, x if tp_dim is None else x.chunk(ctx.tp, tp_dim)[0].contiguous(), dtype)
 
 
 @fault(BIAS, UMT5, "UMT5's layers all add the bias of the first.", "T5's shared bias kept when its folder was copied")
-def relative_bias_of_the_first_layer() -> None:
-    from tt_impl.models.t5.encoder import T5Block
-
-    def init(original: Callable, self: Any, weights: Any, ctx: Any, config: Any, index: int) -> None:
-        original(self, weights, ctx, config, index)
-        self.bias = self.bias if index == 0 else None
-
-    around_init(T5Block, init)
+@at("tt_impl.models.t5.encoder:T5Block.__init__")
+def relative_bias_of_the_first_layer(
+    original: Callable, self: Any, weights: Any, ctx: Any, config: Any, index: int
+) -> None:
+    original(self, weights, ctx, config, index)
+    self.bias = self.bias if index == 0 else None
 
 
 @fault(
@@ -114,42 +96,35 @@ def relative_bias_of_the_first_layer() -> None:
     "The bias is added only in the layer whose checkpoint holds it.",
     "a bias made where it is loaded, and not handed on",
 )
-def relative_bias_in_the_first_layer_only() -> None:
+@at("tt_impl.models.t5.encoder:T5Block.__call__")
+def relative_bias_in_the_first_layer_only(original: Callable, self: Any, x: Any, bias: Any) -> Any:
     import ttnn
 
-    from tt_impl.models.t5.encoder import T5Block
-
-    def call(original: Callable, self: Any, x: Any, bias: Any) -> Any:
-        return original(self, x, bias if self.bias is not None else ttnn.multiply(bias, 0.0))
-
-    around(T5Block, "__call__", call)
+    return original(self, x, bias if self.bias is not None else ttnn.multiply(bias, 0.0))
 
 
 @fault(BIAS, T5, "The bias is divided by the root of a head's size.", "bias added to scores before they are scaled")
-def relative_bias_scaled() -> None:
+@at("tt_impl.models.t5.encoder:RelativeBias.__call__")
+def relative_bias_scaled(original: Callable, *args: Any) -> Any:
     import ttnn
 
-    from tt_impl.models.t5.encoder import RelativeBias
-
-    around(RelativeBias, "__call__", lambda original, *args: ttnn.multiply(original(*args), 64**-0.5))
+    return ttnn.multiply(original(*args), 64 ** (-0.5))
 
 
 @fault(MASKS, T5, "Padding takes part.", "the attention mask not handed to the encoder, as Stable Diffusion 3 does")
-def padding_mask_omitted() -> None:
-    from tt_impl.models.t5.encoder import T5Encoder
-
-    around(T5Encoder, "encode", lambda original, self, ids, mask=None: original(self, ids))
+@at("tt_impl.models.t5.encoder:T5Encoder.encode")
+def padding_mask_omitted(original: Callable, self: Any, ids: Any, mask: Any = None) -> Any:
+    return original(self, ids)
 
 
 @fault(MASKS, T5, "The mask hides what is real.", "1 for real and 1 for hidden tokens confused")
-def padding_mask_inverted() -> None:
-    from tt_impl.models.t5.encoder import T5Encoder
-
-    around(T5Encoder, "encode", lambda original, self, ids, mask=None: original(self, ids, 1 - mask))
+@at("tt_impl.models.t5.encoder:T5Encoder.encode")
+def padding_mask_inverted(original: Callable, self: Any, ids: Any, mask: Any = None) -> Any:
+    return original(self, ids, 1 - mask)
 
 
 @fault(MASKS, UMT5, "Only the first layer hides padding.", "a mask added where T5 makes its one bias")
-def padding_mask_in_the_first_layer_only() -> None:
+def padding_mask_in_the_first_layer_only() -> Patch:
     from tt_impl.models.t5.encoder import T5Encoder
 
     masks = []
@@ -158,22 +133,16 @@ def padding_mask_in_the_first_layer_only() -> None:
         masks.append(mask)
         return original(bias, mask if len(masks) == 1 else None)
 
-    plain = T5Encoder._masked
-    T5Encoder._masked = staticmethod(lambda bias, mask: masked(plain, bias, mask))
+    return around(T5Encoder, "_masked", masked)
 
 
 @fault(MASKS, CLIP_L, "Tokens see those behind them.", "is_causal=False, which every other attention here has")
-def clip_causal_mask_omitted() -> None:
-    from tt_impl.models.clip import encoder
-
-    around(
-        encoder,
-        "local_attention",
-        lambda original, ctx, qkv, **options: original(ctx, qkv, **(options | {"is_causal": False})),
-    )
+@at("tt_impl.models.clip.encoder:local_attention")
+def clip_causal_mask_omitted(original: Callable, ctx: Any, qkv: Any, **options: Any) -> Any:
+    return original(ctx, qkv, **options | {"is_causal": False})
 
 
-def _end_at(row: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _end_at(row: Callable[[torch.Tensor], torch.Tensor]) -> Patch:
     """The end token is where ``row`` says, of (B, L) that is 1 at every end token."""
     from tt_impl.models.clip.encoder import CLIPTextEncoder
 
@@ -183,19 +152,19 @@ def _end_at(row: Callable[[torch.Tensor], torch.Tensor]) -> None:
         found.scatter_(1, row((input_ids == end).int())[:, None], 1)
         return original(self, x, torch.where(found == 1, end, end + 1))
 
-    around(CLIPTextEncoder, "_end_rows", end_rows)
+    return around(CLIPTextEncoder, "_end_rows", end_rows)
 
 
 @fault(TOKENS, CLIP_L, "The pooled row is the one before the end token's.", "the length of a prompt taken for an index")
-def end_token_off_by_one() -> None:
-    _end_at(lambda ends: ends.argmax(-1) - 1)
+def end_token_off_by_one() -> Patch:
+    return _end_at(lambda ends: ends.argmax(-1) - 1)
 
 
 @fault(
     TOKENS, CLIP_L, "The pooled row is the last one.", "the last end token in place of the first, which pads as well"
 )
-def end_token_of_the_padding() -> None:
-    _end_at(lambda ends: ends.shape[1] - 1 - ends.flip(-1).argmax(-1))
+def end_token_of_the_padding() -> Patch:
+    return _end_at(lambda ends: ends.shape[1] - 1 - ends.flip(-1).argmax(-1))
 
 
 @fault(
@@ -204,16 +173,12 @@ def end_token_of_the_padding() -> None:
     "Both prompts' pooled rows are picked from the first one.",
     "rows of a batch not counted on when it is looked up as one table",
 )
-def end_token_of_the_first_prompt() -> None:
-    from tt_impl.parallel.context import Context
-
-    def put_rows(original: Callable, ctx: Any, x: torch.Tensor, dtype: Any, **where: Any) -> Any:
-        return original(ctx, x % 77 if x.shape[1] == 1 else x, dtype, **where)
-
-    around(Context, "put_rows", put_rows)
+@at("tt_impl.parallel.context:Context.put_rows")
+def end_token_of_the_first_prompt(original: Callable, ctx: Any, x: torch.Tensor, dtype: Any, **where: Any) -> Any:
+    return original(ctx, x % 77 if x.shape[1] == 1 else x, dtype, **where)
 
 
-def _sequence(change: Callable[[Any, Any], Any]) -> None:
+def _sequence(change: Callable[[Any, Any], Any]) -> Patch:
     """CLIP's rows for the transformer are ``change(encoder, output of the last block)``."""
     from tt_impl.models.clip.encoder import CLIPBlock, CLIPTextEncoder
 
@@ -223,80 +188,69 @@ def _sequence(change: Callable[[Any, Any], Any]) -> None:
         outputs.append(original(self, x))
         return outputs[-1]
 
-    around(CLIPBlock, "__call__", call)
-    around(
-        CLIPTextEncoder,
-        "encode",
-        lambda original, self, ids: (lambda pooled: (change(self, outputs), pooled))(original(self, ids)[1]),
-    )
+    def encode(original: Callable, self: Any, ids: Any) -> Any:
+        _, pooled = original(self, ids)
+        return change(self, outputs), pooled
+
+    return together(around(CLIPBlock, "__call__", call), around(CLIPTextEncoder, "encode", encode))
 
 
 @fault(TOKENS, CLIP_G, "The rows are the last states.", "hidden_states[-1] in place of hidden_states[-2]")
-def last_states_for_penultimate() -> None:
-    _sequence(lambda encoder, outputs: outputs[-1][:, :, :, :192])
+def last_states_for_penultimate() -> Patch:
+    return _sequence(lambda encoder, outputs: outputs[-1][:, :, :, :192])
 
 
 @fault(TOKENS, CLIP_G, "The penultimate states are normalised.", "the final norm applied to both results")
-def penultimate_states_normalised() -> None:
-    _sequence(lambda encoder, outputs: encoder._norm(outputs[-2]))
+def penultimate_states_normalised() -> Patch:
+    return _sequence(lambda encoder, outputs: encoder._norm(outputs[-2]))
 
 
 @fault(TOKENS, CLIP_L, "Positions start at 1.", "position ids of a tokenizer that counts from 1")
-def positions_off_by_one() -> None:
-    from tt_impl.models.clip.encoder import CLIPTextEncoder
-
-    def init(original: Callable, self: Any, *args: Any) -> None:
-        original(self, *args)
-        self._table = self._table.roll(-1, 0)
-
-    around_init(CLIPTextEncoder, init)
+@at("tt_impl.models.clip.encoder:CLIPTextEncoder.__init__")
+def positions_off_by_one(original: Callable, self: Any, *args: Any) -> None:
+    original(self, *args)
+    self._table = self._table.roll(-1, 0)
 
 
 @fault(TOKENS, T5, "Embeddings are multiplied by the root of their size.", "as Gemma and the first transformers do")
-def embeddings_scaled() -> None:
+@at("tt_impl.layers.embeddings:TokenEmbedding.__call__")
+def embeddings_scaled(original: Callable, self: Any, ids: Any) -> Any:
     import ttnn
 
-    from tt_impl.layers.embeddings import TokenEmbedding
-
-    around(TokenEmbedding, "__call__", lambda original, self, ids: ttnn.multiply(original(self, ids), 96**0.5))
+    return ttnn.multiply(original(self, ids), 96**0.5)
 
 
 @fault(ARITHMETIC, T5, "Scores are divided by the root of a head's size.", "the default scale of ttnn's attention")
-def t5_scores_scaled() -> None:
-    from tt_impl.models.t5 import encoder
-
-    around(
-        encoder,
-        "local_attention",
-        lambda original, ctx, qkv, **options: original(ctx, qkv, **(options | {"scale": None})),
-    )
+@at("tt_impl.models.t5.encoder:local_attention")
+def t5_scores_scaled(original: Callable, ctx: Any, qkv: Any, **options: Any) -> Any:
+    return original(ctx, qkv, **options | {"scale": None})
 
 
-def _activation(act: str) -> None:
+def _activation(act: str) -> Patch:
+    """CLIP's blocks activate with another function."""
     from tt_impl.models.clip.encoder import CLIPBlock
 
     def init(original: Callable, self: Any, *args: Any) -> None:
         original(self, *args)
         self._act = act
 
-    around_init(CLIPBlock, init)
+    return around(CLIPBlock, "__init__", init)
 
 
 @fault(ARITHMETIC, CLIP_G, "quick_gelu where gelu is meant.", "the activation of CLIP-L in OpenCLIP's G")
-def quick_gelu_for_gelu() -> None:
-    _activation("quick_gelu")
+def quick_gelu_for_gelu() -> Patch:
+    return _activation("quick_gelu")
 
 
 @fault(ARITHMETIC, CLIP_L, "gelu where quick_gelu is meant.", "hidden_act not read from the configuration")
-def gelu_for_quick_gelu() -> None:
-    _activation("gelu")
+def gelu_for_quick_gelu() -> Patch:
+    return _activation("gelu")
 
 
 @fault(ARITHMETIC, T5, "The other half of the feed-forward is activated.", "wi_0 and wi_1 exchanged")
-def gate_and_up_swapped() -> None:
-    from tt_impl.models.t5 import encoder
-
-    around(encoder, "split_matmul", lambda original, *args, **kwargs: original(*args, **kwargs)[::-1])
+@at("tt_impl.models.t5.encoder:split_matmul")
+def gate_and_up_swapped(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    return original(*args, **kwargs)[::-1]
 
 
 @fault(
@@ -305,33 +259,24 @@ def gate_and_up_swapped() -> None:
     "wi_0 and wi_1 are cut as they lie, so that the first devices gate and the last ones do not.",
     "fused weights sharded as one, without giving each device its own part of both",
 )
-def gate_and_up_not_interleaved() -> None:
-    from tt_impl.models.t5.encoder import GateAndUp
-
-    def put(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
-        columns = x.unflatten(3, (ctx.tp, 2, -1)).transpose(3, 4).flatten(3)
-        return original(ctx, columns.contiguous(), **where)
-
-    while_building(GateAndUp, put)
+@at("tt_impl.parallel.context:Context.put", within="tt_impl.models.t5.encoder:GateAndUp.__init__")
+def gate_and_up_not_interleaved(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
+    columns = x.unflatten(3, (ctx.tp, 2, -1)).transpose(3, 4).flatten(3)
+    return original(ctx, columns.contiguous(), **where)
 
 
 @fault(ARITHMETIC, T5, "The norms' epsilon is a thousand times what it is.", "1e-3 for 1e-6, a default of another norm")
-def t5_norm_epsilon() -> None:
-    from tt_impl.layers.norm import RMSNorm
-
-    def init(original: Callable, self: Any, *args: Any, eps: float, **sizes: Any) -> None:
-        original(self, *args, eps=1e3 * eps, **sizes)
-
-    around_init(RMSNorm, init)
+@at("tt_impl.layers.norm:RMSNorm.__init__")
+def t5_norm_epsilon(original: Callable, self: Any, *args: Any, eps: float, **sizes: Any) -> None:
+    original(self, *args, eps=1e3 * eps, **sizes)
 
 
 @fault(ARITHMETIC, T5, "The norms take the mean away.", "layer_norm called where T5 has rms_norm under that name")
-def t5_norm_with_mean() -> None:
+@at("tt_impl.layers.norm:RMSNorm.__call__")
+def t5_norm_with_mean(_: Callable, self: Any, x: Any) -> Any:
     import ttnn
 
-    from tt_impl.layers.norm import RMSNorm
-
-    RMSNorm.__call__ = lambda self, x: ttnn.layer_norm(x, epsilon=self._eps, weight=self._weight)
+    return ttnn.layer_norm(x, epsilon=self._eps, weight=self._weight)
 
 
 @fault(
@@ -340,10 +285,6 @@ def t5_norm_with_mean() -> None:
     "Every device keeps its own partial sum of wo, cut to its features.",
     "a slice in place of a reduce-scatter, whose shape it has",
 )
-def feed_forward_not_reduced() -> None:
-    from tt_impl.layers import linear
-
-    def own(original: Callable, ctx: Any, x: Any) -> Any:
-        return x[:, :, :, : x.shape[-1] // ctx.tp]
-
-    around(linear, "reduce_scatter_features", own)
+@at("tt_impl.layers.linear:reduce_scatter_features")
+def feed_forward_not_reduced(original: Callable, ctx: Any, x: Any) -> Any:
+    return x[:, :, :, : x.shape[-1] // ctx.tp]

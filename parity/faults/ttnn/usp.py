@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from parity.cases import Layout
+from parity.faults.around import at
+from parity.faults.registry import fault
 from parity.faults.ttnn.cogvideox import USP22, USP24, video_block
-from parity.faults.ttnn.tools import around, fault
 
 EXCHANGE, PROMPT = "exchange", "split prompt"
 RING_SPLIT = video_block(Layout("n300", "sp2", prompt_layout="split"), 33)  # 32 + 1 of 32
@@ -30,14 +31,10 @@ def _swapped(x: Any, dim: int) -> Any:
     "Heads come back from Ulysses in another order of devices.",
     "an exchange that starts with the neighbour instead of with oneself",
 )
-def usp_heads_in_another_order() -> None:
-    from tt_impl.parallel import ulysses
-
-    def exchange(original: Callable, ctx: Any, x: Any, *, gather: int, cut: int) -> Any:
-        out = original(ctx, x, gather=gather, cut=cut)
-        return _swapped(out, 1) if gather == 1 else out
-
-    around(ulysses, "_all_to_all", exchange)
+@at("tt_impl.parallel.ulysses:_all_to_all")
+def usp_heads_in_another_order(original: Callable, ctx: Any, x: Any, *, gather: int, cut: int) -> Any:
+    out = original(ctx, x, gather=gather, cut=cut)
+    return _swapped(out, 1) if gather == 1 else out
 
 
 @fault(
@@ -46,19 +43,15 @@ def usp_heads_in_another_order() -> None:
     "The second all_to_all runs along the ring's axis.",
     "one cluster_axis for both exchanges, taken from the wrong factor",
 )
-def usp_back_on_the_ring_axis() -> None:
-    from tt_impl.parallel import ulysses
-
-    def exchange(original: Callable, ctx: Any, x: Any, *, gather: int, cut: int) -> Any:
-        right = ctx.ulysses_axis
-        if gather == 1:
-            ctx.ulysses_axis = ctx.ring_axis
-        try:
-            return original(ctx, x, gather=gather, cut=cut)
-        finally:
-            ctx.ulysses_axis = right
-
-    around(ulysses, "_all_to_all", exchange)
+@at("tt_impl.parallel.ulysses:_all_to_all")
+def usp_back_on_the_ring_axis(original: Callable, ctx: Any, x: Any, *, gather: int, cut: int) -> Any:
+    right = ctx.ulysses_axis
+    if gather == 1:
+        ctx.ulysses_axis = ctx.ring_axis
+    try:
+        return original(ctx, x, gather=gather, cut=cut)
+    finally:
+        ctx.ulysses_axis = right
 
 
 @fault(
@@ -67,18 +60,14 @@ def usp_back_on_the_ring_axis() -> None:
     "Ring and Ulysses change axes, the tokens stay where they were dealt.",
     "the two factors of sp read in the other order by attention",
 )
-def usp_axes_swapped_in_attention() -> None:
-    from tt_impl.parallel import usp
-
-    def attention(original: Callable, ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        right = ctx.ring_axis, ctx.ulysses_axis
-        ctx.ring_axis, ctx.ulysses_axis = reversed(right)
-        try:
-            return original(ctx, *args, **kwargs)
-        finally:
-            ctx.ring_axis, ctx.ulysses_axis = right
-
-    around(usp, "ulysses_attention", attention)
+@at("tt_impl.parallel.usp:ulysses_attention")
+def usp_axes_swapped_in_attention(original: Callable, ctx: Any, *args: Any, **kwargs: Any) -> Any:
+    right = ctx.ring_axis, ctx.ulysses_axis
+    ctx.ring_axis, ctx.ulysses_axis = reversed(right)
+    try:
+        return original(ctx, *args, **kwargs)
+    finally:
+        ctx.ring_axis, ctx.ulysses_axis = right
 
 
 @fault(
@@ -87,33 +76,20 @@ def usp_axes_swapped_in_attention() -> None:
     "The ring's device r holds the shards of device r + 1.",
     "the ring's members counted from the first receiver instead of from the sender",
 )
-def usp_ring_one_off() -> None:
+@at("tt_impl.parallel.usp:ring_attention")
+def usp_ring_one_off(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
     import ttnn
 
-    from tt_impl.parallel import usp
-
-    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
-        axis = ctx.ring_axis
-        keys = (_swapped(ctx.ccl.all_gather(x, dim=2, axis=axis), 2) for x in qkv[1:])
-        moved = (ttnn.mesh_partition(x, dim=2, cluster_axis=axis) for x in keys)
-        return original(ctx, (qkv[0], *moved), prompt, **more)
-
-    around(usp, "ring_attention", attention)
+    axis = ctx.ring_axis
+    keys = (_swapped(ctx.ccl.all_gather(x, dim=2, axis=axis), 2) for x in qkv[1:])
+    moved = (ttnn.mesh_partition(x, dim=2, cluster_axis=axis) for x in keys)
+    return original(ctx, (qkv[0], *moved), prompt, **more)
 
 
-@fault(
-    PROMPT,
-    RING_SPLIT,
-    "Padding of a split prompt counts as keys.",
-    "logical_l read from the tensors' shape",
-)
-def split_prompt_not_masked() -> None:
-    from tt_impl.parallel import usp
-
-    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_l: int, **more: Any) -> Any:
-        return original(ctx, qkv, prompt, logical_l=prompt[1].shape[2] * ctx.ring, **more)
-
-    around(usp, "ring_attention", attention)
+@fault(PROMPT, RING_SPLIT, "Padding of a split prompt counts as keys.", "logical_l read from the tensors' shape")
+@at("tt_impl.parallel.usp:ring_attention")
+def split_prompt_not_masked(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_l: int, **more: Any) -> Any:
+    return original(ctx, qkv, prompt, logical_l=prompt[1].shape[2] * ctx.ring, **more)
 
 
 @fault(
@@ -122,13 +98,11 @@ def split_prompt_not_masked() -> None:
     "The ring is not told that the prompt is split: every device attends to its own shard of it.",
     "logical_l left at its default",
 )
-def split_prompt_taken_for_replicated() -> None:
-    from tt_impl.parallel import usp
-
-    def attention(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_l: int, **more: Any) -> Any:
-        return original(ctx, qkv, prompt, **more)
-
-    around(usp, "ring_attention", attention)
+@at("tt_impl.parallel.usp:ring_attention")
+def split_prompt_taken_for_replicated(
+    original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_l: int, **more: Any
+) -> Any:
+    return original(ctx, qkv, prompt, **more)
 
 
 @fault(
@@ -137,11 +111,7 @@ def split_prompt_taken_for_replicated() -> None:
     "The shards of a split prompt's keys are joined in another order, so padding is attended to and tokens are not.",
     "rows of both streams exchanged together and taken apart at the wrong place",
 )
-def split_prompt_shards_in_another_order() -> None:
-    from tt_impl.parallel import usp
-
-    def local(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
-        q, k, v = prompt
-        return original(ctx, qkv, (q, _swapped(k, 2), _swapped(v, 2)), **tokens)
-
-    around(usp, "_local", local)
+@at("tt_impl.parallel.usp:_local")
+def split_prompt_shards_in_another_order(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
+    q, k, v = prompt
+    return original(ctx, qkv, (q, _swapped(k, 2), _swapped(v, 2)), **tokens)

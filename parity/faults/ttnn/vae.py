@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from parity.cases import Case, Layout, ModelShape, make_case
-from parity.faults.ttnn.tools import around, around_init, fault, while_building
+from parity.faults.around import Patch, around, at
+from parity.faults.registry import fault
 
 HALO, STATISTICS, PICTURE, TIME = "halo", "statistics", "picture", "time"
 
@@ -25,14 +26,14 @@ COGVIDEOX = _case("cogvideox_vae_tiny", "n300", "sp2", (4, 4, 3))  # two chunks
 ODD = _case("cogvideox_vae_tiny", "n300", "sp2", (3, 4, 3), tag="odd")  # one chunk whose first frame stands alone
 
 
-def _halos(change: Callable[..., Any]) -> None:
-    """Every exchange of borders is ``change(original, manager, x, dims, axes)``."""
+def _halos(change: Callable[..., Any]) -> Patch:
+    """Every exchange of borders is ``change(exchange, x, dims, axes)``."""
     from tt_impl.parallel.manager import CCLManager
 
     def pad(original: Callable, self: Any, x: Any, *, dims: list[int], axes: list[int], by: int) -> Any:
         return change(lambda x, dims, axes: original(self, x, dims=dims, axes=axes, by=by), x, dims, axes)
 
-    around(CCLManager, "neighbor_pad", pad)
+    return around(CCLManager, "neighbor_pad", pad)
 
 
 def _cut(x: Any, dim: int, start: int, stop: int) -> Any:
@@ -40,18 +41,18 @@ def _cut(x: Any, dim: int, start: int, stop: int) -> Any:
 
 
 @fault(HALO, IMAGE, "Every device pads its part with zeros itself.", "a convolution's own padding left on in the port")
-def vae_halo_missing() -> None:
+def vae_halo_missing() -> Patch:
     import ttnn
 
     def alone(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
         exchange(x, dims, axes)
         return ttnn.pad(x, [(int(d in dims), int(d in dims)) for d in range(4)], 0.0)
 
-    _halos(alone)
+    return _halos(alone)
 
 
 @fault(HALO, IMAGE, "The borders of the two neighbours are exchanged for each other.", "left and right mixed up")
-def vae_halo_sides_swapped() -> None:
+def vae_halo_sides_swapped() -> Patch:
     import ttnn
 
     def swapped(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
@@ -62,27 +63,27 @@ def vae_halo_sides_swapped() -> None:
             wide = ttnn.concat(parts, dim=dim)
         return wide
 
-    _halos(swapped)
+    return _halos(swapped)
 
 
 @fault(HALO, IMAGE, "The border rows are a row short: the outermost one is the second again.", "padding of 1 read as 0")
-def vae_halo_one_row_short() -> None:
+def vae_halo_one_row_short() -> Patch:
     import ttnn
 
     def short(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
         wide = exchange(x, dims, axes)
         return ttnn.concat([_cut(wide, 1, 1, 2), _cut(wide, 1, 1, wide.shape[1])], dim=1)
 
-    _halos(short)
+    return _halos(short)
 
 
 @fault(HALO, IMAGE, "Rows are exchanged over the axis of the columns.", "cluster_axis of the two dims mixed up")
-def vae_halo_over_the_other_axis() -> None:
-    _halos(lambda exchange, x, dims, axes: exchange(x, dims, axes[::-1]))
+def vae_halo_over_the_other_axis() -> Patch:
+    return _halos(lambda exchange, x, dims, axes: exchange(x, dims, axes[::-1]))
 
 
 @fault(HALO, IMAGE, "Corners of the halo stay empty.", "both axes exchanged at once instead of one after the other")
-def vae_halo_without_corners() -> None:
+def vae_halo_without_corners() -> Patch:
     import ttnn
 
     def bare(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
@@ -93,85 +94,64 @@ def vae_halo_without_corners() -> None:
         between = [_cut(middle, 2, 0, 1), _cut(wide, 2, 1, m - 1), _cut(middle, 2, m - 1, m)]
         return ttnn.concat(between, dim=2)
 
-    _halos(bare)
+    return _halos(bare)
 
 
 @fault(HALO, IMAGE, "The picture's own edge is repeated where zeros belong.", "padding_mode of the other models")
-def vae_edge_repeated() -> None:
-    import ttnn
-
-    def replicate(
-        original: Callable, x: Any, dims: Any, left: Any, right: Any, _mode: str, *more: Any, **how: Any
-    ) -> Any:
-        return original(x, dims, left, right, "replicate", *more, **how)
-
-    around(ttnn.experimental, "neighbor_pad_async", replicate)
+@at("ttnn:experimental.neighbor_pad_async")
+def vae_edge_repeated(
+    original: Callable, x: Any, dims: Any, left: Any, right: Any, _mode: str, *more: Any, **how: Any
+) -> Any:
+    return original(x, dims, left, right, "replicate", *more, **how)
 
 
 @fault(HALO, IMAGE, "What lies in the padding goes into the convolutions.", "neighbor_pad has no mask for columns")
-def vae_padding_not_masked() -> None:
-    from tt_impl.layers import convolution
-    from tt_impl.models.vae import decoder
-
-    for module in (convolution, decoder):
-        around(module, "zero_padding", lambda original, ctx, x, shards: x)
-
-
-def _moments(change: Callable[..., Any]) -> None:
-    from tt_impl.layers.group_norm import _CutPicture
-
-    around(_CutPicture, "_summed", change)
+@at("tt_impl.layers.convolution:zero_padding", "tt_impl.models.vae.decoder:zero_padding")
+def vae_padding_not_masked(_: Callable, ctx: Any, x: Any, shards: Any) -> Any:
+    return x
 
 
 @fault(
     STATISTICS, IMAGE, "Every device takes the statistics of its own part.", "GroupNorm of the part, sums not gathered"
 )
-def vae_statistics_local() -> None:
+@at("tt_impl.layers.group_norm:_CutPicture._summed")
+def vae_statistics_local(original: Callable, self: Any, moments: Any, axis: int) -> Any:
     import ttnn
 
-    def local(original: Callable, self: Any, moments: Any, axis: int) -> Any:
-        original(self, moments, axis)
-        return ttnn.multiply(moments, float(self._ctx.shape[axis]))
-
-    _moments(local)
+    original(self, moments, axis)
+    return ttnn.multiply(moments, float(self._ctx.shape[axis]))
 
 
 @fault(
     STATISTICS, IMAGE, "Statistics are gathered over the columns only.", "one cluster_axis, as the fused op takes it"
 )
-def vae_statistics_of_a_row_of_devices() -> None:
+@at("tt_impl.layers.group_norm:_CutPicture._summed")
+def vae_statistics_of_a_row_of_devices(original: Callable, self: Any, moments: Any, axis: int) -> Any:
     import ttnn
 
-    def one_axis(original: Callable, self: Any, moments: Any, axis: int) -> Any:
-        total = original(self, moments, axis)
-        return total if axis == self._ctx.tp_axis else ttnn.multiply(moments, float(self._ctx.shape[axis]))
-
-    _moments(one_axis)
+    total = original(self, moments, axis)
+    return total if axis == self._ctx.tp_axis else ttnn.multiply(moments, float(self._ctx.shape[axis]))
 
 
 @fault(STATISTICS, IMAGE, "Padding counts in the statistics.", "a mask that is applied to the convolutions only")
-def vae_padding_in_statistics() -> None:
-    from tt_impl.parallel.halo import ImageShards
-
-    def ones(original: Callable, self: Any, ctx: Any, *args: Any, across: bool = False, **more: Any) -> Any:
-        mask = original(self, ctx, *args, across=across, **more)
-        return ctx.put(torch.ones(tuple(mask.shape))) if across else mask
-
-    around(ImageShards, "mask", ones)
+@at("tt_impl.parallel.halo:ImageShards.mask")
+def vae_padding_in_statistics(
+    original: Callable, self: Any, ctx: Any, *args: Any, across: bool = False, **more: Any
+) -> Any:
+    mask = original(self, ctx, *args, across=across, **more)
+    return ctx.put(torch.ones(tuple(mask.shape))) if across else mask
 
 
 @fault(STATISTICS, IMAGE, "Every group gets every eighth channel.", "channels viewed as (C/G, G) instead of (G, C/G)")
-def vae_groups_interleaved() -> None:
+@at("tt_impl.layers.group_norm:_CutPicture.__init__")
+def vae_groups_interleaved(
+    original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, **more: Any
+) -> None:
     import ttnn
 
-    from tt_impl.layers.group_norm import _CutPicture
-
-    def init(original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, **more: Any) -> None:
-        original(self, ctx, affine, channels, groups, **more)
-        self._member = torch.eye(groups).repeat(channels // groups, 1)
-        self._of_group = ctx.put(self._member.t()[None, None], dtype=ttnn.float32)
-
-    around_init(_CutPicture, init)
+    original(self, ctx, affine, channels, groups, **more)
+    self._member = torch.eye(groups).repeat(channels // groups, 1)
+    self._of_group = ctx.put(self._member.t()[None, None], dtype=ttnn.float32)
 
 
 @fault(
@@ -181,190 +161,148 @@ def vae_groups_interleaved() -> None:
     "a grid pinned for Blackhole, on which Wormhole hangs",
     says="asks for 12x10 cores",
 )
-def vae_grid_of_another_product() -> None:
+@at("tt_impl.layers.group_norm:_WholePicture._pinned")
+def vae_grid_of_another_product(original: Callable, self: Any, *args: Any) -> tuple:
     import ttnn
 
-    from tt_impl.layers.group_norm import _WholePicture
-
-    def pinned(original: Callable, self: Any, *args: Any) -> tuple:
-        return ttnn.CoreGrid(x=12, y=10), *original(self, *args)[1:]
-
-    around(_WholePicture, "_pinned", pinned)
+    return ttnn.CoreGrid(x=12, y=10), *original(self, *args)[1:]
 
 
 @fault(
     STATISTICS, WHOLE, "Every device has the norm weights of the first.", "parameters replicated instead of cut over tp"
 )
-def vae_norm_weights_of_the_first() -> None:
-    from tt_impl.layers.group_norm import _WholePicture
-
-    def init(original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, *, cut: bool) -> None:
-        first = [torch.cat([p[:channels]] * ctx.tp) for p in affine]
-        original(self, ctx, first, channels, groups, cut=cut)
-
-    around_init(_WholePicture, init)
+@at("tt_impl.layers.group_norm:_WholePicture.__init__")
+def vae_norm_weights_of_the_first(
+    original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, *, cut: bool
+) -> None:
+    first = [torch.cat([p[:channels]] * ctx.tp) for p in affine]
+    original(self, ctx, first, channels, groups, cut=cut)
 
 
 @fault(PICTURE, WHOLE, "Every device adds the first one's bias.", "a bias replicated where its weight is cut")
-def vae_bias_of_the_first() -> None:
-    from tt_impl.parallel.context import Context
-
-    def host(original: Callable, self: Any, x: Any, *, tp_dim: int | None = None) -> Any:
-        return original(self, torch.cat([x.chunk(self.tp, 3)[0]] * self.tp, 3) if tp_dim == 3 else x, tp_dim=tp_dim)
-
-    around(Context, "host", host)
+@at("tt_impl.parallel.context:Context.host")
+def vae_bias_of_the_first(original: Callable, self: Any, x: Any, *, tp_dim: int | None = None) -> Any:
+    return original(self, torch.cat([x.chunk(self.tp, 3)[0]] * self.tp, 3) if tp_dim == 3 else x, tp_dim=tp_dim)
 
 
 @fault(PICTURE, IMAGE, "The latent is read as if its channels came last.", "a view in place of a permute to NHWC")
-def vae_latent_not_permuted() -> None:
-    from tt_impl.models.vae import decoder
-
-    def view(original: Callable, ctx: Any, x: Any, shards: Any) -> Any:
-        batch, channels, height, width = x.shape
-        return original(ctx, x.reshape(batch, height, width, channels).movedim(-1, 1), shards)
-
-    around(decoder, "cut_image", view)
+@at("tt_impl.models.vae.decoder:cut_image")
+def vae_latent_not_permuted(original: Callable, ctx: Any, x: Any, shards: Any) -> Any:
+    batch, channels, height, width = x.shape
+    return original(ctx, x.reshape(batch, height, width, channels).movedim(-1, 1), shards)
 
 
 @fault(PICTURE, IMAGE, "The picture is repeated where every pixel should be.", "repeat in place of repeat_interleave")
-def vae_enlarged_by_repeating() -> None:
+@at("ttnn:upsample")
+def vae_enlarged_by_repeating(_: Callable, x: Any, scale: Any) -> Any:
     import ttnn
 
-    ttnn.upsample = lambda x, scale: ttnn.repeat(x, [1, 2, 2, 1])
+    return ttnn.repeat(x, [1, 2, 2, 1])
 
 
 @fault(PICTURE, IMAGE, "Keys and values are exchanged for each other.", "the fused linear laid out as q, v, k")
-def vae_keys_as_values() -> None:
-    from tt_impl.layers.pixels import PixelAttention
-
-    def init(original: Callable, self: Any, ctx: Any, qkv: Any, out: Any, *, channels: int, **more: Any) -> None:
-        q, k, v = ([part[i * channels : (i + 1) * channels] for part in qkv] for i in range(3))
-        original(self, ctx, [torch.cat(x) for x in zip(q, v, k, strict=True)], out, channels=channels, **more)
-
-    around_init(PixelAttention, init)
+@at("tt_impl.layers.pixels:PixelAttention.__init__")
+def vae_keys_as_values(
+    original: Callable, self: Any, ctx: Any, qkv: Any, out: Any, *, channels: int, **more: Any
+) -> None:
+    q, k, v = ([part[i * channels : (i + 1) * channels] for part in qkv] for i in range(3))
+    original(self, ctx, [torch.cat(x) for x in zip(q, v, k, strict=True)], out, channels=channels, **more)
 
 
 @fault(PICTURE, IMAGE, "Attention also looks at the padding.", "a gathered picture that is not cut to its size")
-def vae_attends_to_padding() -> None:
+@at("tt_impl.layers.pixels:gather_image")
+def vae_attends_to_padding(original: Callable, ctx: Any, x: Any, shards: Any) -> Any:
     from dataclasses import replace
 
-    from tt_impl.layers import pixels
-
-    def whole(original: Callable, ctx: Any, x: Any, shards: Any) -> Any:
-        height, width = shards.padded(ctx)
-        return original(ctx, x, replace(shards, height=height, width=width))
-
-    around(pixels, "gather_image", whole)
-
-
-def _past(change: Callable[..., Any]) -> None:
-    from tt_impl.layers.convolution import CausalConv3d
-
-    around(CausalConv3d, "_with_past", change)
+    height, width = shards.padded(ctx)
+    return original(ctx, x, replace(shards, height=height, width=width))
 
 
 @fault(
     TIME, WAN, "The frames kept for the next chunk are one frame late.", "the cache cut before the new frame joined it"
 )
-def vae_cache_one_frame_late() -> None:
-    def late(original: Callable, self: Any, video: Any, stream: Any) -> Any:
-        video = original(self, video, stream)
-        kept, n = self._time - 1, video.shape[1]
-        stream.past[self._name] = video[:, n - kept - 1 : n - 1]
-        return video
-
-    _past(late)
+@at("tt_impl.layers.convolution:CausalConv3d._with_past")
+def vae_cache_one_frame_late(original: Callable, self: Any, video: Any, stream: Any) -> Any:
+    video = original(self, video, stream)
+    kept, n = self._time - 1, video.shape[1]
+    stream.past[self._name] = video[:, n - kept - 1 : n - 1]
+    return video
 
 
 @fault(TIME, COGVIDEOX, "Every chunk begins as if it were the first.", "a cache made anew per chunk")
-def vae_cache_forgotten() -> None:
-    def forgotten(original: Callable, self: Any, video: Any, stream: Any) -> Any:
-        stream.past.pop(self._name, None)
-        return original(self, video, stream)
-
-    _past(forgotten)
+@at("tt_impl.layers.convolution:CausalConv3d._with_past")
+def vae_cache_forgotten(original: Callable, self: Any, video: Any, stream: Any) -> Any:
+    stream.past.pop(self._name, None)
+    return original(self, video, stream)
 
 
 @fault(TIME, COGVIDEOX, "A convolution finds the frames that another one kept.", "caches by shape instead of by name")
-def vae_cache_of_another_convolution() -> None:
-    def shared(original: Callable, self: Any, video: Any, stream: Any) -> Any:
-        name, self._name = self._name, str(tuple(video.shape)[2:])
-        try:
-            return original(self, video, stream)
-        finally:
-            self._name = name
-
-    _past(shared)
+@at("tt_impl.layers.convolution:CausalConv3d._with_past")
+def vae_cache_of_another_convolution(original: Callable, self: Any, video: Any, stream: Any) -> Any:
+    name, self._name = self._name, str(tuple(video.shape)[2:])
+    try:
+        return original(self, video, stream)
+    finally:
+        self._name = name
 
 
 @fault(TIME, WAN, "The first frame is repeated before itself where zeros belong.", "CogVideoX's rule in Wan's decoder")
-def vae_first_frame_repeated() -> None:
-    _before("first")
+def vae_first_frame_repeated() -> Patch:
+    return _before("first")
 
 
 @fault(TIME, COGVIDEOX, "Zeros stand before the first frame where it is repeated.", "Wan's rule in CogVideoX's decoder")
-def vae_zeros_before_the_first_frame() -> None:
-    _before("zeros")
+def vae_zeros_before_the_first_frame() -> Patch:
+    return _before("zeros")
 
 
-def _before(what: str) -> None:
+def _before(what: str) -> Patch:
+    """Every causal convolution puts this before its first frame."""
     from tt_impl.layers.convolution import CausalConv3d
 
     def init(original: Callable, self: Any, *args: Any, **more: Any) -> None:
         original(self, *args, **more)
         self._before = what
 
-    around_init(CausalConv3d, init)
+    return around(CausalConv3d, "__init__", init)
 
 
 @fault(
     TIME, WAN, "The convolution that doubles time remembers the first frame.", "its cache starts with the first chunk"
 )
-def vae_doubling_remembers_the_first_frame() -> None:
-    from tt_impl.models.vae_wan.layers import Upsample
-
-    def call(original: Callable, self: Any, x: Any, shards: Any, stream: Any) -> Any:
-        if self._time_conv is not None and stream.first:
-            self._time_conv(x, shards, stream)
-        return original(self, x, shards, stream)
-
-    around(Upsample, "__call__", call)
+@at("tt_impl.models.vae_wan.layers:Upsample.__call__")
+def vae_doubling_remembers_the_first_frame(original: Callable, self: Any, x: Any, shards: Any, stream: Any) -> Any:
+    if self._time_conv is not None and stream.first:
+        self._time_conv(x, shards, stream)
+    return original(self, x, shards, stream)
 
 
 @fault(TIME, WAN, "The two frames that time is doubled to lie channel by channel.", "channels viewed as (C, 2)")
-def vae_pairs_channel_by_channel() -> None:
+@at("tt_impl.models.vae_wan.layers:Upsample._in_turn")
+def vae_pairs_channel_by_channel(_: Callable, self: Any, pairs: Any) -> Any:
     import ttnn
 
-    from tt_impl.models.vae_wan.layers import Upsample
-
-    def in_turn(self: Any, pairs: Any) -> Any:
-        images, height, width, _ = pairs.shape
-        frames = ttnn.permute(ttnn.reshape(pairs, (images, height * width, self._channels, 2)), (0, 3, 1, 2))
-        return ttnn.reshape(frames, (2 * images, height, width, self._channels))
-
-    Upsample._in_turn = in_turn
+    images, height, width, _ = pairs.shape
+    frames = ttnn.permute(ttnn.reshape(pairs, (images, height * width, self._channels, 2)), (0, 3, 1, 2))
+    return ttnn.reshape(frames, (2 * images, height, width, self._channels))
 
 
 @fault(
     TIME, ODD, "The last frame of an odd chunk stands alone instead of the first.", "time doubled from the wrong end"
 )
-def vae_last_frame_alone() -> None:
+@at("tt_impl.models.vae_cogvideox.decoder:enlarge")
+def vae_last_frame_alone(original: Callable, x: Any, size: Any) -> Any:
+    return _backwards(original(_backwards(x), size))
+
+
+def _backwards(x: Any) -> Any:
     import ttnn
 
-    from tt_impl.models.vae_cogvideox import decoder
-
-    def backwards(x: Any) -> Any:
-        return ttnn.concat([x[:, t : t + 1] for t in reversed(range(x.shape[1]))], dim=1) if x.shape[1] > 1 else x
-
-    around(decoder, "enlarge", lambda original, x, size: backwards(original(backwards(x), size)))
+    return ttnn.concat([x[:, t : t + 1] for t in reversed(range(x.shape[1]))], dim=1) if x.shape[1] > 1 else x
 
 
 @fault(TIME, ODD, "The latent's scale and shift are exchanged for each other.", "conv_y and conv_b mixed up")
-def vae_scale_as_shift() -> None:
-    from tt_impl.models.vae_cogvideox.decoder import SpatialNorm
-
-    def put(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
-        of_the_norm = "dtype" in where
-        return original(ctx, x if of_the_norm else x.roll(x.shape[-1] // 2, -1), **where)
-
-    while_building(SpatialNorm, put)
+@at("tt_impl.parallel.context:Context.put", within="tt_impl.models.vae_cogvideox.decoder:SpatialNorm.__init__")
+def vae_scale_as_shift(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
+    of_the_norm = "dtype" in where
+    return original(ctx, x if of_the_norm else x.roll(x.shape[-1] // 2, -1), **where)

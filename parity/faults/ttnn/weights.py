@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from parity.faults.ttnn.tools import SP2_TP2, TP2, TP2_DUAL, TP8, around, around_init, fault, while_building
+from parity.faults.around import Patch, at, together
+from parity.faults.registry import fault
+from parity.faults.ttnn.cases import SP2_TP2, TP2, TP2_DUAL, TP8
 
 WEIGHTS, HEADS = "weights", "heads"
 
@@ -19,13 +21,9 @@ WEIGHTS, HEADS = "weights", "heads"
     "dims of ShardTensor2dMesh taken from the column-parallel layer next to it",
     says="inner dimensions must match",
 )
-def row_weight_cut_along_output() -> None:
-    from tt_impl.layers.linear import RowParallelLinear
-
-    def put(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
-        return original(ctx, x, **(where | {"tp_dim": 3}))
-
-    while_building(RowParallelLinear, put)
+@at("tt_impl.parallel.context:Context.put", within="tt_impl.layers.linear:RowParallelLinear.__init__")
+def row_weight_cut_along_output(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
+    return original(ctx, x, **(where | {"tp_dim": 3}))
 
 
 @fault(
@@ -34,13 +32,9 @@ def row_weight_cut_along_output() -> None:
     "Every device holds its neighbour's part of the column-parallel weights.",
     "ranks of a group counted from another corner of the mesh than ttnn does",
 )
-def col_weight_of_the_neighbour() -> None:
-    from tt_impl.layers.linear import ColParallelLinear
-
-    def put(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
-        return original(ctx, x.roll(x.shape[3] // ctx.tp, 3) if x.shape[2] > 1 else x, **where)
-
-    while_building(ColParallelLinear, put)
+@at("tt_impl.parallel.context:Context.put", within="tt_impl.layers.linear:ColParallelLinear.__init__")
+def col_weight_of_the_neighbour(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
+    return original(ctx, x.roll(x.shape[3] // ctx.tp, 3) if x.shape[2] > 1 else x, **where)
 
 
 @fault(
@@ -50,13 +44,11 @@ def col_weight_of_the_neighbour() -> None:
     "mesh axis 0 and 1 exchanged on a square mesh, where every shape still fits",
     says="devices that should hold the same tensor differ in it",
 )
-def col_weight_on_the_wrong_axis() -> None:
-    from tt_impl.layers.linear import ColParallelLinear
-
-    def put(original: Callable, ctx: Any, x: torch.Tensor, *, tp_dim: int | None = None, **more: Any) -> Any:
-        return original(ctx, x, sp_dim=tp_dim, **more)
-
-    while_building(ColParallelLinear, put)
+@at("tt_impl.parallel.context:Context.put", within="tt_impl.layers.linear:ColParallelLinear.__init__")
+def col_weight_on_the_wrong_axis(
+    original: Callable, ctx: Any, x: torch.Tensor, *, tp_dim: int | None = None, **more: Any
+) -> Any:
+    return original(ctx, x, sp_dim=tp_dim, **more)
 
 
 @fault(
@@ -65,28 +57,20 @@ def col_weight_on_the_wrong_axis() -> None:
     "bfp4_b weights where bf16 is meant.",
     "a dtype meant for one layer of another model left in a shared default",
 )
-def weights_in_bfp4() -> None:
+@at("tt_impl.parallel.context:Context.put")
+def weights_in_bfp4(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
     import ttnn
 
-    from tt_impl.parallel.context import Context
-
-    def put(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
-        matrix = x.shape[0] == 1 and x.shape[-2] >= x.shape[-1] // 16 and x.shape[-2] > 128
-        return original(ctx, x, **(where | {"dtype": ttnn.bfloat4_b} if matrix else where))
-
-    around(Context, "put", put)
+    matrix = x.shape[0] == 1 and x.shape[-2] >= x.shape[-1] // 16 and x.shape[-2] > 128
+    return original(ctx, x, **(where | {"dtype": ttnn.bfloat4_b} if matrix else where))
 
 
 @fault(
-    HEADS,
-    TP2,
-    "The fused QKV holds K, Q, V.",
-    "the order of the reshuffle of Q, K and V taken from another framework",
+    HEADS, TP2, "The fused QKV holds K, Q, V.", "the order of the reshuffle of Q, K and V taken from another framework"
 )
-def qkv_order_kqv() -> None:
-    from tt_impl.layers.linear import ColParallelQKV
-
-    around(ColParallelQKV, "_per_device", lambda original, self, x: original(self, x[[1, 0, 2]]))
+@at("tt_impl.layers.linear:ColParallelQKV._per_device")
+def qkv_order_kqv(original: Callable, self: Any, x: Any) -> Any:
+    return original(self, x[[1, 0, 2]])
 
 
 @fault(
@@ -95,10 +79,9 @@ def qkv_order_kqv() -> None:
     "The fused QKV is cut as all Q, all K, all V, without giving each device its own of all three.",
     "fused weights sharded as they lie in the checkpoint",
 )
-def qkv_reshuffle_omitted() -> None:
-    from tt_impl.layers.linear import ColParallelQKV
-
-    around(ColParallelQKV, "_per_device", lambda original, self, x: x.flatten(0, 1))
+@at("tt_impl.layers.linear:ColParallelQKV._per_device")
+def qkv_reshuffle_omitted(original: Callable, self: Any, x: Any) -> Any:
+    return x.flatten(0, 1)
 
 
 @fault(
@@ -107,44 +90,37 @@ def qkv_reshuffle_omitted() -> None:
     "Padded heads hold garbage and the output projection does not mask them.",
     "padding of 3 heads to 8 (38 to 40 in the large model) with uninitialised memory",
 )
-def head_padding_unmasked() -> None:
-    from tt_impl.layers import linear
+def head_padding_unmasked() -> Patch:
+    pad_to = "tt_impl.layers.linear:pad_to"
+    inputs = at(pad_to, within="tt_impl.layers.linear:ColParallelQKV.__init__")(_garbage_in_rows)
+    outputs = at(pad_to, within="tt_impl.layers.linear:RowParallelLinear.__init__")(_garbage_in_columns)
+    return together(inputs(), outputs())
 
-    def garbage(rows: bool) -> Callable:
-        def pad_to(original: Callable, x: torch.Tensor, *sizes: int) -> torch.Tensor:
-            y = original(x, *sizes)
-            if x.ndim == 2:
-                beyond = (slice(x.shape[0], None), slice(x.shape[1]))
-                y[beyond if rows else (slice(x.shape[0]), slice(x.shape[1], None))] = 0.05
-            return y
 
-        return pad_to
+def _garbage_in_rows(original: Callable, x: torch.Tensor, *sizes: int) -> torch.Tensor:
+    y = original(x, *sizes)
+    if x.ndim == 2:
+        y[x.shape[0] :, : x.shape[1]] = 0.05
+    return y
 
-    for cls, rows in {linear.ColParallelQKV: True, linear.RowParallelLinear: False}.items():
 
-        def init(original: Callable, self: Any, *args: Any, _rows: bool = rows, **kwargs: Any) -> None:
-            plain = linear.pad_to
-            around(linear, "pad_to", garbage(_rows))
-            try:
-                original(self, *args, **kwargs)
-            finally:
-                linear.pad_to = plain
-
-        around_init(cls, init)
+def _garbage_in_columns(original: Callable, x: torch.Tensor, *sizes: int) -> torch.Tensor:
+    y = original(x, *sizes)
+    if x.ndim == 2:
+        y[: x.shape[0], x.shape[1] :] = 0.05
+    return y
 
 
 @fault(HEADS, TP2, "Heads per device are rounded down, so the last head is lost.", "heads // tp where it must be ceil")
-def heads_rounded_down() -> None:
-    from tt_impl.layers import linear
-
-    setattr(linear, "padded_heads", lambda heads, factor: heads // factor * factor)  # noqa: B010 - a patch
+@at("tt_impl.layers.linear:padded_heads")
+def heads_rounded_down(_: Callable, heads: int, factor: int) -> int:
+    return heads // factor * factor
 
 
 @fault(HEADS, TP2, "Queries and keys are not normalised.", "qk_norm missing, as in the model this one was copied from")
-def qk_norm_omitted() -> None:
-    from tt_impl.layers.norm import RMSNorm
-
-    RMSNorm.__call__ = lambda self, x: x
+@at("tt_impl.layers.norm:RMSNorm.__call__")
+def qk_norm_omitted(_: Callable, self: Any, x: Any) -> Any:
+    return x
 
 
 @fault(
@@ -153,21 +129,13 @@ def qk_norm_omitted() -> None:
     "The norm of the prompt's keys has the weight of its queries.",
     "a name copied and not changed, with a shape that fits",
 )
-def qk_norm_of_the_wrong_name() -> None:
-    from tt_impl.layers.norm import RMSNorm
-
-    def init(original: Callable, self: Any, weights: Any, ctx: Any, name: str, **sizes: Any) -> None:
-        original(self, weights, ctx, name.replace("norm_added_k", "norm_added_q"), **sizes)
-
-    around_init(RMSNorm, init)
+@at("tt_impl.layers.norm:RMSNorm.__init__")
+def qk_norm_of_the_wrong_name(original: Callable, self: Any, weights: Any, ctx: Any, name: str, **sizes: Any) -> None:
+    original(self, weights, ctx, name.replace("norm_added_k", "norm_added_q"), **sizes)
 
 
 @fault(HEADS, TP2_DUAL, "The second attention of a dual block is left out.", "dual_attention_layers not read")
-def dual_attention_forgotten() -> None:
-    from tt_impl.models.sd35.block import SD35Block
-
-    def init(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self._dual = False
-
-    around_init(SD35Block, init)
+@at("tt_impl.models.sd35.block:SD35Block.__init__")
+def dual_attention_forgotten(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    self._dual = False

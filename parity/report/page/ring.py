@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from parity.faults.ref import ref_faults
 from parity.faults.registry import Fault
+from parity.faults.run import corpus
 from refsim.api.attention import attention_options, attention_result
 
 MESH, SHAPE = "bh-qb-1x4", (1, 8, 1024, 64)
@@ -31,14 +31,14 @@ Data = dict[str, Any]
 
 def runs() -> list[Data]:
     """The ring as it is, and with the known fault in it."""
-    return [run(None), run(ref_faults()[KNOWN_FAULT])]
+    return [run(None), run(corpus("cpu")[KNOWN_FAULT])]
 
 
 def run(fault: Fault | None) -> Data:
     """One run as JSON values: where, the fault's sentence, and what :func:`bars` gives."""
     g = torch.Generator().manual_seed(0)
     tensors = {name: torch.randn(SHAPE, generator=g) for name in "qkv"}
-    name = f"{fault.inject.__module__}:{fault.inject.__name__}" if fault else ""
+    name = fault.reference if fault else ""
     options = attention_options("ring", mesh=MESH, dtype="fp32", trace=True, fault=name)
     attention_result(tensors, options=options)  # the first run of new ranks has to load things
     result = attention_result(tensors, options=options)
