@@ -1,67 +1,9 @@
-"""Shadow rules by family; importing this package registers them."""
+"""Shadow rules, a file a family; importing this package registers them."""
 
-from tt_impl.mock.rules import (
-    attention,
-    backward,
-    binary,
-    cache,
-    collectives,
-    collectives_async,
-    conv,
-    conv_weights,
-    creation,
-    data_movement,
-    decode,
-    eltwise,
-    group_norm,
-    heads,
-    indexing,
-    layout,
-    matmul,
-    minimal_matmul,
-    moe,
-    norm,
-    norm_distributed,
-    norm_dit,
-    pool,
-    reduction,
-    ring_attention,
-    rotary,
-    routing,
-    sample,
-    softmax,
-    state_space,
-)
+from __future__ import annotations
 
-__all__ = [
-    "attention",
-    "backward",
-    "binary",
-    "cache",
-    "collectives",
-    "collectives_async",
-    "conv",
-    "conv_weights",
-    "creation",
-    "data_movement",
-    "decode",
-    "eltwise",
-    "group_norm",
-    "heads",
-    "indexing",
-    "layout",
-    "matmul",
-    "minimal_matmul",
-    "moe",
-    "norm",
-    "norm_distributed",
-    "norm_dit",
-    "pool",
-    "reduction",
-    "ring_attention",
-    "rotary",
-    "routing",
-    "sample",
-    "softmax",
-    "state_space",
-]
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _family in iter_modules(__path__):
+    import_module(f"{__name__}.{_family.name}")

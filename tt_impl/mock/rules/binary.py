@@ -15,9 +15,10 @@ import torch.nn.functional as F
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain, packed
-from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.storage.values import INTEGERS, Shards
+from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain, of_torch, packed
+from tt_impl.mock.rules.registry import Call, across, per_device, table
+from tt_impl.mock.storage.dtypes import INTEGERS
+from tt_impl.mock.storage.values import Shards
 
 Number = int | float
 Operand = Any  # Shards, or a number
@@ -57,44 +58,28 @@ def shift_right_logical(a: Tensor, b: Tensor) -> Tensor:
 
 
 BINARY: dict[str, Callable[..., Tensor]] = {
+    **of_torch(
+        "atan2 bitwise_and bitwise_or bitwise_xor eq gcd ge gt hypot lcm le logical_and logical_or logical_xor lt "
+        "maximum minimum ne pow xlogy"
+    ),
     "add": operator.add,
-    "atan2": torch.atan2,
     "bias_gelu": lambda a, b: F.gelu(a + b),
-    "bitwise_and": torch.bitwise_and,
     "bitwise_left_shift": shift_left,
-    "bitwise_or": torch.bitwise_or,
     "bitwise_right_shift": shift_right,
-    "bitwise_xor": torch.bitwise_xor,
     "div": divide,
     "div_no_nan": lambda a, b: torch.where(b == 0, 0.0, a / b),
-    "eq": torch.eq,
     "floor_div": lambda a, b: torch.floor(a / b),
     "fmod": _whole(torch.fmod),
-    "gcd": torch.gcd,
-    "ge": torch.ge,
-    "gt": torch.gt,
-    "hypot": torch.hypot,
-    "lcm": torch.lcm,
     "ldexp": lambda a, b: a * torch.exp2(b.float()),
-    "le": torch.le,
     "logaddexp": lambda a, b: torch.logaddexp(a.float(), b.float()),
     "logaddexp2": lambda a, b: torch.logaddexp2(a.float(), b.float()),
-    "logical_and": torch.logical_and,
     "logical_left_shift": shift_left,
-    "logical_or": torch.logical_or,
     "logical_right_shift": shift_right_logical,
-    "logical_xor": torch.logical_xor,
-    "lt": torch.lt,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
     "multiply": operator.mul,
-    "ne": torch.ne,
-    "pow": torch.pow,
     "remainder": _whole(torch.remainder),
     "rsub": lambda a, b: b - a,
     "squared_difference": lambda a, b: (a - b).square(),
     "subtract": operator.sub,
-    "xlogy": torch.xlogy,
 }
 
 IN_PLACE = {"divide_": "div"} | {
@@ -197,11 +182,6 @@ def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Te
     return input_tensor_a + alpha * input_tensor_b
 
 
-@per_device("subalpha")
-def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Tensor:
-    return addalpha(input_tensor_a, input_tensor_b, -alpha)
-
-
 @per_device("polyval")
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """The first coefficient is that of the highest power."""
@@ -219,11 +199,6 @@ def bcast(call: Call, input_a: Any, input_b: Any, math_op: Any, dim: Any) -> lis
     return call.each(lambda a, b: BINARY[name](a, b[..., rows, columns]), input_a, input_b)
 
 
-@per_device("where")
-def where(predicate: Tensor, true_value: Tensor | Number, false_value: Tensor | Number) -> Tensor:
-    return torch.where(predicate != 0, true_value, false_value)
-
-
 @per_device("addcmul")
 def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number = 1.0) -> Tensor:
     if not input_a.is_floating_point():  # a factor in float32 would lose digits of large integers
@@ -233,29 +208,17 @@ def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number 
     return input_a + value * input_b * input_c
 
 
-@per_device("addcdiv")
-def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number = 1.0) -> Tensor:
-    return input_a + value * input_b / input_c
-
-
-@per_device("lerp")
-def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
-    return input + weight * (end - input)
-
-
-@per_device("mac")
-def mac(input_tensor_a: Tensor, input_tensor_b: Tensor | float, input_tensor_c: Tensor | float) -> Tensor:
-    return input_tensor_a * input_tensor_b + input_tensor_c
-
-
-@per_device("snake_beta")
-def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    return input_tensor + torch.sin(alpha * input_tensor).square() / beta
-
-
-@per_device("clamped_silu_glu")
-def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    return F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
+table(
+    {
+        "addcdiv": lambda input_a, input_b, input_c, *, value=1.0: input_a + value * input_b / input_c,
+        "clamped_silu_glu": lambda gate, up, limit: F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit),
+        "lerp": lambda input, end, weight: input + weight * (end - input),
+        "mac": lambda input_tensor_a, input_tensor_b, input_tensor_c: input_tensor_a * input_tensor_b + input_tensor_c,
+        "snake_beta": lambda input_tensor, alpha, beta: input_tensor + torch.sin(alpha * input_tensor).square() / beta,
+        "subalpha": lambda input_tensor_a, input_tensor_b, alpha: addalpha(input_tensor_a, input_tensor_b, -alpha),
+        "where": lambda predicate, true_value, false_value: torch.where(predicate != 0, true_value, false_value),
+    }
+)
 
 
 @per_device("situ_glu")

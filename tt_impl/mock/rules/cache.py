@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from tt_impl.mock.rules.decode import SKIPPED, positions, viewed
-from tt_impl.mock.rules.registry import TILE, Call, across, per_device
+from tt_impl.mock.rules.registry import TILE, Call, across, per_device, table
 from tt_impl.mock.storage.values import Shards, ranks_of
 
 
@@ -74,11 +75,7 @@ def paged_update_cache(
     mesh_coords: Any = None,
     **how: Any,
 ) -> list[Tensor]:
-    places = _Places(**how)
-
-    def write(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None) -> Tensor:
-        return _update(cache, new, at, table, places)
-
+    write = partial(_update, places=_Places(**how))
     inputs = (input_tensor, update_idxs_tensor, page_table)
     return _where(call, cache_tensor, "cache_tensor", mesh_coords, write, *inputs)
 
@@ -97,17 +94,11 @@ def paged_fused_update_cache(
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
     """K and V in one call."""
-    places = _Places(**how)
-
-    def write(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None) -> Tensor:
-        return _update(cache, new, at, table, places)
-
-    def written(cache: Shards, name: str, new: Shards) -> list[Tensor]:
-        return _where(call, cache, name, mesh_coords, write, new, update_idxs_tensor, page_table)
-
-    return (
-        written(cache_tensor1, "cache_tensor1", input_tensor1),
-        written(cache_tensor2, "cache_tensor2", input_tensor2),
+    write = partial(_update, places=_Places(**how))
+    pairs = {"cache_tensor1": (cache_tensor1, input_tensor1), "cache_tensor2": (cache_tensor2, input_tensor2)}
+    return tuple(
+        _where(call, cache, name, mesh_coords, write, new, update_idxs_tensor, page_table)
+        for name, (cache, new) in pairs.items()
     )
 
 
@@ -174,11 +165,6 @@ def update_cache(cache: Tensor, input: Tensor, update_idx: int, *, batch_offset:
     return result
 
 
-@per_device("kv_cache.update_cache_for_token_")
-def update_cache_for_token(cache: Tensor, input: Tensor, update_index: int, batch_offset: int = 0) -> Tensor:
-    return update_cache(cache, input, update_index, batch_offset=batch_offset)
-
-
 @per_device("fill_cache")
 def fill_cache(cache_tensor: Tensor, input_tensor: Tensor, batch_idx: int, *, update_idx: int = 0) -> Tensor:
     """Tokens [1, Hkv, N, E] of one user into [B, Hkv, S, E], from token ``update_idx`` on."""
@@ -187,12 +173,17 @@ def fill_cache(cache_tensor: Tensor, input_tensor: Tensor, batch_idx: int, *, up
     return result
 
 
-@per_device("kv_cache.fill_cache_for_user_")
-def fill_cache_for_user(cache: Tensor, input: Tensor, batch_index: int, *, update_idx: int = 0) -> Tensor:
-    return fill_cache(cache, input, batch_index, update_idx=update_idx)
-
-
-@per_device("experimental.nlp_kv_cache_load_slice")
-def nlp_kv_cache_load_slice(input_tensor: Tensor, *, seq_len_start: int, seq_len_end: int) -> Tensor:
-    """Tokens from ``seq_len_start`` to ``seq_len_end`` of a cache [B, H, S, E]."""
-    return input_tensor[:, :, seq_len_start:seq_len_end]
+table(
+    {
+        # tokens of a cache [B, H, S, E]
+        "experimental.nlp_kv_cache_load_slice": lambda input_tensor, *, seq_len_start, seq_len_end: input_tensor[
+            :, :, seq_len_start:seq_len_end
+        ],
+        "kv_cache.fill_cache_for_user_": lambda cache, input, batch_index, *, update_idx=0: fill_cache(
+            cache, input, batch_index, update_idx=update_idx
+        ),
+        "kv_cache.update_cache_for_token_": lambda cache, input, update_index, batch_offset=0: update_cache(
+            cache, input, update_index, batch_offset=batch_offset
+        ),
+    }
+)

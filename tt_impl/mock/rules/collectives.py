@@ -7,6 +7,7 @@ part when scattered. A sum is taken in float32 and rounded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,27 +23,42 @@ def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool =
 
     ``as_stored``: bfloat16 stays bfloat16, for operations that do nothing else with it.
     """
-    return _by_group(x, cluster_axis, lambda parts: torch.cat(parts, dim), as_stored=as_stored)
+    parts = stored(x) if as_stored else list(x)
+    return exchanged(parts, x.groups(cluster_axis), lambda parts: [torch.cat(parts, dim)] * len(parts))
 
 
 def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
     """Sum over the axis, the same tensor on all devices of a group."""
-    return _by_group(x, cluster_axis, lambda parts: torch.stack(parts).sum(0))
+    return exchanged(list(x), x.groups(cluster_axis), lambda parts: [torch.stack(parts).sum(0)] * len(parts))
 
 
-def _by_group(
-    x: Shards, cluster_axis: int | None, join: Callable[[list[Tensor]], Tensor], *, as_stored: bool = False
+def stored(x: Shards) -> list[Tensor]:
+    """What every device holds in the dtype it is kept in, one tensor for devices that share it."""
+    known = {x.key(i): x.as_stored(i) for i in range(len(x))}
+    return [known[x.key(i)] for i in range(len(x))]
+
+
+def exchanged(
+    parts: Sequence[Tensor], groups: list[list[int]], exchange: Callable[[list[Tensor]], Sequence[Tensor]]
 ) -> list[Tensor]:
-    """``join`` of every group's parts: one tensor for the group, and for other groups that hold the same parts."""
-    result: list[Any] = [None] * len(x)
-    known: dict[tuple, Tensor] = {}
-    for group in x.groups(cluster_axis):
-        key = tuple(x.key(i) for i in group)
+    """What devices hold once those of a group have met: ``exchange`` of their parts gives one tensor for each.
+
+    It is called once for groups that hold the same parts.
+    """
+    result: list[Any] = [None] * len(parts)
+    known: dict[tuple, Sequence[Tensor]] = {}
+    for group in groups:
+        key = tuple(id(parts[i]) for i in group)
         if key not in known:
-            known[key] = join([x.as_stored(i) if as_stored else x[i] for i in group])
-        for i in group:
-            result[i] = known[key]
+            known[key] = exchange([parts[i] for i in group])
+        for place, i in enumerate(group):
+            result[i] = known[key][place]
     return result
+
+
+def sent(x: Shards, groups: list[list[int]], place: int) -> list[Tensor]:
+    """What the device in that place of each group holds, on all devices of the group."""
+    return exchanged(list(x), groups, lambda parts: [parts[place]] * len(parts))
 
 
 def scattered(x: Sequence[Tensor], groups: list[list[int]], dim: int) -> list[Tensor]:
@@ -89,8 +105,7 @@ def reduce_scatter_minimal_async(
         dim = next(a for a in args if isinstance(a, int))
     buffers = call.kwargs.get("persistent_output_buffers") or next((a for a in call.args[1:2] if a), None)
     for buffer in list(buffers or [])[:-1]:
-        nobody = torch.full(tuple(buffer.shape), float("nan"))
-        call.store.write(buffer, [nobody] * len(input_tensor), call.name)
+        call.leave_to_nobody(buffer, len(input_tensor))
     return scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
 
 
@@ -103,13 +118,7 @@ def all_reduce(call: Call, input_tensor: Shards, *, cluster_axis: int | None = N
 def all_broadcast(call: Call, input_tensor: Shards, *, cluster_axis: int | None = None) -> tuple[list[Tensor], ...]:
     """One output per rank of the axis: what that rank held."""
     groups = input_tensor.groups(cluster_axis)
-    outputs: list[list[Any]] = [[None] * len(input_tensor) for _ in groups[0]]
-    for group in groups:
-        for place, source in enumerate(group):
-            value = input_tensor[source]
-            for i in group:
-                outputs[place][i] = value
-    return tuple(outputs)
+    return tuple(sent(input_tensor, groups, place) for place in range(len(groups[0])))
 
 
 @across("mesh_partition")
@@ -144,21 +153,13 @@ def neighbor_pad_async(
     from ``logical_h`` on, counted over the axis, come out as zeros, but neighbours get them as they are. Frames of
     zeros before the first are ``t_front_pad`` rows of the dim before the first.
     """
-    stored = {input_tensor.key(i): input_tensor.as_stored(i) for i in range(len(input_tensor))}
-    result = [stored[input_tensor.key(i)] for i in range(len(input_tensor))]
+    result = stored(input_tensor)
     for number, (d, left, right, axis) in enumerate(zip(dim, padding_left, padding_right, cluster_axis, strict=True)):
-        known: dict[tuple, list[Tensor]] = {}
-        before = result
-        result = list(before)
-        for group in input_tensor.groups(axis):
-            key = tuple(id(before[i]) for i in group)
-            if key not in known:
-                row = [before[i] for i in group]
-                known[key] = _with_neighbours(row, d, left, right, padding_mode)
-                if logical_h and number == 0:
-                    known[key] = _without_rows(known[key], d, left, row[0].shape[d], logical_h)
-            for place, i in enumerate(group):
-                result[i] = known[key][place]
+        groups, size = input_tensor.groups(axis), result[0].shape[d]
+        pad = partial(_with_neighbours, dim=d, left=left, right=right, padding_mode=padding_mode)
+        result = exchanged(result, groups, pad)
+        if logical_h and number == 0:
+            result = exchanged(result, groups, partial(_without_rows, dim=d, left=left, size=size, end=logical_h))
     if t_front_pad:
         after = [0, 0] * (len(input_tensor.shape) - dim[0])
         result = call.each(lambda x: F.pad(x, (*after, t_front_pad, 0)), result)
@@ -217,13 +218,9 @@ def all_to_all_async_generic(
     call: Call, input_tensor: Shards, in_dim: int, out_dim: int, *, cluster_axis: int | None = None
 ) -> list[Tensor]:
     """Cut along ``out_dim``, exchange, join along ``in_dim``: in_dim was sharded, out_dim is afterwards."""
-    result: list[Any] = [None] * len(input_tensor)
-    known: dict[tuple, list[Tensor]] = {}
-    for group in input_tensor.groups(cluster_axis):
-        key = tuple(input_tensor.key(i) for i in group)
-        if key not in known:
-            parts = [torch.chunk(input_tensor[i], len(group), out_dim) for i in group]
-            known[key] = [torch.cat([part[place] for part in parts], in_dim) for place in range(len(group))]
-        for place, i in enumerate(group):
-            result[i] = known[key][place]
-    return result
+
+    def exchange(parts: list[Tensor]) -> list[Tensor]:
+        cut = [torch.chunk(part, len(parts), out_dim) for part in parts]
+        return [torch.cat(mine, in_dim) for mine in zip(*cut, strict=True)]
+
+    return exchanged(list(input_tensor), input_tensor.groups(cluster_axis), exchange)

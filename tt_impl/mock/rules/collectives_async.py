@@ -7,7 +7,7 @@ from typing import Any
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.collectives import gathered, reduced, scattered
+from tt_impl.mock.rules.collectives import gathered, reduced, scattered, sent
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import Call, across
 from tt_impl.mock.storage.values import Shards
@@ -22,11 +22,7 @@ def broadcast(call: Call, input_tensor: Shards, sender_coord: Any, *, cluster_ax
     sender = sender_coord[0] * columns + sender_coord[1]
     groups = input_tensor.groups(cluster_axis)
     place = next(group.index(sender) for group in groups if sender in group)
-    result: list[Any] = [None] * len(input_tensor)
-    for group in groups:
-        for i in group:
-            result[i] = input_tensor[group[place]]
-    return result
+    return sent(input_tensor, groups, place)
 
 
 @across("experimental.all_reduce_async")
@@ -35,9 +31,7 @@ def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, **kwargs: Any
 
     Overloads: (x, number of devices, ...), (x, axis, mesh, ..., math_op), (x, buffer, axis, mesh, semaphore).
     """
-    unknown = sorted(kwargs.keys() - {"cluster_axis", "math_op", "num_devices", *_SEMAPHORES})
-    if unknown:
-        raise call.unsupported(" and ".join(unknown))
+    call.check_named(kwargs, ("cluster_axis", "math_op", "num_devices", *_SEMAPHORES))
     given = [*args, *kwargs.values()]
     if any(isinstance(a, ttnn.ReduceType) and a != ttnn.ReduceType.Sum for a in given):
         raise call.unsupported("a math_op that is no sum")

@@ -72,15 +72,13 @@ def conv1d(
     return_weights_and_bias: bool = False,
 ) -> tuple[list[Tensor], ...]:
     """[N, L, C] (or [1, 1, N*L, C]) and weights [O, C/groups, K] -> [1, 1, N*L', O]."""
-    left, right = (padding, padding) if isinstance(padding, int) else padding
-    weight_shape = (out_channels, in_channels // groups, 1, kernel_size)
-
-    def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x = image_of(rows, batch_size, 1, input_length, in_channels)
-        x = F.pad(x, (left, right, 0, 0), _border(call))
-        return F.conv2d(x, weight, bias, (1, stride), 0, (1, dilation), groups)
-
-    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape)
+    sides = (padding, padding) if isinstance(padding, int) else padding
+    return conv2d(
+        call, input_tensor=input_tensor, weight_tensor=weight_tensor, in_channels=in_channels,
+        out_channels=out_channels, batch_size=batch_size, input_height=1, input_width=input_length,
+        kernel_size=(1, kernel_size), stride=(1, stride), padding=(0, 0, *sides), dilation=(1, dilation),
+        groups=groups, bias_tensor=bias_tensor,
+    )  # fmt: skip
 
 
 @across("conv_transpose2d")

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.storage.values import Shards, round_to
+from tt_impl.mock.storage.dtypes import round_to
+from tt_impl.mock.storage.values import Shards
 
 
 def as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -86,12 +87,6 @@ _ELSEWHERE = frozenset(
 """What the preparation is told of the convolution, which says it again when it uses the result."""
 
 
-def _check(call: Call, rest: dict[str, Any]) -> None:
-    unknown = sorted(rest.keys() - _ELSEWHERE)
-    if unknown:
-        raise call.unsupported(" and ".join(unknown))
-
-
 @across("prepare_conv_weights")
 def prepare_conv_weights(
     call: Call,
@@ -104,7 +99,7 @@ def prepare_conv_weights(
     **rest: Any,
 ) -> list[Tensor]:
     """[O, C/groups, K, L], from the host or a device."""
-    _check(call, rest)
+    call.check_named(rest, _ELSEWHERE)
     return prepared_weights(call, weight_tensor, (out_channels, in_channels // groups, *kernel_size), 0)
 
 
@@ -121,7 +116,7 @@ def prepare_conv_transpose2d_weights(
     **rest: Any,
 ) -> list[Tensor]:
     """[C, O/groups, K, L], from the host or a device."""
-    _check(call, rest)
+    call.check_named(rest, _ELSEWHERE)
     shape = (out_channels // groups, in_channels, *kernel_size)
     return prepared_weights(call, weight_tensor, shape, 0, not mirror_kernel)
 
@@ -129,5 +124,5 @@ def prepare_conv_transpose2d_weights(
 @across("prepare_conv_bias", "prepare_conv_transpose2d_bias")
 def prepare_conv_bias(call: Call, *, bias_tensor: Shards | Tensor, out_channels: int, **rest: Any) -> list[Tensor]:
     """[1, 1, 1, O], from the host or a device."""
-    _check(call, rest)
+    call.check_named(rest, _ELSEWHERE)
     return prepared_bias(call, bias_tensor, out_channels, 0)

@@ -9,14 +9,9 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.storage.values import INTEGERS
+from tt_impl.mock.storage.dtypes import INTEGERS
 
 Number = int | float
-
-
-def _made(call: Call, value: Tensor) -> list[Tensor]:
-    """``value`` on every device of the output."""
-    return call.each(lambda: value)
 
 
 def _whole(dtype: ttnn.DataType) -> torch.dtype:
@@ -32,7 +27,7 @@ def arange(call: Call, *limits: int, start: int | None = None, end: int | None =
         )
     elif limits:
         start = limits[0]
-    return _made(call, torch.arange(start or 0, end, step))
+    return call.each(lambda: torch.arange(start or 0, end, step))
 
 
 @across("moreh_arange")
@@ -46,17 +41,17 @@ def moreh_arange(
 ) -> list[Tensor]:
     assert end is not None
     values = torch.arange(start, end, step, dtype=_whole(call.outputs[0].dtype))
-    return _made(call, values.reshape(tuple(call.outputs[0].shape)))
+    return call.each(lambda: values.reshape(tuple(call.outputs[0].shape)))
 
 
 @across("moreh_full")
 def moreh_full(call: Call, shape: Any, fill_value: Number, *_device: Any) -> list[Tensor]:
-    return _made(call, torch.full(tuple(shape), fill_value, dtype=_whole(call.outputs[0].dtype)))
+    return call.each(lambda: torch.full(tuple(shape), fill_value, dtype=_whole(call.outputs[0].dtype)))
 
 
 @across("moreh_full_like")
 def moreh_full_like(call: Call, input: Any, fill_value: Number, *_as: Any) -> list[Tensor]:
-    return _made(call, torch.full(input.shape, fill_value, dtype=_whole(call.outputs[0].dtype)))
+    return moreh_full(call, input.shape, fill_value)
 
 
 @across("fill_rm")
@@ -75,7 +70,7 @@ def fill_rm(
     """[N, C, H, W] of ``val_lo``, with ``val_hi`` in the first ``hOnes`` rows and ``wOnes`` columns."""
     value = torch.full((N, C, H, W), float(val_lo))
     value[..., :hOnes, :wOnes] = val_hi
-    return _made(call, value)
+    return call.each(lambda: value)
 
 
 @across("fill_ones_rm")

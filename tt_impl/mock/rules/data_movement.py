@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, across, per_device, table
 from tt_impl.mock.storage.values import Shards
 
 
@@ -76,11 +76,6 @@ def concat(tensors: Sequence[Tensor], dim: int = 0, *, groups: int = 1) -> Tenso
     return torch.cat([x[group] for group in range(groups) for x in parts], dim)
 
 
-@per_device("stack", as_stored=True)
-def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
-    return torch.stack(list(input_tensors), dim)
-
-
 def _pad_pairs(x: Tensor, pairs: Sequence[Sequence[int]], value: float) -> Tensor:
     return F.pad(x, [amount for pair in reversed(list(pairs)) for amount in pair], value=value)
 
@@ -119,9 +114,7 @@ def tilize_with_val_padding(call: Call, input_tensor: Any, output_tensor_shape: 
 
 @across("tilize_with_zero_padding")
 def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
-    shape = tuple(call.outputs[0].shape)
-    call.padding = 0.0
-    return call.each(lambda x: _grown(x, shape, 0.0), input_tensor, rounds_once=True)
+    return tilize_with_val_padding(call, input_tensor, None, 0.0)
 
 
 @across("untilize_with_unpadding")
@@ -144,36 +137,21 @@ def split(input_tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -
     return list(torch.split(input_tensor, split_size if isinstance(split_size, int) else list(split_size), dim))
 
 
-@per_device("chunk", as_stored=True)
-def chunk(input_tensor: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
-    return list(torch.chunk(input_tensor, chunks, dim))
-
-
-@per_device("repeat", as_stored=True)
-def repeat(input_tensor: Tensor, repeat_dims: Sequence[int]) -> Tensor:
-    """Fewer numbers than dims are of the last dims, as in torch's ``tile``."""
-    return torch.tile(input_tensor, tuple(repeat_dims))
-
-
-@per_device("repeat_interleave", as_stored=True)
-def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int) -> Tensor:
-    return input_tensor.repeat_interleave(repeats, dim)
-
-
-@per_device("expand", as_stored=True)
-def expand(input_tensor: Tensor, output_shape: Sequence[int]) -> Tensor:
-    return input_tensor.expand(tuple(output_shape)).contiguous()
-
-
-@per_device("experimental.broadcast_to", as_stored=True)
-def broadcast_to(input: Tensor, output_shape: Sequence[int]) -> Tensor:
-    return input.expand(tuple(output_shape)).contiguous()
-
-
-@per_device("roll", as_stored=True)
-def roll(input_tensor: Tensor, shifts: int | Sequence[int], dim: int | Sequence[int] | None = None) -> Tensor:
-    """Without ``dim`` the tensor is rolled as if it were flat."""
-    return torch.roll(input_tensor, shifts, dim)
+table(
+    {
+        "chunk": lambda input_tensor, chunks, dim=0: list(torch.chunk(input_tensor, chunks, dim)),
+        "expand": lambda input_tensor, output_shape: input_tensor.expand(tuple(output_shape)).contiguous(),
+        "experimental.broadcast_to": lambda input, output_shape: input.expand(tuple(output_shape)).contiguous(),
+        "experimental.convert_to_chw": lambda input: input.transpose(2, 3),  # [1, 1, HW, C] -> [1, 1, C, HW]
+        # fewer numbers than dims are of the last dims, as in torch's ``tile``
+        "repeat": lambda input_tensor, repeat_dims: torch.tile(input_tensor, tuple(repeat_dims)),
+        "repeat_interleave": lambda input_tensor, repeats, dim: input_tensor.repeat_interleave(repeats, dim),
+        # without ``dim`` the tensor is rolled as if it were flat
+        "roll": lambda input_tensor, shifts, dim=None: torch.roll(input_tensor, shifts, dim),
+        "stack": lambda input_tensors, dim: torch.stack(list(input_tensors), dim),
+    },
+    as_stored=True,
+)
 
 
 @across("interleaved_to_sharded_partial")
@@ -209,12 +187,6 @@ def convert_to_hwc(call: Call, input: Any) -> list[Tensor]:
         return F.pad(rows.float(), (0, channels - x.shape[2]), value=float("nan"))
 
     return call.each(one, input, rounds_once=True)
-
-
-@per_device("experimental.convert_to_chw", as_stored=True)
-def convert_to_chw(input: Tensor) -> Tensor:
-    """[1, 1, HW, C] -> [1, 1, C, HW]."""
-    return input.transpose(2, 3)
 
 
 @across("fold")

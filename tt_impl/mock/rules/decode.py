@@ -45,8 +45,10 @@ def viewed(cache: Tensor, heads: int, tokens: int, size: int) -> Tensor:
     return tiles.transpose(3, 4).reshape(blocks, heads, tokens, size)
 
 
-def unpaged(cache: Tensor, page_table: Tensor) -> Tensor:
-    """[P, Hkv, T, E] and a page table [B, S/T] -> [B, Hkv, S, E]."""
+def unpaged(cache: Tensor, page_table: Tensor, users: int | None = None) -> Tensor:
+    """[P, Hkv, T, E] and a page table [B, S/T] -> [B, Hkv, S, E]; of a table of any rank the first ``users`` rows."""
+    if users is not None:
+        page_table = page_table.reshape(-1, page_table.shape[-1])[:users]
     blocks = cache[page_table.clamp(min=0)]
     return blocks.transpose(1, 2).flatten(2, 3)
 
@@ -126,9 +128,8 @@ def paged_scaled_dot_product_attention_decode(
 ) -> Tensor:
     """As above, from blocks; with ``cache_position_modulo`` the blocks are a ring, token n in place n modulo that."""
     users = input_tensor_q.shape[1]
-    table = page_table_tensor.reshape(-1, page_table_tensor.shape[-1])[:users]
     k, v = (
-        unpaged(geometry(cache, paged_cache_geometry, input_tensor_q.shape[-1]), table)
+        unpaged(geometry(cache, paged_cache_geometry, input_tensor_q.shape[-1]), page_table_tensor, users)
         for cache in (input_tensor_k, input_tensor_v)
     )
     if cache_position_modulo is None:
@@ -181,8 +182,7 @@ def paged_flash_multi_latent_attention_decode(
     **rest: Any,
 ) -> Tensor:
     v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
-    table = page_table_tensor.reshape(-1, page_table_tensor.shape[-1])[: input_tensor_q.shape[1]]
-    k, v = unpaged(input_tensor_k, table), unpaged(v, table)
+    k, v = (unpaged(cache, page_table_tensor, input_tensor_q.shape[1]) for cache in (input_tensor_k, v))
     return scaled_dot_product_attention_decode(input_tensor_q, k, v, **rest)
 
 

@@ -34,18 +34,6 @@ def selu(x: Tensor, scale: float = 1.0507, alpha: float = 1.67326) -> Tensor:
     return scale * (x.clamp(min=0) + alpha * torch.expm1(x.clamp(max=0)))
 
 
-def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    return F.softplus(x, beta, threshold)
-
-
-def celu(x: Tensor, alpha: float = 1.0, _reciprocal: float | None = None) -> Tensor:
-    return F.celu(x, alpha)
-
-
-def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return F.elu(x, alpha)
-
-
 def xielu(x: Tensor, alpha_p: float = 0.8, alpha_n: float = 0.8) -> Tensor:
     """Positive side a parabola, negative side an exponential, with beta = 0.5 and eps = -1e-6."""
     negative = alpha_n * torch.expm1(x.clamp(max=-1e-6)) - alpha_n * x
@@ -63,10 +51,6 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
     return torch.logit(x if eps is None else x.clamp(min(eps, 1 - eps), max(eps, 1 - eps)))
 
 
-def round_(x: Tensor, decimals: int | None = 0) -> Tensor:
-    return torch.round(x, decimals=decimals or 0)
-
-
 def prelu(x: Tensor, weight: Tensor | Number | Sequence[float]) -> Tensor:
     """``weight`` is one number, or one per channel (dim 1)."""
     if isinstance(weight, list | tuple):
@@ -76,62 +60,33 @@ def prelu(x: Tensor, weight: Tensor | Number | Sequence[float]) -> Tensor:
     return torch.where(x < 0, weight * x, x)
 
 
-def rdiv(x: Tensor, value: float, rounding_mode: str | None = None) -> Tensor:
-    return torch.div(torch.full_like(x, value), x, rounding_mode=rounding_mode)
-
-
-def fill(x: Tensor, fill_value: Number) -> Tensor:
-    return torch.full_like(x, fill_value)
-
-
 def alt_complex_rotate90(x: Tensor) -> Tensor:
     """Pairs along the last dim (a, b) -> (-b, a): times i, if they are complex numbers."""
     pairs = x.unflatten(-1, (-1, 2))
     return torch.stack((-pairs[..., 1], pairs[..., 0]), -1).flatten(-2)
 
 
-def tril(x: Tensor, *, diagonal: int = 0) -> Tensor:
-    return torch.tril(x, diagonal)
-
-
-def triu(x: Tensor, *, diagonal: int = 0) -> Tensor:
-    return torch.triu(x, diagonal)
-
-
-def clamp(x: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
-    return torch.clamp(x, min, max)
+def of_torch(names: str) -> dict[str, Callable[..., Tensor]]:
+    """Functions that torch has under the names of operations."""
+    return {name: getattr(torch, name) for name in names.split()}
 
 
 UNARY: dict[str, Callable[..., Tensor]] = {
-    "abs": torch.abs,
-    "acos": torch.acos,
-    "acosh": torch.acosh,
+    **of_torch(
+        "abs acos acosh asin asinh atan atanh bitwise_not ceil cos deg2rad digamma erf erfc erfinv exp expm1 floor "
+        "frac isfinite isinf isnan isneginf isposinf lgamma log log10 log1p log2 logical_not neg rad2deg reciprocal "
+        "relu rsqrt sign signbit sin sqrt square tan tanh trunc"
+    ),
     "alt_complex_rotate90": alt_complex_rotate90,
-    "asin": torch.asin,
-    "asinh": torch.asinh,
-    "atan": torch.atan,
-    "atanh": torch.atanh,
-    "bitwise_not": torch.bitwise_not,
     "cbrt": lambda x: (torch.sign(x) * torch.abs(x.double()).pow(1 / 3)).float(),
-    "ceil": torch.ceil,
-    "celu": celu,
-    "clamp": clamp,
-    "clip": clamp,
-    "cos": torch.cos,
+    "celu": lambda x, alpha=1.0, _reciprocal=None: F.celu(x, alpha),
+    "clamp": torch.clamp,
+    "clip": torch.clamp,
     "cosh": lambda x: torch.cosh(x.double()).float(),
-    "deg2rad": torch.deg2rad,
-    "digamma": torch.digamma,
-    "elu": elu,
+    "elu": F.elu,
     "eqz": lambda x: x == 0,
-    "erf": torch.erf,
-    "erfc": torch.erfc,
-    "erfinv": torch.erfinv,
-    "exp": torch.exp,
     "exp2": exp2,
-    "expm1": torch.expm1,
-    "fill": fill,
-    "floor": torch.floor,
-    "frac": torch.frac,
+    "fill": lambda x, fill_value: torch.full_like(x, fill_value),
     "gelu": gelu,
     "gez": lambda x: x >= 0,
     "gtz": lambda x: x > 0,
@@ -144,61 +99,37 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "i0": torch.special.i0,
     "i1": lambda x: torch.special.i1(x.clamp(-88.5, 88.5)),  # as far as a device goes
     "identity": lambda x: x,
-    "isfinite": torch.isfinite,
-    "isinf": torch.isinf,
-    "isnan": torch.isnan,
-    "isneginf": torch.isneginf,
-    "isposinf": torch.isposinf,
     "leaky_relu": lambda x, negative_slope: torch.where(x < 0, negative_slope * x, x),
     "lez": lambda x: x <= 0,
-    "lgamma": torch.lgamma,
-    "log": torch.log,
-    "log10": torch.log10,
-    "log1p": torch.log1p,
-    "log2": torch.log2,
     "log_sigmoid": F.logsigmoid,
-    "logical_not": torch.logical_not,
     "logical_not_": torch.logical_not,
     "logit": logit,
     "ltz": lambda x: x < 0,
     "mish": F.mish,
     "multigammaln": lambda x: torch.special.multigammaln(x, 4),
-    "neg": torch.neg,
     "nez": lambda x: x != 0,
     "polygamma": lambda x, k: torch.polygamma(k, x),
     "prelu": prelu,
-    "rad2deg": torch.rad2deg,
-    "rdiv": rdiv,
-    "reciprocal": torch.reciprocal,
-    "relu": torch.relu,
+    "rdiv": lambda x, value, rounding_mode=None: torch.div(torch.full_like(x, value), x, rounding_mode=rounding_mode),
     "relu6": lambda x: x.clamp(0, 6),
     "relu_max": lambda x, upper_limit: x.clamp(max=upper_limit).clamp(min=0),  # 0 for a limit below it
     "relu_min": lambda x, lower_limit: x.clamp(min=lower_limit),
-    "round": round_,
+    "round": lambda x, decimals=0: torch.round(x, decimals=decimals or 0),
     "rpow": lambda x, exponent: torch.pow(exponent, x),
-    "rsqrt": torch.rsqrt,
     "selu": selu,
     "sigmoid": sigmoid,
     "sigmoid_accurate": torch.sigmoid,
-    "sign": torch.sign,
-    "signbit": torch.signbit,
     "silu": F.silu,
-    "sin": torch.sin,
     "sinh": lambda x: torch.sinh(x.double()).float(),
     "softcap": lambda x, beta: beta * torch.tanh(x / beta),
-    "softplus": softplus,
+    "softplus": F.softplus,
     "softshrink": lambda x, lambd=0.5: F.softshrink(x, lambd),
     "softsign": F.softsign,
-    "sqrt": torch.sqrt,
-    "square": torch.square,
     "swish": F.silu,
-    "tan": torch.tan,
-    "tanh": torch.tanh,
     "tanhshrink": lambda x: (x.double() - torch.tanh(x.double())).float(),  # digits cancel near zero
     "threshold": lambda x, threshold, value: F.threshold(x, threshold, value),
-    "tril": tril,
-    "triu": triu,
-    "trunc": torch.trunc,
+    "tril": lambda x, *, diagonal=0: torch.tril(x, diagonal),
+    "triu": lambda x, *, diagonal=0: torch.triu(x, diagonal),
     "xielu": xielu,
 }
 
@@ -207,7 +138,7 @@ OUT_OF_DOMAIN = frozenset({"acos", "acosh", "asin", "atanh"})
 
 ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "add_unary_sfpu": lambda x, value: x + value,
-    "clamp_tss": clamp,
+    "clamp_tss": torch.clamp,
     "div_unary_sfpu": lambda x, value: x / value,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "logical_not_unary": torch.logical_not,
@@ -221,12 +152,7 @@ ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "recip": torch.reciprocal,
     "rsub": lambda x, value: value - x,
     "sub_unary_sfpu": lambda x, value: x - value,
-    "unary_eq": torch.eq,
-    "unary_ge": torch.ge,
-    "unary_gt": torch.gt,
-    "unary_le": torch.le,
-    "unary_lt": torch.lt,
-    "unary_ne": torch.ne,
+    **{f"unary_{name}": function for name, function in of_torch("eq ge gt le lt ne").items()},
 }
 """What a ``ttnn.UnaryOpType`` names otherwise than the operation."""
 

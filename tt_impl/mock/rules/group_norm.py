@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.eltwise import activate
+from tt_impl.mock.rules.norm import affine
 from tt_impl.mock.rules.registry import TILE, Call, across
 from tt_impl.mock.storage.values import Shards
 
@@ -85,6 +86,4 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     for name, values in (("weight", weight), ("bias", bias)):
         if values is not None and values.numel() != x.shape[-1]:
             raise TypeError(f"a {name} of {values.numel()} values for {x.shape[-1]} channels is not known")
-    if weight is not None:
-        x = x * weight.reshape(-1)
-    return x if bias is None else x + bias.reshape(-1)
+    return affine(x, weight, bias, lambda values, _: values.reshape(-1))

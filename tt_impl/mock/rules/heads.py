@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import TILE, Call, across, columns, per_device
+from tt_impl.mock.rules.registry import TILE, Call, across, columns, nobodys, per_device, table
 from tt_impl.mock.storage.values import Shards
 
 
@@ -23,26 +22,35 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def _split_qkv(
-    qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int, tied: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
+    qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, transposed: bool = False, tied: bool = False
+) -> list[Tensor]:
     """Columns [all heads of Q | all of K | all of V], K and V possibly from a tensor of their own, or one section.
 
-    With no heads of K and V, all columns are Q's, and K and V come out as [B, 0, N, E].
+    K and V have as many heads as Q unless ``kv_heads`` says how many; K comes out ``transposed`` if asked for. With no
+    heads of K and V, all columns are Q's, and K and V come out as [B, 0, N, E].
     """
+    kv_heads = heads if kv_heads is None else kv_heads
     if kv_heads == 0:
         q = split_heads(qkv, heads)
-        return q, q[:, :0], q[:, :0]
+        k = v = q[:, :0]
+        return [q, k.mT if transposed else k, v]
     if kv is None:
         size = qkv.shape[-1] // (heads + (1 if tied else 2) * kv_heads)
         q, kv = qkv.split([heads * size, qkv.shape[-1] - heads * size], -1)
     else:
         q = qkv
     k, v = (kv, kv) if tied else kv.chunk(2, -1)
-    return split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    return _heads_of(q, k, v, heads, kv_heads, transposed)
 
 
-def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int, transposed: bool) -> list[Tensor]:
+def _heads_of(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, transposed: bool) -> list[Tensor]:
+    q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    return [q, k.mT if transposed else k, v]
+
+
+def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, transposed: bool) -> list[Tensor]:
     """Columns of one group of heads after another: [Q heads of the group | its K | its V], K and V possibly apart."""
+    kv_heads = heads if kv_heads is None else kv_heads
     shared = heads // kv_heads
     by_group = qkv.unflatten(-1, (kv_heads, -1))
     if kv is None:
@@ -50,12 +58,7 @@ def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int, tra
         q, k, v = by_group.split([shared * size, size, size], -1)
     else:
         q, (k, v) = by_group, kv.unflatten(-1, (kv_heads, -1)).chunk(2, -1)
-    q, k, v = (
-        split_heads(q.flatten(-2), heads),
-        split_heads(k.flatten(-2), kv_heads),
-        split_heads(v.flatten(-2), kv_heads),
-    )
-    return [q, k.transpose(-1, -2) if transposed else k, v]
+    return _heads_of(q.flatten(-2), k.flatten(-2), v.flatten(-2), heads, kv_heads, transposed)
 
 
 @per_device("experimental.nlp_create_qkv_heads")
@@ -69,9 +72,7 @@ def nlp_create_qkv_heads(
     kv_tied: bool = False,
 ) -> list[Tensor]:
     """[B, 1, N, (H + 2 Hkv) * E] -> q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default."""
-    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    q, k, v = _split_qkv(input, input_kv, num_heads, kv_heads, kv_tied)
-    return [q, k.transpose(-1, -2) if transpose_k_heads else k, v]
+    return _split_qkv(input, input_kv, num_heads, num_kv_heads, transpose_k_heads, kv_tied)
 
 
 @per_device("experimental.nlp_create_qkv_heads_boltz")
@@ -87,28 +88,15 @@ def nlp_create_qkv_heads_boltz(
     if input.shape[0] != 1 or transpose_k_heads:
         raise TypeError("a batch, or transpose_k_heads, is not known")
     kv = None if input_kv is None else input_kv[0]
-    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    return [x.transpose(0, 1) for x in _split_qkv(input[0], kv, num_heads, kv_heads)]
-
-
-@per_device("experimental.nlp_create_qkv_heads_vit")
-def nlp_create_qkv_heads_vit(input: Tensor) -> list[Tensor]:
-    """Twelve heads of 64 each of Q, K and V."""
-    return list(_split_qkv(input, None, 12, 12))
-
-
-@per_device("experimental.nlp_create_qkv_heads_falcon7b")
-def nlp_create_qkv_heads_falcon7b(input: Tensor) -> list[Tensor]:
-    """71 heads of Q and one each of K and V, of 64."""
-    return list(_split_qkv(input, None, 71, 1))
+    return [x.transpose(0, 1) for x in _split_qkv(input[0], kv, num_heads, num_kv_heads)]
 
 
 @across("experimental.nlp_create_qkv_heads_segformer")
 def nlp_create_qkv_heads_segformer(call: Call, input: Shards) -> tuple[list[Tensor], ...]:
     """[B, 1, N, H * 32] -> q [B, H, N, 32]; the other two outputs are not written: NaN."""
     heads = call.outputs[0].shape[1]
-    rest = [torch.full(tuple(output.shape), float("nan")) for output in call.outputs[1:]]
-    return call.each(lambda x: split_heads(x, heads), input), *([values] * len(input) for values in rest)
+    rest = ([nobodys(output.shape)] * len(input) for output in call.outputs[1:])
+    return call.each(lambda x: split_heads(x, heads), input), *rest
 
 
 @per_device("experimental.nlp_create_q_heads_split")
@@ -123,8 +111,7 @@ def create_qkv_heads(
     input: Tensor, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True
 ) -> list[Tensor]:
     """[B, 1, N, (H + 2 Hkv) * E], group after group, -> q [B, H, N, E], k and v [B, Hkv, N, E]."""
-    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    return _split_groups(input, None, num_heads, kv_heads, transpose_k_heads)
+    return _split_groups(input, None, num_heads, num_kv_heads, transpose_k_heads)
 
 
 @per_device("experimental.create_qkv_heads_from_separate_tensors")
@@ -137,8 +124,7 @@ def create_qkv_heads_from_separate_tensors(
     transpose_k_heads: bool = True,
 ) -> list[Tensor]:
     """As ``create_qkv_heads``, with K and V of each group in a tensor of their own."""
-    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    return _split_groups(input, input_kv, num_heads, kv_heads, transpose_k_heads)
+    return _split_groups(input, input_kv, num_heads, num_kv_heads, transpose_k_heads)
 
 
 @across("transformer.split_query_key_value_and_split_heads")
@@ -156,33 +142,26 @@ def split_query_key_value_and_split_heads(
 
     The columns of a sharded input are those of ``create_qkv_heads``: group after group.
     """
-    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    by_group = call.argument("input_tensor", 0).is_sharded()
+    split = _split_groups if call.argument("input_tensor", 0).is_sharded() else _split_qkv
 
-    def split(x: Tensor, kv: Tensor | None) -> list[Tensor]:
-        if by_group:
-            return _split_groups(x, kv, num_heads, kv_heads, transpose_key)
-        q, k, v = _split_qkv(x, kv, num_heads, kv_heads)
-        return [q, k.transpose(-1, -2) if transpose_key else k, v]
+    def heads(x: Tensor, kv: Tensor | None) -> list[Tensor]:
+        return split(x, kv, num_heads, num_kv_heads, transpose_key)
 
-    return columns(call.each(split, input_tensor, kv_input_tensor))
+    return columns(call.each(heads, input_tensor, kv_input_tensor))
 
 
-@per_device("transformer.concatenate_heads")
-def concatenate_heads(input_tensor: Tensor) -> Tensor:
-    return join_heads(input_tensor)
-
-
-@per_device("experimental.nlp_concat_heads")
-def nlp_concat_heads(input_tensor: Tensor) -> Tensor:
-    """[B, H, N, E] -> [B, 1, N, H*E]."""
-    return join_heads(input_tensor).unsqueeze(1)
-
-
-@per_device("experimental.nlp_concat_heads_boltz")
-def nlp_concat_heads_boltz(input_tensor: Tensor) -> Tensor:
-    """[H, N, N, E] -> [1, N, N, H*E]."""
-    return input_tensor.permute(1, 2, 0, 3).flatten(2)[None]
+table(
+    {
+        "experimental.nlp_concat_heads": lambda input_tensor: join_heads(input_tensor).unsqueeze(1),
+        # [H, N, N, E] -> [1, N, N, H*E]
+        "experimental.nlp_concat_heads_boltz": lambda input_tensor: input_tensor.permute(1, 2, 0, 3).flatten(2)[None],
+        # 71 heads of Q and one each of K and V, of 64
+        "experimental.nlp_create_qkv_heads_falcon7b": lambda input: _split_qkv(input, None, 71, 1),
+        # twelve heads of 64 each of Q, K and V
+        "experimental.nlp_create_qkv_heads_vit": lambda input: _split_qkv(input, None, 12, 12),
+        "transformer.concatenate_heads": lambda input_tensor: join_heads(input_tensor),
+    }
+)
 
 
 @per_device("experimental.nlp_create_qkv_heads_decode")
@@ -199,11 +178,10 @@ def nlp_create_qkv_heads_decode(
 
     With a ``slice_size``, that many users from ``batch_offset`` on.
     """
-    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if slice_size is not None:
         first = 0 if batch_offset is None else int(batch_offset.reshape(-1)[0])
         input_tensor = input_tensor[:, :, first : first + slice_size]
-    return [x.transpose(1, 2) for x in _split_qkv(input_tensor, None, num_heads, kv_heads)]
+    return [x.transpose(1, 2) for x in _split_qkv(input_tensor, None, num_heads, num_kv_heads)]
 
 
 @per_device("experimental.nlp_concat_heads_decode")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, columns, per_device
+from tt_impl.mock.rules.registry import Call, across, columns, per_device, table
 
 Number = int | float
 UNWRITTEN = 2**32 - 1
@@ -40,9 +40,7 @@ def _only_once(index: Tensor, dim: int) -> None:
         raise TypeError("an index that names a place twice is not known: which value stays, nobody says")
 
 
-@per_device("scatter_add")
-def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return torch.scatter_add(input, dim, index, src.to(input.dtype))
+table({"scatter_add": lambda input, dim, index, src: torch.scatter_add(input, dim, index, src.to(input.dtype))})
 
 
 @per_device("tosa_gather", as_stored=True)

@@ -9,7 +9,7 @@ from typing import Any
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, across, per_device, table
 from tt_impl.mock.storage import dtypes
 from tt_impl.mock.storage.values import Shards
 
@@ -48,23 +48,8 @@ def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
     return call.each(lambda x: dtypes.typecast(x, source, target), input_tensor)
 
 
-@per_device("clone", as_stored=True)
-def clone(input: Tensor) -> Tensor:
-    return input
-
-
 @per_device("move", "tilize", "untilize", as_stored=True)
 def moved(input_tensor: Tensor) -> Tensor:
-    return input_tensor
-
-
-@per_device("copy", as_stored=True)
-def copy(input_a: Tensor, input_b: Tensor) -> Tensor:
-    return input_a
-
-
-@per_device("assign", as_stored=True)
-def assign(input_tensor: Tensor, *_output: Any) -> Tensor:
     return input_tensor
 
 
@@ -80,21 +65,6 @@ def reshape(input_tensor: Tensor, *sizes: Any, **named: Any) -> Tensor:
     return input_tensor.reshape(tuple(shape))
 
 
-@per_device("reshape_on_device", as_stored=True)
-def reshape_on_device(input_tensor: Tensor, W: int, Z: int, Y: int, X: int) -> Tensor:
-    return input_tensor.reshape(W, Z, Y, X)
-
-
-@per_device("view", "experimental.view", as_stored=True)
-def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    return input_tensor.reshape(tuple(shape))
-
-
-@per_device("unsqueeze", as_stored=True)
-def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
-    return input_tensor.unsqueeze(dim)
-
-
 @per_device("unsqueeze_to_4D", as_stored=True)
 def unsqueeze_to_4d(input_tensor: Tensor) -> Tensor:
     return input_tensor.reshape((1,) * (4 - input_tensor.dim()) + tuple(input_tensor.shape))
@@ -107,14 +77,24 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None = None) -> Ten
     return input_tensor.squeeze(dim if isinstance(dim, int) else tuple(dim))
 
 
-@per_device("permute", as_stored=True)
-def permute(input_tensor: Tensor, dims: Sequence[int], *_pad_value: float) -> Tensor:
-    return input_tensor.permute(tuple(dims))
+def _viewed(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    return input_tensor.reshape(tuple(shape))
 
 
-@per_device("transpose", as_stored=True)
-def transpose(input_tensor: Tensor, dim1: int, dim2: int, *_pad_value: float) -> Tensor:
-    return input_tensor.transpose(dim1, dim2)
+table(
+    {
+        "assign": lambda input_tensor, *_output: input_tensor,
+        "clone": lambda input: input,
+        "copy": lambda input_a, input_b: input_a,
+        "permute": lambda input_tensor, dims, *_pad_value: input_tensor.permute(tuple(dims)),
+        "reshape_on_device": lambda input_tensor, W, Z, Y, X: input_tensor.reshape(W, Z, Y, X),
+        "transpose": lambda input_tensor, dim1, dim2, *_pad_value: input_tensor.transpose(dim1, dim2),
+        "unsqueeze": lambda input_tensor, dim: input_tensor.unsqueeze(dim),
+        "view": _viewed,
+        "experimental.view": _viewed,
+    },
+    as_stored=True,
+)
 
 
 @across("fill_implicit_tile_padding")

@@ -5,6 +5,7 @@ Legend: N rows, D columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,21 +17,26 @@ from tt_impl.mock.rules.registry import TILE, Call, across, per_device
 from tt_impl.mock.storage.values import Shards
 
 
-def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Scale and shift the last dim; weights come as [D], [1, 1, 1, D] or, row-major, [1, 1, D/32, 32], D rounded up."""
-    if weight is not None:
-        x = x * _row(weight, x.shape[-1])
-    return x if bias is None else x + _row(bias, x.shape[-1])
-
-
-def _row(values: Tensor, size: int) -> Tensor:
-    """``size`` values, without what fills the last stick of 32."""
-    row = values.reshape(-1)
+def _row(values: Tensor, x: Tensor) -> Tensor:
+    """A value for each column of ``x``, without what fills the last stick of 32."""
+    row, size = values.reshape(-1), x.shape[-1]
     if values.shape[-1] == TILE and row.numel() == size + -size % TILE:
         return row[:size]
     if row.numel() != size:
         raise TypeError(f"a weight or bias of {row.numel()} values for {size} columns is not known")
     return row
+
+
+def affine(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, shaped: Callable[[Tensor, Tensor], Tensor] = _row
+) -> Tensor:
+    """Scale and shift ``x`` by what ``shaped(weight, x)`` makes of each.
+
+    By default the last dim: weights come as [D], [1, 1, 1, D] or, row-major, [1, 1, D/32, 32], D rounded up.
+    """
+    if weight is not None:
+        x = x * shaped(weight, x)
+    return x if bias is None else x + shaped(bias, x)
 
 
 def rms(x: Tensor, epsilon: float, row: Tensor | None = None) -> Tensor:
@@ -96,10 +102,8 @@ def dit_rms_norm_unary_fused(
     *,
     activation: Any = None,
 ) -> Tensor:
-    normed = rms_norm(
-        input_tensor, epsilon=epsilon, weight=weight, bias=bias, residual_input_tensor=residual_input_tensor
-    )
-    return activate(normed, activation)
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    return activate(affine(rms(x, epsilon), weight, bias), activation)
 
 
 @across("batch_norm")
@@ -129,9 +133,7 @@ def batch_norm(
         means, variances = ([held[i] for i in range(len(held))] for held in (running_mean, running_var))
 
     def normed(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        x = (x - mean) * torch.rsqrt(variance + eps)
-        x = x if weight is None else x * weight
-        return x if bias is None else x + bias
+        return affine((x - mean) * torch.rsqrt(variance + eps), weight, bias, lambda channels, _: channels)
 
     def moved(running: Tensor, batch: Tensor) -> Tensor:
         return (1 - momentum) * running + momentum * batch

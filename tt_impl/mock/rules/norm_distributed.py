@@ -28,7 +28,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.norm import affine, check_reciprocals, rms
-from tt_impl.mock.rules.registry import TILE, Call, across
+from tt_impl.mock.rules.registry import TILE, Call, across, nobodys
 from tt_impl.mock.storage.values import Shards
 
 
@@ -181,7 +181,7 @@ def fused_rms_minimal(
         call.written("residual_input_tensor", summed)
         total = Shards(summed, input_tensor.shape, input_tensor.mesh_shape)
     if stats is not None:
-        call.written("stats", [torch.full(stats.shape, float("nan"))] * len(stats))
+        call.written("stats", [nobodys(stats.shape)] * len(stats))
 
     def normed(x: Tensor, row: Tensor, weight: Tensor | None) -> Tensor:
         return affine(rms(x, epsilon, row), weight, None)

@@ -43,18 +43,18 @@ def dit_layernorm_post_allgather(
     for values in (weight, bias):
         if values is not None and values.ndim == 4 and values.shape[0] > 1:
             raise TypeError("a weight or bias per entry of dim 0 is not known: the op looks for batches in dim 1")
-    return _affine_by_row(normed_by_moments(input_tensor, stats, epsilon), weight, bias)
+    return affine(normed_by_moments(input_tensor, stats, epsilon), weight, bias, _by_row)
 
 
-def _affine_by_row(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """As ``affine``, or with one weight per batch entry ([B, 1, 1, D]): the modulation of a diffusion transformer."""
-    if weight is not None:
-        x = x * _broadcast(weight, x)
-    return x if bias is None else x + _broadcast(bias, x)
-
-
-def _broadcast(weight: Tensor, x: Tensor) -> Tensor:
+def _by_row(weight: Tensor, x: Tensor) -> Tensor:
+    """A weight of the columns, or one per batch entry ([B, 1, 1, D]): the modulation of a diffusion transformer."""
     return weight.reshape(-1) if weight.numel() == x.shape[-1] else weight
+
+
+def _by_head(values: Tensor, x: Tensor) -> Tensor:
+    """For heads [B, H, N, E]: E values, the same for all heads, or H*E."""
+    heads, size = x.shape[1], x.shape[3]
+    return values.reshape(-1) if values.numel() == size else values.reshape(1, heads, 1, size)
 
 
 @per_device("experimental.wan_fused_rmsnorm_pre_allgather")
@@ -144,24 +144,11 @@ def _fused(
 
     def normed(part: Tensor, row: Tensor, weight: Any, bias: Any, transformation: Any, cos: Any, sin: Any) -> Tensor:
         if per_head:
-            by_head = rms(split_heads(part, heads), epsilon)
-            by_head = _affine_by_head(by_head, weight, bias)
+            by_head = affine(rms(split_heads(part, heads), epsilon), weight, bias, _by_head)
             return by_head if cos is None else rotate(by_head, cos, sin, transformation)
         mean = row.mean(-1, keepdim=True) if centre else 0.0
         variance = (row - mean).square().mean(-1, keepdim=True)
-        scaled = _affine_by_row((part - mean) * torch.rsqrt(variance + epsilon), weight, bias)
+        scaled = affine((part - mean) * torch.rsqrt(variance + epsilon), weight, bias, _by_row)
         return _heads_and_rope(scaled, heads, transformation, cos, sin)
 
     return call.each(normed, x, whole, *extras)
-
-
-def _affine_by_head(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Scale and shift [B, H, N, E] by E values, the same for all heads, or by H*E."""
-    heads, size = x.shape[1], x.shape[3]
-
-    def shaped(values: Tensor) -> Tensor:
-        return values.reshape(-1) if values.numel() == size else values.reshape(1, heads, 1, size)
-
-    if weight is not None:
-        x = x * shaped(weight)
-    return x if bias is None else x + shaped(bias)

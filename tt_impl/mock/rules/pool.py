@@ -6,7 +6,7 @@ bottom, left, right), which torch does not have, so borders are laid around the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -80,7 +80,7 @@ def max_pool2d(
     **placement: Any,
 ) -> tuple[list[Tensor], ...]:
     """The largest of every window; ``return_indices``: and where in its channel, row * width + column, it was."""
-    _check_placement(call, placement)
+    call.check_named(placement, _PLACEMENT)
     sides = sides_of(padding)
 
     def pooled(rows: Tensor) -> tuple[Tensor, ...]:
@@ -114,7 +114,7 @@ def avg_pool2d(
     **placement: Any,
 ) -> list[Tensor]:
     """The sum of every window over its size: all of it, or what of it lies inside the image (and its padding)."""
-    _check_placement(call, placement)
+    call.check_named(placement, _PLACEMENT)
     sides = sides_of(padding)
     kernel, steps = tuple(kernel_size), tuple(stride)
 
@@ -138,13 +138,7 @@ _PLACEMENT = frozenset(
     "applied_shard_scheme deallocate_input reallocate_halo_output reallocate_output config_tensor_in_dram "
     "dram_slice_config".split()
 )
-
-
-def _check_placement(call: Call, placement: dict[str, Any]) -> None:
-    """Only keywords that say where tensors lie may be left unused."""
-    unknown = sorted(placement.keys() - _PLACEMENT)
-    if unknown:
-        raise call.unsupported(" and ".join(unknown))
+"""Keywords that say where tensors lie: they may be left unused."""
 
 
 def _uniform(call: Call, size: int, count: int) -> None:
@@ -157,41 +151,31 @@ def _uniform(call: Call, size: int, count: int) -> None:
         raise call.unsupported(f"{size} rows pooled to {count}, whose windows differ in size or distance")
 
 
-def _adaptive(call: Call, x: Shards, size: tuple[int, int, int, int], output: Pair, pool: Any) -> list[Tensor]:
-    _uniform(call, size[1], output[0])
-    _uniform(call, size[2], output[1])
-    return call.each(lambda rows: _rows(call, pool(image_of(rows, *size), tuple(output))), x)
+def _adaptive(name: str, pool: Callable[[Tensor, tuple[int, ...]], Tensor]) -> None:
+    """Register pooling by windows that ttnn chooses, so many that the output has the size asked for."""
+
+    def rule(
+        call: Call,
+        input_tensor: Shards,
+        batch_size: int,
+        input_h: int,
+        input_w: int,
+        channels: int,
+        output_size: Pair,
+        **placement: Any,
+    ) -> list[Tensor]:
+        call.check_named(placement, _PLACEMENT)
+        _uniform(call, input_h, output_size[0])
+        _uniform(call, input_w, output_size[1])
+
+        def pooled(rows: Tensor) -> Tensor:
+            return _rows(call, pool(image_of(rows, batch_size, input_h, input_w, channels), tuple(output_size)))
+
+        return call.each(pooled, input_tensor)
+
+    rule.__qualname__ = name
+    across(name)(rule)
 
 
-@across("adaptive_avg_pool2d")
-def adaptive_avg_pool2d(
-    call: Call,
-    input_tensor: Shards,
-    batch_size: int,
-    input_h: int,
-    input_w: int,
-    channels: int,
-    output_size: Pair,
-    **placement: Any,
-) -> list[Tensor]:
-    """Means of windows that ttnn chooses, so many that the output has the size asked for."""
-    _check_placement(call, placement)
-    size = (batch_size, input_h, input_w, channels)
-    return _adaptive(call, input_tensor, size, output_size, F.adaptive_avg_pool2d)
-
-
-@across("adaptive_max_pool2d")
-def adaptive_max_pool2d(
-    call: Call,
-    input_tensor: Shards,
-    batch_size: int,
-    input_h: int,
-    input_w: int,
-    channels: int,
-    output_size: Pair,
-    **placement: Any,
-) -> list[Tensor]:
-    """Largest values of windows that ttnn chooses, so many that the output has the size asked for."""
-    _check_placement(call, placement)
-    size = (batch_size, input_h, input_w, channels)
-    return _adaptive(call, input_tensor, size, output_size, F.adaptive_max_pool2d)
+_adaptive("adaptive_avg_pool2d", F.adaptive_avg_pool2d)
+_adaptive("adaptive_max_pool2d", F.adaptive_max_pool2d)

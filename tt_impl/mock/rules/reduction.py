@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, columns, per_device
-from tt_impl.mock.storage.values import INTEGERS
+from tt_impl.mock.rules.registry import Call, across, columns, per_device, table
+from tt_impl.mock.storage.dtypes import INTEGERS
 
 Number = int | float
 Dims = int | Sequence[int] | None
@@ -26,22 +26,15 @@ def _scaled(x: Tensor, scalar: Number) -> Tensor:
     return x if scalar == 1 else x * scalar
 
 
-def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _reduction(function: Callable[..., Tensor], orders: bool = False) -> Callable[..., Tensor]:
+    """The rule of a reduction; one that ``orders`` its values takes no negative ``scalar``."""
+
     def rule(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0) -> Tensor:
+        if orders and scalar < 0:
+            raise TypeError("a negative scalar is not known: it would turn the order around")
         if not input_tensor.dim():
             return _scaled(input_tensor, scalar)
         return function(_scaled(input_tensor, scalar), dim=dims_of(input_tensor, dim), keepdim=keepdim)
-
-    return rule
-
-
-def _extreme(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    plain = _reduction(function)
-
-    def rule(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0) -> Tensor:
-        if scalar < 0:
-            raise TypeError("a negative scalar is not known: it would turn the order around")
-        return plain(input_tensor, dim, keepdim, scalar=scalar)
 
     return rule
 
@@ -52,8 +45,8 @@ def _mean(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 per_device("sum")(_reduction(torch.sum))
 per_device("mean")(_reduction(_mean))
-per_device("max")(_extreme(torch.amax))
-per_device("min")(_extreme(torch.amin))
+per_device("max")(_reduction(torch.amax, orders=True))
+per_device("min")(_reduction(torch.amin, orders=True))
 
 
 @per_device("var")
@@ -71,24 +64,21 @@ def std(
     return var(input_tensor, dim, keepdim, scalar=scalar, correction=correction).sqrt()
 
 
-@per_device("var_hw")
-def var_hw(input_tensor: Tensor) -> Tensor:
-    return input_tensor.var((-2, -1), correction=0, keepdim=True)
+def _var_hw(x: Tensor) -> Tensor:
+    return x.var((-2, -1), correction=0, keepdim=True)
 
 
-@per_device("std_hw")
-def std_hw(input_tensor: Tensor) -> Tensor:
-    return var_hw(input_tensor).sqrt()
-
-
-@per_device("normalize_hw")
-def normalize_hw(input_tensor: Tensor) -> Tensor:
-    return (input_tensor - input_tensor.mean((-2, -1), keepdim=True)) / std_hw(input_tensor)
-
-
-@per_device("normalize_global")
-def normalize_global(input_tensor: Tensor) -> Tensor:
-    return (input_tensor - input_tensor.mean()) / input_tensor.std(correction=0)
+table(
+    {
+        "experimental.intimg": lambda input_tensor: input_tensor.cumsum(1).cumsum(2),  # summed-area table [1, W, H, C]
+        "normalize_global": lambda input_tensor: (input_tensor - input_tensor.mean()) / input_tensor.std(correction=0),
+        "normalize_hw": lambda input_tensor: (
+            (input_tensor - input_tensor.mean((-2, -1), keepdim=True)) / _var_hw(input_tensor).sqrt()
+        ),
+        "std_hw": lambda input_tensor: _var_hw(input_tensor).sqrt(),
+        "var_hw": lambda input_tensor: _var_hw(input_tensor),
+    }
+)
 
 
 @per_device("prod")
@@ -137,12 +127,6 @@ def cumsum(
 @across("cumprod")
 def cumprod(call: Call, input_tensor: Any, dim: int, *, reverse_order: bool = False) -> list[Tensor]:
     return _scan(call, torch.cumprod, input_tensor, dim, reverse_order)
-
-
-@per_device("experimental.intimg")
-def intimg(input_tensor: Tensor) -> Tensor:
-    """Summed-area table [1, W, H, C] over W and H."""
-    return input_tensor.cumsum(1).cumsum(2)
 
 
 @per_device("ema")

@@ -12,7 +12,7 @@ the operation: a rule never ignores something that could change the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,13 +129,17 @@ class Call(Arguments):
         are stored where all are stored as bfloat16 and the result is: the same values without a detour over float32.
         """
         spread = [value for value in inputs if isinstance(value, Shards | list)]
-        keys = zip(*map(identities, spread), strict=True) if spread else [()] * len(ranks_of(self.outputs[0]))
         narrow = rounds_once and self.in_bfloat16(spread)
+        return self.once(spread, lambda device: function(*(_part(value, device, narrow) for value in inputs)))
+
+    def once(self, inputs: Sequence[Shards | list], compute: Callable[[int], Any]) -> list[Any]:
+        """``compute(device)`` for every device, once for those whose parts of ``inputs`` are one object."""
+        keys = zip(*map(identities, inputs), strict=True) if inputs else [()] * len(ranks_of(self.outputs[0]))
         known: dict[tuple, Any] = {}
         results = []
         for device, key in enumerate(keys):
             if key not in known:
-                known[key] = function(*(_part(value, device, narrow) for value in inputs))
+                known[key] = compute(device)
             results.append(known[key])
         self.evaluations += len(known)
         return results
@@ -147,6 +151,15 @@ class Call(Arguments):
 
     def unsupported(self, what: str) -> ShadowError:
         return RefusedOption(self.name, what)
+
+    def check_named(self, given: dict[str, Any], known: Collection[str]) -> None:
+        """Refuse keywords that are not among ``known``, those that change nothing."""
+        if unknown := sorted(given.keys() - set(known)):
+            raise self.unsupported(" and ".join(unknown))
+
+    def leave_to_nobody(self, tensor: ttnn.Tensor, devices: int) -> None:
+        """The operation leaves values in ``tensor`` that nobody may read."""
+        self.store.write(tensor, [nobodys(tensor.shape)] * devices, self.name)
 
     def written(self, argument: str, shards: list[torch.Tensor]) -> None:
         """The operation also wrote ``shards`` into the tensor passed as keyword ``argument``, if one was."""
@@ -172,23 +185,25 @@ def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False) 
     def register(function: Callable) -> Callable:
         def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
             shards = [value for value in _leaves((args, kwargs)) if isinstance(value, Shards)]
-            if shards:
-                keys = list(zip(*map(identities, shards), strict=True))
-            else:
-                keys = [()] * len(ranks_of(call.outputs[0]))
             kept = as_stored or (rounds_once and call.in_bfloat16(shards))
-            known: dict[tuple, list[torch.Tensor]] = {}
-            for device, key in enumerate(keys):
-                if key not in known:
-                    call.evaluations += 1
-                    result = function(*_pick(args, device, kept), **_pick(kwargs, device, kept))
-                    known[key] = list(result) if isinstance(result, list | tuple) else [result]
-            return list(columns([known[key] for key in keys]))
+
+            def on_one(device: int) -> Sequence[torch.Tensor]:
+                result = function(*_pick(args, device, kept), **_pick(kwargs, device, kept))
+                return result if isinstance(result, list | tuple) else [result]
+
+            return list(columns(call.once(shards, on_one)))
 
         PURE.update(f"ttnn.{name}" for name in names)
         return _register(names, rule, function)
 
     return register
+
+
+def table(functions: dict[str, Callable], as_stored: bool = False) -> None:
+    """Register a function of torch tensors for each operation, by whose name errors call it."""
+    for name, function in functions.items():
+        function.__qualname__ = name.rpartition(".")[2]
+        per_device(name, as_stored=as_stored)(function)
 
 
 def across(*names: str, pure: bool = False) -> Callable:
@@ -220,6 +235,11 @@ def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callabl
             raise ValueError(f"two shadow rules for ttnn.{name}")
         RULES[f"ttnn.{name}"] = rule
     return function
+
+
+def nobodys(shape: Iterable[int]) -> torch.Tensor:
+    """What nobody may read: not a number."""
+    return torch.full(tuple(shape), float("nan"))
 
 
 def identities(value: Shards | list) -> list[int]:

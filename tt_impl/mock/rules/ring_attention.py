@@ -11,7 +11,7 @@ from torch import Tensor
 from tt_impl.mock.rules.attention import attend, only_rear
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.decode import unpaged
-from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.rules.registry import Call, across, nobodys
 from tt_impl.mock.storage.values import Shards
 
 
@@ -82,8 +82,7 @@ def ring_joint_scaled_dot_product_attention(
 def _left_over(call: Call, devices: int) -> tuple[list[Tensor], list[Tensor]]:
     """The attention of a joint stream that is not there, and what the device keeps for itself."""
     nothing = torch.zeros(tuple(call.outputs[1].shape))
-    scratch = torch.full(tuple(call.outputs[2].shape), float("nan"))
-    return [nothing] * devices, [scratch] * devices
+    return [nothing] * devices, [nobodys(call.outputs[2].shape)] * devices
 
 
 def _causal(
