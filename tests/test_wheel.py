@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tree import PRODUCT, ROOT
+from tests.tree import PRODUCT, ROOT, imports
 
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+LEFT_OUT = ("benchmarks/upstream/",)
+"""Of the packages what users of a wheel never run."""
 NOT_SOURCE = (
     *("out/results.json", "parity-out/results.json", "parity/out/results.json", ".nox/tests/bin/refsim.py"),
     *("parity/__pycache__/gate.pyc", "tests/__pycache__/tree.pyc", ".pytest_cache/README.md", "tests/test_tree.py"),
@@ -22,7 +24,11 @@ NOT_SOURCE = (
 
 
 def product():
-    """The files of the packages, as git knows them."""
+    """The files of the packages that a wheel holds, as git knows them."""
+    return [name for name in checked_in() if not name.startswith(LEFT_OUT)]
+
+
+def checked_in():
     listed = subprocess.run(["git", "ls-files", *PRODUCT], cwd=ROOT, capture_output=True, text=True, check=True)
     return listed.stdout.split()
 
@@ -38,7 +44,7 @@ def built(tmp_path_factory):
     """(wheel, sdist), built from a copy, as a build writes into its source."""
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
-    for name in [*product(), "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"]:
+    for name in [*checked_in(), "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
     for name in NOT_SOURCE:
@@ -60,6 +66,14 @@ def site(built, tmp_path_factory):
 def test_a_wheel_holds_the_packages_and_nothing_else(built):
     names = zipfile.ZipFile(built[0]).namelist()
     assert sorted(name for name in names if ".dist-info/" not in name) == sorted(product())
+
+
+def test_what_is_left_out_is_imported_by_nothing_in_it():
+    packages = tuple(name.rstrip("/").replace("/", ".") for name in LEFT_OUT)
+    for path in product():
+        if path.endswith(".py"):
+            found = imports(path.removesuffix(".py").replace("/", "."), (ROOT / path).read_text(encoding="utf-8"))
+            assert [one.name for one in found if one.name.startswith(packages)] == [], path
 
 
 def test_an_sdist_holds_what_the_wheel_is_built_from_and_nothing_else(built):
@@ -108,7 +122,10 @@ def test_a_command_runs_outside_of_the_checkout(site, words, says):
 
 
 def test_data_files_are_in_it(site):
-    code = (
-        "from parity.explain import causes; from parity import thresholds as t; t.calibration(); print(causes.stored())"
+    lines = (
+        "from parity.explain import causes",
+        "from parity.measure import thresholds",
+        "thresholds.calibration()",
+        "print(causes.stored())",
     )
-    assert "signatures" in installed(site, code=code)
+    assert "signatures" in installed(site, code="\n".join(lines))

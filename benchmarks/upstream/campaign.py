@@ -21,9 +21,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.upstream import jobs as upstream_jobs
-from benchmarks.upstream import report as upstream_report
-from benchmarks.upstream import seed as upstream_seed
+from benchmarks.upstream import jobs, report, seed
 from parity.measure.machine import git
 from refsim.runtime.memory import total_bytes
 
@@ -34,7 +32,7 @@ STEPS = ("unit", "tt-dit", "bugs", "report")
 def tree() -> Path | None:
     """The checkout that TT_METAL_TREE names, or None where it names none."""
     folder = os.environ.get("TT_METAL_TREE", "")
-    return Path(folder).absolute() if folder and (Path(folder) / upstream_jobs.UNIT).is_dir() else None
+    return Path(folder).absolute() if folder and (Path(folder) / jobs.UNIT).is_dir() else None
 
 
 WITHOUT = f"skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at {COMMIT} and give its path."
@@ -109,26 +107,34 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
-    out, seed, only = arguments.out, arguments.seed, arguments.only
+    out, only = arguments.out, arguments.only
     if step == "report":
-        facts = {"commit": commit(checkout), "ttnn": metadata.version("ttnn"), "seed": seed}
-        facts["refsim"] = upstream_jobs.own_version()
-        memory = total_bytes()
-        size = "an unknown memory" if memory is None else f"{memory / 2**30:.1f} GiB"
-        facts["machine"] = f"{os.cpu_count()} cores and {size}"
-        upstream_report.write(out, arguments.reports, facts)
+        report.write(out, arguments.reports, _facts(checkout, arguments.seed))
         return
     if step == "bugs":
-        names = [name for name in upstream_seed.BUGS if only in name]
-        upstream_seed.run(checkout, out / "bugs", names, arguments.workers)
+        names = [name for name in seed.BUGS if only in name]
+        seed.run(checkout, out / "bugs", names, arguments.workers)
         return
     if step == "unit":
         per, timeout = arguments.per_function or 4, arguments.case_timeout or 60
-        jobs = upstream_jobs.unit_jobs(checkout, arguments.cases, per, seed, arguments.job_limit or 1200)
+        planned = jobs.unit_jobs(checkout, arguments.cases, per, arguments.seed, arguments.job_limit or 1200)
     else:
         per, timeout = arguments.per_function or 2, arguments.case_timeout or 960
-        jobs = upstream_jobs.dit_jobs(checkout, per, seed, arguments.job_limit or 7200)
-    upstream_jobs.run(checkout, jobs, out / step, arguments.workers, timeout, only)
+        planned = jobs.dit_jobs(checkout, per, arguments.seed, arguments.job_limit or 7200)
+    jobs.run(checkout, planned, out / step, arguments.workers, timeout, only)
+
+
+def _facts(checkout: Path, chosen: str) -> dict[str, str]:
+    """Return what a report says of where its numbers come from; ``chosen`` is the seed of the sample."""
+    memory = total_bytes()
+    size = "an unknown memory" if memory is None else f"{memory / 2**30:.1f} GiB"
+    return {
+        "commit": commit(checkout),
+        "ttnn": metadata.version("ttnn"),
+        "seed": chosen,
+        "refsim": jobs.own_version(),
+        "machine": f"{os.cpu_count()} cores and {size}",
+    }
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.upstream import bugs as upstream_bugs
-from benchmarks.upstream import edits as upstream_edits
+from benchmarks.upstream.bugs import BUGS
+from benchmarks.upstream.edits import install
 
 if name := os.environ.get("UPSTREAM_BUG"):
-    bug = upstream_bugs.BUGS[name]
-    upstream_edits.install(bug.file, bug.function, bug.edits)
+    bug = BUGS[name]
+    install(bug.file, bug.function, bug.edits)
 
 _SMALLER: dict[str, Any] = json.loads(os.environ.get("UPSTREAM_SMALLER", "{}"))
 

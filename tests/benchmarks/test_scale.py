@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import scale
 from refsim.cli.process import run_command
+from tests.benchmarks.test_sim import answer_too_large
 from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
-from tests.test_bench_sim import answer_too_large
 
 SMALL = ["--ranks", "1,2", "--rows", "256", "--mib", "0.0625", "--repetitions", "1"]
 

@@ -39,7 +39,9 @@ def played(monkeypatch):
     ours = {name: peer for name, peer in peers.PEERS.items() if peer.package == "refsim"}
     monkeypatch.setattr(peers, "PEERS", ours | PLAYED)
     execute = peers.launch.execute
-    monkeypatch.setattr(peers.launch, "execute", lambda _, *given: execute("tests.test_bench_peers:program", *given))
+    monkeypatch.setattr(
+        peers.launch, "execute", lambda _, *given: execute("tests.benchmarks.test_peers:program", *given)
+    )
 
 
 def test_wrong_answers_and_errors_are_listed_and_counted_beside_times(capsys, played):
