@@ -25,7 +25,7 @@ def _abs_rule(rule: Any) -> Iterator[None]:
 
 def off_by_default(t: Env) -> None:
     """Nobody gets a golden function's answer who did not ask for it."""
-    from tt_impl.mock.storage.values import MissingRule
+    from tt_impl.mock.storage.errors import MissingRule
 
     with _abs_rule(None):
         raises(MissingRule, lambda: t.ttnn.abs(t.put(t.rand(1, 1, 32, 64))), "ttnn.abs", "no shadow rule")
@@ -45,7 +45,7 @@ def per_device(t: Env) -> None:
 
 def refused_option(t: Env) -> None:
     """A rule that does not know an option hands over, and the count says so."""
-    from tt_impl.mock.storage.values import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     def refuses(*_: Any) -> Any:
         raise RefusedOption("ttnn.abs", "anything")
@@ -62,7 +62,7 @@ def swallowed_argument(t: Env) -> None:
     """What a golden function takes and never looks at is refused: its elu knows no positional alpha."""
     from tt_impl.mock.calls.golden import golden_values
     from tt_impl.mock.rules.registry import Call
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     x = t.put(t.rand(1, 1, 32, 64))
     out = t.ttnn.abs(x)

@@ -47,7 +47,7 @@ def dtypes_on_the_host(t: Env) -> None:
 def padded_shapes(t: Env) -> None:
     """The padding that a tensor was made with can be read; arithmetic leaves one that nobody knows."""
     from tests.tt_impl.env import raises
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn, x = t.ttnn, t.rand(30, 20)
     part = ttnn.get_device_tensors(t.put(x))[0]

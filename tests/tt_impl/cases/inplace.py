@@ -82,7 +82,7 @@ def unstable_softmax(t: Env) -> None:
 
 def fractions_for_integers(t: Env) -> None:
     """A result with a fraction in an integer tensor is refused: how a device rounds it is not documented."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     whole = t.put(torch.zeros(32, 32, dtype=torch.int32), dtype="int32")
     raises(ShadowError, lambda: t.shadow.store.write(whole, [torch.full((32, 32), 0.5)] * t.n, "a test"), "fraction")

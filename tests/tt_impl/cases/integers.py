@@ -84,7 +84,7 @@ def scalars_are_rounded(t: Env) -> None:
 
 def floats_beside_integers(t: Env) -> None:
     """Integers become float32 before an operation whose result is; where it is of integers no fraction is dropped."""
-    from tt_impl.mock.storage.values import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     ttnn, numbers = t.ttnn, (7, -3, 5, 2)
     x, whole = torch.tensor(numbers).float(), _put(t, "int32", *numbers)
@@ -111,7 +111,7 @@ def floats_beside_integers(t: Env) -> None:
 
 def factors_beside_integers(t: Env) -> None:
     """A factor of 1 or 2 keeps the digits of integers that float32 has not; another one is refused."""
-    from tt_impl.mock.storage.values import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     ttnn, large = t.ttnn, (4097, 46339)
     zero, x = _put(t, "int32", 1, 0), _put(t, "int32", *large)
@@ -124,7 +124,7 @@ def factors_beside_integers(t: Env) -> None:
 
 def fast_division_by_zero_is_refused(t: Env) -> None:
     """ttnn documents that its fast division assumes that no divisor is zero."""
-    from tt_impl.mock.storage.values import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     ttnn, a, b = t.ttnn, _put(t, "bfloat16", 1.0, 2.0), t.put(torch.full((32, 32), 4.0))
     assert _first(t, ttnn.div(a, b, fast_and_approximate_mode=True), 2) == [0.25, 0.5]
@@ -144,7 +144,7 @@ def shifts_by_more_bits_than_there_are(t: Env) -> None:
 
 
 def what_does_not_fit_is_refused(t: Env) -> None:
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn = t.ttnn
     small = _put(t, "uint16", 65535)

@@ -57,7 +57,7 @@ def long_chains(t: Env) -> None:
 
 def errors_name_the_line(t: Env) -> None:
     from tt_impl.mock.calls.shadow import shadow_values
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn = t.ttnn
     with shadow_values(lazy=True) as lazy:

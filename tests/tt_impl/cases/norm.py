@@ -126,7 +126,7 @@ def _reciprocals(t: Env, width: int) -> Any:
 
 def wrong_reciprocals(t: Env) -> None:
     """ttnn takes any table for Welford's method; one that is too short, or of other numbers, gives other results."""
-    from tt_impl.mock.storage.values import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     ttnn, x = t.ttnn, t.put(_offset(t, 1, 1, 32, 128))
     welford = ttnn.LayerNormDefaultProgramConfig(legacy_reduction=False, legacy_rsqrt=False, use_welford=True)
@@ -170,7 +170,7 @@ def welford_weight_per_batch_entry(t: Env) -> None:
 
     wanted = F.layer_norm(x, (512,), eps=EPS) * w + w
     t.check(normed(x, w), t.shards(wanted, (None, 3)), ulps=ULPS_OF_STATS)
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     raises(ShadowError, lambda: normed(x.transpose(0, 1), w.transpose(0, 1)), "per entry of dim 0")
 
@@ -210,7 +210,7 @@ def fused_rms_norm_with_heads_and_rope(t: Env) -> None:
 
 def fused_distributed(t: Env) -> None:
     """One op for statistics, gather and norm."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn, x, w, b = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512), t.rand(512)
     cos, sin, turn = _rope(t, 64, 64)

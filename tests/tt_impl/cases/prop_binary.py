@@ -267,7 +267,7 @@ def borders_of_domains(t: Env) -> None:
 
 
 def refused(t: Env) -> None:
-    from tt_impl.mock.storage.values import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     ttnn, x = t.ttnn, t.put(torch.full((32, 32), 3, dtype=torch.int32), dtype="int32")
     nothing = t.put(torch.zeros(32, 32, dtype=torch.int32), dtype="int32")

@@ -260,7 +260,7 @@ def scattered(t: Env) -> None:
 
 def places_named_twice(t: Env) -> None:
     """Of two values for one place nobody says which stays: no number is made up."""
-    from tt_impl.mock.storage.values import RefusedOption
+    from tt_impl.mock.storage.errors import RefusedOption
 
     ttnn, x = t.ttnn, t.put(t.rand(4, 32), layout="ROW_MAJOR")
     twice = torch.tensor([[0, 3, 0, *range(4, 33)]]).clamp(max=31).expand(4, -1)

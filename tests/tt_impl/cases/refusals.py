@@ -8,7 +8,7 @@ from tests.tt_impl.env import Env, collect, raises
 
 def unknown_operation(t: Env) -> None:
     from tt_impl.mock.rules.registry import RULES
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     x = t.put(t.rand(1, 1, 32, 64))
     rule = RULES.pop("ttnn.exp")
@@ -40,7 +40,7 @@ def rule_that_fails(t: Env) -> None:
 
 def native_function(t: Env) -> None:
     """What programs call below ttnn's operations, and what writes into their tensors, is refused, too."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     native = t.ttnn._ttnn.operations.experimental
     x = t.put(t.rand(1, 1, 32, 64))
@@ -49,7 +49,7 @@ def native_function(t: Env) -> None:
 
 def unseen_tensor(t: Env) -> None:
     """A tensor made behind the shadow's back has no value, and reading it says so."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
     from tt_impl.trace.intercept import uncaught
 
     with uncaught():

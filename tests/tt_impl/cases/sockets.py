@@ -10,7 +10,7 @@ from tests.tt_impl.env import Env, collect, raises
 
 def between_submeshes(t: Env) -> None:
     """What is sent arrives in order, in the place the connection names; receiving before that is refused."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn = t.ttnn
     first, second = t.device.create_submeshes(ttnn.MeshShape(1, 1))

@@ -82,7 +82,7 @@ def views_and_collectives(t: Env) -> None:
 
 def freed_input(t: Env) -> None:
     """The trace would read memory that belongs to somebody else."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     x, _ = spread(t, 1, 1, 32, 64)
     trace, _ = _capture(t, lambda: t.ttnn.multiply(x, 3.0))
@@ -92,7 +92,7 @@ def freed_input(t: Env) -> None:
 
 def overwritten_by_a_trace(t: Env) -> None:
     """A tensor allocated after the capture, where an intermediate result of the trace was, is lost to it."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn = t.ttnn
     x, _ = spread(t, 1, 1, 32, 64)

@@ -54,7 +54,7 @@ def logical_and_padded_shape(t: Env) -> None:
 
 def unknown_padding_is_refused(t: Env) -> None:
     """exp(0) is 1: what arithmetic leaves in the padding nobody tells, so reading it is an error."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
     out = ttnn.exp(t.put(x))
@@ -68,7 +68,7 @@ def unknown_padding_is_refused(t: Env) -> None:
 
 def padding_of_layouts(t: Env) -> None:
     """``to_layout`` fills tiles up with a number of the caller's, which ``untilize_with_unpadding`` can uncover."""
-    from tt_impl.mock.storage.values import ShadowError
+    from tt_impl.mock.storage.errors import ShadowError
 
     ttnn, x = t.ttnn, t.rand(30, 20)
     rows = t.put(x, layout="ROW_MAJOR")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tt_impl.mock.calls.shadow import Shadow, shadow_values
 from tt_impl.mock.log.events import EventLog
-from tt_impl.mock.storage.values import ShadowError
+from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.trace.intercept import Invocation, installed, intercepted, on_device, tensors_in
 
 MODULE = "(module)"

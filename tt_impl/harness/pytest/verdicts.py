@@ -99,7 +99,7 @@ def passed(ops: Counter[str], fallbacks: Counter[str]) -> str:
 def failed(error: BaseException) -> tuple[str, str, str]:
     """Category, operation to blame (or '') and one-line message of an error that ended a test."""
     from refsim.base.errors import RefsimError
-    from tt_impl.mock.storage.values import MissingRule, RefusedOption, ShadowError, UnseenValue
+    from tt_impl.mock.storage.errors import MissingRule, RefusedOption, ShadowError, UnseenValue
 
     kinds = ((MissingRule, RULE), (RefusedOption, OPTION), (UnseenValue, UNSEEN), (ShadowError, SHADOW))
     for cause in chain(error):

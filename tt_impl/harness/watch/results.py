@@ -13,7 +13,7 @@ import torch
 
 from tt_impl.mock.calls.shadow import Shadow
 from tt_impl.mock.log.events import EventLog
-from tt_impl.mock.storage.values import ShadowError
+from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.trace.intercept import Invocation, on_device, tensors_in
 
 SAMPLE = 64

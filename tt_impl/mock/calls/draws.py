@@ -15,7 +15,7 @@ import ttnn
 
 from tt_impl.mock.calls.sampling import manual_seed, sampling
 from tt_impl.mock.storage.dtypes import RANGES, typecast
-from tt_impl.mock.storage.values import Golden, mesh_shape_of
+from tt_impl.mock.storage.values import Golden, mesh_shape_of, ranks_of
 from tt_impl.trace.intercept import Invocation, on_device
 
 Draw = Callable[[Golden, Invocation], Any]
@@ -47,9 +47,7 @@ def _rand(shadow: Golden, call: Invocation) -> Any:
         else:
             generator = _generator(shadow, call, seed, device)
             values.append(_uniform_numbers(shape, low, high, result.dtype, generator))
-    shadow.emulated[call.name] += 1
-    shadow.store.write(result, values, call.name)
-    return result
+    return shadow.emulate(result, values, call.name)
 
 
 def _distinct(tensor: ttnn.Tensor) -> list[int]:
@@ -63,18 +61,12 @@ def _distinct(tensor: ttnn.Tensor) -> list[int]:
     return [(r if by_row else 0) * columns + (c if by_column else 0) for r in range(rows) for c in range(columns)]
 
 
-def _on_all(shadow: Golden, tensor: ttnn.Tensor, value: torch.Tensor, call: Invocation) -> None:
-    rows, columns = mesh_shape_of(tensor)
-    shadow.emulated[call.name] += 1
-    shadow.store.write(tensor, [value] * (rows * columns), call.name)
-
-
 def _randn(shadow: Golden, call: Invocation) -> Any:
     result = call.proceed()
-    if on_device(result):
-        generator = _generator(shadow, call, call.kwargs.get("seed"))
-        _on_all(shadow, result, torch.randn(tuple(result.shape), generator=generator), call)
-    return result
+    if not on_device(result):
+        return result
+    drawn = torch.randn(tuple(result.shape), generator=_generator(shadow, call, call.kwargs.get("seed")))
+    return shadow.emulate(result, [drawn] * len(ranks_of(result)), call.name)
 
 
 def _uniform(shadow: Golden, call: Invocation) -> Any:
@@ -83,8 +75,8 @@ def _uniform(shadow: Golden, call: Invocation) -> Any:
     result = call.proceed()
     low, high = given.get("from", 0.0), given.get("to", 1.0)
     generator = _generator(shadow, call, given.get("seed"))
-    _on_all(shadow, result, _uniform_numbers(tuple(result.shape), low, high, result.dtype, generator), call)
-    return result
+    drawn = _uniform_numbers(tuple(result.shape), low, high, result.dtype, generator)
+    return shadow.emulate(result, [drawn] * len(ranks_of(result)), call.name)
 
 
 def _bernoulli(shadow: Golden, call: Invocation) -> Any:
@@ -93,10 +85,7 @@ def _bernoulli(shadow: Golden, call: Invocation) -> Any:
     chances = shadow.store.read(given["input"], call.name)
     result = call.proceed()
     drawn = torch.rand(chances.shape, generator=_generator(shadow, call, given.get("seed")))
-    shadow.emulated[call.name] += 1
-    values = [(drawn < chances[device]).float() for device in range(len(chances))]
-    shadow.store.write(result, values, call.name)
-    return result
+    return shadow.emulate(result, [(drawn < chance).float() for chance in chances], call.name)
 
 
 def _dropout(shadow: Golden, call: Invocation) -> Any:
@@ -109,10 +98,8 @@ def _dropout(shadow: Golden, call: Invocation) -> Any:
         torch.rand(x.shape, generator=_generator(shadow, call, given.get("seed"), device)) < given["probability"]
         for device in range(len(x) if own else 1)
     ]
-    shadow.emulated[call.name] += 1
     values = [torch.where(masks[i if own else 0], 0.0, x[i] * given["scale"]) for i in range(len(x))]
-    shadow.store.write(result, values, call.name)
-    return result
+    return shadow.emulate(result, values, call.name)
 
 
 RANDOM: dict[str, Draw] = {

@@ -21,7 +21,9 @@ from ttnn.decorators import REGISTERED_OPERATIONS, FastOperation
 
 from tt_impl.mock.calls.golden_denied import DENIED
 from tt_impl.mock.rules.registry import NEUTRAL, Call, columns
-from tt_impl.mock.storage.values import RefusedOption, ShadowError, Shards, host_tensor, ranks_of
+from tt_impl.mock.storage.errors import RefusedOption, ShadowError
+from tt_impl.mock.storage.host import host_tensor
+from tt_impl.mock.storage.values import Shards
 
 OPTION = " (option)"
 """What follows a name in ``Shadow.fallbacks`` if there is a rule, which refused an option of the call."""
@@ -51,16 +53,7 @@ def golden_values(call: Call, inputs: dict[int, Shards]) -> list[list[torch.Tens
             of tensors or another shape than the operation.
     """
     operation = registered()[call.name]
-    devices = len(next(iter(inputs.values()))) if inputs else len(ranks_of(call.outputs[0]))
-    known: dict[tuple, list[torch.Tensor]] = {}
-    results = []
-    for device in range(devices):
-        key = tuple(shards.key(device) for shards in inputs.values())
-        if key not in known:
-            call.evaluations += 1
-            known[key] = _on_one_device(operation, call, inputs, device)
-        results.append(known[key])
-    return list(columns(results))
+    return list(columns(call.once([*inputs.values()], lambda device: _on_one_device(operation, call, inputs, device))))
 
 
 def _on_one_device(operation: FastOperation, call: Call, inputs: dict[int, Shards], device: int) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from tt_impl.mock.storage.errors import ShadowError
-from tt_impl.mock.storage.values import Golden, mesh_shape_of
+from tt_impl.mock.storage.values import Golden
 from tt_impl.trace.intercept import TENSOR, Invocation
 
 USERS = 32
@@ -24,15 +24,13 @@ CANDIDATES = 32
 KEEP = 2**32 - 1
 """The seed that leaves a generator as it is."""
 
-_Generators = list[torch.Generator]
-_generators: WeakKeyDictionary[Golden, _Generators] = WeakKeyDictionary()
+_generators: WeakKeyDictionary[Golden, list[torch.Generator]] = WeakKeyDictionary()
 
 
-def _of(shadow: Golden) -> _Generators:
+def _of(shadow: Golden) -> list[torch.Generator]:
     """One per user; those of a program that seeds nothing start with numbers of their own."""
-    if shadow not in _generators:
-        _generators[shadow] = [torch.Generator().manual_seed(2**32 + user) for user in range(USERS)]
-    return _generators[shadow]
+    unseeded = [torch.Generator().manual_seed(2**32 + user) for user in range(USERS)]
+    return _generators.setdefault(shadow, unseeded)
 
 
 def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
@@ -75,19 +73,13 @@ def sampling(shadow: Golden, call: Invocation) -> Any:
             generator.manual_seed(seed)
     users = read["input_values_tensor"][0].shape[-2]
     drawn = torch.stack([torch.rand((), generator=generators[user]).bfloat16().float() for user in range(users)])
-    rows, columns = mesh_shape_of(result)
-    values = [
-        _chosen(*[*(part[device] for part in read.values()), drawn]).reshape(tuple(result.shape))
-        for device in range(rows * columns)
-    ]
-    shadow.emulated[call.name] += 1
-    shadow.store.write(result, values, call.name)
-    return result
+    values = [_chosen(drawn, *parts).reshape(tuple(result.shape)) for parts in zip(*read.values(), strict=True)]
+    return shadow.emulate(result, values, call.name)
 
 
 def _chosen(
-    values: torch.Tensor, indices: torch.Tensor, k: torch.Tensor, p: torch.Tensor, temp: torch.Tensor,
-    drawn: torch.Tensor,
+    drawn: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, k: torch.Tensor, p: torch.Tensor,
+    temp: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """Of one device: ``values`` and ``indices`` (1, 1, users, W); the others a number for each user."""
     users = values.shape[-2]

@@ -20,14 +20,14 @@ import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.mock.calls.checks import emulating
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.calls.special import SPECIAL, touches_device
-from tt_impl.mock.calls.stand_ins import StandIns, on_whole_devices
-from tt_impl.mock.calls.traces import Recorded, Traces, without_tensors
+from tt_impl.mock.calls.stand_ins import on_whole_devices
+from tt_impl.mock.calls.traces import Recorded, Tracing, without_tensors
 from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
 from tt_impl.mock.storage.held import Held
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.lazy import Deferred
-from tt_impl.mock.storage.values import Shards, Store
+from tt_impl.mock.storage.values import Shards
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 from tt_impl.trace.lines import user_line
 
@@ -36,22 +36,18 @@ __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
 _WRITTEN = {*OUTPUTS, *BUFFERS}
 
 
-class Shadow:
+class Shadow(Tracing):
     """The golden values of one program; ``calls`` counts its operations by name.
 
     ``evaluations`` counts how often rules computed: once for all devices that share their inputs. With ``fallback``,
     operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them.
-    ``emulated`` counts what only resembles the device: random numbers, for one.
     """
 
     def __init__(self, fallback: bool = False, lazy: bool = False) -> None:
-        self.store = Store()
+        super().__init__()
         self.lazy = lazy
         self.fallback = fallback
         self.fallbacks: Counter[str] = Counter()
-        self.emulated: Counter[str] = Counter()
-        self.traces = Traces()
-        self.stand_ins = StandIns()
         self.calls: Counter[str] = Counter()
         self.evaluations: Counter[str] = Counter()
 

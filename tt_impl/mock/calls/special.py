@@ -16,10 +16,10 @@ import ttnn
 from tt_impl.mock.calls.draws import RANDOM
 from tt_impl.mock.calls.stand_ins import EMULATED
 from tt_impl.mock.calls.traces import EMULATED_TRACES
-from tt_impl.mock.storage.dtypes import RANGES
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
+from tt_impl.mock.storage.held import Window
 from tt_impl.mock.storage.host import copy_into, host_shards, host_tensor
-from tt_impl.mock.storage.values import Golden, Store, Window, mesh_shape_of, view_of
+from tt_impl.mock.storage.values import Golden, Store, filled, mesh_shape_of, view_of
 from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
 
 Special = Callable[[Golden, Invocation], Any]
@@ -36,11 +36,14 @@ def _from_torch(shadow: Golden, call: Invocation) -> Any:
     """Convert twice, to the device and to the host: the host copy went through the real mapper and rounding."""
     result = call.proceed()
     if result is not None and on_device(result):
-        kwargs = {k: v for k, v in call.kwargs.items() if k not in _PLACES}
         args = [a for a in call.args if not isinstance(a, ttnn.MeshDevice | ttnn.MemoryConfig)]
-        padding = call.kwargs.get("pad_value") or 0.0
-        _write(shadow.store, call.original(*args, **kwargs), result, call.name, padding)
+        _write(shadow.store, _on_host(call, args), result, call.name, call.kwargs.get("pad_value") or 0.0)
     return result
+
+
+def _on_host(call: Invocation, args: list[Any]) -> ttnn.Tensor:
+    """What the call makes without a device: with ``args``, and without the keywords that name one."""
+    return call.original(*args, **{k: v for k, v in call.kwargs.items() if k not in _PLACES})
 
 
 def _to_device(shadow: Golden, call: Invocation) -> Any:
@@ -129,8 +132,7 @@ def _load(shadow: Golden, call: Invocation) -> Any:
     result = call.proceed()
     if on_device(result):
         args = [a for a in call.args if not isinstance(a, ttnn.MeshDevice)]
-        host = call.original(*args, **{k: v for k, v in call.kwargs.items() if k not in _PLACES})
-        _write(shadow.store, host, result, call.name)
+        _write(shadow.store, _on_host(call, args), result, call.name)
     return result
 
 
@@ -190,26 +192,14 @@ def _fill(value: float | None) -> Special:
     def special(shadow: Golden, call: Invocation) -> Any:
         result = call.proceed()
         if result is not None and on_device(result):
-            filled = value
-            if filled is None:
-                filled = call.argument("fill_value", 1)
-            _write_number(shadow.store, result, filled, call.name)
+            number = call.argument("fill_value", 1) if value is None else value
+            shadow.store.fill(result, filled(result, number), call.name)
             given = call.kwargs.get("optional_tensor")
             if given is not None and given.buffer_unique_id() != result.buffer_unique_id():
-                _write_number(shadow.store, given, filled, call.name)
+                shadow.store.fill(given, filled(given, number), call.name)
         return result
 
     return special
-
-
-def _write_number(store: Store, tensor: ttnn.Tensor, number: float, writer: str) -> None:
-    integer = tensor.dtype in RANGES
-    if integer and number != number:
-        low, high = RANGES[tensor.dtype]
-        number = -1 if low < 0 else high
-    golden = torch.full(tuple(tensor.shape), number, dtype=torch.int64 if integer else torch.float32)
-    rows, columns = mesh_shape_of(tensor)
-    store.write(tensor, [golden] * (rows * columns), writer)
 
 
 def _from_buffer(shadow: Golden, call: Invocation) -> Any:
@@ -217,8 +207,7 @@ def _from_buffer(shadow: Golden, call: Invocation) -> Any:
     result = call.proceed()
     if on_device(result):
         value = torch.as_tensor(call.argument("buffer", 0)).reshape(tuple(result.shape))
-        rows, columns = mesh_shape_of(result)
-        shadow.store.write(result, [value] * (rows * columns), call.name)
+        shadow.store.fill(result, value, call.name)
     return result
 
 
@@ -228,8 +217,7 @@ def _constructed(shadow: Golden, call: Invocation) -> Any:
     if not on_device(result) or (call.args and isinstance(call.args[0], TENSOR)):  # a tensor of a tensor shares it
         return result
     args = [None if isinstance(a, ttnn.MeshDevice) else a for a in call.args if not isinstance(a, ttnn.MemoryConfig)]
-    kwargs = {k: v for k, v in call.kwargs.items() if k not in _PLACES}
-    _write(shadow.store, call.original(*args, **kwargs), result, call.name, kwargs.get("pad_value") or 0.0)
+    _write(shadow.store, _on_host(call, args), result, call.name, call.kwargs.get("pad_value") or 0.0)
     return result
 
 
@@ -256,51 +244,36 @@ def _valueless(shadow: Golden, call: Invocation) -> Any:
 
 
 _NOBODY = float("nan")
+_BUFFERS = [
+    f"experimental.dit_fused_distributed_{norm}_create_stats_buffer" for norm in ("groupnorm", "rmsnorm", "layernorm")
+]
+_SPECIAL: list[tuple[Special, str]] = [
+    (_from_torch, "from_torch distribute_tensor"),
+    (_to_device, "to_device"),
+    (_to_host, "to_torch from_device aggregate_tensor"),
+    (_to_host, "Tensor.__repr__ Tensor.cpu Tensor.item Tensor.to_list Tensor.to_numpy Tensor.to_torch"),
+    (_padded_to_host, "Tensor.to_torch_with_padded_shape"),
+    (_constructed, "Tensor"),
+    (_method_to, "Tensor.to"),
+    (_deallocate, "deallocate Tensor.deallocate"),
+    (_copy_to_device, "copy_host_to_device_tensor"),
+    (_copy_to_host, "copy_device_to_host_tensor"),
+    (_dump, "dump_tensor dump_tensor_flatbuffer"),
+    (_load, "load_tensor load_tensor_flatbuffer"),
+    (_dump_overlapped, "dump_overlapped_tensors"),
+    (_load_overlapped, "load_overlapped_tensors"),
+    (_joined, "combine_device_tensors"),
+    (_from_buffer, "from_buffer"),
+    (_narrow, "narrow"),
+    (_valueless, "allocate_tensor_on_host MeshDevice.create_submesh MeshDevice.create_submeshes"),
+    (_valueless, " ".join(MARKS)),
+    (_fill(0.0), "zeros zeros_like"),
+    (_fill(1.0), "ones ones_like"),
+    (_fill(None), "full full_like"),
+    (_fill(_NOBODY), " ".join(["empty empty_like allocate_tensor_on_device", *_BUFFERS])),
+]
 SPECIAL: dict[str, Special] = {
-    "ttnn.from_torch": _from_torch,
-    "ttnn.to_device": _to_device,
-    "ttnn.to_torch": _to_host,
-    "ttnn.from_device": _to_host,
-    "ttnn.Tensor": _constructed,
-    "ttnn.Tensor.__repr__": _to_host,
-    "ttnn.Tensor.cpu": _to_host,
-    "ttnn.Tensor.to_torch": _to_host,
-    "ttnn.Tensor.to_numpy": _to_host,
-    "ttnn.Tensor.to_list": _to_host,
-    "ttnn.Tensor.item": _to_host,
-    "ttnn.Tensor.to_torch_with_padded_shape": _padded_to_host,
-    "ttnn.Tensor.to": _method_to,
-    "ttnn.deallocate": _deallocate,
-    "ttnn.Tensor.deallocate": _deallocate,
-    "ttnn.copy_host_to_device_tensor": _copy_to_device,
-    "ttnn.copy_device_to_host_tensor": _copy_to_host,
-    "ttnn.dump_tensor": _dump,
-    "ttnn.dump_tensor_flatbuffer": _dump,
-    "ttnn.load_tensor": _load,
-    "ttnn.load_tensor_flatbuffer": _load,
-    "ttnn.dump_overlapped_tensors": _dump_overlapped,
-    "ttnn.load_overlapped_tensors": _load_overlapped,
-    "ttnn.aggregate_tensor": _to_host,
-    "ttnn.combine_device_tensors": _joined,
-    "ttnn.distribute_tensor": _from_torch,
-    "ttnn.from_buffer": _from_buffer,
-    "ttnn.narrow": _narrow,
-    "ttnn.allocate_tensor_on_host": _valueless,
-    "ttnn.MeshDevice.create_submesh": _valueless,
-    "ttnn.MeshDevice.create_submeshes": _valueless,
-    **{f"ttnn.{name}": _valueless for name in MARKS},
-    "ttnn.zeros": _fill(0.0),
-    "ttnn.zeros_like": _fill(0.0),
-    "ttnn.ones": _fill(1.0),
-    "ttnn.ones_like": _fill(1.0),
-    "ttnn.full": _fill(None),
-    "ttnn.full_like": _fill(None),
-    "ttnn.empty": _fill(_NOBODY),
-    "ttnn.empty_like": _fill(_NOBODY),
-    "ttnn.allocate_tensor_on_device": _fill(_NOBODY),
-    "ttnn.experimental.dit_fused_distributed_groupnorm_create_stats_buffer": _fill(_NOBODY),
-    "ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer": _fill(_NOBODY),
-    "ttnn.experimental.dit_fused_distributed_layernorm_create_stats_buffer": _fill(_NOBODY),
+    **{f"ttnn.{name}": special for special, names in _SPECIAL for name in names.split()},
     **RANDOM,
     **EMULATED_TRACES,
     **EMULATED,

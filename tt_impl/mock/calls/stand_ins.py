@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import ttnn
 
 from refsim.base.errors import UserError
-from tt_impl.mock.storage.dtypes import RANGES
+from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.partial import written_rows
-from tt_impl.mock.storage.values import Golden, ShadowError, Shards, mesh_shape_of, ranks_of
+from tt_impl.mock.storage.values import Golden, Shards, filled, mesh_shape_of, ranks_of
 from tt_impl.trace.intercept import Invocation
 
 
@@ -58,10 +58,12 @@ def on_whole_devices(shadow: Emulating, call: Invocation) -> Invocation:
     return replace(call, kwargs=call.kwargs | dict.fromkeys(named, ttnn.SubDeviceId(0)))
 
 
-class Emulating(Golden, Protocol):
-    """A shadow, as far as it is needed here."""
+class Emulating(Golden):
+    """Golden values, and what the program has set up of what is emulated here."""
 
-    stand_ins: StandIns
+    def __init__(self) -> None:
+        super().__init__()
+        self.stand_ins = StandIns()
 
 
 class Event:
@@ -104,13 +106,6 @@ def _rank(coordinate: Any, columns: int) -> int:
     return coordinate[0] * columns + coordinate[1]
 
 
-def _unwritten(tensor: ttnn.Tensor) -> torch.Tensor:
-    """Values of memory that nobody has written, in the shape of a tensor."""
-    low, high = RANGES.get(tensor.dtype, (0, 0))
-    nobody = float("nan") if tensor.dtype not in RANGES else -1 if low < 0 else high
-    return torch.full(tuple(tensor.shape), nobody, dtype=torch.int64 if tensor.dtype in RANGES else torch.float32)
-
-
 def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
     """The receiver gets the sender's part; other devices of a new output hold what nobody has written."""
     shadow.emulated[call.name] += 1
@@ -121,7 +116,7 @@ def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
     if out is None:
         out = ttnn.allocate_tensor_on_device(source.spec, source.device())
         out.update_tensor_topology(source.tensor_topology())
-        values = [_unwritten(out)] * len(read)
+        values = [filled(out, float("nan"))] * len(read)
     else:
         if (tuple(out.shape), out.dtype, out.layout) != (tuple(source.shape), source.dtype, source.layout):
             raise UserError(f"{call.name} needs an output of its input's shape, dtype and layout.")

@@ -12,18 +12,20 @@ is executed, as it would on a device.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import ttnn
 
 from refsim.base.errors import UserError
+from tt_impl.mock.calls.stand_ins import Emulating
 from tt_impl.mock.rules.registry import Call
 from tt_impl.mock.storage.errors import ShadowError, UnseenValue
 from tt_impl.mock.storage.held import Held
-from tt_impl.mock.storage.values import Golden, Shards
+from tt_impl.mock.storage.values import Shards
 from tt_impl.trace.intercept import TENSOR, Invocation, Remembered, on_device, tensors_in
 
 _ATTRIBUTES = ("dtype", "layout", "padded_shape", "shape", "spec", "tensor_id", "tile")
@@ -123,11 +125,14 @@ class Traces:
             self.capturing.steps.append(Step(Call(call.name, (), {}, outputs, shadow.store), [], outputs, values))
 
 
-class Tracing(Golden, Protocol):
-    """A shadow, as far as traces need it."""
+class Tracing(Emulating, ABC):
+    """Golden values, and the traces of the program."""
 
-    traces: Traces
+    def __init__(self) -> None:
+        super().__init__()
+        self.traces = Traces()
 
+    @abstractmethod
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[Any]) -> None:
         """Compute the outputs of an operation from its inputs, and store those that are ``written``."""
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from refsim.base.errors import UserError
@@ -39,12 +38,6 @@ ETH_HARVEST_BH = 288
 
 # Upper bits of a board id say what the board is.
 BOARD_TYPE = {"n150": 0x18, "n300": 0x14, "ubb": 0x35, "p150": 0x40, "p300": 0x46, "ubb_blackhole": 0x47}
-
-
-def write_descriptor(spec: MeshSpec, path: Path) -> Path:
-    """Write the descriptor of the cluster ``spec`` is opened on."""
-    path.write_text(descriptor(spec), encoding="utf-8")
-    return path
 
 
 def descriptor(spec: MeshSpec) -> str:

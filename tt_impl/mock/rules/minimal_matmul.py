@@ -15,7 +15,8 @@ from torch import Tensor
 from tt_impl.mock.rules.collectives import gathered, reduced, scattered
 from tt_impl.mock.rules.matmul import product
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, columns, per_device
-from tt_impl.mock.storage.values import Shards, round_to
+from tt_impl.mock.storage.dtypes import round_to
+from tt_impl.mock.storage.values import Shards
 
 
 def _joined(parts: Tensor | Sequence[Tensor]) -> Tensor:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import ttnn
 
 from tt_impl.mock.storage.dtypes import RANGES
+from tt_impl.mock.storage.values import Shards
 from tt_impl.trace.intercept import uncaught
 
 
-class Values(Protocol):
-    """One value per device; what :class:`tt_impl.mock.storage.values.Shards` is."""
-
-    mesh_shape: tuple[int, int]
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, device: int, /) -> torch.Tensor: ...
-
-
-def host_tensor(tensor: ttnn.Tensor, shards: Values, padding: float | None = 0.0) -> ttnn.Tensor:
+def host_tensor(tensor: ttnn.Tensor, shards: Shards, padding: float | None = 0.0) -> ttnn.Tensor:
     """What copying ``tensor`` to the host gives: a host tensor of its specification and distribution.
 
     Tiles are filled up with ``padding``; if nobody knows it (None) and the dtype has NaN, with that.

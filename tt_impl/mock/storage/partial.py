@@ -7,7 +7,7 @@ import math
 import torch
 import ttnn
 
-from tt_impl.mock.storage.values import ShadowError
+from tt_impl.mock.storage.errors import ShadowError
 
 
 def written_rows(tensor: ttnn.Tensor, cores: ttnn.CoreRangeSet) -> torch.Tensor:

@@ -11,39 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 from weakref import ref
 
 import torch
 import ttnn
 
-from tt_impl.mock.storage.dtypes import BLOCK_FLOATS, INTEGERS, RANGES, round_to
-from tt_impl.mock.storage.errors import MissingRule, RefusedOption, ShadowError, UnknownPadding, UnseenValue
+from tt_impl.mock.storage.dtypes import RANGES, round_to
+from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.held import Held, Window
-from tt_impl.mock.storage.host import host_shards, host_tensor
 from tt_impl.mock.storage.lazy import Deferred
 from tt_impl.mock.storage.memory import View
-
-__all__ = [
-    "BLOCK_FLOATS",
-    "INTEGERS",
-    "RANGES",
-    "Golden",
-    "Held",
-    "MissingRule",
-    "RefusedOption",
-    "ShadowError",
-    "Shards",
-    "Store",
-    "UnknownPadding",
-    "UnseenValue",
-    "Window",
-    "host_shards",
-    "host_tensor",
-    "ranks_of",
-    "round_to",
-    "view_of",
-]  # fmt: skip
 
 
 class Shards(Sequence):
@@ -182,6 +159,10 @@ class Store:
         written = _Written(view_of(tensor), ranks_of(tensor), tensor.dtype, describe(tensor), writer)
         self.put(tensor, Held(written.view, written.rounded(shards), padding))
 
+    def fill(self, tensor: ttnn.Tensor, value: torch.Tensor, writer: str) -> None:
+        """Store ``value`` for all devices of ``tensor``."""
+        self.write(tensor, [value] * len(ranks_of(tensor)), writer)
+
     def defer(self, tensor: ttnn.Tensor, operation: Deferred, output: int, writer: str) -> None:
         """The same for an output of an operation that is computed when somebody reads it."""
         written = _Written(view_of(tensor), ranks_of(tensor), tensor.dtype, describe(tensor), writer)
@@ -225,12 +206,30 @@ class Store:
             held.ranks.update(others)
 
 
-class Golden(Protocol):
-    """The golden values of one program: what ``tt_impl.mock.calls.shadow.Shadow`` is to those who read and write
-    them."""
+class Golden:
+    """The golden values of one program.
 
-    store: Store
-    emulated: Counter[str]
+    ``emulated`` counts by operation what only resembles the device: random numbers, for one.
+    """
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.emulated: Counter[str] = Counter()
+
+    def emulate(self, tensor: ttnn.Tensor, values: Sequence[torch.Tensor], writer: str) -> ttnn.Tensor:
+        """Store values that only resemble the device's; gives the tensor."""
+        self.emulated[writer] += 1
+        self.store.write(tensor, values, writer)
+        return tensor
+
+
+def filled(tensor: ttnn.Tensor, number: float) -> torch.Tensor:
+    """``number`` in the shape of ``tensor``; NaN stands for memory that nobody has written, also of integers."""
+    integer = tensor.dtype in RANGES
+    if integer and number != number:
+        low, high = RANGES[tensor.dtype]
+        number = -1 if low < 0 else high
+    return torch.full(tuple(tensor.shape), number, dtype=torch.int64 if integer else torch.float32)
 
 
 def view_of(tensor: ttnn.Tensor) -> View:
