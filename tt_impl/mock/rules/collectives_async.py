@@ -63,9 +63,6 @@ def strided_all_gather_async(
     dim: int = 0,
     *_semaphores: Any,
     cluster_axis: int | None = None,
-    mm_cores_y: int | None = None,
-    mm_block_ht: int | None = None,
-    mm_block_wt: int | None = None,
 ) -> list[Tensor]:
     """An all-gather in the order in which a matmul wants the blocks, which changes none of them."""
     return gathered(input_tensor, dim, cluster_axis)
@@ -79,11 +76,6 @@ def strided_reduce_scatter_async(
     dim: int = 0,
     *_semaphores: Any,
     cluster_axis: int | None = None,
-    mm_cores_y: int | None = None,
-    mm_block_ht: int | None = None,
-    mm_block_wt: int | None = None,
-    mm_N_full_block_wt: int | None = None,
-    chunk_width_in_mm_blocks: int | None = None,
 ) -> list[Tensor]:
     """A reduce-scatter in the order in which a matmul makes the blocks; outputs before the last one are staging."""
     result = scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
@@ -104,9 +96,6 @@ def all_gather_matmul_async(
     transpose_a: bool = False,
     transpose_b: bool = False,
     activation: str | None = None,
-    all_gather_core_grid_offset: Any = None,
-    memory_config_ag: Any = None,
-    memory_config_mm: Any = None,
     program_activation: Any = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(the input gathered over all devices, that times every device's weight)."""

@@ -37,8 +37,6 @@ def conv2d(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
-    return_output_dim: bool = False,
-    return_weights_and_bias: bool = False,
 ) -> tuple[list[Tensor], ...]:
     """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [O, C/groups, K, L] -> [1, 1, N*H'*W', O]."""
     top, bottom, left, right = sides_of(padding)
@@ -68,8 +66,6 @@ def conv1d(
     dilation: int = 1,
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
-    return_output_dim: bool = False,
-    return_weights_and_bias: bool = False,
 ) -> tuple[list[Tensor], ...]:
     """[N, L, C] (or [1, 1, N*L, C]) and weights [O, C/groups, K] -> [1, 1, N*L', O]."""
     sides = (padding, padding) if isinstance(padding, int) else padding
@@ -100,9 +96,6 @@ def conv_transpose2d(
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
     mirror_kernel: bool = True,
-    dram_slice_config: object = None,
-    return_output_dim: bool = False,
-    return_weights_and_bias: bool = False,
 ) -> tuple[list[Tensor], ...]:
     """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [C, O/groups, K, L] -> [1, 1, N*H'*W', O].
 

@@ -53,36 +53,6 @@ def unpaged(cache: Tensor, page_table: Tensor, users: int | None = None) -> Tens
     return blocks.transpose(1, 2).flatten(2, 3)
 
 
-def decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    last: Sequence[int],
-    mask: Tensor | None,
-    scale: float | None,
-    window: int | None,
-    sink: Tensor | None,
-) -> Tensor:
-    """[1, B, H, E] to [B, Hkv, S, E]: each user to tokens up to its ``last``, or the ``window`` last ones of them.
-
-    A user that is skipped is NaN. One cache for all users has B = 1. ``mask`` is [1, B or 1, H or 1, S], or as many
-    numbers with users in front, [B, 1, H or 1, S]; ``sink`` [H, 32] with the values in the first column.
-    """
-    if mask is not None and mask.shape[1] == 1:
-        mask = mask.transpose(0, 1)
-    result = q.new_full((*q.shape[:3], v.shape[-1]), float("nan"))
-    own = None if sink is None else sink.reshape(-1, sink.shape[-1])[: q.shape[2], 0]
-    for user, position in enumerate(last):
-        if position == SKIPPED:
-            continue
-        first = max(0, position + 1 - window) if window else 0
-        keys, values = (x[min(user, x.shape[0] - 1)][None, :, first : position + 1] for x in (k, v))
-        added = None if mask is None else mask[:, min(user, mask.shape[1] - 1)].unsqueeze(2)[..., first : position + 1]
-        out = attend(q[:, user].unsqueeze(2), keys, values, scale=scale, mask=added, sink=own)
-        result[:, user] = out.squeeze(2)
-    return result
-
-
 @per_device("transformer.scaled_dot_product_attention_decode")
 def scaled_dot_product_attention_decode(
     input_tensor_q: Tensor,
@@ -98,19 +68,31 @@ def scaled_dot_product_attention_decode(
     sliding_window_size: int | None = None,
     share_cache: bool | None = None,
 ) -> Tensor:
-    """One query [1, B, H, E] of every user to its cache [B, Hkv, S, E], causal; NaN if skipped.
+    """One query [1, B, H, E] of every user to its cache [B, Hkv, S, E], up to its position; NaN if skipped.
 
-    A shared cache is one of B = 1.
+    A shared cache is one of B = 1. ``attn_mask`` is [1, B or 1, H or 1, S], or as many numbers with users in front,
+    [B, 1, H or 1, S]; ``attention_sink`` [H, 32] with the values in the first column.
     """
-    users = input_tensor_q.shape[1]
-    if not share_cache and input_tensor_k.shape[0] < users:
-        raise TypeError(f"caches of {input_tensor_k.shape[0]} users for {users} without share_cache are not known")
+    q, k, v, mask, sink = input_tensor_q, input_tensor_k, input_tensor_v, attn_mask, attention_sink
+    users = q.shape[1]
+    if not share_cache and k.shape[0] < users:
+        raise TypeError(f"caches of {k.shape[0]} users for {users} without share_cache are not known")
     if not is_causal and sliding_window_size:
         raise TypeError("a sliding window without is_causal is not known")
-    last = positions(cur_pos, cur_pos_tensor, users) if is_causal else [input_tensor_k.shape[2] - 1] * users
-    return decode(
-        input_tensor_q, input_tensor_k, input_tensor_v, last, attn_mask, scale, sliding_window_size, attention_sink
-    )
+    last = positions(cur_pos, cur_pos_tensor, users) if is_causal else [k.shape[2] - 1] * users
+    if mask is not None and mask.shape[1] == 1:
+        mask = mask.transpose(0, 1)
+    sink = None if sink is None else sink.reshape(-1, sink.shape[-1])[: q.shape[2], 0]
+    result = q.new_full((*q.shape[:3], v.shape[-1]), float("nan"))
+    for user, position in enumerate(last):
+        if position == SKIPPED:
+            continue
+        first = max(0, position + 1 - sliding_window_size) if sliding_window_size else 0
+        keys, values = (x[min(user, x.shape[0] - 1)][None, :, first : position + 1] for x in (k, v))
+        added = None if mask is None else mask[:, min(user, mask.shape[1] - 1)].unsqueeze(2)[..., first : position + 1]
+        out = attend(q[:, user].unsqueeze(2), keys, values, scale=scale, mask=added, sink=sink)
+        result[:, user] = out.squeeze(2)
+    return result
 
 
 @per_device("transformer.paged_scaled_dot_product_attention_decode")

@@ -168,13 +168,13 @@ def sparse_matmul(
 
 
 @per_device("experimental.attn_matmul")
-def attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor, *, compute_with_storage_grid_size: Any) -> Tensor:
+def attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
     """[1, H, B, K] and [B, 1, K, N] -> [1, H, B, N]: every user's row with a matrix of its own."""
     return torch.matmul(input_tensor_a.transpose(0, 2), input_tensor_b).transpose(0, 2)
 
 
 @per_device("experimental.group_attn_matmul")
-def group_attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor, *, compute_with_storage_grid_size: Any) -> Tensor:
+def group_attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
     """As ``attn_matmul`` with [B, Hkv, K, N], each matrix for H / Hkv heads after each other."""
     shared = input_tensor_b.repeat_interleave(input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
     return torch.einsum("qhbk,bhkn->qhbn", input_tensor_a, shared)
@@ -182,14 +182,9 @@ def group_attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor, *, compute
 
 @per_device("experimental.attn_matmul_from_cache")
 def attn_matmul_from_cache(
-    input_tensor_a: Tensor,
-    input_tensor_b: Tensor,
-    *,
-    num_tokens: int,
-    transpose_hw: bool,
-    compute_with_storage_grid_size: Any,
+    input_tensor_a: Tensor, input_tensor_b: Tensor, *, num_tokens: int, transpose_hw: bool
 ) -> Tensor:
     """``attn_matmul`` with the first tokens, whole tiles of them, of a cache [B, 1, S, E]."""
     read = input_tensor_b[:, :, : -(-num_tokens // TILE) * TILE]
     read = read.transpose(-1, -2) if transpose_hw else read
-    return attn_matmul(input_tensor_a, read, compute_with_storage_grid_size=compute_with_storage_grid_size)
+    return attn_matmul(input_tensor_a, read)

@@ -78,7 +78,14 @@ def dit_minimal_matmul_addcmul_fused(
 ) -> Tensor:
     """residual + scalar * (x @ w + bias) * gate: the end of a diffusion transformer's branch."""
     product = minimal_matmul(matmul_input_tensor, matmul_weight_tensor, bias_tensor)
-    return addcmul_input_tensor1 + scalar * product * addcmul_input_tensor2
+    return _with_residual(product, addcmul_input_tensor1, addcmul_input_tensor2, scalar)
+
+
+def _with_residual(x: Tensor, residual: Tensor | None, gate: Tensor | None, scalar: float | None) -> Tensor:
+    """residual + scalar * x * gate, where a residual is given."""
+    if residual is None:
+        return x
+    return residual + (1.0 if scalar is None else scalar) * x * gate
 
 
 @across("experimental.all_gather_minimal_matmul_async")
@@ -96,7 +103,6 @@ def all_gather_minimal_matmul_async(
     dim: int = -1,
     chunk_sizes: Sequence[int] = (),
     fsdp_cluster_axis: int | None = None,
-    fsdp_topology: Any = None,
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
     """Gather the input's last dim along the axis, then multiply: [.., K/P] @ [K, N] -> ``chunks`` x [.., N/chunks].
@@ -111,9 +117,7 @@ def all_gather_minimal_matmul_async(
         call.written("persistent_weight_buffer", weight)
 
     def multiplied(x: Tensor, w: Tensor, bias: Any, residual: Any, gate: Any) -> Sequence[Tensor]:
-        product = minimal_matmul(x, w, bias, **how)
-        if residual is not None:
-            product = residual + (1.0 if scalar is None else scalar) * product * gate
+        product = _with_residual(minimal_matmul(x, w, bias, **how), residual, gate, scalar)
         return product.split(list(chunk_sizes), dim) if chunk_sizes else product.chunk(chunks, dim)
 
     outputs = call.each(multiplied, whole, weight, bias_tensor, addcmul_input_tensor1, addcmul_input_tensor2)
@@ -142,9 +146,7 @@ def minimal_matmul_strided_reduce_scatter_async(
         return minimal_matmul(x, weight, bias, fused_activation=fused_activation)
 
     def finished(part: Tensor, residual: Any, gate: Any) -> Tensor:
-        if residual is None:
-            return part
-        return residual + (1.0 if fused_ternary_scalar is None else fused_ternary_scalar) * part * gate
+        return _with_residual(part, residual, gate, fused_ternary_scalar)
 
     products = call.each(multiplied, input_tensor, weight_tensor, bias)
     parts = _summed_and_cut(call, products, input_tensor.mesh_shape, dim, cluster_axis)

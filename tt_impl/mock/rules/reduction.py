@@ -117,10 +117,7 @@ def _scan(call: Call, function: Callable[..., Tensor], x: Any, dim: int, reverse
 
 
 @across("cumsum")
-def cumsum(
-    call: Call, input: Any, dim: int, *, reverse_order: bool = False, disable_compensated_sum: bool = False
-) -> list[Tensor]:
-    """``disable_compensated_sum`` chooses how exactly a device adds."""
+def cumsum(call: Call, input: Any, dim: int, *, reverse_order: bool = False) -> list[Tensor]:
     return _scan(call, torch.cumsum, input, dim, reverse_order)
 
 

@@ -56,20 +56,36 @@ say of values, the rules of convolutions look up themselves.
 TILE = 32
 """Rows and columns of a tile; ttnn lays weights in row-major layout out in sticks of as many."""
 
-_MATMUL_RS = "experimental.minimal_matmul_strided_reduce_scatter_async"
-_WHOLE_MATMUL_RS = "experimental.matmul_reduce_scatter_async"
-NEUTRAL_IN = {
+_NEUTRAL_IN = {
+    # it fills tiles beyond the shape
+    **dict.fromkeys("reshape Tensor.reshape permute transpose to_layout fold".split(), "pad_value"),
+    # the rule of convolutions looks up what is asked for besides the result
+    **dict.fromkeys(("conv1d", "conv2d"), "return_output_dim return_weights_and_bias"),
+    "conv_transpose2d": "return_output_dim return_weights_and_bias dram_slice_config",
+    # it chooses cores, blocks and how exactly a device adds
+    **dict.fromkeys(
+        ("experimental.attn_matmul", "experimental.attn_matmul_from_cache", "experimental.group_attn_matmul"),
+        "compute_with_storage_grid_size",
+    ),
+    "cumsum": "disable_compensated_sum",
+    "experimental.strided_all_gather_async": "mm_cores_y mm_block_ht mm_block_wt",
+    "experimental.strided_reduce_scatter_async": """
+        mm_cores_y mm_block_ht mm_block_wt mm_N_full_block_wt chunk_width_in_mm_blocks""",
+    # it says where results lie, or how devices exchange them
+    "batch_norm": "output",
+    "experimental.all_gather_matmul_async": "all_gather_core_grid_offset memory_config_ag memory_config_mm",
+    "experimental.all_gather_minimal_matmul_async": "fsdp_topology",
+    "experimental.deepseek_grouped_gate": "weights_layout",
+    "experimental.deepseek_moe_fast_reduce_nc": "output_memory_config",
+    "experimental.deepseek_prefill.moe_grouped_topk": "weights_layout",
+    "experimental.matmul_reduce_scatter_async": """
+        memory_config_mm memory_config_rs reduce_scatter_core_grid_offset""",
     # in L1 the products of the strided one are not whole, but then it needs mm_window_blocks, too
-    "memory_config_mm": f"{_MATMUL_RS} {_WHOLE_MATMUL_RS}",
-    "memory_config_rs": _WHOLE_MATMUL_RS,
-    "rs_output_mem_config": _MATMUL_RS,
-    "rs_intermediate_mem_config": _MATMUL_RS,
-    "chunk_width_in_mm_blocks": _MATMUL_RS,
-    "using_persistent_buffers": _MATMUL_RS,
-    "reduce_scatter_core_grid_offset": f"{_MATMUL_RS} {_WHOLE_MATMUL_RS}",
-    "output": "batch_norm",
-    "pad_value": "reshape Tensor.reshape permute transpose to_layout fold",  # fills tiles beyond the shape
+    "experimental.minimal_matmul_strided_reduce_scatter_async": """
+        memory_config_mm rs_output_mem_config rs_intermediate_mem_config chunk_width_in_mm_blocks
+        using_persistent_buffers reduce_scatter_core_grid_offset""",
 }
+NEUTRAL_IN = {f"ttnn.{name}": frozenset(keys.split()) for name, keys in _NEUTRAL_IN.items()}
 """Arguments that are neutral in some operations only."""
 
 
@@ -108,7 +124,7 @@ def for_rule(kwargs: dict[str, Any], name: str = "") -> dict[str, Any]:
 
 def neutral(key: str, name: str) -> bool:
     """Whether keyword ``key`` of operation ``name`` has no influence on its values."""
-    return key in NEUTRAL or (key in NEUTRAL_IN and name.removeprefix("ttnn.") in NEUTRAL_IN[key].split())
+    return key in NEUTRAL or key in NEUTRAL_IN.get(name, ())
 
 
 @dataclass

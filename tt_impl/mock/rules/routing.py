@@ -5,8 +5,6 @@ Legend: T tokens, E experts, k experts of a token, Q queries, P points of a quer
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,7 +43,6 @@ def grouped_gate(
     epsilon: float = 1e-20,
     stable_sort: bool = False,
     score_func: str = "sigmoid",
-    weights_layout: Any = None,
 ) -> list[Tensor]:
     """Scores [.., E] -> weights and ids [.., k]: the best experts of the best groups, by score plus ``bias``.
 
@@ -65,9 +62,7 @@ def grouped_gate(
 
 
 @per_device("experimental.deepseek_moe_fast_reduce_nc")
-def deepseek_moe_fast_reduce_nc(
-    input_tensor: Tensor, dim: int, *, split_size: int, output_memory_config: Any = None
-) -> list[Tensor]:
+def deepseek_moe_fast_reduce_nc(input_tensor: Tensor, dim: int, *, split_size: int) -> list[Tensor]:
     """The sum over ``dim``, its columns in pieces of ``split_size``."""
     return list(input_tensor.sum(dim, keepdim=True).split(split_size, -1))
 
