@@ -260,7 +260,9 @@ def ttnn_previous(session: nox.Session) -> None:
     with_previous = PATIENT | {"PYTHONPATH": str(folder), "REFSIM_TTNN_VERSION": PREVIOUS_TTNN}
     # What programs go through, and operations of a few modules; all of them are of the pinned version.
     chosen = "plugin or runner or findings or version or [matmul or [collectives or [layout or [host or [norm-"
-    session.run("pytest", "-n", "2", "tests/tt_impl/test_shadow.py", "tests/harness", "-k", chosen, env=with_previous)
+    session.run(
+        "pytest", "-n", "2", "tests/tt_impl/mock/test_shadow.py", "tests/harness", "-k", chosen, env=with_previous
+    )
 
 
 @nox.session(name="ttnn-faults", python="3.12")

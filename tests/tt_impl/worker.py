@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from refsim.base.errors import RankFailure
@@ -28,8 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120
 ERROR_CHARS = 3000
 
+CASES = Path(__file__).with_name("cases")
+"""Rooms of modules: each name is there once, whatever the room."""
 Case = tuple[str, str]
-"""Name of a module in ``tests.tt_impl.cases``, and of the case in it."""
+"""Name of a module in one of the rooms of ``tests.tt_impl.cases``, and of the case in it."""
 
 
 @dataclass
@@ -58,9 +61,20 @@ def launch(*arguments: str, folder: str | Path, timeout: float = TIMEOUT_S) -> s
     )
 
 
+def modules_in(*rooms: str) -> list[str]:
+    """Names of all modules of the named rooms."""
+    return [path.stem for room in rooms for path in sorted((CASES / room).glob("*.py"))]
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of cases of that name."""
+    (path,) = CASES.glob(f"*/{name}.py")
+    return importlib.import_module(f"tests.tt_impl.cases.{path.parent.name}.{name}")
+
+
 def cases_of(*modules: str) -> list[Case]:
     """All cases of the named modules."""
-    return [(name, case) for name in modules for case in importlib.import_module(f"tests.tt_impl.cases.{name}").CASES]
+    return [(name, case) for name in modules for case in module_of(name).CASES]
 
 
 def run_cases(worker: Worker, cases: list[Case], mesh: str, timeout_s: float = TIMEOUT_S) -> Ran:
@@ -108,7 +122,7 @@ def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[st
             with shadow_values() as shadow:
                 env = Env(mesh, shadow)
                 try:
-                    importlib.import_module(f"tests.tt_impl.cases.{name}").CASES[case](env)
+                    module_of(name).CASES[case](env)
                 except Exception:
                     error = traceback.format_exc(limit=-4)[:ERROR_CHARS]
             calls = {"calls": sorted(shadow.calls), "drawn": sorted(env.drawn)}

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.tt_impl.cases.prop_collectives import _over
+from tests.tt_impl.cases.properties.prop_collectives import _over
 from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import drawn, spread
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.tt_impl.cases.norm import _rope, _rotated
+from tests.tt_impl.cases.values.norm import _rope, _rotated
 from tests.tt_impl.env import Env, collect, raises
 
 sdpa = F.scaled_dot_product_attention

@@ -7,7 +7,7 @@ import resource
 import torch
 from torch import Tensor
 
-from tests.tt_impl.cases.attention import _ring, sdpa
+from tests.tt_impl.cases.values.attention import _ring, sdpa
 from tests.tt_impl.env import Dims, Env, collect
 
 MEBIBYTE = 2**20

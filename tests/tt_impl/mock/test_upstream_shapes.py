@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tt_impl.cases import upstream_ccl, upstream_ring, upstream_wan
+from tests.tt_impl.cases.upstream import upstream_ccl, upstream_ring, upstream_wan
 from tests.tt_impl.worker import TIMEOUT_S, Case, Outcome, run_cases
 from tt_impl.run.launch import Worker
 

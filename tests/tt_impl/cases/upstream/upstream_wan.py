@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.tt_impl.cases.norm import _rotated
-from tests.tt_impl.cases.upstream_ring import _rows
+from tests.tt_impl.cases.upstream.upstream_ring import _rows
+from tests.tt_impl.cases.values.norm import _rotated
 from tests.tt_impl.env import Env
 
 if TYPE_CHECKING:

@@ -7,56 +7,11 @@ import os
 import pytest
 
 from benchmarks import op_coverage
-from tests.tt_impl.cases import crash
-from tests.tt_impl.worker import Case, Outcome, cases_of, run_cases
+from tests.tt_impl.cases.mesh import crash
+from tests.tt_impl.worker import Case, Outcome, cases_of, modules_in, run_cases
 from tt_impl.run.launch import Worker
 
-ON_T3K = cases_of(
-    "attention",
-    "cache",
-    "collectives",
-    "conv",
-    "elementwise_rest",
-    "eltwise",
-    "events",
-    "host",
-    "inplace",
-    "integers",
-    "random_ops",
-    "sampling",
-    "golden",
-    "layout",
-    "lazy",
-    "matmul",
-    "norm",
-    "pool",
-    "prop_caches",
-    "prop_collectives",
-    "prop_collectives_async",
-    "prop_conv",
-    "prop_backward",
-    "prop_binary",
-    "prop_data_movement",
-    "prop_eltwise",
-    "prop_attention",
-    "prop_gates",
-    "prop_heads",
-    "prop_layout",
-    "prop_matmul",
-    "prop_matmul_fused",
-    "prop_norm",
-    "prop_norm_distributed",
-    "prop_routing",
-    "prop_shapes",
-    "prop_reduction",
-    "refusals",
-    "rope",
-    "sharing",
-    "stand_ins",
-    "traces",
-    "usp",
-    "views",
-)
+ON_T3K = cases_of(*modules_in("properties", "shadow", "values"))
 ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused", "on_blackhole", "prop_two_links")
 ON_N300 = cases_of("submeshes", "sockets")
 ON_RING = cases_of("prop_rings", "rings")

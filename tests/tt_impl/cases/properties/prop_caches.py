@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.tt_impl.cases.prop_attention import SIZE, _attended, _integers, _pages, _program
+from tests.tt_impl.cases.properties.prop_attention import SIZE, _attended, _integers, _pages, _program
 from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import drawn, each, spread
 

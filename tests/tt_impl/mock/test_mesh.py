@@ -57,7 +57,7 @@ def test_open_and_close(tmp_path: Path) -> None:
     assert "t3k-1x8 (1x8)" in second and "FABRIC_1D_RING" in second
     assert other.startswith("refused") and "one cluster per process" in other and "n150" in other
     assert list(tmp_path.iterdir()) == []
-    assert not (Path(__file__).resolve().parents[2] / "generated").exists()
+    assert not (Path(__file__).resolve().parents[3] / "generated").exists()
 
 
 def test_folders_of_failed_processes_go(tmp_path: Path) -> None:
