@@ -103,7 +103,8 @@ def check_run(
     wanted = spec.model_class.input_shapes(model_config)
     shapes = _check_inputs(inputs, wanted, options.storage)
     batch = named_sizes(wanted, shapes)[BATCH]
-    model.check_inputs(shapes)
+    if hasattr(model, "check_inputs"):
+        model.check_inputs(shapes)
     check_batch(batch, options.parallel.cfg)
     if guidance is not None and batch % 2:
         raise UserError(f"--guidance needs a batch of negative and positive samples, not {batch} sample(s).")

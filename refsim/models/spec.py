@@ -1,8 +1,8 @@
 """What a model's folder says of itself. Everything else (loading, timing, plans, parity) asks; nothing names a model.
 
-To add a model, fill one :class:`ModelSpec` in ``spec.py`` of its folder and list the folder in ``registry.py``, or
-register the object from a package of your own (entry points ``refsim.models``). Only the first five fields are needed
-to run a checkpoint; each of the others opens one more door, and says which one.
+To add a model, fill one :class:`ModelSpec` in ``spec.py`` of its folder (:meth:`ModelSpec.of_folder`) and list the
+folder in ``registry.py``, or register the object from a package of your own (entry points ``refsim.models``). Only the
+first five fields are needed to run a checkpoint; each of the others opens one more door, and says which one.
 
 Classes are named as ``"module:Name"`` and imported when they are first used, so that reading all specs loads no torch.
 """
@@ -27,6 +27,7 @@ KINDS = ("transformer", "text_encoder", "vae_decoder", "causal_lm", "drafter")
 PROMPT = "prompt tokens"
 """What models call the dim of the prompt's tokens in ``input_shapes``."""
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_REFERENCES = ("model", "config", "ttnn", "single_file", "block", "ttnn_block", "pipeline", "ttnn_pipeline")
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,8 @@ class ModelSpec:
         name: the folder's, the same in ``refsim.models`` and ``tt_impl.models``.
         class_names: what config.json of its checkpoints says, ``_class_name`` or the first of ``architectures``.
         kind: what it is, one of ``KINDS``.
-        model: its class, ``Model(weights, device, config)`` with ``input_shapes(config)`` and ``check_inputs``.
+        model: its class, ``Model(weights, device, config)`` with ``input_shapes(config)`` and, where an input of these
+            dims may still not fit, ``check_inputs(shapes)``.
         config: the class of its configuration, ``from_dict(config)``.
         ttnn: its counterpart in TTNN, ``Model(weights, context, config)``, if there is one.
         single_file: what reads checkpoints in one file with names of their own, a function of the file that returns its
@@ -276,17 +278,8 @@ class ModelSpec:
             raise UserError(f"model '{self.name}' is a '{self.kind}'; choose one of {', '.join(KINDS)}.")
         if not self.class_names:
             raise UserError(f"model '{self.name}' has no class_names; give what its config.json says.")
-        references = (
-            self.model,
-            self.config,
-            self.ttnn,
-            self.single_file,
-            self.block,
-            self.ttnn_block,
-            self.pipeline,
-            self.ttnn_pipeline,
-        )
-        for reference in references:
+        for name in _REFERENCES:
+            reference = getattr(self, name)
             if reference is not None and not _REFERENCE.fullmatch(reference):
                 raise UserError(f"model '{self.name}' names '{reference}'; write module:Name.")
         for published in self.published:
@@ -295,6 +288,31 @@ class ModelSpec:
                     f"model '{self.name}' has {published.name} of class {published.class_name}, which is not among its "
                     f"class_names {', '.join(self.class_names)}."
                 )
+
+    @classmethod
+    def of_folder(cls, name: str, *, model: str, config: str, pipeline: str = "", **fields: Any) -> ModelSpec:
+        """Return the spec of one of the project's own models, whose references follow from where its files lie.
+
+        Both implementations have the same files and names. A ``block.py`` with ``bind_block`` goes with a pipeline.
+
+        Args:
+            name: the folder's.
+            model: file and class in the folder, ``"transformer:SD35Transformer"``; whole, with dots, if it is another
+                folder's.
+            config: the class in ``config.py`` of the folder.
+            pipeline: file and class in ``pipelines``, ``"wan:WanPipeline"``; the class has the name of diffusers'.
+            fields: of :class:`ModelSpec`; one that is given counts.
+        """
+        code, counterpart = f"refsim.models.{name}", f"tt_impl.models.{name}"
+        own = "." not in model
+        found: dict[str, Any] = {"model": f"{code}.{model}" if own else model, "config": f"{code}.config:{config}"}
+        if own:
+            found["ttnn"] = f"{counterpart}.{model}"
+        if pipeline:
+            found |= {"block": f"{code}.block:bind_block", "ttnn_block": f"{counterpart}.block:bind_block"}
+            found |= {"pipeline": f"refsim.pipelines.{pipeline}", "ttnn_pipeline": f"tt_impl.pipelines.{pipeline}"}
+            found["pipeline_classes"] = (pipeline.partition(":")[2],)
+        return cls(name, **found | fields)
 
     @property
     def claims(self) -> tuple[str, ...]:

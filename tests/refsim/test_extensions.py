@@ -74,9 +74,6 @@ class Toy:
     def input_shapes(config):
         return {"hidden_states": (BATCH, config.features, "height", "width"), "timestep": (BATCH,)}
 
-    def check_inputs(self, shapes):
-        """Any size will do."""
-
     def __call__(self, *, hidden_states, timestep):
         pixels = hidden_states.flatten(2).transpose(1, 2)
         shards = TokenShards.of(pixels.shape[1], self._device.groups["sp"].size)

@@ -19,13 +19,12 @@ def _clip(width: int, layers: int, heads: int, activation: str) -> dict[str, obj
     }
 
 
-SPEC = ModelSpec(
-    name="clip",
+SPEC = ModelSpec.of_folder(
+    "clip",
+    model="encoder:CLIPTextEncoder",
+    config="CLIPTextConfig",
     class_names=(PROJECTED, PLAIN),
     kind="text_encoder",
-    model="refsim.models.clip.encoder:CLIPTextEncoder",
-    config="refsim.models.clip.config:CLIPTextConfig",
-    ttnn="tt_impl.models.clip.encoder:CLIPTextEncoder",
     published=(
         Published("clip-l", _clip(768, 12, 12, "quick_gelu"), parameters=123_650_304),
         Published("clip-g", _clip(1280, 32, 20, "gelu"), parameters=694_659_840),

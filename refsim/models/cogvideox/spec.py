@@ -34,18 +34,13 @@ _5B = _BOTH | {"num_layers": 42, "num_attention_heads": 48, "use_rotary_position
 _SIZES = {"480p": (13, 60, 90)}
 _ENCODERS = (Companion("t5", "t5-xxl", tokens=226),)
 
-SPEC = ModelSpec(
-    name="cogvideox",
+SPEC = ModelSpec.of_folder(
+    "cogvideox",
+    model="transformer:CogVideoXTransformer",
+    config="CogVideoXConfig",
+    pipeline="cogvideox:CogVideoXPipeline",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.cogvideox.transformer:CogVideoXTransformer",
-    config="refsim.models.cogvideox.config:CogVideoXConfig",
-    ttnn="tt_impl.models.cogvideox.transformer:CogVideoXTransformer",
-    block="refsim.models.cogvideox.block:bind_block",
-    ttnn_block="tt_impl.models.cogvideox.block:bind_block",
-    pipeline="refsim.pipelines.cogvideox:CogVideoXPipeline",
-    ttnn_pipeline="tt_impl.pipelines.cogvideox:CogVideoXPipeline",
-    pipeline_classes=("CogVideoXPipeline",),
     latent="video",
     channel_dim=2,
     published=(

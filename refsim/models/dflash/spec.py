@@ -20,12 +20,11 @@ _QWEN3_CODER = {
     "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 12, 23, 34, 45]},
 }
 
-SPEC = ModelSpec(
-    name="dflash",
+SPEC = ModelSpec.of_folder(
+    "dflash",
+    model="draft:DFlashDraftModel",
+    config="DFlashConfig",
     class_names=(CLASS_NAME,),
     kind="drafter",
-    model="refsim.models.dflash.draft:DFlashDraftModel",
-    config="refsim.models.dflash.config:DFlashConfig",
-    ttnn="tt_impl.models.dflash.draft:DFlashDraftModel",
     published=(Published("dflash-qwen3-coder", _QWEN3_CODER),),
 )

@@ -82,18 +82,13 @@ def _published(
     )
 
 
-SPEC = ModelSpec(
-    name="flux1",
+SPEC = ModelSpec.of_folder(
+    "flux1",
+    model="transformer:FluxTransformer",
+    config="FluxConfig",
+    pipeline="flux:FluxPipeline",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.flux1.transformer:FluxTransformer",
-    config="refsim.models.flux1.config:FluxConfig",
-    ttnn="tt_impl.models.flux1.transformer:FluxTransformer",
-    block="refsim.models.flux1.block:bind_block",
-    ttnn_block="tt_impl.models.flux1.block:bind_block",
-    pipeline="refsim.pipelines.flux:FluxPipeline",
-    ttnn_pipeline="tt_impl.pipelines.flux:FluxPipeline",
-    pipeline_classes=("FluxPipeline",),
     latent="image",
     channel_dim=2,
     published=(

@@ -60,9 +60,6 @@ class FluxTransformer:
         }
         return shapes | ({"guidance": (BATCH,)} if config.guidance_embeds else {})
 
-    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Any number of tokens will do; that ids and tokens agree is said by the names of their dims."""
-
     def __call__(
         self,
         *,

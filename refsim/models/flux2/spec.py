@@ -18,12 +18,12 @@ _CONFIG = {
 }
 
 
-SPEC = ModelSpec(
-    name="flux2",
+SPEC = ModelSpec.of_folder(
+    "flux2",
+    model="refsim.models.outline:OutlinedTransformer",
+    config="Flux2Config",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.outline:OutlinedTransformer",
-    config="refsim.models.flux2.config:Flux2Config",
     published=(
         Published(
             "flux2-dev", _CONFIG, parameters=32_223_281_152, sizes={"1024": (128, 128)}, text=512, steps=50, branches=1

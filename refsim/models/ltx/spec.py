@@ -16,12 +16,12 @@ _CONFIG = {
 }
 
 
-SPEC = ModelSpec(
-    name="ltx",
+SPEC = ModelSpec.of_folder(
+    "ltx",
+    model="refsim.models.wan22.transformer:WanTransformer",
+    config="LtxVideoConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.wan22.transformer:WanTransformer",
-    config="refsim.models.ltx.config:LtxVideoConfig",
     published=(
         Published("ltx-video-2b", _CONFIG, parameters=1_923_385_472, sizes={"512p": (21, 16, 22)}, text=128, steps=50),
     ),

@@ -40,12 +40,12 @@ def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
     return {"image tokens": frames * (height // config["patch_size"]) * (width // config["patch_size"])}
 
 
-SPEC = ModelSpec(
-    name="mochi",
+SPEC = ModelSpec.of_folder(
+    "mochi",
+    model="refsim.models.outline:OutlinedTransformer",
+    config="MochiConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.outline:OutlinedTransformer",
-    config="refsim.models.mochi.config:MochiConfig",
     published=(
         Published(
             "mochi-1",

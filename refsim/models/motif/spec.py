@@ -37,12 +37,12 @@ def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
     return {"image tokens": (size[0] // patch) * (size[1] // patch) + config["register_token_num"]}
 
 
-SPEC = ModelSpec(
-    name="motif",
+SPEC = ModelSpec.of_folder(
+    "motif",
+    model="refsim.models.outline:OutlinedTransformer",
+    config="MotifConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.outline:OutlinedTransformer",
-    config="refsim.models.motif.config:MotifConfig",
     published=(
         Published(
             "motif-6b",

@@ -104,9 +104,6 @@ class Qwen3MoeForCausalLM:
         """Return names and shapes of the transformers ``forward`` arguments; named dims may have any size."""
         return {"input_ids": (BATCH, "tokens")}
 
-    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Any number of ids will do."""
-
     def use_pages(self, pages: int) -> None:
         """Keep the rows of all users in a pool of so many pages per layer from now on."""
         self._pool = PagePool(len(self._layers), pages)

@@ -21,12 +21,11 @@ _30B_A3B = {
     "rope_theta": 1e6,
 }
 
-SPEC = ModelSpec(
-    name="qwen3_moe",
+SPEC = ModelSpec.of_folder(
+    "qwen3_moe",
+    model="decoder:Qwen3MoeForCausalLM",
+    config="Qwen3MoeConfig",
     class_names=(CLASS_NAME,),
     kind="causal_lm",
-    model="refsim.models.qwen3_moe.decoder:Qwen3MoeForCausalLM",
-    config="refsim.models.qwen3_moe.config:Qwen3MoeConfig",
-    ttnn="tt_impl.models.qwen3_moe.decoder:Qwen3MoeForCausalLM",
     published=(Published("qwen3-30b-a3b", _30B_A3B, parameters=30_532_122_624),),
 )

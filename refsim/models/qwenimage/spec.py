@@ -23,12 +23,12 @@ _CONFIG = {
 }
 
 
-SPEC = ModelSpec(
-    name="qwenimage",
+SPEC = ModelSpec.of_folder(
+    "qwenimage",
+    model="refsim.models.outline:OutlinedTransformer",
+    config="QwenImageConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.outline:OutlinedTransformer",
-    config="refsim.models.qwenimage.config:QwenImageConfig",
     published=(
         Published(
             "qwen-image",

@@ -71,19 +71,14 @@ def with_block_counts(config: Config, counts: dict[str, int]) -> Config:
     return with_num_layers(config, counts) | {"dual_attention_layers": tuple(range(counts.get("dual", 0)))}
 
 
-SPEC = ModelSpec(
-    name="sd35",
+SPEC = ModelSpec.of_folder(
+    "sd35",
+    model="transformer:SD35Transformer",
+    config="SD35Config",
+    pipeline="stable_diffusion_3:StableDiffusion3Pipeline",
+    single_file="refsim.models.sd35.single_file:read",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.sd35.transformer:SD35Transformer",
-    config="refsim.models.sd35.config:SD35Config",
-    single_file="refsim.models.sd35.single_file:read",
-    ttnn="tt_impl.models.sd35.transformer:SD35Transformer",
-    block="refsim.models.sd35.block:bind_block",
-    ttnn_block="tt_impl.models.sd35.block:bind_block",
-    pipeline="refsim.pipelines.stable_diffusion_3:StableDiffusion3Pipeline",
-    ttnn_pipeline="tt_impl.pipelines.stable_diffusion_3:StableDiffusion3Pipeline",
-    pipeline_classes=("StableDiffusion3Pipeline",),
     latent="image",
     published=(
         Published(

@@ -134,9 +134,6 @@ class T5Encoder:
         """Return names and shapes of the transformers ``forward`` arguments; named dims may have any size."""
         return dict.fromkeys(("input_ids", "attention_mask"), (BATCH, "tokens"))
 
-    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Any number of tokens will do."""
-
     def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the ids (B, L) and mask (1 real, 0 padding; None for all real) -> (B, L, D), replicated.
 

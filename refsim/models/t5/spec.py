@@ -14,13 +14,12 @@ _XXL = {
     "feed_forward_proj": "gated-gelu",
 }
 
-SPEC = ModelSpec(
-    name="t5",
+SPEC = ModelSpec.of_folder(
+    "t5",
+    model="encoder:T5Encoder",
+    config="T5Config",
     class_names=(T5, UMT5),
     kind="text_encoder",
-    model="refsim.models.t5.encoder:T5Encoder",
-    config="refsim.models.t5.config:T5Config",
-    ttnn="tt_impl.models.t5.encoder:T5Encoder",
     published=(
         Published(
             "t5-xxl",

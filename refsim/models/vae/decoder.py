@@ -149,9 +149,6 @@ class VAEDecoder:
         """Name and shape of the argument of diffusers' ``decode``; a dim with a name may have any size."""
         return {"z": (BATCH, config.latent_channels, "height", "width")}
 
-    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Any latent fits: what does not divide over the mesh is padded."""
-
     def __call__(self, *, z: Tensor) -> Tensor:
         """Map (B, C, H, W) on every device to (B, 3, scale * H, scale * W), on every device."""
         shards = ImageShards.of(self._device, *z.shape[2:], whole_rows=self._cut)

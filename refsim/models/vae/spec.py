@@ -20,13 +20,12 @@ _SD35 = {
 }
 _FLUX1 = _SD35 | {"scaling_factor": 0.3611, "shift_factor": 0.1159}
 
-SPEC = ModelSpec(
-    name="vae",
+SPEC = ModelSpec.of_folder(
+    "vae",
+    model="decoder:VAEDecoder",
+    config="VAEConfig",
     class_names=(CLASS_NAME,),
     kind="vae_decoder",
-    model="refsim.models.vae.decoder:VAEDecoder",
-    config="refsim.models.vae.config:VAEConfig",
-    ttnn="tt_impl.models.vae.decoder:VAEDecoder",
     latent="image",
     published=(
         Published("sd35-vae", _SD35, parameters=83_819_683),

@@ -150,9 +150,6 @@ class CogVideoXVAEDecoder:
         """Name and shape of the argument of diffusers' ``decode``; a dim with a name may have any size."""
         return {"z": (BATCH, config.latent_channels, "frames", "height", "width")}
 
-    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Any latent fits: what does not divide over the mesh is padded."""
-
     def __call__(self, *, z: Tensor) -> Tensor:
         """Map (B, C, T, H, W) to (B, 3, F, 8 H, 8 W), both on every device; F is 4 T, or 4 T - 3 for odd T."""
         shards = ImageShards.of(self._device, *z.shape[3:])

@@ -14,13 +14,12 @@ _BOTH = {
     "temporal_compression_ratio": 4,
 }
 
-SPEC = ModelSpec(
-    name="vae_cogvideox",
+SPEC = ModelSpec.of_folder(
+    "vae_cogvideox",
+    model="decoder:CogVideoXVAEDecoder",
+    config="CogVideoXVAEConfig",
     class_names=(CLASS_NAME,),
     kind="vae_decoder",
-    model="refsim.models.vae_cogvideox.decoder:CogVideoXVAEDecoder",
-    config="refsim.models.vae_cogvideox.config:CogVideoXVAEConfig",
-    ttnn="tt_impl.models.vae_cogvideox.decoder:CogVideoXVAEDecoder",
     latent="video",
     published=(Published("cogvideox-vae", _BOTH, parameters=215_583_907),),
     frames_per_pass=2,

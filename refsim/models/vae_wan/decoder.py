@@ -66,9 +66,6 @@ class WanVAEDecoder:
         """Name and shape of the argument of diffusers' ``decode``; a dim with a name may have any size."""
         return {"z": (BATCH, config.z_dim, "frames", "height", "width")}
 
-    def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Any latent fits: what does not divide over the mesh is padded."""
-
     @staticmethod
     def denormalize(latent_BCTHW: Tensor, config: WanVAEConfig) -> Tensor:
         """Map what the transformers worked on to what :meth:`__call__` takes: ``latent * std + mean`` per channel."""

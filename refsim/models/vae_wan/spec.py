@@ -16,13 +16,12 @@ _WAN21 = {
     "latents_std": (1.0,) * 16,
 }
 
-SPEC = ModelSpec(
-    name="vae_wan",
+SPEC = ModelSpec.of_folder(
+    "vae_wan",
+    model="decoder:WanVAEDecoder",
+    config="WanVAEConfig",
     class_names=(CLASS_NAME,),
     kind="vae_decoder",
-    model="refsim.models.vae_wan.decoder:WanVAEDecoder",
-    config="refsim.models.vae_wan.config:WanVAEConfig",
-    ttnn="tt_impl.models.vae_wan.decoder:WanVAEDecoder",
     latent="video",
     published=(Published("wan21-vae", _WAN21, parameters=126_892_531),),
 )

@@ -44,18 +44,13 @@ _TI2V_5B = _A14B | {
     "out_channels": 48,
 }
 
-SPEC = ModelSpec(
-    name="wan22",
+SPEC = ModelSpec.of_folder(
+    "wan22",
+    model="transformer:WanTransformer",
+    config="WanConfig",
+    pipeline="wan:WanPipeline",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    model="refsim.models.wan22.transformer:WanTransformer",
-    config="refsim.models.wan22.config:WanConfig",
-    ttnn="tt_impl.models.wan22.transformer:WanTransformer",
-    block="refsim.models.wan22.block:bind_block",
-    ttnn_block="tt_impl.models.wan22.block:bind_block",
-    pipeline="refsim.pipelines.wan:WanPipeline",
-    ttnn_pipeline="tt_impl.pipelines.wan:WanPipeline",
-    pipeline_classes=("WanPipeline",),
     latent="video",
     published=(
         Published(

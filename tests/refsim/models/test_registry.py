@@ -78,6 +78,21 @@ def test_a_spec_that_cannot_be(changes, word):
     assert_one_sentence(str(caught.value))
 
 
+def test_what_follows_from_a_folders_name_and_what_a_spec_says_instead():
+    given = {"class_names": ("Toy",), "kind": "transformer", "model": "transformer:Toy", "config": "ToyConfig"}
+    spec = ModelSpec.of_folder("toy", **given, pipeline="toys:ToyPipeline", ttnn_block="elsewhere:bind")
+    assert (spec.model, spec.config) == ("refsim.models.toy.transformer:Toy", "refsim.models.toy.config:ToyConfig")
+    assert (spec.ttnn, spec.block) == ("tt_impl.models.toy.transformer:Toy", "refsim.models.toy.block:bind_block")
+    assert (spec.pipeline, spec.ttnn_pipeline) == (
+        "refsim.pipelines.toys:ToyPipeline",
+        "tt_impl.pipelines.toys:ToyPipeline",
+    )
+    assert (spec.pipeline_classes, spec.ttnn_block) == (("ToyPipeline",), "elsewhere:bind")
+    borrowed = ModelSpec.of_folder("toy", **given | {"model": "refsim.models.other.transformer:Other"})
+    assert borrowed.model == "refsim.models.other.transformer:Other"
+    assert (borrowed.ttnn, borrowed.block, borrowed.pipeline, borrowed.pipeline_classes) == (None, None, None, ())
+
+
 def test_names_that_are_unknown():
     for ask in (registry.get, registry.get_published, registry.find):
         with pytest.raises(UserError, match="toy") as caught:
