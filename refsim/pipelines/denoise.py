@@ -77,7 +77,7 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
         expert = expert_of(experts, float(t), scheduler.num_train_timesteps)
         if loaded != expert:
             transformer = None  # the one before is let go of first: two do not fit into a device
-            transformer, _ = run.load(expert, pipeline.transformer)
+            transformer = run.load(expert, pipeline.transformer)
             loaded = expert
         device.stage(step=index, expert=expert)
         sample = transformer(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,14 +17,13 @@ from torch import Tensor
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.files.lora import by_part
+from refsim.models.inputs import by_name
 from refsim.models.registry import find_model, pipeline_of
 from refsim.models.spec import resolve
 from refsim.pipelines.host import HostScheduler
 from refsim.pipelines.hosts.base import PipelineHost
 from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.runtime.device import Device
-
-Model = TypeVar("Model")
 
 
 @dataclass(frozen=True)
@@ -46,52 +45,30 @@ class Run:
     def storage(self) -> torch.dtype:
         return self.device.options.storage
 
-    def load(self, name: str, kind: type[Model]) -> tuple[Model, Any]:
-        """Load a part of the folder with this device's weights, and its config; see :func:`load_part`."""
-        return load_part(self.device, self.root, name, kind)
+    def load(self, name: str, kind: type = object) -> Any:
+        """Load a part of the folder with this device's weights; see :func:`load_part`."""
+        return load_part(self.device, self.root, name, kind)[0]
+
+    def answer(self, part: str, **inputs: Tensor) -> dict[str, Tensor]:
+        """See :meth:`refsim.pipelines.hosts.base.HostRun.answer`; every rank has the whole of it."""
+        return by_name(self.load(part)(**inputs))
 
 
 class Pipeline(PipelineHost):
-    """A pipeline: how prompts are encoded and latents decoded on refsim's ranks; the rest is its host's.
+    """A pipeline: what its parts are on refsim's ranks; the rest is its host's.
 
     The loop hands the transformer, at every step, ``hidden_states`` (the latents, once per sample of this cfg group),
     ``timestep`` (B,) and what :meth:`encode` gave.
 
     Attributes:
         transformer: the class of its transformer.
-        decoder: the class of its autoencoder's decoder.
     """
 
     transformer: ClassVar[type]
-    decoder: ClassVar[type]
 
     @abstractmethod
     def check(self, root: Path, device: Device) -> None:
         """Read headers only; ``UserError`` if a part is missing, damaged or does not fit the others."""
-
-    @abstractmethod
-    def encode(self, run: Run) -> dict[str, Tensor]:
-        """Return the arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B,
-        L, D) among them, for ``run.samples``.
-        """
-
-    @abstractmethod
-    def decoder_input(self, run: Run, latents: Tensor, config: Any) -> Tensor:
-        """Return what the decoder takes, in the storage dtype, of the latents after the last step.
-
-        Args:
-            config: the autoencoder's, which says how its latents are scaled.
-        """
-
-    def decode(self, run: Run, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step, and what the decoder
-        was given.
-        """
-        decoder: Any
-        decoder, config = run.load("vae", self.decoder)
-        given = self.decoder_input(run, latents, config)
-        frames = decoder(z=given)
-        return frames if frames.ndim == 5 else frames.unsqueeze(2), given
 
     def schedule(self, run: Run) -> HostScheduler:
         """Return the scheduler with its time steps set."""
@@ -103,11 +80,16 @@ def find_pipeline(root: Path) -> Pipeline:
     return resolve(pipeline_of(root, read_index(root)))()
 
 
-def load_part(device: Device, root: Path, name: str, kind: type[Model], *, meta: bool = False) -> tuple[Model, Any]:
+def check_part(device: Device, root: Path, name: str, kind: type) -> Any:
+    """Return the config of the model in ``root / name``, whose headers are read; see :func:`load_part`."""
+    return load_part(device, root, name, kind, meta=True)[1]
+
+
+def load_part(device: Device, root: Path, name: str, kind: type = object, *, meta: bool = False) -> tuple[Any, Any]:
     """Return the model in ``root / name`` with this device's weights, and its config.
 
     Args:
-        kind: the class that the pipeline needs there.
+        kind: the class that the pipeline needs there; any will do where the launcher has checked.
         meta: read headers only, to check the folder.
 
     Raises:

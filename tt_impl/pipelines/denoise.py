@@ -70,7 +70,7 @@ def program(
     stages.over("encode")
     steps, used, held = denoise(pipeline, runs, conditions)
     stages.over("denoise")
-    frames = pipeline.decode(runs[0], steps[-1])
+    frames, _ = pipeline.decode(runs[0], steps[-1])
     stages.over("decode")
     report = {"experts": used, "seconds": stages.seconds, "dram_left": stages.left, "dram_of_experts": held}
     return report, {"frames": frames.float().contiguous(), "steps": torch.stack(steps)}

@@ -19,7 +19,7 @@ from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.files.lora import by_part
-from refsim.models.inputs import named_sizes
+from refsim.models.inputs import by_name, named_sizes
 from refsim.models.registry import by_pipeline, spec_of_checkpoint
 from refsim.models.spec import ModelSpec, resolve
 from refsim.pipelines.hosts.base import PipelineHost
@@ -33,14 +33,11 @@ class Part:
 
     Attributes:
         model: ``Model(weights, ctx, config)`` in TTNN.
-        config: its configuration.
         spec: what its folder says of it.
         raw: its ``config.json``.
     """
 
     model: Any
-    ctx: Context
-    config: Any
     spec: ModelSpec
     raw: dict[str, Any] = field(repr=False)
 
@@ -49,10 +46,6 @@ class Part:
         dims = self.spec.inputs(self.raw)
         given = {name: tuple(x.shape) for name, x in inputs.items() if name in dims}
         return named_sizes({name: dims[name] for name in given}, given)
-
-    def fetch(self, x: ttnn.Tensor) -> torch.Tensor:
-        """What every device of the submesh holds whole, (B, 1, ...), on the host as (B, ...)."""
-        return self.ctx.get_equal(x).squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -83,11 +76,16 @@ class Run:
         spec = spec_of_checkpoint(checkpoint)
         ctx, config = ctx or Context(self.device, self.options), checkpoint.as_config(spec.config_class)
         model = _counterpart(self.root, name, spec, checkpoint)(Weights(checkpoint, self.storage), ctx, config)
-        return Part(model, ctx, config, spec, checkpoint.config)
+        return Part(model, spec, checkpoint.config)
+
+    def answer(self, part: str, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """See :meth:`refsim.pipelines.hosts.base.HostRun.answer`."""
+        loaded = self.load(part)
+        return by_name(loaded.model.read(loaded.model(**inputs), loaded.sizes(**inputs)))
 
 
 class Pipeline(PipelineHost):
-    """A pipeline: which parts it has, how prompts are encoded and latents decoded in TTNN."""
+    """A pipeline: which parts it has in TTNN; the rest is its host's."""
 
     @abstractmethod
     def parts(self, root: Path) -> tuple[str, ...]:
@@ -98,16 +96,6 @@ class Pipeline(PipelineHost):
         for name in self.parts(root):
             checkpoint = Checkpoint(root / name)
             _counterpart(root, name, spec_of_checkpoint(checkpoint), checkpoint)
-
-    @abstractmethod
-    def encode(self, run: Run) -> dict[str, torch.Tensor]:
-        """The arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B, L, D)
-        among them, for ``run.samples``; the encoders run one after the other.
-        """
-
-    @abstractmethod
-    def decode(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
-        """The frames (1, 3, F, H, W) in about -1..1 of the latents after the last step."""
 
 
 def _counterpart(root: Path, name: str, spec: ModelSpec, checkpoint: Checkpoint) -> Any:
@@ -126,9 +114,3 @@ def find_pipeline(root: Path) -> Pipeline:
     if spec is None or spec.ttnn_pipeline is None:
         raise UserError(f"pipeline '{root}' is a {name}, which has no counterpart in TTNN; run it on backend cpu.")
     return resolve(spec.ttnn_pipeline)()
-
-
-def decode_latents(run: Run, z: torch.Tensor) -> torch.Tensor:
-    """What the autoencoder's decoder makes of its input ``z``, (1, C, ...), on the host."""
-    part = run.load("vae")
-    return part.model.read(part.model(z=z), part.sizes(z=z))

@@ -76,7 +76,7 @@ def noise_in_the_order_of_patches(original: Callable, self: Any, latents: torch.
 
 
 @fault(PIPELINE, SD3, "Latents go into the decoder as they are.", "scaling_factor and shift_factor of the VAE not read")
-@at("tt_impl.pipelines.stable_diffusion_3:VAEConfig.from_dict")
+@at("refsim.pipelines.hosts.stable_diffusion_3:VAEConfig.from_dict")
 def latents_not_rescaled(original: Callable, raw: Any) -> Any:
     return replace(original(raw), scaling_factor=1.0, shift_factor=0.0)
 
@@ -90,15 +90,20 @@ def latents_not_denormalized(original: Callable, raw: Any) -> Any:
 
 
 @fault(PIPELINE, SD3, "Both samples get the negative prompt's pooled features.", "the first row taken for all")
-@at("tt_impl.pipelines.stable_diffusion_3:encode_clip")
-def pooled_of_the_negative_prompt(original: Callable, run: Any, name: str, ids: torch.Tensor) -> tuple:
-    rows, _ = original(run, name, ids)
-    return rows, original(run, name, run.tensors[name][: len(ids)])[1]
+@at("tt_impl.pipelines.pipeline:Run.answer")
+def pooled_of_the_negative_prompt(original: Callable, self: Any, part: str, **inputs: torch.Tensor) -> dict:
+    from refsim.pipelines.hosts.stable_diffusion_3 import CLIPS
+
+    found = original(self, part, **inputs)
+    if part in CLIPS:
+        negative = self.tensors[part][: len(inputs["input_ids"])]
+        found["sample"] = original(self, part, input_ids=negative)["sample"]
+    return found
 
 
 @fault(PIPELINE, SD3, "CLIP-G's features stand before CLIP-L's.", "encoders joined in the order of another pipeline")
 def clips_in_the_wrong_order() -> Patch:
-    from tt_impl.pipelines import stable_diffusion_3
+    from refsim.pipelines.hosts import stable_diffusion_3
 
     return instead(stable_diffusion_3, "CLIPS", stable_diffusion_3.CLIPS[::-1])
 
@@ -106,9 +111,8 @@ def clips_in_the_wrong_order() -> Patch:
 @fault(PIPELINE, WAN, "Rows of the prompt that are padding keep what the encoder gave for them.", "mask left out")
 @at("tt_impl.pipelines.wan:WanPipeline.encode")
 def padding_rows_kept(original: Callable, self: Any, run: Any) -> dict:
-    encoder = run.load("text_encoder")
     ids, mask = (run.tensors[name][run.samples] for name in ("input_ids", "attention_mask"))
-    return {"encoder_hidden_states": encoder.fetch(encoder.model.encode(ids, mask))}
+    return {"encoder_hidden_states": run.answer("text_encoder", input_ids=ids, attention_mask=mask)["sample"]}
 
 
 @fault(PIPELINE, FLUX, "Guidance is 1 whatever was asked for.", "the embedding's input left at its default")

@@ -112,15 +112,15 @@ def relative_bias_scaled(original: Callable, *args: Any) -> Any:
 
 
 @fault(MASKS, T5, "Padding takes part.", "the attention mask not handed to the encoder, as Stable Diffusion 3 does")
-@at("tt_impl.models.t5.encoder:T5Encoder.encode")
-def padding_mask_omitted(original: Callable, self: Any, ids: Any, mask: Any = None) -> Any:
-    return original(self, ids)
+@at("tt_impl.models.t5.encoder:T5Encoder.__call__")
+def padding_mask_omitted(original: Callable, self: Any, input_ids: Any, attention_mask: Any = None) -> Any:
+    return original(self, input_ids)
 
 
 @fault(MASKS, T5, "The mask hides what is real.", "1 for real and 1 for hidden tokens confused")
-@at("tt_impl.models.t5.encoder:T5Encoder.encode")
-def padding_mask_inverted(original: Callable, self: Any, ids: Any, mask: Any = None) -> Any:
-    return original(self, ids, 1 - mask)
+@at("tt_impl.models.t5.encoder:T5Encoder.__call__")
+def padding_mask_inverted(original: Callable, self: Any, input_ids: Any, attention_mask: Any = None) -> Any:
+    return original(self, input_ids, 1 - attention_mask)
 
 
 @fault(MASKS, UMT5, "Only the first layer hides padding.", "a mask added where T5 makes its one bias")
@@ -188,11 +188,11 @@ def _sequence(change: Callable[[Any, Any], Any]) -> Patch:
         outputs.append(original(self, x))
         return outputs[-1]
 
-    def encode(original: Callable, self: Any, ids: Any) -> Any:
-        _, pooled = original(self, ids)
+    def answer(original: Callable, self: Any, input_ids: Any) -> Any:
+        _, pooled = original(self, input_ids)
         return change(self, outputs), pooled
 
-    return together(around(CLIPBlock, "__call__", call), around(CLIPTextEncoder, "encode", encode))
+    return together(around(CLIPBlock, "__call__", call), around(CLIPTextEncoder, "__call__", answer))
 
 
 @fault(TOKENS, CLIP_G, "The rows are the last states.", "hidden_states[-1] in place of hidden_states[-2]")

@@ -114,8 +114,11 @@ class CLIPTextEncoder:
         if length > most:
             raise UserError(f"input_ids has {length} tokens but the text encoder has {most} positions.")
 
-    def encode(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Map ids (B, L) to penultimate hidden state (B, L, D) and the end token's row (B, pooled), replicated.
+    def __call__(self, input_ids: Tensor) -> dict[str, Tensor]:
+        """Map ids (B, L) to the penultimate hidden state and the end token's row, replicated.
+
+        ``sample`` is transformers' ``text_embeds`` (B, projection), or ``pooler_output`` (B, D) without a projection;
+        ``sequence`` is its ``hidden_states[-2]`` (B, L, D).
 
         Raises:
             UserError: an id that is not in the vocabulary.
@@ -135,13 +138,5 @@ class CLIPTextEncoder:
         last = self._norm(stream.local)[..., :d]
         ends = input_ids if self._config.eos_token_id == _LEGACY_EOS else input_ids == self._config.eos_token_id
         rows = last[torch.arange(len(last)), ends.int().argmax(-1)]
-        return sequence.local[..., :d], rows if self._projection is None else F.linear(rows, self._projection)
-
-    def __call__(self, input_ids: Tensor) -> dict[str, Tensor]:
-        """Return what :meth:`encode` gives of ids (B, L), by name.
-
-        ``sample`` is transformers' ``text_embeds`` (B, projection), or ``pooler_output`` (B, D) without a projection;
-        ``sequence`` is its ``hidden_states[-2]`` (B, L, D).
-        """
-        sequence, pooled = self.encode(input_ids)
-        return {SAMPLE: pooled, "sequence": sequence}
+        pooled = rows if self._projection is None else F.linear(rows, self._projection)
+        return {SAMPLE: pooled, "sequence": sequence.local[..., :d]}

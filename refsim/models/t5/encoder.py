@@ -125,10 +125,6 @@ class T5Encoder:
         self._norm = RMSNorm(weights, device, name, features=config.d_model, eps=eps)
         weights.finish(f"the {config.model_type} encoder")
 
-    @property
-    def features(self) -> int:
-        return self._config.d_model
-
     @staticmethod
     def input_shapes(config: T5Config) -> dict[str, Dims]:
         """Return names and shapes of the transformers ``forward`` arguments; named dims may have any size."""

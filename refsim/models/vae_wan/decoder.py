@@ -66,15 +66,6 @@ class WanVAEDecoder:
         """Name and shape of the argument of diffusers' ``decode``; a dim with a name may have any size."""
         return {"z": (BATCH, config.z_dim, "frames", "height", "width")}
 
-    @staticmethod
-    def denormalize(latent_BCTHW: Tensor, config: WanVAEConfig) -> Tensor:
-        """Map what the transformers worked on to what :meth:`__call__` takes: ``latent * std + mean`` per channel."""
-        mean, std = (
-            torch.tensor(x).view(1, -1, 1, 1, 1).to(latent_BCTHW.dtype)
-            for x in (config.latents_mean, config.latents_std)
-        )
-        return latent_BCTHW / (1.0 / std) + mean  # not "* std": diffusers rounds this way
-
     def __call__(self, *, z: Tensor) -> Tensor:
         """Map (B, z, T, H, W) on every device to (B, 3, 1 + 4 (T - 1), 8 H, 8 W) in -1..1, on every device."""
         shards = ImageShards.of(self._device, *z.shape[3:])

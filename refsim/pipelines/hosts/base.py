@@ -6,11 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from refsim.models.inputs import SAMPLE
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.request import PipelineRequest
 
@@ -45,8 +46,33 @@ class Sizes:
         }
 
 
+class HostRun(Protocol):
+    """What a host asks of a run of its pipeline, be it one rank or the devices of one cfg group.
+
+    Attributes:
+        tensors: what :meth:`PipelineHost.prepare` gave.
+        samples: those of the batch of prompts, negative first, that run here.
+        storage: the dtype of activations.
+    """
+
+    @property
+    def root(self) -> Path: ...
+    @property
+    def request(self) -> PipelineRequest: ...
+    @property
+    def tensors(self) -> dict[str, Tensor]: ...
+    @property
+    def samples(self) -> slice: ...
+    @property
+    def storage(self) -> torch.dtype: ...
+
+    def answer(self, part: str, **inputs: Tensor) -> dict[str, Tensor]:
+        """Load a part of the folder, run it once and let go of it; its results by name, whole on the host."""
+        ...
+
+
 class PipelineHost(ABC):
-    """What the host prepares, which expert runs when, and the scheduler.
+    """What the host prepares and hands from part to part, which expert runs when, and the scheduler.
 
     Attributes:
         fps: frames per second of what it writes; 1 for pictures.
@@ -74,6 +100,26 @@ class PipelineHost(ABC):
         Raises:
             UserError: a size that does not fit patches and autoencoder, or a folder that lacks something.
         """
+
+    @abstractmethod
+    def encode(self, run: HostRun) -> dict[str, Tensor]:
+        """Return the arguments of the transformer that stay the same over the steps, ``encoder_hidden_states`` (B,
+        L, D) among them, for ``run.samples``; the encoders run one after the other.
+        """
+
+    @abstractmethod
+    def decoder_input(self, run: HostRun, latents: Tensor) -> Tensor:
+        """Return what the decoder takes, in the storage dtype, of the latents after the last step: scaled as the
+        autoencoder's configuration says.
+        """
+
+    def decode(self, run: HostRun, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step, and what the decoder
+        was given.
+        """
+        given = self.decoder_input(run, latents)
+        frames = run.answer("vae", z=given)[SAMPLE]
+        return frames if frames.ndim == 5 else frames.unsqueeze(2), given
 
     def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
         """Return the parts that take turns as the transformer, each with the share of the schedule down to which it

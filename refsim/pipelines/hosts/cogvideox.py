@@ -9,8 +9,9 @@ from torch import Tensor
 
 from refsim.files.checkpoint import Checkpoint
 from refsim.models.cogvideox.config import CogVideoXConfig
+from refsim.models.inputs import SAMPLE
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
-from refsim.pipelines.hosts.base import PipelineHost, Sizes
+from refsim.pipelines.hosts.base import HostRun, PipelineHost, Sizes
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.request import PipelineRequest, tokenize
 
@@ -47,6 +48,17 @@ class CogVideoXHost(PipelineHost):
         latents = torch.randn(sizes.latents, generator=generator)
         state = {"generator": generator.get_state(), "spare": torch.tensor(spare)}
         return {"latents": latents, "input_ids": ids, **state}
+
+    def encode(self, run: HostRun) -> dict[str, Tensor]:
+        """See :meth:`PipelineHost.encode`; the encoder is given no mask."""
+        ids = run.tensors["input_ids"][run.samples]
+        return {"encoder_hidden_states": run.answer("text_encoder", input_ids=ids)[SAMPLE]}
+
+    def decoder_input(self, run: HostRun, latents: Tensor) -> Tensor:
+        """See :meth:`PipelineHost.decoder_input`; frames that only filled a patch are left out."""
+        config = Checkpoint(run.root / "vae").as_config(CogVideoXVAEConfig)
+        asked = latents[:, int(run.tensors["spare"]) :].permute(0, 2, 1, 3, 4)  # (1, C, F, h, w)
+        return asked.to(run.storage) / config.scaling_factor
 
     def scheduler(self, root: Path, request: PipelineRequest, tensors: dict[str, Tensor]) -> Schedule:
         """See :meth:`PipelineHost.scheduler`; the generator goes on where the first latents left it."""

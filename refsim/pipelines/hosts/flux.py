@@ -11,8 +11,10 @@ from torch import Tensor
 from refsim.base.errors import UserError
 from refsim.base.schema import Real, check
 from refsim.files.checkpoint import Checkpoint
+from refsim.models.flux1.config import FluxConfig
+from refsim.models.inputs import SAMPLE
 from refsim.models.vae.config import VAEConfig
-from refsim.pipelines.hosts.base import PipelineHost, Sizes
+from refsim.pipelines.hosts.base import HostRun, PipelineHost, Sizes
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.hosts.scheduler import read_scheduler_config
 from refsim.pipelines.hosts.stable_diffusion_3 import clip_length
@@ -55,6 +57,27 @@ class FluxHost(PipelineHost):
         for name, folder, length in (("clip", "tokenizer", longest), ("t5", "tokenizer_2", sizes.tokens)):
             tensors[name] = tokenize(root / folder, self.texts(request), max_length=length).input_ids
         return tensors
+
+    def encode(self, run: HostRun) -> dict[str, Tensor]:
+        """Return both encoders' answers, positions of both streams, and guidance where the transformer takes it."""
+        pooled = run.answer("text_encoder", input_ids=run.tensors["clip"])[SAMPLE]
+        prompt = run.answer("text_encoder_2", input_ids=run.tensors["t5"])[SAMPLE]
+        rows, columns = run.tensors["grid"].tolist()
+        conditions = {
+            "encoder_hidden_states": prompt,
+            "pooled_projections": pooled,
+            "img_ids": positions(rows, columns),
+            "txt_ids": torch.zeros(prompt.shape[1], 3),
+        }
+        if Checkpoint(run.root / "transformer").as_config(FluxConfig).guidance_embeds:
+            conditions["guidance"] = torch.full((1,), run.request.guidance)
+        return conditions
+
+    def decoder_input(self, run: HostRun, latents: Tensor) -> Tensor:
+        """See :meth:`PipelineHost.decoder_input`; tokens are unpacked."""
+        config = Checkpoint(run.root / "vae").as_config(VAEConfig)
+        z = unpack(latents, *run.tensors["grid"].tolist())
+        return z.to(run.storage) / config.scaling_factor + config.shift_factor
 
     def scheduler(self, root: Path, request: PipelineRequest, tensors: dict[str, Tensor]) -> Schedule:
         """Sigmas from 1 down to 1 / steps, shifted by ``mu``, which grows with the number of tokens."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.base.schema import short
 from refsim.files.checkpoint import Checkpoint
 from refsim.models.clip.config import CLIPTextConfig
+from refsim.models.inputs import SAMPLE
 from refsim.models.sd35.config import SD35Config
 from refsim.models.vae.config import VAEConfig
-from refsim.pipelines.hosts.base import PipelineHost, Sizes
+from refsim.pipelines.hosts.base import HostRun, PipelineHost, Sizes
 from refsim.pipelines.request import PipelineRequest, is_whole, load_tokenizer, read_index, tokenize
 
 _TEXT, _MAX_TEXT = 256, 512
@@ -52,6 +54,23 @@ class StableDiffusion3Host(PipelineHost):
             length = sizes.tokens if encoder == T5 else longest
             tensors[encoder] = tokenize(root / folder, self.texts(request), max_length=length).input_ids
         return tensors
+
+    def encode(self, run: HostRun) -> dict[str, Tensor]:
+        """Return the prompt rows (B, 77 + L, joint) and pooled (B, P)."""
+        clips = [run.answer(name, input_ids=run.tensors[name][run.samples]) for name in CLIPS]
+        clip = torch.cat([answer["sequence"] for answer in clips], -1)
+        if T5 in run.tensors:
+            rest = run.answer(T5, input_ids=run.tensors[T5][run.samples])[SAMPLE]
+        else:
+            joint = Checkpoint(run.root / "transformer").as_config(SD35Config).joint_attention_dim
+            rest = clip.new_zeros(clip.shape[0], int(run.tensors["max_text"]), joint)
+        clip = F.pad(clip, (0, rest.shape[-1] - clip.shape[-1]))
+        pooled = torch.cat([answer[SAMPLE] for answer in clips], -1)
+        return {"encoder_hidden_states": torch.cat([clip, rest], -2), "pooled_projections": pooled}
+
+    def decoder_input(self, run: HostRun, latents: Tensor) -> Tensor:
+        config = Checkpoint(run.root / "vae").as_config(VAEConfig)
+        return latents.to(run.storage) / config.scaling_factor + config.shift_factor
 
 
 def clip_length(root: Path, tokenizer: str, encoder: str) -> int:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Checkpoint
+from refsim.models.inputs import SAMPLE
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.wan22.config import WanConfig
-from refsim.pipelines.hosts.base import PipelineHost, Sizes
+from refsim.pipelines.hosts.base import HostRun, PipelineHost, Sizes
 from refsim.pipelines.request import PipelineRequest, read_index, tokenize
 
 _HEIGHT, _WIDTH, _FRAMES, _TEXT = 480, 832, 81, 512
@@ -53,3 +54,16 @@ class WanHost(PipelineHost):
         )
         latents = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))
         return {"latents": latents, "input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask}
+
+    def encode(self, run: HostRun) -> dict[str, Tensor]:
+        """See :meth:`PipelineHost.encode`; rows of padding are zero."""
+        ids_BL, mask_BL = (run.tensors[name][run.samples] for name in ("input_ids", "attention_mask"))
+        rows = run.answer("text_encoder", input_ids=ids_BL, attention_mask=mask_BL)[SAMPLE]
+        return {"encoder_hidden_states": rows * mask_BL.unsqueeze(-1).to(rows.dtype)}
+
+    def decoder_input(self, run: HostRun, latents: Tensor) -> Tensor:
+        """Return ``latents * std + mean`` per channel."""
+        config = Checkpoint(run.root / "vae").as_config(WanVAEConfig)
+        z = latents.to(run.storage)
+        mean, std = (torch.tensor(x).view(1, -1, 1, 1, 1).to(z) for x in (config.latents_mean, config.latents_std))
+        return z / (1.0 / std) + mean  # not "* std": diffusers rounds this way

@@ -93,7 +93,7 @@ class CLIPTextEncoder:
         weights.leave(f"{embeddings}.position_ids")  # 0, 1, 2 ..., which old folders hold
         weights.finish(PROJECTED if config.projected else PLAIN)
 
-    def encode(self, input_ids: torch.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
+    def __call__(self, input_ids: torch.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
         """Ids (B, L) on the host -> penultimate hidden state (B, 1, L, D) and the end token's row (B, 1, 1, P), both
         whole on the devices.
 
@@ -107,10 +107,6 @@ class CLIPTextEncoder:
             sequence, x = x, block(x)
         rows = self._norm(self._end_rows(x, input_ids))
         return _real(sequence, d), rows if self._projection is None else self._projection(rows)
-
-    def __call__(self, input_ids: torch.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
-        """The arguments of the transformers forward; see :meth:`encode`."""
-        return self.encode(input_ids)
 
     def read(self, out: tuple[ttnn.Tensor, ttnn.Tensor], sizes: dict[str, int]) -> dict[str, torch.Tensor]:
         """``sample`` (B, P), the pooled row, and ``sequence`` (B, L, D), of which every device must hold the same."""

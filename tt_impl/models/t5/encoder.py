@@ -137,7 +137,7 @@ class T5Encoder:
         self._known: tuple[int, ttnn.Tensor] | None = None
         weights.finish(f"the {config.model_type} encoder")
 
-    def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> ttnn.Tensor:
+    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> ttnn.Tensor:
         """Ids (B, L) and mask (1 real, 0 padding; None for all real) on the host -> (B, 1, L, D), whole on the devices.
 
         Raises:
@@ -154,10 +154,6 @@ class T5Encoder:
                 bias = self._masked(block.bias(length, self._buckets(length)), mask)
             x = block(x, bias)
         return self._norm(x if x.shape[-1] == d else x[:, :, :, :d])
-
-    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> ttnn.Tensor:
-        """The arguments of the transformers forward; see :meth:`encode`."""
-        return self.encode(input_ids, attention_mask)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """The result on the host, (B, L, D), of which every device must hold the same."""

@@ -58,17 +58,6 @@ class WanVAEDecoder:
         weights.leave("encoder.", "quant_conv.")
         weights.finish(CLASS_NAME)
 
-    @staticmethod
-    def denormalize(latent_BCTHW: torch.Tensor, config: WanVAEConfig) -> torch.Tensor:
-        """Map what the transformers worked on to what :meth:`__call__` takes, on the host: per channel its spread and
-        its mean, in the order of roundings that diffusers has.
-        """
-        mean, std = (
-            torch.tensor(x, dtype=latent_BCTHW.dtype).view(1, -1, 1, 1, 1)
-            for x in (config.latents_mean, config.latents_std)
-        )
-        return latent_BCTHW / (1.0 / std) + mean
-
     def __call__(self, *, z: torch.Tensor) -> ttnn.Tensor:
         """Latent (B, z, T, H, W) on the host -> frames (B, 1 + 4 (T - 1), local 8 H, local 8 W, 3) in -1..1, cut."""
         shards = ImageShards.of(self._ctx, *z.shape[3:])
