@@ -33,8 +33,9 @@ from refsim.base import scratch
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint
+from refsim.files.folder import Found
 from refsim.files.tensor_file import TensorFile
-from refsim.models.registry import spec_of_checkpoint
+from refsim.models.registry import look_at, spec_of_checkpoint
 from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.runtime.launch import Result, under_torchrun
 from refsim.runtime.watch import observe
@@ -133,10 +134,11 @@ def library_layout(
 
 
 def judge_model(
-    folder: Path, layout: Layout, *, inputs: Path, options: RunOptions, guidance: float | None, out: Path
+    checked: Path | Found, layout: Layout, *, inputs: Path, options: RunOptions, guidance: float | None, out: Path
 ) -> tuple[Result, Judged]:
     """Run one forward as :func:`refsim.run` does, and judge what it gave."""
-    checkpoint = Checkpoint(folder, options.variant)
+    found = look_at(checked, options.variant)
+    checkpoint, folder = Checkpoint(found), found.path
     kind, size = spec_of_checkpoint(checkpoint).kind, sum(f.stat().st_size for f in folder.glob("*.safetensors"))
     tensors, needs_gb = TensorFile(inputs).all(), 0.0
     with scratch.Folder("layers") as around:
@@ -145,7 +147,7 @@ def judge_model(
             looked_at = options.but(observe=around)
         elif kind == "transformer":
             needs_gb = 4 * size / 2**30
-        result = api.run(folder, inputs=inputs, options=looked_at, guidance=guidance, out=out)
+        result = api.run(found, inputs=inputs, options=looked_at, guidance=guidance, out=out)
         assert result is not None  # only torchrun's ranks have none
         if kind == "transformer":
             layers = observe.read(around, len(result.values)) if looked_at.observe else None

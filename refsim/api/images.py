@@ -23,7 +23,7 @@ from refsim.base.options import RunOptions
 from refsim.files import output
 from refsim.files.checkpoint import Checkpoint
 from refsim.files.lora import by_part
-from refsim.models.registry import look_at_pipeline, spec_of_checkpoint
+from refsim.models.registry import FoundPipeline, look_at_pipeline, spec_of_checkpoint
 from refsim.pipelines.pipeline import Pipeline, find_pipeline
 from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.pipelines.transformer import digest
@@ -121,7 +121,7 @@ class Check:
 
 
 def generate_images(
-    folder: str | Path,
+    folder: str | Path | FoundPipeline,
     request: PipelineRequest,
     *,
     options: RunOptions | None = None,
@@ -133,6 +133,7 @@ def generate_images(
     """Run a pipeline folder; None on torchrun's ranks above 0.
 
     Args:
+        folder: its path, or what :func:`refsim.models.registry.look_at_pipeline` found there.
         request: prompt, size, steps, guidance and seed.
         options: where and how it runs.
         check: run once more and compare: in a single process, or, what ``backend`` gave, with refsim's ranks on the
@@ -146,14 +147,14 @@ def generate_images(
         UserError: anything that does not fit.
         RankFailure: a rank died, raised or hung.
     """
-    root = Path(folder)
-    look_at_pipeline(root, read_index(root), asked_variant(options, given))
+    if not isinstance(folder, FoundPipeline):
+        folder = look_at_pipeline(Path(folder), read_index(Path(folder)), asked_variant(options, given))
     options = as_options(options, given)
     if check and launch.under_torchrun():
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."
         )
-    pipeline = find_pipeline(root)
+    pipeline, root = find_pipeline(folder), folder.root
     _check_request(pipeline, root, request, options)
     pipeline.check(root, Device(options))
     ranks = launch.ranks_here(options)
@@ -222,7 +223,7 @@ def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, opt
         raise UserError("a video's decoder is cut in space only; leave out --vae-parallel.")
 
 
-def check_writer(folder: Path) -> None:
+def check_writer(folder: Path | FoundPipeline) -> None:
     """Raise ``UserError`` if what a pipeline gives could not be written."""
     if find_pipeline(folder).fps > 1 and importlib.util.find_spec("av") is None:
         raise UserError("a video needs PyAV to be written as MP4; install refsim[oracle].")

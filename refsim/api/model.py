@@ -14,13 +14,14 @@ from refsim.api.inputs import as_file, as_options, asked_variant
 from refsim.api.validate import check_run
 from refsim.base.options import RunOptions
 from refsim.files import output
+from refsim.files.folder import Found
 from refsim.models.registry import look_at
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
 
 def run(
-    checkpoint: str | Path,
+    checkpoint: str | Path | Found,
     *,
     inputs: str | Path | dict[str, Tensor],
     options: RunOptions | None = None,
@@ -32,7 +33,7 @@ def run(
 
     Args:
         checkpoint: folder with config.json and safetensors, whose ``_class_name`` picks the model; or one file that a
-            model's spec can read (``single_file``).
+            model's spec can read (``single_file``); or what :func:`refsim.models.registry.look_at` found there.
         inputs: safetensors file, or dict, with the names of the diffusers ``forward`` arguments. With cfg
             parallelism the batch is split over the groups, negative first.
         options: where and how it runs.
@@ -50,16 +51,16 @@ def run(
         NotFiniteError: the answer holds NaN or infinity.
         RankFailure: a rank died, raised or hung.
     """
-    look_at(Path(checkpoint), asked_variant(options, given))
+    found = look_at(checkpoint, asked_variant(options, given))
     options = as_options(options, given)
     if out is not None:
-        read = [checkpoint] if isinstance(inputs, dict) else [checkpoint, inputs]
+        read = [found.path] if isinstance(inputs, dict) else [found.path, inputs]
         output.check_target(Path(out), "out", *map(Path, read))
     with contextlib.ExitStack() as stack:
         if isinstance(inputs, dict):
             inputs = stack.enter_context(as_file(inputs))
-        check_run(checkpoint, Path(inputs), options, guidance=guidance)
-        arguments = {"checkpoint": str(checkpoint), "inputs": str(inputs), "guidance": guidance}
+        check_run(found, Path(inputs), options, guidance=guidance)
+        arguments = {"checkpoint": str(found.path), "inputs": str(inputs), "guidance": guidance}
         result = launch.execute("refsim.pipelines.transformer:program", options, arguments)
     check_answer(result, options)
     if result is not None:

@@ -21,6 +21,7 @@ from refsim.base.given import refuse_unreadable
 from refsim.base.options import RunOptions
 from refsim.base.schema import Count, check, read_object, short
 from refsim.files.checkpoint import Checkpoint, Weights
+from refsim.files.folder import Found
 from refsim.models.registry import look_at
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
 from refsim.pipelines.speculative import CACHES, Decoded, Step, build
@@ -40,7 +41,7 @@ class TextRequest:
         stop: ids that end a text.
     """
 
-    draft: str | Path | None = None
+    draft: str | Path | Found | None = None
     cache: str = "context"
     max_new_tokens: int = 128
     stop: Sequence[int] = ()
@@ -84,7 +85,7 @@ class TextResult:
 
 
 def generate_text(
-    target: str | Path,
+    target: str | Path | Found,
     prompts: Sequence[Sequence[int]],
     request: TextRequest,
     *,
@@ -96,7 +97,8 @@ def generate_text(
     """Decode greedily after each prompt; None on torchrun's ranks above 0.
 
     Args:
-        target: transformers folder of a Qwen3 mixture of experts.
+        target: transformers folder of a Qwen3 mixture of experts, or what :func:`refsim.models.registry.look_at` found
+            there; so may be the drafter's.
         prompts: ids of each.
         request: the drafter and its cache, how many tokens, and where a text ends.
         options: where and how it runs; tensor parallelism only.
@@ -111,14 +113,12 @@ def generate_text(
         RankFailure: a rank died, raised or hung.
     """
     variant = asked_variant(options, given)
-    look_at(Path(target), variant, "causal_lm")
-    if request.draft is not None:
-        look_at(Path(request.draft), variant, "drafter", part=True)
+    target = look_at(target, variant, "causal_lm")
+    draft = None if request.draft is None else look_at(request.draft, variant, "drafter", part=True)
     options = as_options(options, given)
     _check_request(prompts, request, options, check=check)
-    draft = None if request.draft is None else str(request.draft)
-    weights = Weights(Checkpoint(target, variant), options.storage, meta=True)
-    drafter = None if draft is None else Weights(Checkpoint(draft, variant, part=True), options.storage, meta=True)
+    weights = Weights(Checkpoint(target), options.storage, meta=True)
+    drafter = None if draft is None else Weights(Checkpoint(draft), options.storage, meta=True)
     model, _ = build(Device(options), weights, drafter)
     check_weights_fit("decoding", options, weights, *([drafter] if drafter else []))
     vocab_size = model.config.vocab_size
@@ -126,8 +126,8 @@ def generate_text(
         raise UserError(f"the prompt holds the id {unknown[0]}, but the target knows 0 to {vocab_size - 1}.")
     with as_file(_packed(prompts)) as inputs:
         arguments = {
-            "target": str(target),
-            "draft": draft,
+            "target": str(target.path),
+            "draft": None if draft is None else str(draft.path),
             "inputs": str(inputs),
             "cache": request.cache,
             "max_new_tokens": request.max_new_tokens,

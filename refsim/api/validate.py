@@ -14,6 +14,7 @@ from refsim.base.given import refuse_unreadable
 from refsim.base.options import RunOptions
 from refsim.base.schema import Real, is_a
 from refsim.files.checkpoint import Weights
+from refsim.files.folder import Found
 from refsim.files.tensor_file import TensorFile
 from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
 from refsim.models.registry import load_model, models, open_checkpoint, spec_of_checkpoint
@@ -81,7 +82,7 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def check_run(
-    checkpoint: str | Path,
+    checkpoint: str | Path | Found,
     inputs: Path,
     options: RunOptions,
     *,

@@ -23,7 +23,7 @@ from torch import Tensor
 from refsim.base.errors import UserError
 from refsim.base.finite import first_not_finite
 from refsim.base.schema import read_object
-from refsim.files.folder import class_name_of, file_of, find_weights, read_config
+from refsim.files.folder import Found, class_name_of, file_of, find_weights, read_config
 from refsim.files.lora import Change, merged, read_loras
 from refsim.files.tensor_file import TensorFile
 
@@ -35,6 +35,7 @@ class Checkpoint:
     """The config, names, shapes and lazily opened files of one folder.
 
     Args:
+        folder: its path, or what was found there, which is not looked at again.
         variant: which of several sets of weights is meant, see :func:`refsim.files.folder.find_weights`.
         part: it is a part of a pipeline, whose parts need not all have the variant.
         lora: files that change its weights, see :mod:`refsim.files.lora`.
@@ -44,10 +45,12 @@ class Checkpoint:
     """
 
     def __init__(
-        self, folder: str | Path, variant: str | None = None, *, part: bool = False, lora: tuple[str, ...] = ()
+        self, folder: str | Path | Found, variant: str | None = None, *, part: bool = False, lora: tuple[str, ...] = ()
     ) -> None:
-        self.folder = Path(folder)
-        self.config: dict[str, Any] = read_config(self.folder)
+        found = folder if isinstance(folder, Found) else None
+        self.folder = found.path if found else Path(folder)
+        self.config: dict[str, Any] = found.config if found else read_config(self.folder)
+        self._weights = found.weights if found else None
         self._variant, self._part, self._lora = variant, part, lora
         self._files: dict[str, TensorFile] = {}
 
@@ -81,7 +84,7 @@ class Checkpoint:
     @cached_property
     def _where(self) -> dict[str, str]:
         """Open the files of weights; return in which of them each tensor is."""
-        found = find_weights(self.folder, self._variant, or_plain=self._part)
+        found = self._weights or find_weights(self.folder, self._variant, or_plain=self._part)
         if not found.endswith(".json"):
             self._open(found)
             return dict.fromkeys(self._files[found].names, found)

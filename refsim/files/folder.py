@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,27 @@ _OTHER = {
     "adapter_config.json": "an adapter",
 }
 """What a folder is that has this file and no config.json."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a model's folder was found to hold; handed on in place of its path, so that a run looks at it once.
+
+    Attributes:
+        path: the folder, or a single file.
+        config: its ``config.json``.
+        weights: the name of the file of weights, or of the index of several.
+        opened: of a single file, the file and what its layout is; None of a folder.
+    """
+
+    path: Path
+    config: dict[str, Any] = field(repr=False)
+    weights: str
+    opened: Any = field(default=None, repr=False)
+
+    @property
+    def class_name(self) -> str:
+        return class_name_of(self.config)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

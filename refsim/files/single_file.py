@@ -17,6 +17,7 @@ from torch import Tensor
 from refsim.base.errors import UserError
 from refsim.base.given import refuse_unreadable
 from refsim.files.checkpoint import Checkpoint
+from refsim.files.folder import Found
 from refsim.files.tensor_file import TensorFile
 
 
@@ -71,8 +72,9 @@ class RenamedFile(TensorFile):
 class SingleFile(Checkpoint):
     """A checkpoint that is one file of another layout."""
 
-    def __init__(self, path: Path, file: TensorFile, layout: Layout, lora: tuple[str, ...] = ()) -> None:
-        self.folder, self.config, self._lora = path, layout.config, lora
+    def __init__(self, found: Found, lora: tuple[str, ...] = ()) -> None:
+        self.folder, self.config, self._lora = found.path, found.config, lora
+        file, layout = found.opened
         self._renamed = RenamedFile(file, layout.pieces)
 
     def file(self, name: str) -> RenamedFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from refsim.base.errors import UserError
 from refsim.base.extensions import Catalog, catalog
 from refsim.base.given import refuse_unreadable
 from refsim.base.schema import read_object
-from refsim.files.folder import class_name_of, find_weights, is_file, read_config
+from refsim.files.folder import Found, class_name_of, find_weights, is_file, read_config
 from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, resolve
 
 if TYPE_CHECKING:
@@ -167,10 +167,11 @@ def refuse_timing_only(name: str) -> None:
         )
 
 
-def open_checkpoint(path: str | Path, variant: str | None = None, lora: tuple[str, ...] = ()) -> Checkpoint:
+def open_checkpoint(path: str | Path | Found, variant: str | None = None, lora: tuple[str, ...] = ()) -> Checkpoint:
     """Return the checkpoint in a folder, or in a single file of a layout that a model's spec can read.
 
     Args:
+        path: where it is, or what :func:`look_at` found there.
         variant, lora: see :class:`refsim.files.checkpoint.Checkpoint`.
 
     Raises:
@@ -178,39 +179,65 @@ def open_checkpoint(path: str | Path, variant: str | None = None, lora: tuple[st
     """
     from refsim.files.checkpoint import Checkpoint
 
-    if not is_file(Path(path)):
+    if not isinstance(path, Found) and is_file(Path(path)):
+        path = _look_into(Path(path), variant)
+    if not isinstance(path, Found) or path.opened is None:
         return Checkpoint(path, variant, lora=lora)
-    from refsim.files.single_file import SingleFile, open_file
+    from refsim.files.single_file import SingleFile
+
+    return SingleFile(path, lora)
+
+
+def _look_into(path: Path, variant: str | None) -> Found:
+    """Return what a single file holds; ``UserError`` if no model's spec can read it."""
+    from refsim.files.single_file import open_file
 
     if variant is not None:
         raise UserError(f"checkpoint '{path}' is a single file, which has no variants; leave out --variant.")
-    file = open_file(Path(path))
+    file = open_file(path)
     readers = [spec for spec in models().all if spec.single_file is not None]
     for spec in readers:
         if (layout := resolve(spec.single_file or "")(file)) is not None:
-            return SingleFile(Path(path), file, layout, lora)
+            return Found(path, layout.config, path.name, (file, layout))
     known = ", ".join(name for spec in readers for name in spec.class_names)
     raise UserError(f"checkpoint '{path}' is a file of no known layout ({known}); give a folder saved by diffusers.")
 
 
-def look_at(folder: Path, variant: str | None, *kinds: Kind, part: bool = False) -> None:
-    """Raise ``UserError`` for a folder that no option could make run: missing, of another class, without safetensors.
+def look_at(folder: str | Path | Found, variant: str | None, *kinds: Kind, part: bool = False) -> Found:
+    """Return what a folder, or a single file, holds; what was found already is returned as it is.
 
-    It reads names and JSON only, so that a user hears of it at once, before options are looked at and torch is loaded.
+    It reads names and JSON only, so that a user hears of a mistake at once, before options are looked at and torch is
+    loaded.
 
     Args:
         variant, part: see :class:`refsim.files.checkpoint.Checkpoint`.
         kinds: see :func:`spec_of_checkpoint`.
+
+    Raises:
+        UserError: no option could make it run: missing, of another class, without safetensors.
     """
+    if isinstance(folder, Found):
+        return folder
+    folder = Path(folder)
     if is_file(folder):
-        _spec_in(folder, open_checkpoint(folder, variant).class_name, kinds)
-        return
+        found = _look_into(folder, variant)
+        _spec_in(folder, found.class_name, kinds)
+        return found
     if not folder.exists():
         refuse_timing_only(str(folder))
-    class_name = class_name_of(read_config(folder))
-    refuse_timing_only(class_name)
-    _spec_in(folder, class_name, kinds)
-    find_weights(folder, variant, or_plain=part)
+    config = read_config(folder)
+    refuse_timing_only(class_name_of(config))
+    _spec_in(folder, class_name_of(config), kinds)
+    return Found(folder, config, find_weights(folder, variant, or_plain=part))
+
+
+@dataclass(frozen=True)
+class FoundPipeline:
+    """A pipeline's folder, its ``model_index.json``, and the class that runs it (``"module:Name"``)."""
+
+    root: Path
+    index: dict[str, Any]
+    pipeline: str
 
 
 def pipeline_of(root: Path, index: dict[str, Any]) -> str:
@@ -223,14 +250,15 @@ def pipeline_of(root: Path, index: dict[str, Any]) -> str:
     return spec.pipeline
 
 
-def look_at_pipeline(root: Path, index: dict[str, Any], variant: str | None) -> None:
+def look_at_pipeline(root: Path, index: dict[str, Any], variant: str | None) -> FoundPipeline:
     """Do for a pipeline with this ``model_index.json`` what :func:`look_at` does for a model."""
-    pipeline_of(root, index)
+    pipeline = pipeline_of(root, index)
     classes = {name: part[1] for name, part in index.items() if isinstance(part, list) and len(part) == 2}
     parts = [name for name, kind in classes.items() if isinstance(kind, str) and by_class_name(kind)]
     found = [find_weights(root / name, variant, or_plain=True) for name in parts if (root / name).is_dir()]
     if variant and not any(f".{variant}." in file for file in found):
         raise UserError(f"pipeline '{root}' has no weights for --variant {variant}; leave it out.")
+    return FoundPipeline(root, index, pipeline)
 
 
 def load_model(checkpoint: Checkpoint, weights: Weights, device: Device) -> Any:

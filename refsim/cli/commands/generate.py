@@ -42,9 +42,8 @@ def generate(
     from refsim.models.registry import look_at
     from refsim.runtime import launch
 
-    look_at(target_dir, variant, "causal_lm")
-    if draft is not None:
-        look_at(draft, variant, "drafter", part=True)
+    target = look_at(target_dir, variant, "causal_lm")
+    drafter = None if draft is None else look_at(draft, variant, "drafter", part=True)
     options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, variant=variant, timeout_s=timeout)
     against = None if check_against is None else _library_layout(check_against, options, mesh, parallel)
     launch.warm_up()
@@ -52,10 +51,10 @@ def generate(
 
     tokenizer = Tokenizer(target_dir)
     ids = tokenizer.ids(prompt, chat=chat)
-    request = TextRequest(draft, cache, max_new_tokens, tokenizer.stop)
+    request = TextRequest(drafter, cache, max_new_tokens, tokenizer.stop)
     title, then = f"{target_dir.name} on {options.mesh}, {parallel}", "check with the target alone" if check else ""
     with StepProgress(title, then=then, quiet=as_json) as progress:
-        found = generate_text(target_dir, [ids], request, options=options, check=check, progress=progress)
+        found = generate_text(target, [ids], request, options=options, check=check, progress=progress)
     if found is None:
         return
     (text,) = found.texts

@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,20 +16,21 @@ from refsim.cli.commands.wanted import Wanted
 from refsim.cli.progress import StepProgress
 from refsim.files import output
 from refsim.files.output import check_folder
+from refsim.models.registry import FoundPipeline
 from refsim.pipelines.request import PipelineRequest
 
 
-def run_pipeline(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
+def run_pipeline(found: FoundPipeline, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed."""
-    check_folder(wanted.out, "--out", folder)
-    check_writer(folder)
+    check_folder(wanted.out, "--out", found.root)
+    check_writer(found)
     if not wanted.interactive:
-        return _once(folder, request, options, wanted)
+        return _once(found, request, options, wanted)
     code, number = 0, 0
     while (prompt := _ask()) is not None:
         if prompt:
             asked = replace(request, prompt=prompt)
-            code |= _once(folder, asked, options, replace(wanted, out=wanted.out / f"{number:03d}"))
+            code |= _once(found, asked, options, replace(wanted, out=wanted.out / f"{number:03d}"))
             number += 1
     return code
 
@@ -43,14 +43,14 @@ def _ask() -> str | None:
     return None if not line or line.strip() == "q" else line.strip()
 
 
-def _once(folder: Path, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
+def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     where = "" if options.backend == "cpu" else f"{options.backend} "
-    title = f"{folder.name} on {where}{options.mesh}, {options.parallel}, {options.parallel.attention}"
+    title = f"{pipeline.root.name} on {where}{options.mesh}, {options.parallel}, {options.parallel.attention}"
     backend = None if options.backend == "cpu" else _run_ttnn
     then = f"check against {to_check_against(options, backend)[1]}" if wanted.check else ""
     with StepProgress(title, then=then, quiet=wanted.as_json) as progress:
         found = generate_images(
-            folder, request, options=options, check=wanted.check, progress=progress, backend=backend
+            pipeline, request, options=options, check=wanted.check, progress=progress, backend=backend
         )
     if found is None:
         return 0
@@ -59,7 +59,7 @@ def _once(folder: Path, request: PipelineRequest, options: RunOptions, wanted: W
     if wanted.against is not None:
         from parity.user.own import judge_pipeline
 
-        by_library = judge_pipeline(folder, request, wanted.against, options, found)
+        by_library = judge_pipeline(pipeline.root, request, wanted.against, options, found)
     summary = {
         "prompt": request.prompt,
         "mesh": options.mesh.name,

@@ -17,6 +17,7 @@ from refsim.cli.commands.wanted import Wanted, refuse_of_a_pipeline
 
 if TYPE_CHECKING:
     from refsim.base.options import RunOptions
+    from refsim.files.folder import Found
 
 
 def run(
@@ -98,7 +99,7 @@ def run(
     from refsim.base.options import RunOptions
     from refsim.pipelines.request import PipelineRequest
 
-    whole = _look_at(checkpoint_dir, variant)
+    found, whole = _look_at(checkpoint_dir, variant)
     options = RunOptions.of(
         mesh=mesh,
         parallel=parallel,
@@ -134,7 +135,7 @@ def run(
             prompt or "", negative_prompt, steps=steps, guidance_2=guidance_2, seed=seed, **scale, **sizes
         )
         wanted = Wanted(out, interactive, check, against, as_json)
-        _run_pipeline(checkpoint_dir, request, options, wanted)
+        _run_pipeline(found, request, options, wanted)
         return
     if prompt is not None or interactive:
         raise UserError(
@@ -145,14 +146,14 @@ def run(
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
     _check_files(checkpoint_dir, inputs, out, trace, backend=options.backend)
     forward = _run_model if options.backend == "cpu" else _run_ttnn
-    forward(_Forward(checkpoint_dir, inputs, out, guidance, trace, against), options, as_json=as_json)
+    forward(_Forward(found, inputs, out, guidance, trace, against), options, as_json=as_json)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Forward:
     """One forward as the command line asks for it."""
 
-    checkpoint: Path
+    checkpoint: Found
     inputs: Path
     out: Path
     guidance: float | None
@@ -160,17 +161,14 @@ class _Forward:
     against: Any  # parity.cases.Layout, or None
 
 
-def _look_at(folder: Path, variant: str | None) -> bool:
-    """Whether a folder is a pipeline; ``UserError`` if it is nothing that could run."""
+def _look_at(folder: Path, variant: str | None) -> tuple[Any, bool]:
+    """Return what a folder holds, and whether it is a pipeline; ``UserError`` if it is nothing that could run."""
     from refsim.models.registry import look_at, look_at_pipeline
     from refsim.pipelines.request import is_pipeline, read_index
 
-    whole = is_pipeline(folder)
-    if whole:
-        look_at_pipeline(folder, read_index(folder), variant)
-    else:
-        look_at(folder, variant)
-    return whole
+    if is_pipeline(folder):
+        return look_at_pipeline(folder, read_index(folder), variant), True
+    return look_at(folder, variant), False
 
 
 def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str, **factors: Any) -> Any:
@@ -196,7 +194,7 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, 
             )
 
 
-def _run_pipeline(folder: Path, request: Any, options: RunOptions, wanted: Wanted) -> None:
+def _run_pipeline(found: Any, request: Any, options: RunOptions, wanted: Wanted) -> None:
     from refsim.runtime import launch
 
     if options.backend == "cpu":
@@ -207,7 +205,7 @@ def _run_pipeline(folder: Path, request: Any, options: RunOptions, wanted: Wante
         check_options(options)
     from refsim.cli.commands.pipeline import run_pipeline
 
-    code = run_pipeline(folder, request, options, wanted)
+    code = run_pipeline(found, request, options, wanted)
     if code:
         raise typer.Exit(code)
 
@@ -234,7 +232,7 @@ def _summary(
 
 def _title(asked: _Forward, options: RunOptions) -> str:
     backend = "" if options.backend == "cpu" else f"{options.backend} "
-    return f"{asked.checkpoint.name} on {backend}{options.mesh}, {options.parallel}, {options.parallel.attention}"
+    return f"{asked.checkpoint.path.name} on {backend}{options.mesh}, {options.parallel}, {options.parallel.attention}"
 
 
 def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
@@ -300,7 +298,7 @@ def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
 
         check_run(asked.checkpoint, asked.inputs, options, guidance=asked.guidance)
         outcome = api.run(
-            asked.checkpoint, inputs=asked.inputs, options=options, guidance=asked.guidance, out=asked.out
+            asked.checkpoint.path, inputs=asked.inputs, options=options, guidance=asked.guidance, out=asked.out
         )
     if asked.trace is not None:
         output.write(asked.trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
