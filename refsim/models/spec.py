@@ -297,10 +297,10 @@ class ModelSpec:
 
         Args:
             name: the folder's.
-            model: file and class in the folder, ``"transformer:SD35Transformer"``; whole, with dots, if it is another
+            model: file and class in the folder, ``"transformer:Transformer"``; whole, with dots, if it is another
                 folder's.
             config: the class in ``config.py`` of the folder.
-            pipeline: file and class in ``pipelines``, ``"wan:WanPipeline"``; the class has the name of diffusers'.
+            pipeline: file and class in ``pipelines``, ``"file:Pipeline"``; the class has the name of diffusers'.
             fields: of :class:`ModelSpec`; one that is given counts.
         """
         code, counterpart = f"refsim.models.{name}", f"tt_impl.models.{name}"

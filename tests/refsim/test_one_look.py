@@ -1,4 +1,4 @@
-"""A folder of weights is looked at once before a rank starts, whichever door a run comes in by; ranks look on their own."""
+"""A folder of weights is looked at once before a rank starts, whichever door a run comes in by."""
 
 from __future__ import annotations
 
