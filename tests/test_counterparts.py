@@ -67,7 +67,6 @@ _GROUPS = "one process drives the submeshes of all cfg groups"
 DIFFERENT = {
     "layers/linear.py:AttentionSizes.padded": "in refsim Ulysses pads for itself, in the exchange",
     "layers/linear.py:Linear.__init__": "refsim's decoders keep their weights without bias themselves",
-    "layers/norm.py:LayerNorm.__init__": "refsim's CogVideoX applies weight and bias of such norms itself",
     "layers/norm.py:DistributedLayerNorm.__init__": "refsim's has a name, under which parity finds what it gave",
     "layers/norm.py:DistributedRMSNorm.__call__": "ttnn's op normalises, splits into heads and turns them at once",
     "models/wan22/embeddings.py:ConditionEmbedder.time": "on the devices activations have one dtype, the context's",

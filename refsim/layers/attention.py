@@ -1,7 +1,7 @@
 """Joint attention of image and prompt, heads cut over tp, tokens over sp.
 
-image  --fused QKV--> q k v --RMSNorm per head--.                                  .--> out row-parallel
-prompt --fused QKV--> q k v --RMSNorm per head--+--> joint attention over sp ------+--> out row-parallel
+image  --fused QKV--> q k v --RMSNorm per head--rotary--.                                  .--> out row-parallel
+prompt --fused QKV--> q k v --RMSNorm per head--rotary--+--> joint attention over sp ------+--> out row-parallel
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from refsim.files.checkpoint import Weights
 from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from refsim.layers.norm import RMSNorm
+from refsim.layers.rope import Rotary, apply_rotary
 from refsim.parallel.ring import QKV, require
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
@@ -22,8 +23,13 @@ from refsim.runtime.tensor import MeshTensor, Replicate, shards
 _EPS = 1e-6
 
 
-class _Projection:
-    """q, k, v of one stream, (B, local heads, rows, E), queries and keys normalised per head."""
+class StreamQKV:
+    """q, k, v of one stream, (B, local heads, rows, E); q and k normalised per head, then turned by their positions.
+
+    Args:
+        names: of the linears of q, k and v.
+        norms: names of the norms of q and k; None for none.
+    """
 
     def __init__(
         self,
@@ -32,17 +38,22 @@ class _Projection:
         prefix: str,
         sizes: AttentionSizes,
         *,
-        names: tuple[str, str, str],
-        norms: tuple[str, str] | None,
+        names: tuple[str, str, str] = ("to_q", "to_k", "to_v"),
+        norms: tuple[str, str] | None = ("norm_q", "norm_k"),
     ) -> None:
+        self._device, self._name = device, prefix
         self._qkv = ColParallelQKV(weights, device, tuple(f"{prefix}.{n}" for n in names), sizes)
         norm = {"features": sizes.head_dim, "eps": _EPS}
         self._norms = [RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in norms or ()]
 
-    def __call__(self, x: MeshTensor) -> QKV:
+    @in_module
+    def __call__(self, x: MeshTensor, rotary: Rotary | None = None) -> QKV:
+        """Map (B, rows, D) tp=Replicate to (B, local heads, rows, E) each, tp=Shard(1)."""
         q, k, v = self._qkv(x)
         if self._norms:
-            q, k = self._norms[0].of_heads(q), self._norms[1].of_heads(k)
+            q, k = (norm.of_heads(y) for norm, y in zip(self._norms, (q, k), strict=True))
+        if rotary is not None:
+            q, k = (y.map("rope", lambda x_BHNE: apply_rotary(self._device, x_BHNE, *rotary)) for y in (q, k))
         return q, k, v
 
 
@@ -69,12 +80,11 @@ class JointAttention:
     ) -> None:
         self._device, self._name = device, prefix
         at = (weights, device, prefix, sizes)
-        norms = (("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")) if qk_norm else (None, None)
-        self._spatial = _Projection(*at, names=("to_q", "to_k", "to_v"), norms=norms[0])
+        self._spatial = StreamQKV(*at, norms=("norm_q", "norm_k") if qk_norm else None)
         self._prompt = self._prompt_out = None
         if prompt:
-            names = ("add_q_proj", "add_k_proj", "add_v_proj")
-            self._prompt = _Projection(*at, names=names, norms=norms[1])
+            norms = ("norm_added_q", "norm_added_k") if qk_norm else None
+            self._prompt = StreamQKV(*at, names=("add_q_proj", "add_k_proj", "add_v_proj"), norms=norms)
         self._out = RowParallelHeads(weights, device, f"{prefix}.to_out.0", sizes)
         if prompt_out:
             self._prompt_out = RowParallelHeads(weights, device, f"{prefix}.to_add_out", sizes)
@@ -87,23 +97,21 @@ class JointAttention:
         *,
         tokens: TokenShards,
         prompt_tokens: TokenShards | None,
+        rotary: Rotary | None = None,
+        prompt_rotary: Rotary | None = None,
     ) -> tuple[MeshTensor, MeshTensor | None]:
         """Take inputs tp=Replicate (gathered) and give results tp=Shard(-1); tokens over sp stay as they came in.
 
         Args:
             prompt_tokens: how the prompt is cut over sp, None if it is replicated.
+            rotary, prompt_rotary: what turns the queries and keys of each stream, if anything does.
         """
-        qkv, prompt_qkv = self._spatial(spatial), None
+        qkv, prompt_qkv = self._spatial(spatial, rotary), None
         if self._prompt is not None and prompt is not None:
-            q, k, v = self._prompt(prompt)
+            q, k, v = self._prompt(prompt, prompt_rotary)
             prompt_qkv = (q if self._prompt_out is not None else q.with_local(q.local[:, :, :0]), k, v)
-        out, prompt_out, _ = joint_attention(
-            self._device,
-            qkv,
-            prompt_qkv,
-            tokens=tokens,
-            prompt_tokens=prompt_tokens,
-        )
+        cut = {"tokens": tokens, "prompt_tokens": prompt_tokens}
+        out, prompt_out, _ = joint_attention(self._device, qkv, prompt_qkv, **cut)
         if self._prompt_out is None or prompt_out is None:
             return self._out(out), None
         return self._out(out), self._prompt_out(prompt_out)

@@ -5,6 +5,8 @@ Every norm declares the op it is on the device (``device.compute``): the timing 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,6 +17,15 @@ from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, Shard, shards
+
+Affine = tuple[Weights, str]
+"""Where the weight and the bias of a norm stand in the checkpoint: (weights, name)."""
+
+
+def over_real_lanes(norm: Callable[[Tensor], Tensor], x: MeshTensor, features: int) -> MeshTensor:
+    """Norm the first ``features`` lanes of a gathered tensor; padded lanes stay zero."""
+    padding = x.local.shape[-1] - features
+    return x.map("norm", lambda y: F.pad(norm(y[..., :features]), (0, padding)))
 
 
 class RMSNorm:
@@ -74,15 +85,23 @@ class DistributedRMSNorm:
 
 
 class LayerNorm:
-    """LayerNorm without affine over the real lanes of a gathered tensor; the padded ones are dropped."""
+    """LayerNorm over the real lanes of a gathered tensor; the padded ones are dropped.
 
-    def __init__(self, device: Device, *, features: int, eps: float) -> None:
+    Args:
+        affine: where weight and bias stand in the checkpoint; None for none.
+    """
+
+    def __init__(self, device: Device, *, features: int, eps: float, affine: Affine | None = None) -> None:
         self._device, self._features, self._eps = device, features, eps
+        self._affine: tuple[Tensor, ...] = ()
+        if affine is not None:
+            weights, name = affine
+            self._affine = tuple(weights.take(f"{name}.{n}", (features,)) for n in ("weight", "bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("layer_norm", x):
             # torch's kernel has its statistics in fp32 whatever the dtype
-            return F.layer_norm(x[..., : self._features], (self._features,), eps=self._eps)
+            return F.layer_norm(x[..., : self._features], (self._features,), *self._affine, eps=self._eps)
 
 
 class DistributedLayerNorm:
@@ -97,7 +116,7 @@ class DistributedLayerNorm:
     Input and output tp=Shard(-1). Bytes: one all_gather of two fp32 per token.
 
     Args:
-        affine: where weight and bias stand in the checkpoint, as (weights, name); None for none.
+        affine: where weight and bias stand in the checkpoint; None for none.
         name: of the module in diffusers, under which the result is observed; by default that of ``affine``.
     """
 
@@ -107,7 +126,7 @@ class DistributedLayerNorm:
         *,
         features: int,
         eps: float,
-        affine: tuple[Weights, str] | None = None,
+        affine: Affine | None = None,
         name: str = "",
     ) -> None:
         self._device, self._features, self._eps = device, features, eps

@@ -22,6 +22,8 @@ from torch import Tensor
 from refsim.runtime.device import Device
 
 Range = tuple[int, int]
+Rotary = tuple[Tensor, Tensor]
+"""(cos, sin) of this device's rows of one stream, each (rows, E / 2) in fp32."""
 
 
 def token_positions(grid: tuple[int, int, int], span: Range) -> tuple[Tensor, Tensor, Tensor]:

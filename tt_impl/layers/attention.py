@@ -10,6 +10,7 @@ from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
 from tt_impl.layers.matmul import Residual
 from tt_impl.layers.norm import RMSNorm
+from tt_impl.layers.rope import PairTables, rotate_pairs
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.ring import QKV
 from tt_impl.parallel.sdpa import local_program_config
@@ -18,8 +19,13 @@ from tt_impl.parallel.usp import joint_attention
 _EPS = 1e-6
 
 
-class _Projection:
-    """q, k, v of one stream, (B, local heads, rows, E), queries and keys normalised per head."""
+class StreamQKV:
+    """q, k, v of one stream, (B, local heads, rows, E); q and k normalised per head, then turned by their positions.
+
+    Args:
+        names: of the linears of q, k and v.
+        norms: names of the norms of q and k; None for none.
+    """
 
     def __init__(
         self,
@@ -28,18 +34,27 @@ class _Projection:
         prefix: str,
         sizes: AttentionSizes,
         *,
-        names: tuple[str, str, str],
-        norms: tuple[str, str] | None,
+        names: tuple[str, str, str] = ("to_q", "to_k", "to_v"),
+        norms: tuple[str, str] | None = ("norm_q", "norm_k"),
     ) -> None:
         self._qkv = ColParallelQKV(weights, ctx, tuple(f"{prefix}.{n}" for n in names), sizes)
         norm = {"features": sizes.head_dim, "eps": _EPS}
         self._norms = [RMSNorm(weights, ctx, f"{prefix}.{n}", **norm) for n in norms or ()]
 
-    def of_shards(self, x: ttnn.Tensor) -> QKV:
+    def __call__(self, x: ttnn.Tensor, rotary: PairTables | None = None) -> QKV:
+        """Of ``x`` (B, 1, rows, D), gathered."""
+        return self._turned(self._qkv(x), rotary)
+
+    def of_shards(self, x: ttnn.Tensor, rotary: PairTables | None = None) -> QKV:
         """Of ``x`` (B, 1, rows, local D), gathered on the way."""
-        q, k, v = self._qkv.of_shards(x)
+        return self._turned(self._qkv.of_shards(x), rotary)
+
+    def _turned(self, qkv: QKV, rotary: PairTables | None) -> QKV:
+        q, k, v = qkv
         if self._norms:
             q, k = self._norms[0](q), self._norms[1](k)
+        if rotary is not None:
+            q, k = rotate_pairs(q, rotary), rotate_pairs(k, rotary)
         return q, k, v
 
 
@@ -65,18 +80,18 @@ class JointAttention:
     ) -> None:
         self._ctx = ctx
         at = (weights, ctx, prefix, sizes)
-        norms = (("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")) if qk_norm else (None, None)
-        self._spatial = _Projection(*at, names=("to_q", "to_k", "to_v"), norms=norms[0])
+        self._spatial = StreamQKV(*at, norms=("norm_q", "norm_k") if qk_norm else None)
         self._prompt = self._prompt_out = None
         if prompt:
-            self._prompt = _Projection(*at, names=("add_q_proj", "add_k_proj", "add_v_proj"), norms=norms[1])
+            norms = ("norm_added_q", "norm_added_k") if qk_norm else None
+            self._prompt = StreamQKV(*at, names=("add_q_proj", "add_k_proj", "add_v_proj"), norms=norms)
         self._out = RowParallelHeads(weights, ctx, f"{prefix}.to_out.0", sizes)
         if prompt_out:
             self._prompt_out = RowParallelHeads(weights, ctx, f"{prefix}.to_add_out", sizes)
 
-    def project(self, x: ttnn.Tensor, *, prompt: bool = False) -> QKV:
+    def project(self, x: ttnn.Tensor, *, prompt: bool = False, rotary: PairTables | None = None) -> QKV:
         """q, k, v of the image's (or the prompt's) tokens (B, 1, rows, local D), gathered on the way."""
-        return (self._prompt if prompt else self._spatial).of_shards(x)
+        return (self._prompt if prompt else self._spatial).of_shards(x, rotary)
 
     def attend(
         self,

@@ -22,6 +22,7 @@ from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
 from refsim.layers.attention import local_attention
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
+from refsim.layers.norm import LayerNorm, over_real_lanes
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.clip.spec import PLAIN, PROJECTED
 from refsim.models.inputs import BATCH, SAMPLE, Dims
@@ -36,27 +37,16 @@ _LEGACY_EOS = 2
 """Configurations before transformers' PR 24773 hold this id; the end token is then the largest id of a row."""
 
 
-class _LayerNorm:
-    """Affine LayerNorm over the real lanes; padded ones stay zero."""
-
-    def __init__(self, weights: Weights, device: Device, name: str, config: CLIPTextConfig) -> None:
-        self._device = device
-        self._features, self._eps = config.hidden_size, config.layer_norm_eps
-        self._weight, self._bias = (weights.take(f"{name}.{n}", (self._features,)) for n in ("weight", "bias"))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        with self._device.compute("layer_norm", x):
-            y = F.layer_norm(x[..., : self._features], (self._features,), self._weight, self._bias, self._eps)
-            return F.pad(y, (0, x.shape[-1] - self._features))
-
-
 class CLIPBlock:
     """``encoder.layers.{index}``, called ``name``; (B, L, D), tp=Replicate with padded lanes, in and out."""
 
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, name: str) -> None:
-        self._device, self._act = device, config.hidden_act
+        self._device, self._act, self._features = device, config.hidden_act, config.hidden_size
         d, tp = config.hidden_size, device.groups["tp"].size
-        self._norm1, self._norm2 = (_LayerNorm(weights, device, f"{name}.layer_norm{i}", config) for i in (1, 2))
+        norm = {"features": d, "eps": config.layer_norm_eps}
+        self._norm1, self._norm2 = (
+            LayerNorm(device, **norm, affine=(weights, f"{name}.layer_norm{i}")) for i in (1, 2)
+        )
         sizes = AttentionSizes(d, config.num_attention_heads, d // config.num_attention_heads)
         names = tuple(f"{name}.self_attn.{n}_proj" for n in "qkv")
         self._qkv = ColParallelQKV(weights, device, names, sizes)
@@ -75,9 +65,9 @@ class CLIPBlock:
         )
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
-        qkv = self._qkv(x.map("layer_norm", self._norm1))
+        qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))
         x = x + gather_features(self._device, self._out(local_attention(self._device, qkv, is_causal=True)))
-        hidden = self._fc1(x.map("layer_norm", self._norm2)).map(self._act, self._activate)
+        hidden = self._fc1(over_real_lanes(self._norm2, x, self._features)).map(self._act, self._activate)
         return x + gather_features(self._device, self._fc2(hidden))
 
     def _activate(self, x: Tensor) -> Tensor:
@@ -96,7 +86,8 @@ class CLIPTextEncoder:
         self._positions = weights.take(f"{embeddings}.position_embedding.weight", (config.max_position_embeddings, d))
         layers = (f"{prefix}encoder.layers.{i}" for i in range(config.num_hidden_layers))
         self._blocks = [CLIPBlock(weights, device, config, name) for name in layers]
-        self._norm = _LayerNorm(weights, device, f"{prefix}{_FINAL_NORM}", config)
+        final = (weights, f"{prefix}{_FINAL_NORM}")
+        self._norm = LayerNorm(device, features=d, eps=config.layer_norm_eps, affine=final)
         self._projection = None
         if config.projected:
             self._projection = weights.take("text_projection.weight", (config.projection_dim, d))
@@ -135,7 +126,7 @@ class CLIPTextEncoder:
         for index, block in enumerate(self._blocks):
             self._device.activity(Kind.ENCODING, "the prompt", block=index)
             sequence, stream = stream, block(stream)
-        last = self._norm(stream.local)[..., :d]
+        last = self._norm(stream.local)
         ends = input_ids if self._config.eos_token_id == _LEGACY_EOS else input_ids == self._config.eos_token_id
         rows = last[torch.arange(len(last)), ends.int().argmax(-1)]
         pooled = rows if self._projection is None else F.linear(rows, self._projection)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, Linear
+from refsim.layers.norm import LayerNorm
 from refsim.models.cogvideox.block import CogVideoXBlock
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
@@ -34,12 +35,7 @@ from refsim.runtime.tensor import MeshTensor
 class CogVideoXTransformer:
     """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
 
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        config: CogVideoXConfig,
-    ) -> None:
+    def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig) -> None:
         self._device, self._config = device, config
         self._split_prompt = device.options.splits_prompt
         d = config.features
@@ -54,9 +50,10 @@ class CogVideoXTransformer:
         self._time = TimeEmbedding(weights, config)
         self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, config, ofs=True)
         self._blocks = [CogVideoXBlock(weights, device, config, i) for i in range(config.num_layers)]
-        self._norms = [
-            [weights.take(f"{name}.{n}", (d,)) for n in ("weight", "bias")] for name in ("norm_final", "norm_out.norm")
-        ]
+        self._norm_final, self._norm_out = (
+            LayerNorm(device, features=d, eps=config.norm_eps, affine=(weights, name))
+            for name in ("norm_final", "norm_out.norm")
+        )
         self._mod_out = Linear(weights, "norm_out.linear", in_features=config.time_embed_dim, out_features=2 * d)
         out_features = config.patch_size**2 * (config.patch_size_t or 1) * config.out_channels
         self._proj_out = Linear(weights, "proj_out", in_features=d, out_features=out_features)
@@ -107,14 +104,7 @@ class CogVideoXTransformer:
             gathered = gather_features(self._device, video)
             shift, scale = self._mod_out(silu_time).unsqueeze(1).chunk(2, -1)
             x = gathered.local[..., : self._config.features]
-            final, out = ((weight, bias) for weight, bias in self._norms)
-            x = self._norm(x, *final)
-            x = self._norm(x, *out) * (1 + scale) + shift
+            x = self._norm_out(self._norm_final(x)) * (1 + scale) + shift
         with self._device.module("proj_out"):
             out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), tokens, dim=1).local
             return self._patches.unpatchify(out_BNP, grid)
-
-    def _norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Normalise whole rows."""
-        with self._device.compute("layer_norm", x):
-            return F.layer_norm(x, x.shape[-1:], weight, bias, self._config.norm_eps)

@@ -1,10 +1,5 @@
-"""Flux's attention: image and prompt attend to each other, heads cut over tp, tokens over sp, both streams rotated.
-
-    image  --q k v--> RMSNorm per head --rotary--.
-    prompt --q k v--> RMSNorm per head --rotary--+--> joint attention over sp --> heads of each stream side by side
-
-A double block has weights for each stream and projects each result. A single block has one set of weights for both
-streams, and projects what attention and its MLP make of a token together:
+"""The end of a single block of Flux, which has one set of weights for both streams, and projects what attention and its
+MLP make of a token together:
 
     x --+--> attention ---------------.
         '--> linear --> tanh GELU ----+--> [attention | mlp] --row-parallel--> x
@@ -21,15 +16,9 @@ import torch
 import torch.nn.functional as F
 
 from refsim.files.checkpoint import Weights
-from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
-from refsim.layers.norm import RMSNorm
-from refsim.layers.rope import apply_rotary
-from refsim.models.flux1.config import FluxConfig
-from refsim.models.flux1.embeddings import Rotary, Sequences
+from refsim.layers.linear import AttentionSizes
 from refsim.parallel.padding import padded_features
-from refsim.parallel.ring import QKV
 from refsim.parallel.tensor import concat_heads, row_linear, shard_range
-from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, shards
 
@@ -52,67 +41,6 @@ class Widths(Protocol):
 def attention_sizes(config: Widths) -> AttentionSizes:
     """Of every attention of the model."""
     return AttentionSizes(config.features, config.num_attention_heads, config.attention_head_dim)
-
-
-class RotaryQKV:
-    """q, k, v of one stream, (B, local heads, rows, E); q and k normalised per head, then turned by their positions.
-
-    Args:
-        names: of the linears of q, k and v.
-        norms: names of the norms of q and k.
-    """
-
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        prefix: str,
-        config: FluxConfig,
-        *,
-        names: tuple[str, str, str] = ("to_q", "to_k", "to_v"),
-        norms: tuple[str, str] = ("norm_q", "norm_k"),
-    ) -> None:
-        self._device, self._name = device, prefix
-        self._qkv = ColParallelQKV(weights, device, tuple(f"{prefix}.{n}" for n in names), attention_sizes(config))
-        norm = {"features": config.attention_head_dim, "eps": _EPS}
-        self._norm_q, self._norm_k = (RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in norms)
-
-    @in_module
-    def __call__(self, x: MeshTensor, rotary: Rotary) -> QKV:
-        """(B, rows, D) tp=Replicate -> each (B, local heads, rows, E), tp=Shard(1)."""
-        q, k, v = self._qkv(x)
-        q, k = self._norm_q.of_heads(q), self._norm_k.of_heads(k)
-        q, k = (y.map("rope", lambda x_BHNE: apply_rotary(self._device, x_BHNE, *rotary)) for y in (q, k))
-        return q, k, v
-
-
-def attend(device: Device, qkv: QKV, prompt_qkv: QKV, sequences: Sequences) -> tuple[MeshTensor, MeshTensor]:
-    """Joint attention; (B, local heads, rows, E) of the image and of the prompt."""
-    cut = {"tokens": sequences.tokens, "prompt_tokens": sequences.prompt_tokens}
-    out, prompt_out, _ = joint_attention(device, qkv, prompt_qkv, **cut)
-    assert prompt_out is not None
-    return out, prompt_out
-
-
-class DoubleAttention:
-    """``transformer_blocks.{index}.attn``: each stream has its own weights, in and out."""
-
-    def __init__(self, weights: Weights, device: Device, prefix: str, config: FluxConfig) -> None:
-        self._device, self._name, sizes = device, prefix, attention_sizes(config)
-        self._spatial = RotaryQKV(weights, device, prefix, config)
-        added = {"names": ("add_q_proj", "add_k_proj", "add_v_proj"), "norms": ("norm_added_q", "norm_added_k")}
-        self._prompt = RotaryQKV(weights, device, prefix, config, **added)
-        self._out, self._prompt_out = (
-            RowParallelHeads(weights, device, f"{prefix}.{name}", sizes) for name in ("to_out.0", "to_add_out")
-        )
-
-    @in_module
-    def __call__(self, spatial: MeshTensor, prompt: MeshTensor, sequences: Sequences) -> tuple[MeshTensor, MeshTensor]:
-        """Inputs tp=Replicate (gathered); results tp=Shard(-1); tokens over sp as they came in."""
-        qkv = self._spatial(spatial, sequences.rotary)
-        prompt_qkv = self._prompt(prompt, sequences.prompt_rotary)
-        out, prompt_out = attend(self._device, qkv, prompt_qkv, sequences)
-        return self._out(out), self._prompt_out(prompt_out)
 
 
 class AttentionAndMLPOut:

@@ -17,14 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.files.checkpoint import Weights
+from refsim.layers.attention import JointAttention, StreamQKV
 from refsim.layers.feedforward import ParallelFeedForward
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm
-from refsim.models.flux1.attention import AttentionAndMLPOut, DoubleAttention, RotaryQKV, attend
+from refsim.models.flux1.attention import AttentionAndMLPOut, attention_sizes
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.embeddings import Sequences
 from refsim.parallel.tensor import gather_features
+from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -44,7 +46,15 @@ class DoubleBlock:
         )
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=6)
         self._mod_prompt = Modulation(weights, device, f"{prefix}.norm1_context.linear", features=d, chunks=6)
-        self._attn = DoubleAttention(weights, device, f"{prefix}.attn", config)
+        self._attn = JointAttention(
+            weights,
+            device,
+            f"{prefix}.attn",
+            attention_sizes(config),
+            prompt=True,
+            prompt_out=True,
+            qk_norm=True,
+        )
         self._ff, self._ff_prompt = (
             ParallelFeedForward(weights, device, f"{prefix}.{name}", features=d, hidden=config.mlp_features)
             for name in ("ff", "ff_context")
@@ -56,7 +66,8 @@ class DoubleBlock:
         shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
         attn_in = self._modulated(self._norm1(spatial), shift, scale)
         prompt_in = self._modulated(self._norm1_prompt(prompt), shift_p, scale_p)
-        attn, attn_prompt = self._attn(attn_in, prompt_in, sequences)
+        rotary = {"rotary": sequences.rotary, "prompt_rotary": sequences.prompt_rotary}
+        attn, attn_prompt = self._attn(attn_in, prompt_in, **sequences.cut, **rotary)
         spatial, prompt = spatial + attn * gate, prompt + attn_prompt * gate_p
         spatial = spatial + self._ff(self._modulated(self._norm2(spatial), shift_ff, scale_ff)) * gate_ff
         ff_prompt = self._ff_prompt(self._modulated(self._norm2_prompt(prompt), shift_ff_p, scale_ff_p))
@@ -74,7 +85,7 @@ class SingleBlock:
         d, prefix = config.features, f"single_transformer_blocks.{index}"
         self._norm = DistributedLayerNorm(device, features=d, eps=_EPS, name=f"{prefix}.norm.norm")
         self._mod = Modulation(weights, device, f"{prefix}.norm.linear", features=d, chunks=3)
-        self._qkv = RotaryQKV(weights, device, f"{prefix}.attn", config)
+        self._qkv = StreamQKV(weights, device, f"{prefix}.attn", attention_sizes(config))
         self._mlp = ColParallelLinear(
             weights,
             device,
@@ -92,7 +103,7 @@ class SingleBlock:
             gather_features(self._device, modulate(self._norm(x), shift, scale)) for x in (spatial, prompt)
         )
         qkv, prompt_qkv = self._qkv(normed, sequences.rotary), self._qkv(normed_p, sequences.prompt_rotary)
-        attn, attn_p = attend(self._device, qkv, prompt_qkv, sequences)
+        attn, attn_p, _ = joint_attention(self._device, qkv, prompt_qkv, **sequences.cut)
         return spatial + self._project(normed, attn) * gate, prompt + self._project(normed_p, attn_p) * gate
 
     def _project(self, normed: MeshTensor, attention: MeshTensor) -> MeshTensor:

@@ -17,14 +17,12 @@ from torch import Tensor
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TimeTextEmbedding, timestep_embedding
 from refsim.layers.linear import Linear
-from refsim.layers.rope import rotary_angles
+from refsim.layers.rope import Rotary, rotary_angles
 from refsim.models.flux1.config import FluxConfig
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
 
 _TRAIN_TIMESTEPS = 1000
-Rotary = tuple[Tensor, Tensor]
-"""(cos, sin) of this device's rows of one stream, each (rows, E / 2) in fp32."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,11 @@ class Sequences:
     prompt_tokens: TokenShards | None
     rotary: Rotary
     prompt_rotary: Rotary
+
+    @property
+    def cut(self) -> dict[str, TokenShards | None]:
+        """Return what attention takes of them besides the tables."""
+        return {"tokens": self.tokens, "prompt_tokens": self.prompt_tokens}
 
     @classmethod
     def of(cls, device: Device, config: FluxConfig, img_ids_N3: Tensor, txt_ids_L3: Tensor) -> Sequences:

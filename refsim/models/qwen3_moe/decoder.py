@@ -23,7 +23,7 @@ from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import ColParallelLinear
-from refsim.layers.norm import RMSNorm
+from refsim.layers.norm import RMSNorm, over_real_lanes
 from refsim.layers.paged_cache import PagedKVCache, PagePool
 from refsim.layers.rope import text_rotary
 from refsim.models.inputs import BATCH, Dims
@@ -64,14 +64,9 @@ class Qwen3MoeDecoderLayer:
         self._experts = Qwen3MoeSparseMoeBlock(weights, device, f"{prefix}.mlp", config)
 
     def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache | PagedKVCache) -> MeshTensor:
-        attended = self._attention(self._norm(self._norm1, x), rotary, cache)
+        attended = self._attention(over_real_lanes(self._norm1, x, self._features), rotary, cache)
         x = x + gather_features(self._device, attended)
-        return x + gather_features(self._device, self._experts(self._norm(self._norm2, x)))
-
-    def _norm(self, norm: RMSNorm, x: MeshTensor) -> MeshTensor:
-        """Normalise the real lanes; padded ones stay zero."""
-        padding = x.local.shape[-1] - self._features
-        return x.map("rms_norm", lambda y: F.pad(norm(y[..., : self._features]), (0, padding)))
+        return x + gather_features(self._device, self._experts(over_real_lanes(self._norm2, x, self._features)))
 
 
 class Qwen3MoeForCausalLM:

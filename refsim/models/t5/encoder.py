@@ -26,7 +26,7 @@ from refsim.files.checkpoint import Weights
 from refsim.layers.attention import local_attention
 from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
-from refsim.layers.norm import RMSNorm
+from refsim.layers.norm import RMSNorm, over_real_lanes
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.t5.config import T5Config
 from refsim.parallel.padding import padded_features, padded_heads
@@ -99,17 +99,12 @@ class T5Block:
 
     def __call__(self, x: MeshTensor, bias_1HLL: Tensor) -> MeshTensor:
         """Run the block on (B, L, D), tp=Replicate with padded lanes; the mask is part of the bias."""
-        qkv = self._qkv(self._norm(self._norm1, x))
+        qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))
         out = local_attention(self._device, qkv, attn_mask=bias_1HLL.to(x.local.dtype), scale=1.0)
         x = x + gather_features(self._device, self._out(out))
-        normed = self._norm(self._norm2, x)
+        normed = over_real_lanes(self._norm2, x, self._features)
         gate = self._gate(normed).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
         return x + gather_features(self._device, self._down(gate * self._up(normed)))
-
-    def _norm(self, norm: RMSNorm, x: MeshTensor) -> MeshTensor:
-        """Normalise the real lanes; padded ones stay zero."""
-        padding = x.local.shape[-1] - self._features
-        return x.map("rms_norm", lambda y: F.pad(norm(y[..., : self._features]), (0, padding)))
 
 
 class T5Encoder:
@@ -139,7 +134,8 @@ class T5Encoder:
         x = self._embed(input_ids)
         padding = torch.zeros(1, 1, dtype=torch.bool) if attention_mask is None else attention_mask == 0
         least = torch.finfo(x.dtype).min
-        stream = MeshTensor(F.pad(x, (0, self._padded() - x.shape[-1])))
+        padded = padded_features(x.shape[-1], self._device.groups["tp"].size)
+        stream = MeshTensor(F.pad(x, (0, padded - x.shape[-1])))
         bias = None
         for index, block in enumerate(self._blocks):
             self._device.activity(Kind.ENCODING, "the prompt", block=index)
@@ -147,6 +143,3 @@ class T5Encoder:
                 bias = block.bias(x.shape[1]).masked_fill(padding[:, None, None, :], least)
             stream = block(stream, bias)
         return self._norm(stream.local[..., : self._config.d_model])
-
-    def _padded(self) -> int:
-        return padded_features(self._config.d_model, self._device.groups["tp"].size)

@@ -11,7 +11,7 @@ from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import timestep_embedding
 from refsim.layers.linear import ColParallelLinear, Linear, RowParallelLinear
 from refsim.layers.modulation import Modulation
-from refsim.layers.norm import DistributedLayerNorm
+from refsim.layers.norm import DistributedLayerNorm, LayerNorm
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.wan22.config import WanConfig
 from refsim.parallel.padding import padded_features
@@ -140,7 +140,7 @@ class ImageEmbedder:
         self._device, d = device, config.features
         self._name = name = "condition_embedder.image_embedder"
         exact = weights.to(torch.float32)
-        self._weight, self._bias = (exact.take(f"{name}.norm1.{n}", (image_dim,)) for n in ("weight", "bias"))
+        self._norm1 = LayerNorm(device, features=image_dim, eps=self.EPS, affine=(exact, f"{name}.norm1"))
         self._in = ColParallelLinear(
             weights,
             device,
@@ -161,8 +161,6 @@ class ImageEmbedder:
     @in_module
     def __call__(self, image_BMI: Tensor) -> MeshTensor:
         """Map (B, M, image_dim) on every device to (B, M, D), tp=Replicate with padded lanes, for all blocks."""
-        with self._device.compute("layer_norm", image_BMI):
-            normed = F.layer_norm(image_BMI, self._weight.shape, self._weight, self._bias, self.EPS)
-        hidden = self._out(self._in(MeshTensor(normed)).map("gelu", F.gelu))
+        hidden = self._out(self._in(MeshTensor(self._norm1(image_BMI))).map("gelu", F.gelu))
         normed = self._norm2(hidden.map("cast", Tensor.float)).map("cast", lambda y: y.to(image_BMI.dtype))
         return gather_features(self._device, normed)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from refsim.files.checkpoint import Checkpoint, Weights
-from refsim.layers.attention import _Projection
+from refsim.layers.attention import StreamQKV
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV
 from refsim.layers.modulation import Modulation
 from refsim.layers.norm import DistributedLayerNorm
@@ -55,14 +55,7 @@ def padded_lanes(device, *, checkpoint: str):
     answer["modulation_padding"] = float(sum(c.local[..., real:].abs().sum() for c in modulation(time)))
 
     # padded heads: zero values, whatever queries and keys are
-    projection = _Projection(
-        weights,
-        device,
-        "transformer_blocks.0.attn",
-        AttentionSizes(d, 3, 16),
-        names=("to_q", "to_k", "to_v"),
-        norms=("norm_q", "norm_k"),
-    )
+    projection = StreamQKV(weights, device, "transformer_blocks.0.attn", AttentionSizes(d, 3, 16))
     heads = padded_heads(3, tp.size) // tp.size
     real_heads = max(0, min(3 - tp.index * heads, heads))
     answer["padded_values"] = float(projection(MeshTensor(clean))[2].local[:, real_heads:].abs().sum())

@@ -18,15 +18,17 @@ import ttnn
 
 from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
+from tt_impl.layers.attention import JointAttention, StreamQKV
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.matmul import Residual
 from tt_impl.layers.modulation import Modulation
 from tt_impl.layers.norm import DistributedLayerNorm
-from tt_impl.models.flux1.attention import AttentionAndMLPOut, DoubleAttention, RotaryQKV, attend
+from tt_impl.models.flux1.attention import AttentionAndMLPOut, attention_sizes
 from tt_impl.models.flux1.embeddings import Sequences
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.tensor import gather_features
+from tt_impl.parallel.usp import joint_attention
 
 _EPS = 1e-6
 Streams = tuple[ttnn.Tensor, ttnn.Tensor]
@@ -43,7 +45,15 @@ class DoubleBlock:
         self._mod_prompt = Modulation(
             weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=6, scales=(1, 4)
         )
-        self._attn = DoubleAttention(weights, ctx, f"{prefix}.attn", config)
+        self._attn = JointAttention(
+            weights,
+            ctx,
+            f"{prefix}.attn",
+            attention_sizes(config),
+            prompt=True,
+            prompt_out=True,
+            qk_norm=True,
+        )
         self._ff, self._ff_prompt = (
             ParallelFeedForward(weights, ctx, f"{prefix}.{name}", features=d, hidden=config.mlp_features)
             for name in ("ff", "ff_context")
@@ -56,11 +66,11 @@ class DoubleBlock:
         shift, scale, gate, shift_ff, scale_ff, gate_ff = self._mod(time_BD)
         shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
         (normed,) = self._norm.modulated(spatial, (shift, scale))
-        qkv = self._attn.project(normed, sequences)
+        qkv = self._attn.project(normed, rotary=sequences.rotary)
         (normed_p,) = self._norm.modulated(prompt, (shift_p, scale_p))
-        prompt_qkv = self._attn.project(normed_p, sequences, prompt=True)
+        prompt_qkv = self._attn.project(normed_p, prompt=True, rotary=sequences.prompt_rotary)
         spatial, prompt = self._attn.attend(
-            qkv, prompt_qkv, sequences, onto=Residual(spatial, gate), onto_prompt=Residual(prompt, gate_p)
+            qkv, prompt_qkv, **sequences.lengths, onto=Residual(spatial, gate), onto_prompt=Residual(prompt, gate_p)
         )
         (normed,) = self._norm.modulated(spatial, (shift_ff, scale_ff))
         spatial = self._ff.of_shards(normed, Residual(spatial, gate_ff))
@@ -76,7 +86,7 @@ class SingleBlock:
         d, prefix = config.features, f"single_transformer_blocks.{index}"
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
         self._mod = Modulation(weights, ctx, f"{prefix}.norm.linear", features=d, chunks=3, scales=(1,))
-        self._qkv = RotaryQKV(weights, ctx, f"{prefix}.attn", config)
+        self._qkv = StreamQKV(weights, ctx, f"{prefix}.attn", attention_sizes(config))
         self._mlp = ColParallelLinear(
             weights,
             ctx,
@@ -97,7 +107,7 @@ class SingleBlock:
             gather_features(self._ctx, self._norm.modulated(x, (shift, scale))[0]) for x in (spatial, prompt)
         )
         qkv, prompt_qkv = self._qkv(normed, sequences.rotary), self._qkv(normed_p, sequences.prompt_rotary)
-        attn, attn_p = attend(self._ctx, qkv, prompt_qkv, sequences)
+        attn, attn_p = joint_attention(self._ctx, qkv, prompt_qkv, **sequences.lengths)
         spatial = self._out(attn, self._mlp(normed, "gelu_tanh"), Residual(spatial, gate))
         return spatial, self._out(attn_p, self._mlp(normed_p, "gelu_tanh"), Residual(prompt, gate))
 

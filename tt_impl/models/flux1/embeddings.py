@@ -34,6 +34,11 @@ class Sequences:
     rotary: PairTables
     prompt_rotary: PairTables
 
+    @property
+    def lengths(self) -> dict[str, int | None]:
+        """Return what attention takes of them besides the tables."""
+        return {"logical_n": self.logical_n, "logical_l": self.logical_l}
+
     @classmethod
     def of(cls, ctx: Context, config: FluxConfig, img_ids_N3: torch.Tensor, txt_ids_L3: torch.Tensor) -> Sequences:
         """From position ids (N, 3) and (L, 3) on the host."""
