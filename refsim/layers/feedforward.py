@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, RowParallelLinear
-from refsim.parallel.padding import padded_features
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
@@ -16,17 +15,9 @@ class ParallelFeedForward:
 
     def __init__(self, weights: Weights, device: Device, name: str, *, features: int, hidden: int) -> None:
         self._device, self._name = device, name
-        self._in = ColParallelLinear(
-            weights, device, f"{name}.net.0.proj", in_features=features, out_features=hidden, gathered_input=True
-        )
-        self._out = RowParallelLinear(
-            weights,
-            device,
-            f"{name}.net.2",
-            in_features=hidden,
-            out_features=features,
-            in_padded=padded_features(hidden, device.groups["tp"].size),
-        )
+        wide = {"in_features": features, "out_features": hidden, "gathered_input": True}
+        self._in = ColParallelLinear(weights, device, f"{name}.net.0.proj", **wide)
+        self._out = RowParallelLinear(weights, device, f"{name}.net.2", in_features=hidden, out_features=features)
 
     @in_module
     def __call__(self, x: MeshTensor) -> MeshTensor:

@@ -72,8 +72,8 @@ class RowParallelLinear:
     """In features cut over tp. Input tp=Shard(-1), output tp=Shard(-1) after reduce_scatter, padded to tiles.
 
     Args:
-        in_padded: number of lanes of the whole input, padding included (heads are padded to whole heads, hidden
-            features to tiles).
+        in_padded: number of lanes of the whole input, padding included, where it is not padded to tiles (heads are
+            padded to whole heads).
         bias: the linear has one.
     """
 
@@ -85,14 +85,14 @@ class RowParallelLinear:
         *,
         in_features: int,
         out_features: int,
-        in_padded: int,
+        in_padded: int | None = None,
         bias: bool = True,
     ) -> None:
         self._device, self._name = device, name
         tp = device.groups["tp"]
         padded = padded_features(out_features, tp.size)
-        shape = (out_features, in_features)
-        self.weight = weights.take(f"{name}.weight", shape, (0, padded), shard_range(in_padded, tp))
+        lanes = shard_range(in_padded or padded_features(in_features, tp.size), tp)
+        self.weight = weights.take(f"{name}.weight", (out_features, in_features), (0, padded), lanes)
         self.bias = weights.take(f"{name}.bias", (out_features,), shard_range(padded, tp)) if bias else None
 
     @in_module

@@ -184,8 +184,7 @@ class _FeedForward:
     def __init__(self, weights: Weights, device: Device, name: str, features: int, hidden: int, gated: bool) -> None:
         padded = padded_features(hidden, device.groups["tp"].size)
         self._in = _Fused(weights, device, f"{name}.in", features, [(hidden, padded)] * (1 + gated))
-        sizes = {"in_features": hidden, "out_features": features, "in_padded": padded}
-        self._out = RowParallelLinear(weights, device, f"{name}.out", **sizes)
+        self._out = RowParallelLinear(weights, device, f"{name}.out", in_features=hidden, out_features=features)
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
         return self._out(_activated(self._in(x)))

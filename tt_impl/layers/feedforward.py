@@ -8,29 +8,15 @@ from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelLinear, RowParallelLinear
 from tt_impl.layers.matmul import Residual
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_features
 
 
 class ParallelFeedForward:
     """D -> F -> D with tanh GELU; input and output cut over tp."""
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, hidden: int) -> None:
-        self._in = ColParallelLinear(
-            weights,
-            ctx,
-            f"{name}.net.0.proj",
-            in_features=features,
-            out_features=hidden,
-            gathered_input=True,
-        )
-        self._out = RowParallelLinear(
-            weights,
-            ctx,
-            f"{name}.net.2",
-            in_features=hidden,
-            out_features=features,
-            in_padded=padded_features(hidden, ctx.tp),
-        )
+        wide = {"in_features": features, "out_features": hidden, "gathered_input": True}
+        self._in = ColParallelLinear(weights, ctx, f"{name}.net.0.proj", **wide)
+        self._out = RowParallelLinear(weights, ctx, f"{name}.net.2", in_features=hidden, out_features=features)
 
     def of_shards(self, x: ttnn.Tensor, onto: Residual | None = None) -> ttnn.Tensor:
         """(B, 1, rows, local D), gathered on the way -> the same; with ``onto``, gated and added to its stream."""

@@ -87,8 +87,8 @@ class RowParallelLinear:
     The bias is added by the first member's matmul, the others' is zero, so that the sum has it once.
 
     Args:
-        in_padded: number of lanes of the whole input, padding included (heads are padded to whole heads, hidden
-            features to tiles).
+        in_padded: number of lanes of the whole input, padding included, where it is not padded to tiles (heads are
+            padded to whole heads).
         bias: the linear has one.
     """
 
@@ -100,12 +100,13 @@ class RowParallelLinear:
         *,
         in_features: int,
         out_features: int,
-        in_padded: int,
+        in_padded: int | None = None,
         bias: bool = True,
     ) -> None:
         self._ctx, self._bias = ctx, None
         out_padded = padded_features(out_features, ctx.tp)
-        weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, in_padded)
+        lanes = in_padded or padded_features(in_features, ctx.tp)
+        weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, lanes)
         self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=2)
         if bias:
             values = weights.take(f"{name}.bias", (out_features,))

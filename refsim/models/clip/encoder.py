@@ -42,7 +42,7 @@ class CLIPBlock:
 
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, name: str) -> None:
         self._device, self._act, self._features = device, config.hidden_act, config.hidden_size
-        d, tp = config.hidden_size, device.groups["tp"].size
+        d = config.hidden_size
         norm = {"features": d, "eps": config.layer_norm_eps}
         self._norm1, self._norm2 = (
             LayerNorm(device, **norm, affine=(weights, f"{name}.layer_norm{i}")) for i in (1, 2)
@@ -55,14 +55,7 @@ class CLIPBlock:
         self._fc1 = ColParallelLinear(
             weights, device, f"{name}.mlp.fc1", in_features=d, out_features=wide, gathered_input=True
         )
-        self._fc2 = RowParallelLinear(
-            weights,
-            device,
-            f"{name}.mlp.fc2",
-            in_features=wide,
-            out_features=d,
-            in_padded=padded_features(wide, tp),
-        )
+        self._fc2 = RowParallelLinear(weights, device, f"{name}.mlp.fc2", in_features=wide, out_features=d)
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
         qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))

@@ -71,7 +71,7 @@ class T5Block:
 
     def __init__(self, weights: Weights, device: Device, config: T5Config, index: int) -> None:
         self._device = device
-        d, tp, prefix = config.d_model, device.groups["tp"].size, f"encoder.block.{index}.layer"
+        d, prefix = config.d_model, f"encoder.block.{index}.layer"
         sizes = AttentionSizes(d, config.num_heads, config.d_kv)
         attention, ff = f"{prefix}.0.SelfAttention", f"{prefix}.1.DenseReluDense"
         norm = {"features": d, "eps": config.layer_norm_epsilon}
@@ -87,15 +87,7 @@ class T5Block:
         wide = {"in_features": d, "out_features": config.d_ff, "gathered_input": True, "bias": False}
         self._gate = ColParallelLinear(weights, device, f"{ff}.wi_0", **wide)
         self._up = ColParallelLinear(weights, device, f"{ff}.wi_1", **wide)
-        self._down = RowParallelLinear(
-            weights,
-            device,
-            f"{ff}.wo",
-            in_features=config.d_ff,
-            out_features=d,
-            in_padded=padded_features(config.d_ff, tp),
-            bias=False,
-        )
+        self._down = RowParallelLinear(weights, device, f"{ff}.wo", in_features=config.d_ff, out_features=d, bias=False)
 
     def __call__(self, x: MeshTensor, bias_1HLL: Tensor) -> MeshTensor:
         """Run the block on (B, L, D), tp=Replicate with padded lanes; the mask is part of the bias."""

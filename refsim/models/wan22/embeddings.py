@@ -14,7 +14,6 @@ from refsim.layers.modulation import Modulation
 from refsim.layers.norm import DistributedLayerNorm, LayerNorm
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.wan22.config import WanConfig
-from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device, in_module
@@ -93,21 +92,11 @@ class ConditionEmbedder:
         self._time_1 = Linear(exact, f"{name}.time_embedder.linear_1", in_features=config.freq_dim, out_features=d)
         self._time_2 = Linear(exact, f"{name}.time_embedder.linear_2", in_features=d, out_features=d)
         self._time_proj = Modulation(weights, device, f"{name}.time_proj", features=d, chunks=6)
+        text = f"{name}.text_embedder"
         self._text_1 = ColParallelLinear(
-            weights,
-            device,
-            f"{name}.text_embedder.linear_1",
-            in_features=config.text_dim,
-            out_features=d,
+            weights, device, f"{text}.linear_1", in_features=config.text_dim, out_features=d
         )
-        self._text_2 = RowParallelLinear(
-            weights,
-            device,
-            f"{name}.text_embedder.linear_2",
-            in_features=d,
-            out_features=d,
-            in_padded=padded_features(d, device.groups["tp"].size),
-        )
+        self._text_2 = RowParallelLinear(weights, device, f"{text}.linear_2", in_features=d, out_features=d)
 
     def time(self, timestep: MeshTensor, dtype: torch.dtype) -> tuple[MeshTensor, list[MeshTensor]]:
         """Map (B,) in 0..1000 to (temb (B, D), tp=Replicate; six chunks (B, 1, local D), tp=Shard(-1)), in ``dtype``.
@@ -141,21 +130,9 @@ class ImageEmbedder:
         self._name = name = "condition_embedder.image_embedder"
         exact = weights.to(torch.float32)
         self._norm1 = LayerNorm(device, features=image_dim, eps=self.EPS, affine=(exact, f"{name}.norm1"))
-        self._in = ColParallelLinear(
-            weights,
-            device,
-            f"{name}.ff.net.0.proj",
-            in_features=image_dim,
-            out_features=image_dim,
-        )
-        self._out = RowParallelLinear(
-            weights,
-            device,
-            f"{name}.ff.net.2",
-            in_features=image_dim,
-            out_features=d,
-            in_padded=padded_features(image_dim, device.groups["tp"].size),
-        )
+        of_image = {"in_features": image_dim}
+        self._in = ColParallelLinear(weights, device, f"{name}.ff.net.0.proj", out_features=image_dim, **of_image)
+        self._out = RowParallelLinear(weights, device, f"{name}.ff.net.2", out_features=d, **of_image)
         self._norm2 = DistributedLayerNorm(device, features=d, eps=self.EPS, affine=(exact, f"{name}.norm2"))
 
     @in_module

@@ -54,8 +54,7 @@ class CLIPBlock:
         self._fc1 = ColParallelLinear(
             weights, ctx, f"{name}.mlp.fc1", in_features=d, out_features=wide, gathered_input=True
         )
-        inner = {"in_features": wide, "in_padded": padded_features(wide, ctx.tp), "out_features": d}
-        self._fc2 = RowParallelLinear(weights, ctx, f"{name}.mlp.fc2", **inner)
+        self._fc2 = RowParallelLinear(weights, ctx, f"{name}.mlp.fc2", in_features=wide, out_features=d)
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
         ctx = self._ctx

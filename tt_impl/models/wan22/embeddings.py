@@ -87,21 +87,9 @@ class ConditionEmbedder:
         self._time_1 = _ExactLinear(weights, ctx, f"{name}.time_embedder.linear_1", config.freq_dim, d)
         self._time_2 = _ExactLinear(weights, ctx, f"{name}.time_embedder.linear_2", d, d)
         self._time_proj = Modulation(weights, ctx, f"{name}.time_proj", features=d, chunks=6)
-        self._text_1 = ColParallelLinear(
-            weights,
-            ctx,
-            f"{name}.text_embedder.linear_1",
-            in_features=config.text_dim,
-            out_features=d,
-        )
-        self._text_2 = RowParallelLinear(
-            weights,
-            ctx,
-            f"{name}.text_embedder.linear_2",
-            in_features=d,
-            out_features=d,
-            in_padded=padded_features(d, ctx.tp),
-        )
+        text = f"{name}.text_embedder"
+        self._text_1 = ColParallelLinear(weights, ctx, f"{text}.linear_1", in_features=config.text_dim, out_features=d)
+        self._text_2 = RowParallelLinear(weights, ctx, f"{text}.linear_2", in_features=d, out_features=d)
 
     def time(self, timestep: torch.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
         """Map (B,) in 0..1000 on the host to (temb (B, 1, 1, D), replicated; six chunks (B, 1, 1, 6 * local D)).
@@ -131,21 +119,9 @@ class ImageEmbedder:
     def __init__(self, weights: Weights, ctx: Context, config: WanConfig, image_dim: int) -> None:
         self._ctx, d, name = ctx, config.features, "condition_embedder.image_embedder"
         self._norm1 = LayerNorm(ctx, features=image_dim, eps=self.EPS, affine=(weights, f"{name}.norm1"))
-        self._in = ColParallelLinear(
-            weights,
-            ctx,
-            f"{name}.ff.net.0.proj",
-            in_features=image_dim,
-            out_features=image_dim,
-        )
-        self._out = RowParallelLinear(
-            weights,
-            ctx,
-            f"{name}.ff.net.2",
-            in_features=image_dim,
-            out_features=d,
-            in_padded=padded_features(image_dim, ctx.tp),
-        )
+        of_image = {"in_features": image_dim}
+        self._in = ColParallelLinear(weights, ctx, f"{name}.ff.net.0.proj", out_features=image_dim, **of_image)
+        self._out = RowParallelLinear(weights, ctx, f"{name}.ff.net.2", out_features=d, **of_image)
         self._norm2 = DistributedLayerNorm(ctx, features=d, eps=self.EPS, affine=(weights, f"{name}.norm2"))
 
     def __call__(self, image_BMI: ttnn.Tensor) -> ttnn.Tensor:
