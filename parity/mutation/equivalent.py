@@ -83,14 +83,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "padded_features(features, tp.size) // tp.size",
         "(-(-padded_features(features, tp.size) // tp.size))",
     ): "padded features are whole tiles of every member, so that they divide.",
-    **{
-        (
-            f"tt_impl/models/{decoder}",
-            "self._shortcut(x, shards, stream)",
-            "self._shortcut(x, stream, shards)",
-        ): "a convolution of 1 reads neither the cut of a picture nor the frames before."
-        for decoder in ("vae_wan/layers.py", "vae_cogvideox/decoder.py")
-    },
     (
         "tt_impl/parallel/sdpa.py",
         "(options.mesh.arch, options.parallel.sp, options.parallel.tp)",

@@ -15,6 +15,8 @@ Counterparts: ``decode`` of diffusers' ``AutoencoderKL``; the tensor form is tt_
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,6 +26,7 @@ from refsim.ccl import all_gather
 from refsim.files.checkpoint import Weights
 from refsim.layers.convolution import Conv2d
 from refsim.layers.group_norm import GroupNorm
+from refsim.layers.residual import ResidualBlock, stages_up
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae.config import VAEConfig
 from refsim.models.vae.spec import CLASS_NAME
@@ -32,37 +35,6 @@ from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
 from refsim.runtime.watch.activity import Kind
-
-
-class ResnetBlock:
-    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
-
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        name: str,
-        *,
-        in_channels: int,
-        out_channels: int,
-        groups: int,
-        cut: bool,
-    ) -> None:
-        how = {"gathers": cut, "cuts": cut}
-        self._norm1 = GroupNorm(weights, device, f"{name}.norm1", channels=in_channels, groups=groups, cut=cut)
-        self._norm2 = GroupNorm(weights, device, f"{name}.norm2", channels=out_channels, groups=groups, cut=cut)
-        first = {"in_channels": in_channels, "out_channels": out_channels, **how}
-        second = {"in_channels": out_channels, "out_channels": out_channels, **how}
-        self._conv1 = Conv2d(weights, device, f"{name}.conv1", **first)
-        self._conv2 = Conv2d(weights, device, f"{name}.conv2", **second)
-        self._shortcut = None
-        if in_channels != out_channels:
-            self._shortcut = Conv2d(weights, device, f"{name}.conv_shortcut", kernel=1, **first)
-
-    def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
-        hidden = self._conv1(F.silu(self._norm1(x, shards)), shards)
-        hidden = self._conv2(F.silu(self._norm2(hidden, shards)), shards)
-        return hidden + (x if self._shortcut is None else self._shortcut(x, shards))
 
 
 class ImageAttention:
@@ -112,34 +84,33 @@ class VAEDecoder:
                 "can, and --vae-parallel spatial."
             )
         z, widths = config.latent_channels, config.block_out_channels[::-1]
-        same = {"in_channels": widths[0], "out_channels": widths[0], "groups": groups, "cut": cut}
+
+        def norm(name: str, channels: int) -> GroupNorm:
+            return GroupNorm(weights, device, name, channels=channels, groups=groups, cut=cut)
+
+        def conv(name: str, in_channels: int, out_channels: int, kernel: int = 3) -> Conv2d:
+            sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel": kernel}
+            return Conv2d(weights, device, name, **sizes, gathers=cut, cuts=cut)
+
+        def up(name: str, channels: int, index: int) -> Conv2d:
+            return conv(f"{name}.conv", channels, channels)
+
+        block = partial(ResidualBlock, norm=norm, conv=conv, shortcut=partial(conv, kernel=1))
         self._post_quant = None
         if config.use_post_quant_conv:
             self._post_quant = Conv2d(weights, device, "post_quant_conv", in_channels=z, out_channels=z, kernel=1)
         self._conv_in = Conv2d(weights, device, "decoder.conv_in", in_channels=z, out_channels=widths[0], cuts=cut)
         mid = "decoder.mid_block"
-        self._mid_in, self._mid_out = (ResnetBlock(weights, device, f"{mid}.resnets.{i}", **same) for i in range(2))
+        self._mid_in, self._mid_out = (block(f"{mid}.resnets.{i}", widths[0], widths[0]) for i in range(2))
         self._attention = None
         if config.mid_block_add_attention:
             self._attention = ImageAttention(
                 weights, device, f"{mid}.attentions.0", channels=widths[0], groups=groups, cut=cut
             )
-        self._stages: list[tuple[list[ResnetBlock], Conv2d | None]] = []
-        arriving = widths[0]
-        for i, channels in enumerate(widths):
-            name, resnets = f"decoder.up_blocks.{i}", []
-            for j in range(config.layers_per_block + 1):
-                sizes = {"in_channels": arriving, "out_channels": channels, "groups": groups, "cut": cut}
-                resnets.append(ResnetBlock(weights, device, f"{name}.resnets.{j}", **sizes))
-                arriving = channels
-            up = None
-            if i < len(widths) - 1:
-                sizes = {"in_channels": channels, "out_channels": channels, "gathers": cut, "cuts": cut}
-                up = Conv2d(weights, device, f"{name}.upsamplers.0.conv", **sizes)
-            self._stages.append((resnets, up))
-        self._norm_out = GroupNorm(weights, device, "decoder.conv_norm_out", channels=arriving, groups=groups, cut=cut)
+        self._stages = stages_up(widths, config.layers_per_block + 1, block, up)
+        self._norm_out = norm("decoder.conv_norm_out", widths[-1])
         self._conv_out = Conv2d(
-            weights, device, "decoder.conv_out", in_channels=arriving, out_channels=config.out_channels, gathers=cut
+            weights, device, "decoder.conv_out", in_channels=widths[-1], out_channels=config.out_channels, gathers=cut
         )
         weights.leave("encoder.", "quant_conv.")
         weights.finish(CLASS_NAME)
@@ -156,14 +127,15 @@ class VAEDecoder:
         self._device.activity(Kind.DECODING, "the mid block")
         if self._post_quant is not None:
             x = self._post_quant(x, shards)
-        x = self._mid_in(self._conv_in(x, shards), shards)
+        at = {"to_norm": (shards,), "to_conv": (shards,)}
+        x = self._mid_in(self._conv_in(x, shards), **at)
         if self._attention is not None:
             x = self._attention(x, shards)
-        x = self._mid_out(x, shards)
+        x = self._mid_out(x, **at)
         for index, (resnets, up) in enumerate(self._stages):
             self._device.activity(Kind.DECODING, "the way up", block=index)
             for resnet in resnets:
-                x = resnet(x, shards)
+                x = resnet(x, to_norm=(shards,), to_conv=(shards,))
             if up is not None:
                 shards = shards.scaled(2)
                 x = up(x.repeat_interleave(2, -2).repeat_interleave(2, -1), shards)

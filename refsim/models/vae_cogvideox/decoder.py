@@ -14,6 +14,8 @@ Each device holds all weights. Counterpart: ``decode`` of diffusers' ``Autoencod
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +23,7 @@ from torch import Tensor
 from refsim.files.checkpoint import Weights
 from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.layers.group_norm import GroupNorm
+from refsim.layers.residual import ResidualBlock, stages_up
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae_cogvideox.config import CogVideoXVAEConfig
 from refsim.models.vae_cogvideox.spec import CLASS_NAME
@@ -49,36 +52,6 @@ class SpatialNorm:
         return self._norm(x, shards) * scale + shift
 
 
-class ResidualBlock:
-    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
-
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        name: str,
-        *,
-        in_channels: int,
-        out_channels: int,
-        config: CogVideoXVAEConfig,
-    ) -> None:
-        norm = {"latent_channels": config.latent_channels, "groups": config.norm_num_groups}
-        self._norm1 = SpatialNorm(weights, device, f"{name}.norm1", channels=in_channels, **norm)
-        self._norm2 = SpatialNorm(weights, device, f"{name}.norm2", channels=out_channels, **norm)
-        first = {"in_channels": in_channels, "out_channels": out_channels}
-        second = {"in_channels": out_channels, "out_channels": out_channels, "before": "first"}
-        self._conv1 = CausalConv3d(weights, device, f"{name}.conv1.conv", before="first", **first)
-        self._conv2 = CausalConv3d(weights, device, f"{name}.conv2.conv", **second)
-        self._shortcut = None
-        if in_channels != out_channels:
-            self._shortcut = CausalConv3d(weights, device, f"{name}.conv_shortcut", kernel=(1, 1), **first)
-
-    def __call__(self, x: Tensor, latent: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
-        hidden = self._conv1(F.silu(self._norm1(x, latent, shards, stream)), shards, stream)
-        hidden = self._conv2(F.silu(self._norm2(hidden, latent, shards, stream)), shards, stream)
-        return hidden + (x if self._shortcut is None else self._shortcut(x, shards, stream))
-
-
 class Upsample:
     """Twice the height and width, and with ``temporal`` twice the frames (nearest), then a convolution per frame."""
 
@@ -103,45 +76,28 @@ class CogVideoXVAEDecoder:
     def __init__(self, weights: Weights, device: Device, config: CogVideoXVAEConfig) -> None:
         self._device, self._config = device, config
         widths = config.block_out_channels[::-1]
-        self._conv_in = CausalConv3d(
-            weights,
-            device,
-            "decoder.conv_in.conv",
-            in_channels=config.latent_channels,
-            out_channels=widths[0],
-            before="first",
-        )
-        same = {"in_channels": widths[0], "out_channels": widths[0], "config": config}
-        self._mid = [ResidualBlock(weights, device, f"decoder.mid_block.resnets.{i}", **same) for i in range(2)]
-        self._stages: list[tuple[list[ResidualBlock], Upsample | None]] = []
-        arriving = widths[0]
-        for i, channels in enumerate(widths):
-            name, resnets = f"decoder.up_blocks.{i}", []
-            for j in range(config.layers_per_block + 1):
-                sizes = {"in_channels": arriving, "out_channels": channels, "config": config}
-                resnets.append(ResidualBlock(weights, device, f"{name}.resnets.{j}", **sizes))
-                arriving = channels
-            up = None
-            if i < len(widths) - 1:
-                temporal = i < config.doublings
-                up = Upsample(weights, device, f"{name}.upsamplers.0", channels=channels, temporal=temporal)
-            self._stages.append((resnets, up))
-        self._norm_out = SpatialNorm(
-            weights,
-            device,
-            "decoder.norm_out",
-            channels=arriving,
-            latent_channels=config.latent_channels,
-            groups=config.norm_num_groups,
-        )
-        self._conv_out = CausalConv3d(
-            weights,
-            device,
-            "decoder.conv_out.conv",
-            in_channels=arriving,
-            out_channels=config.out_channels,
-            before="first",
-        )
+        z, groups = config.latent_channels, config.norm_num_groups
+
+        def norm(name: str, channels: int) -> SpatialNorm:
+            return SpatialNorm(weights, device, name, channels=channels, latent_channels=z, groups=groups)
+
+        def conv(name: str, in_channels: int, out_channels: int) -> CausalConv3d:
+            sizes = {"in_channels": in_channels, "out_channels": out_channels}
+            return CausalConv3d(weights, device, f"{name}.conv", **sizes, before="first")
+
+        def shortcut(name: str, in_channels: int, out_channels: int) -> CausalConv3d:
+            sizes = {"in_channels": in_channels, "out_channels": out_channels}
+            return CausalConv3d(weights, device, name, **sizes, kernel=(1, 1))
+
+        def up(name: str, channels: int, index: int) -> Upsample:
+            return Upsample(weights, device, name, channels=channels, temporal=index < config.doublings)
+
+        block = partial(ResidualBlock, norm=norm, conv=conv, shortcut=shortcut)
+        self._conv_in = conv("decoder.conv_in", z, widths[0])
+        self._mid = [block(f"decoder.mid_block.resnets.{i}", widths[0], widths[0]) for i in range(2)]
+        self._stages = stages_up(widths, config.layers_per_block + 1, block, up)
+        self._norm_out = norm("decoder.norm_out", widths[-1])
+        self._conv_out = conv("decoder.conv_out", widths[-1], config.out_channels)
         weights.leave("encoder.", "quant_conv.")
         weights.finish(CLASS_NAME)
 
@@ -166,10 +122,10 @@ class CogVideoXVAEDecoder:
         """Map one chunk of latent frames to its frames, whole."""
         x = self._conv_in(latent, shards, stream)
         for resnet in self._mid:
-            x = resnet(x, latent, shards, stream)
+            x = resnet(x, to_norm=(latent, shards, stream), to_conv=(shards, stream))
         for resnets, up in self._stages:
             for resnet in resnets:
-                x = resnet(x, latent, shards, stream)
+                x = resnet(x, to_norm=(latent, shards, stream), to_conv=(shards, stream))
             if up is not None:
                 x, shards = up(x, shards)
         x = F.silu(self._norm_out(x, latent, shards, stream))

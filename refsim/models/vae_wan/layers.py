@@ -31,26 +31,6 @@ class ChannelNorm:
             return F.normalize(x.float(), dim=1).to(x.dtype) * self._scale * self.gamma
 
 
-class ResidualBlock:
-    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
-
-    def __init__(self, weights: Weights, device: Device, name: str, *, in_channels: int, out_channels: int) -> None:
-        self._norm1 = ChannelNorm(weights, device, f"{name}.norm1", channels=in_channels, dims=3)
-        self._norm2 = ChannelNorm(weights, device, f"{name}.norm2", channels=out_channels, dims=3)
-        first = {"in_channels": in_channels, "out_channels": out_channels}
-        second = {"in_channels": out_channels, "out_channels": out_channels}
-        self._conv1 = CausalConv3d(weights, device, f"{name}.conv1", **first)
-        self._conv2 = CausalConv3d(weights, device, f"{name}.conv2", **second)
-        self._shortcut = None
-        if in_channels != out_channels:
-            self._shortcut = CausalConv3d(weights, device, f"{name}.conv_shortcut", kernel=(1, 1), **first)
-
-    def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
-        hidden = self._conv1(F.silu(self._norm1(x)), shards, stream)
-        hidden = self._conv2(F.silu(self._norm2(hidden)), shards, stream)
-        return hidden + (x if self._shortcut is None else self._shortcut(x, shards, stream))
-
-
 class FrameAttention:
     """Every pixel of a frame over all pixels of the same frame, one head."""
 

@@ -15,6 +15,9 @@ Between layers pixels are rows (B, 1, N, C) in tiles, see ``tt_impl.parallel.hal
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import ttnn
 
@@ -25,40 +28,10 @@ from refsim.models.vae.spec import CLASS_NAME
 from tt_impl.layers.convolution import Conv2d
 from tt_impl.layers.group_norm import GroupNorm
 from tt_impl.layers.pixels import PixelAttention
+from tt_impl.layers.residual import ResidualBlock, stages_up
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.halo import ImageShards, cut_image, read_image, to_image, to_rows, zero_padding
 from tt_impl.parallel.tensor import gather_features
-
-
-class ResnetBlock:
-    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
-
-    def __init__(
-        self,
-        weights: Weights,
-        ctx: Context,
-        name: str,
-        *,
-        in_channels: int,
-        out_channels: int,
-        groups: int,
-        cut: bool,
-    ) -> None:
-        how = {"gathers": cut, "cuts": cut}
-        self._norm1 = GroupNorm(weights, ctx, f"{name}.norm1", channels=in_channels, groups=groups, cut=cut)
-        self._norm2 = GroupNorm(weights, ctx, f"{name}.norm2", channels=out_channels, groups=groups, cut=cut)
-        first = {"in_channels": in_channels, "out_channels": out_channels, **how}
-        second = {"in_channels": out_channels, "out_channels": out_channels, **how}
-        self._conv1 = Conv2d(weights, ctx, f"{name}.conv1", **first)
-        self._conv2 = Conv2d(weights, ctx, f"{name}.conv2", **second)
-        self._shortcut = None
-        if in_channels != out_channels:
-            self._shortcut = Conv2d(weights, ctx, f"{name}.conv_shortcut", kernel=1, **first)
-
-    def __call__(self, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
-        hidden = self._conv1(self._norm1(x, shards, silu=True), shards)
-        hidden = self._conv2(self._norm2(hidden, shards, silu=True), shards)
-        return ttnn.add(hidden, x if self._shortcut is None else self._shortcut(x, shards))
 
 
 class ImageAttention:
@@ -100,34 +73,34 @@ class VAEDecoder:
                 f"{groups} can, and --vae-parallel spatial."
             )
         z, widths = config.latent_channels, config.block_out_channels[::-1]
-        same = {"in_channels": widths[0], "out_channels": widths[0], "groups": groups, "cut": cut}
+
+        def norm(name: str, channels: int) -> Callable[..., ttnn.Tensor]:
+            norm = GroupNorm(weights, ctx, name, channels=channels, groups=groups, cut=cut)
+            return partial(norm, silu=True)
+
+        def conv(name: str, in_channels: int, out_channels: int, kernel: int = 3) -> Conv2d:
+            sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel": kernel}
+            return Conv2d(weights, ctx, name, **sizes, gathers=cut, cuts=cut)
+
+        def up(name: str, channels: int, index: int) -> Conv2d:
+            return conv(f"{name}.conv", channels, channels)
+
+        block = partial(ResidualBlock, norm=norm, conv=conv, shortcut=partial(conv, kernel=1))
         self._post_quant = None
         if config.use_post_quant_conv:
             self._post_quant = Conv2d(weights, ctx, "post_quant_conv", in_channels=z, out_channels=z, kernel=1)
         self._conv_in = Conv2d(weights, ctx, "decoder.conv_in", in_channels=z, out_channels=widths[0], cuts=cut)
         mid = "decoder.mid_block"
-        self._mid_in, self._mid_out = (ResnetBlock(weights, ctx, f"{mid}.resnets.{i}", **same) for i in range(2))
+        self._mid_in, self._mid_out = (block(f"{mid}.resnets.{i}", widths[0], widths[0]) for i in range(2))
         self._attention = None
         if config.mid_block_add_attention:
             self._attention = ImageAttention(
                 weights, ctx, f"{mid}.attentions.0", channels=widths[0], groups=groups, cut=cut
             )
-        self._stages: list[tuple[list[ResnetBlock], Conv2d | None]] = []
-        arriving = widths[0]
-        for i, channels in enumerate(widths):
-            name, resnets = f"decoder.up_blocks.{i}", []
-            for j in range(config.layers_per_block + 1):
-                sizes = {"in_channels": arriving, "out_channels": channels, "groups": groups, "cut": cut}
-                resnets.append(ResnetBlock(weights, ctx, f"{name}.resnets.{j}", **sizes))
-                arriving = channels
-            up = None
-            if i < len(widths) - 1:
-                sizes = {"in_channels": channels, "out_channels": channels, "gathers": cut, "cuts": cut}
-                up = Conv2d(weights, ctx, f"{name}.upsamplers.0.conv", **sizes)
-            self._stages.append((resnets, up))
-        self._norm_out = GroupNorm(weights, ctx, "decoder.conv_norm_out", channels=arriving, groups=groups, cut=cut)
+        self._stages = stages_up(widths, config.layers_per_block + 1, block, up)
+        self._norm_out = norm("decoder.conv_norm_out", widths[-1])
         self._conv_out = Conv2d(
-            weights, ctx, "decoder.conv_out", in_channels=arriving, out_channels=config.out_channels, gathers=cut
+            weights, ctx, "decoder.conv_out", in_channels=widths[-1], out_channels=config.out_channels, gathers=cut
         )
         weights.leave("encoder.", "quant_conv.")
         weights.finish(CLASS_NAME)
@@ -139,17 +112,18 @@ class VAEDecoder:
         x = cut_image(ctx, z, shards)
         if self._post_quant is not None:
             x = self._post_quant(to_rows(x, z.shape[0]), shards)
-        x = self._mid_in(self._conv_in(x, shards), shards)
+        at = {"to_norm": (shards,), "to_conv": (shards,)}
+        x = self._mid_in(self._conv_in(x, shards), **at)
         if self._attention is not None:
             x = self._attention(x, shards)
-        x = self._mid_out(x, shards)
+        x = self._mid_out(x, **at)
         for resnets, up in self._stages:
             for resnet in resnets:
-                x = resnet(x, shards)
+                x = resnet(x, to_norm=(shards,), to_conv=(shards,))
             if up is not None:
                 x, shards = self._enlarged(x, shards), shards.scaled(2)
                 x = up(x, shards)
-        return to_image(self._conv_out(self._norm_out(x, shards, silu=True), shards), shards)
+        return to_image(self._conv_out(self._norm_out(x, shards), shards), shards)
 
     def _enlarged(self, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
         """Rows of ``shards`` -> an image twice as high and wide, for a convolution that gathers its channels itself."""

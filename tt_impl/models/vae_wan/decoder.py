@@ -11,6 +11,9 @@ Between layers pixels are rows (B, 1, N, C) in tiles, see ``tt_impl.parallel.hal
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import ttnn
 
@@ -18,7 +21,8 @@ from refsim.files.checkpoint import Weights
 from refsim.models.vae_wan.config import WanVAEConfig
 from refsim.models.vae_wan.spec import CLASS_NAME
 from tt_impl.layers.convolution import CausalConv3d, Stream
-from tt_impl.models.vae_wan.layers import ChannelNorm, FrameAttention, ResidualBlock, Upsample
+from tt_impl.layers.residual import ResidualBlock, stages_up
+from tt_impl.models.vae_wan.layers import ChannelNorm, FrameAttention, Upsample
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.halo import ImageShards, cut_image, read_image, to_rows, to_video
 
@@ -31,30 +35,27 @@ class WanVAEDecoder:
     def __init__(self, weights: Weights, ctx: Context, config: WanVAEConfig) -> None:
         self._ctx, self._config = ctx, config
         z, widths = config.z_dim, [config.base_dim * m for m in reversed(config.dim_mult)]
-        self._post_quant = CausalConv3d(weights, ctx, "post_quant_conv", in_channels=z, out_channels=z, kernel=(1, 1))
-        self._conv_in = CausalConv3d(weights, ctx, "decoder.conv_in", in_channels=z, out_channels=widths[0])
-        mid, same = "decoder.mid_block", {"in_channels": widths[0], "out_channels": widths[0]}
-        self._mid_in, self._mid_out = (ResidualBlock(weights, ctx, f"{mid}.resnets.{i}", **same) for i in range(2))
-        self._attention = FrameAttention(weights, ctx, f"{mid}.attentions.0", channels=widths[0])
-        self._stages: list[tuple[list[ResidualBlock], Upsample | None]] = []
         doubles = list(reversed(config.temperal_downsample))
-        arriving = widths[0]
-        for i, channels in enumerate(widths):
-            name, last = f"decoder.up_blocks.{i}", i == len(widths) - 1
-            resnets = []
-            for j in range(config.num_res_blocks + 1):
-                sizes = {"in_channels": arriving, "out_channels": channels}
-                resnets.append(ResidualBlock(weights, ctx, f"{name}.resnets.{j}", **sizes))
-                arriving = channels
-            up = None
-            if not last:
-                up = Upsample(weights, ctx, f"{name}.upsamplers.0", channels=channels, temporal=doubles[i])
-                arriving = channels // 2
-            self._stages.append((resnets, up))
-        self._norm_out = ChannelNorm(weights, ctx, "decoder.norm_out", channels=arriving, dims=3)
-        self._conv_out = CausalConv3d(
-            weights, ctx, "decoder.conv_out", in_channels=arriving, out_channels=config.out_channels
-        )
+
+        def norm(name: str, channels: int) -> Callable[..., ttnn.Tensor]:
+            return partial(ChannelNorm(weights, ctx, name, channels=channels, dims=3), silu=True)
+
+        def conv(name: str, in_channels: int, out_channels: int, kernel: tuple[int, int] = (3, 3)) -> CausalConv3d:
+            sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel": kernel}
+            return CausalConv3d(weights, ctx, name, **sizes)
+
+        def up(name: str, channels: int, index: int) -> Upsample:
+            return Upsample(weights, ctx, name, channels=channels, temporal=doubles[index])
+
+        block = partial(ResidualBlock, norm=norm, conv=conv, shortcut=partial(conv, kernel=(1, 1)))
+        mid = "decoder.mid_block"
+        self._post_quant = conv("post_quant_conv", z, z, (1, 1))
+        self._conv_in = conv("decoder.conv_in", z, widths[0])
+        self._mid_in, self._mid_out = (block(f"{mid}.resnets.{i}", widths[0], widths[0]) for i in range(2))
+        self._attention = FrameAttention(weights, ctx, f"{mid}.attentions.0", channels=widths[0])
+        self._stages = stages_up(widths, config.num_res_blocks + 1, block, up, halves=True)
+        self._norm_out = norm("decoder.norm_out", widths[-1])
+        self._conv_out = conv("decoder.conv_out", widths[-1], config.out_channels)
         weights.leave("encoder.", "quant_conv.")
         weights.finish(CLASS_NAME)
 
@@ -72,14 +73,15 @@ class WanVAEDecoder:
     def _decode(self, x: ttnn.Tensor, shards: ImageShards, stream: Stream) -> ttnn.Tensor:
         """Rows (B, 1, N, z) of one latent frame -> its frames (B, T, H, W, 3)."""
         x = self._conv_in(self._post_quant(x, shards, stream), shards, stream)
-        x = self._mid_in(x, shards, stream)
-        x = self._mid_out(self._attention(x, shards), shards, stream)
+        at = {"to_norm": (), "to_conv": (shards, stream)}
+        x = self._mid_in(x, **at)
+        x = self._mid_out(self._attention(x, shards), **at)
         for resnets, up in self._stages:
             for resnet in resnets:
-                x = resnet(x, shards, stream)
+                x = resnet(x, to_norm=(), to_conv=(shards, stream))
             if up is not None:
                 x, shards = up(x, shards, stream)
-        x = self._conv_out(self._norm_out(x, silu=True), shards, stream)
+        x = self._conv_out(self._norm_out(x), shards, stream)
         return to_video(x, shards)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:

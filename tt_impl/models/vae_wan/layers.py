@@ -36,26 +36,6 @@ class ChannelNorm:
         return ttnn.rms_norm(x, **how)
 
 
-class ResidualBlock:
-    """norm, silu, conv, norm, silu, conv, and the input (through a convolution of 1 where channels change)."""
-
-    def __init__(self, weights: Weights, ctx: Context, name: str, *, in_channels: int, out_channels: int) -> None:
-        self._norm1 = ChannelNorm(weights, ctx, f"{name}.norm1", channels=in_channels, dims=3)
-        self._norm2 = ChannelNorm(weights, ctx, f"{name}.norm2", channels=out_channels, dims=3)
-        first = {"in_channels": in_channels, "out_channels": out_channels}
-        second = {"in_channels": out_channels, "out_channels": out_channels}
-        self._conv1 = CausalConv3d(weights, ctx, f"{name}.conv1", **first)
-        self._conv2 = CausalConv3d(weights, ctx, f"{name}.conv2", **second)
-        self._shortcut = None
-        if in_channels != out_channels:
-            self._shortcut = CausalConv3d(weights, ctx, f"{name}.conv_shortcut", kernel=(1, 1), **first)
-
-    def __call__(self, x: ttnn.Tensor, shards: ImageShards, stream: Stream) -> ttnn.Tensor:
-        hidden = self._conv1(self._norm1(x, silu=True), shards, stream)
-        hidden = self._conv2(self._norm2(hidden, silu=True), shards, stream)
-        return ttnn.add(hidden, x if self._shortcut is None else self._shortcut(x, shards, stream))
-
-
 class FrameAttention:
     """Every pixel of a frame over all pixels of the same frame, one head."""
 
