@@ -26,26 +26,30 @@ def timestep_embedding(timestep: Tensor, features: int) -> Tensor:
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 
+class TwoLinears:
+    """``linear_1``, SiLU, ``linear_2`` of the module ``name``, on every device."""
+
+    def __init__(self, weights: Weights, name: str, *, in_features: int, features: int) -> None:
+        self._first = Linear(weights, f"{name}.linear_1", in_features=in_features, out_features=features)
+        self._second = Linear(weights, f"{name}.linear_2", in_features=features, out_features=features)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._second(F.silu(self._first(x)))
+
+
 class TimeTextEmbedding:
     """Time step and pooled text, each through Linear, SiLU, Linear, then summed; replicated on every device."""
 
     TIME_FEATURES = 256
 
     def __init__(self, weights: Weights, name: str, *, features: int, pooled_features: int) -> None:
-        def pair(part: str, in_features: int) -> tuple[Linear, Linear]:
-            first = Linear(weights, f"{name}.{part}.linear_1", in_features=in_features, out_features=features)
-            return first, Linear(weights, f"{name}.{part}.linear_2", in_features=features, out_features=features)
-
-        self._time = pair("timestep_embedder", self.TIME_FEATURES)
-        self._text = pair("text_embedder", pooled_features)
+        time, text = f"{name}.timestep_embedder", f"{name}.text_embedder"
+        self._time = TwoLinears(weights, time, in_features=self.TIME_FEATURES, features=features)
+        self._text = TwoLinears(weights, text, in_features=pooled_features, features=features)
 
     def __call__(self, timestep_B: Tensor, pooled_BP: Tensor) -> Tensor:
         time = timestep_embedding(timestep_B, self.TIME_FEATURES).to(pooled_BP.dtype)
-        return self._mlp(self._time, time) + self._mlp(self._text, pooled_BP)
-
-    @staticmethod
-    def _mlp(pair: tuple[Linear, Linear], x: Tensor) -> Tensor:
-        return pair[1](F.silu(pair[0](x)))
+        return self._time(time) + self._text(pooled_BP)
 
 
 class PatchEmbed:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
+from refsim.layers.kv_cache import KVCache
 from refsim.parallel.padding import TILE
 from refsim.runtime.tensor import MeshTensor
 
@@ -71,11 +72,11 @@ class PagePool:
         return self._piles[layer]
 
 
-class PagedKVCache:
-    """The local heads' keys and values of one layer for one user; as :class:`refsim.layers.kv_cache.KVCache`."""
+class PagedKVCache(KVCache):
+    """The local heads' keys and values of one layer for one user; when it is cropped, its pages stay the user's."""
 
     def __init__(self, pool: PagePool, layer: int, table: list[int]) -> None:
-        self.length = 0
+        super().__init__()
         self._pool, self._layer, self._table = pool, layer, table
 
     def append(self, key_BHNE: MeshTensor, value_BHNE: MeshTensor) -> tuple[MeshTensor, MeshTensor]:
@@ -87,20 +88,10 @@ class PagedKVCache:
             for number, row in enumerate(range(self.length, stop)):
                 pile[self._table[row // PAGE], :, row % PAGE] = new[0, :, number]
         self.length = stop
-        k, v = (self._rows(pile) for pile in piles)
+        k, v = (self._rows_in(pile) for pile in piles)
         return key_BHNE.with_local(k), value_BHNE.with_local(v)
 
-    def crop(self, length: int) -> None:
-        """Keep rows 0 .. length-1; the pages stay the user's.
-
-        Raises:
-            ValueError: there are fewer.
-        """
-        if not 0 <= length <= self.length:
-            raise ValueError(f"a cache of {self.length} rows cannot be cropped to {length}")
-        self.length = length
-
-    def _rows(self, pile: Tensor) -> Tensor:
+    def _rows_in(self, pile: Tensor) -> Tensor:
         """(pages, heads, PAGE, E) -> (1, heads, length, E) by the page table."""
         mine = pile[torch.tensor(self._table)].transpose(0, 1).flatten(1, 2)
         return mine[None, :, : self.length]

@@ -22,29 +22,31 @@ def timestep_embedding(timestep: torch.Tensor, features: int) -> torch.Tensor:
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 
+class TwoLinears:
+    """``linear_1``, silu, ``linear_2`` of the module ``name``, on every device."""
+
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, in_features: int, features: int) -> None:
+        self._first = Linear(weights, ctx, f"{name}.linear_1", in_features=in_features, out_features=features)
+        self._second = Linear(weights, ctx, f"{name}.linear_2", in_features=features, out_features=features)
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return self._second(ttnn.silu(self._first(x)))
+
+
 class TimeTextEmbedding:
     """Time step and pooled text, each through linear, silu, linear, then summed. The sinusoid is made on the host."""
 
     TIME_FEATURES = 256
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, pooled_features: int) -> None:
-        self._ctx = ctx
-
-        def pair(part: str, in_features: int) -> list[Linear]:
-            sizes = ((1, in_features), (2, features))
-            return [
-                Linear(weights, ctx, f"{name}.{part}.linear_{i}", in_features=size, out_features=features)
-                for i, size in sizes
-            ]
-
-        self._time = pair("timestep_embedder", self.TIME_FEATURES)
-        self._text = pair("text_embedder", pooled_features)
+        self._ctx, time, text = ctx, f"{name}.timestep_embedder", f"{name}.text_embedder"
+        self._time = TwoLinears(weights, ctx, time, in_features=self.TIME_FEATURES, features=features)
+        self._text = TwoLinears(weights, ctx, text, in_features=pooled_features, features=features)
 
     def __call__(self, timestep_B: torch.Tensor, pooled_BP: torch.Tensor) -> ttnn.Tensor:
         """(B,) and (B, P) on the host -> (B, 1, 1, D) on every device."""
-        streams = ((self._time, timestep_embedding(timestep_B, self.TIME_FEATURES)), (self._text, pooled_BP))
-        first, second = (two(ttnn.silu(one(self._ctx.put(x[:, None, None])))) for (one, two), x in streams)
-        return ttnn.add(first, second)
+        time = self._time(self._ctx.put(timestep_embedding(timestep_B, self.TIME_FEATURES)[:, None, None]))
+        return ttnn.add(time, self._text(self._ctx.put(pooled_BP[:, None, None])))
 
 
 class PatchEmbed:

@@ -1,4 +1,5 @@
-"""AdaLN-Zero: shift, scale and gate chunks of the time embedding, each cut over tp like the residual stream.
+"""AdaLN-Zero: shift, scale and gate chunks of the time embedding, each cut over tp like the residual stream; and the
+last layers, which take a shift and a scale of whole rows.
 
 chunks of a device      [ its lanes of chunk 0 | its lanes of chunk 1 | ... ]
 """
@@ -9,10 +10,12 @@ import torch
 import ttnn
 
 from refsim.files.checkpoint import Weights
-from tt_impl.layers.linear import pad_to
+from tt_impl.layers.linear import Linear, pad_to
 from tt_impl.layers.matmul import matmul, split_matmul
+from tt_impl.layers.norm import LayerNorm
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features
+from tt_impl.parallel.tensor import gather_features
 
 
 class Modulation:
@@ -84,3 +87,17 @@ def put_chunks(ctx: Context, x_BCD: torch.Tensor, dtype: ttnn.DataType | None = 
 def modulate(x: ttnn.Tensor, shift: ttnn.Tensor, scale: ttnn.Tensor) -> ttnn.Tensor:
     """``x * (1 + scale) + shift``."""
     return ttnn.add(ttnn.multiply(x, ttnn.add(scale, 1.0)), shift)
+
+
+class ModulatedOutput:
+    """The last layers (``norm_out``, ``proj_out``): a norm scaled and shifted by the time embedding, then a linear."""
+
+    def __init__(self, weights: Weights, ctx: Context, *, features: int, out_features: int, eps: float) -> None:
+        self._ctx, self._norm = ctx, LayerNorm(ctx, features=features, eps=eps)
+        self._mod = Linear(weights, ctx, "norm_out.linear", in_features=features, out_features=2 * features)
+        self._proj = Linear(weights, ctx, "proj_out", in_features=features, out_features=out_features)
+
+    def __call__(self, x_BNL: ttnn.Tensor, silu_time_BD: ttnn.Tensor) -> ttnn.Tensor:
+        """(B, 1, local N, local D) -> (B, 1, local N, out features), gathered over tp on the way."""
+        scale, shift = ttnn.chunk(self._mod(silu_time_BD), 2, -1)
+        return self._proj(modulate(self._norm(gather_features(self._ctx, x_BNL)), shift, scale))

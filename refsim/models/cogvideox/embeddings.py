@@ -15,8 +15,8 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
-from refsim.layers.embeddings import timestep_embedding
-from refsim.layers.linear import ColParallelLinear, Linear
+from refsim.layers.embeddings import TwoLinears, timestep_embedding
+from refsim.layers.linear import ColParallelLinear
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.parallel.padding import padded_features
@@ -130,9 +130,8 @@ class TimeEmbedding:
     def __init__(self, weights: Weights, config: CogVideoXConfig, ofs: bool = False) -> None:
         wide = config.time_embed_dim
         name, self._features = ("ofs_embedding", wide) if ofs else ("time_embedding", config.features)
-        self._first = Linear(weights, f"{name}.linear_1", in_features=self._features, out_features=wide)
-        self._second = Linear(weights, f"{name}.linear_2", in_features=wide, out_features=wide)
+        self._linears = TwoLinears(weights, name, in_features=self._features, features=wide)
 
     def __call__(self, timestep_B: Tensor, dtype: torch.dtype) -> Tensor:
         """Map (B,) in 0..1000 to (B, time_embed_dim)."""
-        return self._second(F.silu(self._first(timestep_embedding(timestep_B, self._features).to(dtype))))
+        return self._linears(timestep_embedding(timestep_B, self._features).to(dtype))

@@ -46,15 +46,8 @@ class DoubleBlock:
         )
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=6)
         self._mod_prompt = Modulation(weights, device, f"{prefix}.norm1_context.linear", features=d, chunks=6)
-        self._attn = JointAttention(
-            weights,
-            device,
-            f"{prefix}.attn",
-            attention_sizes(config),
-            prompt=True,
-            prompt_out=True,
-            qk_norm=True,
-        )
+        whole = {"prompt": True, "prompt_out": True, "qk_norm": True}
+        self._attn = JointAttention(weights, device, f"{prefix}.attn", attention_sizes(config), **whole)
         self._ff, self._ff_prompt = (
             ParallelFeedForward(weights, device, f"{prefix}.{name}", features=d, hidden=config.mlp_features)
             for name in ("ff", "ff_context")

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.files.checkpoint import Weights
-from refsim.layers.embeddings import TimeTextEmbedding, timestep_embedding
-from refsim.layers.linear import Linear
+from refsim.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
 from refsim.layers.rope import Rotary, rotary_angles
 from refsim.models.flux1.config import FluxConfig
 from refsim.parallel.sequence import TokenShards
@@ -73,17 +71,13 @@ class Conditioning:
         self._time_text = TimeTextEmbedding(weights, name, features=d, pooled_features=config.pooled_projection_dim)
         self._guidance = None
         if config.guidance_embeds:
-            part, width = f"{name}.guidance_embedder", TimeTextEmbedding.TIME_FEATURES
-            self._guidance = (
-                Linear(weights, f"{part}.linear_1", in_features=width, out_features=d),
-                Linear(weights, f"{part}.linear_2", in_features=d, out_features=d),
-            )
+            width = TimeTextEmbedding.TIME_FEATURES
+            self._guidance = TwoLinears(weights, f"{name}.guidance_embedder", in_features=width, features=d)
 
     def __call__(self, timestep_B: Tensor, pooled_BP: Tensor, guidance_B: Tensor | None) -> Tensor:
         """Time step in 0..1, guidance as a scale such as 3.5 -> (B, D)."""
         time_BD = self._time_text(timestep_B * _TRAIN_TIMESTEPS, pooled_BP)
         if self._guidance is None:
             return time_BD
-        first, second = self._guidance
         scale = timestep_embedding(guidance_B * _TRAIN_TIMESTEPS, TimeTextEmbedding.TIME_FEATURES)
-        return time_BD + second(F.silu(first(scale.to(pooled_BP.dtype))))
+        return time_BD + self._guidance(scale.to(pooled_BP.dtype))

@@ -14,7 +14,6 @@ from refsim.layers.grouped_attention import grouped_attention, head_ranges
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import AttentionSizes, RowParallelHeads
 from refsim.layers.norm import RMSNorm
-from refsim.layers.paged_cache import PagedKVCache
 from refsim.layers.rope import rotate_halves
 from refsim.models.qwen3_moe.config import Qwen3MoeConfig
 from refsim.parallel.padding import padded_features
@@ -46,7 +45,7 @@ class Qwen3MoeAttention:
         sizes = AttentionSizes(d, config.num_attention_heads, e)
         self._out = RowParallelHeads(weights, device, f"{prefix}.o_proj", sizes, bias=False)
 
-    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache | PagedKVCache) -> MeshTensor:
+    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> MeshTensor:
         heads = split_heads(fused_column_linear(self._device, x, self._qkv, [None, None, None]), self._head_dim)
         mine = heads.local.split([self._heads, self._kv_heads, self._kv_heads], 1)
         q, k, v = (heads.with_local(part) for part in mine)

@@ -12,6 +12,7 @@ Counterpart: transformers' ``Qwen3MoeForCausalLM``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.norm import RMSNorm, over_real_lanes
-from refsim.layers.paged_cache import PagedKVCache, PagePool
+from refsim.layers.paged_cache import PagePool
 from refsim.layers.rope import text_rotary
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.qwen3_moe.attention import Qwen3MoeAttention
@@ -63,7 +64,7 @@ class Qwen3MoeDecoderLayer:
         self._attention = Qwen3MoeAttention(weights, device, f"{prefix}.self_attn", config)
         self._experts = Qwen3MoeSparseMoeBlock(weights, device, f"{prefix}.mlp", config)
 
-    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache | PagedKVCache) -> MeshTensor:
+    def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> MeshTensor:
         attended = self._attention(over_real_lanes(self._norm1, x, self._features), rotary, cache)
         x = x + gather_features(self._device, attended)
         return x + gather_features(self._device, self._experts(over_real_lanes(self._norm2, x, self._features)))
@@ -108,7 +109,7 @@ class Qwen3MoeForCausalLM:
         """Count the pages per layer that users have taken; 0 without a pool."""
         return 0 if self._pool is None else self._pool.taken
 
-    def new_cache(self) -> list[KVCache] | list[PagedKVCache]:
+    def new_cache(self) -> Sequence[KVCache]:
         """Return one empty cache per layer."""
         return [KVCache() for _ in self._layers] if self._pool is None else self._pool.new_cache()
 
@@ -117,9 +118,7 @@ class Qwen3MoeForCausalLM:
         logits = gather_features(self.device, self.logits(self.hidden(input_ids).last))
         return logits.local[..., : self.config.vocab_size]
 
-    def hidden(
-        self, ids_BN: Tensor, cache: list[KVCache] | list[PagedKVCache] | None = None, keep: tuple[int, ...] = ()
-    ) -> Hidden:
+    def hidden(self, ids_BN: Tensor, cache: Sequence[KVCache] | None = None, keep: tuple[int, ...] = ()) -> Hidden:
         """Run the layers on new rows, which follow the rows of the cache and are added to it.
 
         Args:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
-from refsim.layers.embeddings import timestep_embedding
-from refsim.layers.linear import ColParallelLinear, Linear, RowParallelLinear
+from refsim.layers.embeddings import TwoLinears, timestep_embedding
+from refsim.layers.linear import ColParallelLinear, RowParallelLinear
 from refsim.layers.modulation import Modulation
 from refsim.layers.norm import DistributedLayerNorm, LayerNorm
 from refsim.layers.rope import rotary_angles, token_positions
@@ -89,8 +89,7 @@ class ConditionEmbedder:
         self._device, self._freq_dim = device, config.freq_dim
         d, name = config.features, "condition_embedder"
         exact = weights.to(torch.float32)
-        self._time_1 = Linear(exact, f"{name}.time_embedder.linear_1", in_features=config.freq_dim, out_features=d)
-        self._time_2 = Linear(exact, f"{name}.time_embedder.linear_2", in_features=d, out_features=d)
+        self._time = TwoLinears(exact, f"{name}.time_embedder", in_features=config.freq_dim, features=d)
         self._time_proj = Modulation(weights, device, f"{name}.time_proj", features=d, chunks=6)
         text = f"{name}.text_embedder"
         self._text_1 = ColParallelLinear(
@@ -105,8 +104,7 @@ class ConditionEmbedder:
         """
 
         def embed(t: Tensor) -> Tensor:
-            x = self._time_1(timestep_embedding(t, self._freq_dim))
-            return self._time_2(F.silu(x)).to(dtype)
+            return self._time(timestep_embedding(t, self._freq_dim)).to(dtype)
 
         temb = timestep.map("time_embedder", embed)
         return temb, self._time_proj(temb.map("silu", F.silu))

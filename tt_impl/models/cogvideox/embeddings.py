@@ -17,8 +17,8 @@ import ttnn
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
 from refsim.models.cogvideox.config import CogVideoXConfig
-from tt_impl.layers.embeddings import timestep_embedding
-from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
+from tt_impl.layers.embeddings import TwoLinears, timestep_embedding
+from tt_impl.layers.linear import ColParallelLinear, pad_to
 from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles, token_positions
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
@@ -118,12 +118,9 @@ class TimeEmbedding:
     def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig, ofs: bool = False) -> None:
         self._ctx, wide = ctx, config.time_embed_dim
         name, self._features = ("ofs_embedding", wide) if ofs else ("time_embedding", config.features)
-        self._first, self._second = (
-            Linear(weights, ctx, f"{name}.linear_{i}", in_features=size, out_features=wide)
-            for i, size in ((1, self._features), (2, wide))
-        )
+        self._linears = TwoLinears(weights, ctx, name, in_features=self._features, features=wide)
 
     def __call__(self, timestep_B: torch.Tensor) -> ttnn.Tensor:
         """(B,) in 0..1000 on the host -> (B, 1, 1, time_embed_dim)."""
         sinusoid = timestep_embedding(timestep_B, self._features)[:, None, None]
-        return self._second(ttnn.silu(self._first(self._ctx.put(sinusoid))))
+        return self._linears(self._ctx.put(sinusoid))

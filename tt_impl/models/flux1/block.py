@@ -45,15 +45,8 @@ class DoubleBlock:
         self._mod_prompt = Modulation(
             weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=6, scales=(1, 4)
         )
-        self._attn = JointAttention(
-            weights,
-            ctx,
-            f"{prefix}.attn",
-            attention_sizes(config),
-            prompt=True,
-            prompt_out=True,
-            qk_norm=True,
-        )
+        whole = {"prompt": True, "prompt_out": True, "qk_norm": True}
+        self._attn = JointAttention(weights, ctx, f"{prefix}.attn", attention_sizes(config), **whole)
         self._ff, self._ff_prompt = (
             ParallelFeedForward(weights, ctx, f"{prefix}.{name}", features=d, hidden=config.mlp_features)
             for name in ("ff", "ff_context")

@@ -9,8 +9,8 @@ import ttnn
 
 from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
-from tt_impl.layers.embeddings import TimeTextEmbedding, timestep_embedding
-from tt_impl.layers.linear import Linear, pad_to
+from tt_impl.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
+from tt_impl.layers.linear import pad_to
 from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_tokens
@@ -72,10 +72,8 @@ class Conditioning:
         pooled = config.pooled_projection_dim
         self._time_text = TimeTextEmbedding(weights, ctx, name, features=d, pooled_features=pooled)
         if config.guidance_embeds:
-            self._guidance = [
-                Linear(weights, ctx, f"{name}.guidance_embedder.linear_{i}", in_features=size, out_features=d)
-                for i, size in ((1, TimeTextEmbedding.TIME_FEATURES), (2, d))
-            ]
+            width = TimeTextEmbedding.TIME_FEATURES
+            self._guidance = TwoLinears(weights, ctx, f"{name}.guidance_embedder", in_features=width, features=d)
 
     def __call__(
         self, timestep_B: torch.Tensor, pooled_BP: torch.Tensor, guidance_B: torch.Tensor | None
@@ -85,5 +83,4 @@ class Conditioning:
         if self._guidance is None:
             return time
         scale = timestep_embedding(guidance_B.float() * _TRAIN_TIMESTEPS, TimeTextEmbedding.TIME_FEATURES)
-        first, second = self._guidance
-        return ttnn.add(time, second(ttnn.silu(first(self._ctx.put(scale[:, None, None])))))
+        return ttnn.add(time, self._guidance(self._ctx.put(scale[:, None, None])))

@@ -8,13 +8,12 @@ import ttnn
 from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import CLASS_NAME
-from tt_impl.layers.linear import ColParallelLinear, Linear
-from tt_impl.layers.norm import LayerNorm
+from tt_impl.layers.linear import ColParallelLinear
+from tt_impl.layers.modulation import ModulatedOutput
 from tt_impl.models.flux1.block import build_block
 from tt_impl.models.flux1.embeddings import Conditioning, Sequences
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt, put_tokens
-from tt_impl.parallel.tensor import gather_features
 
 _EPS = 1e-6
 
@@ -33,10 +32,8 @@ class FluxTransformer:
         )
         count = config.num_layers + config.num_single_layers
         self._blocks = [build_block(weights, ctx, config, i) for i in range(count)]
-        self._norm_out = LayerNorm(ctx, features=d, eps=_EPS)
-        self._mod_out = Linear(weights, ctx, "norm_out.linear", in_features=d, out_features=2 * d)
-        out_features = config.patch_size**2 * config.out_channels
-        self._proj_out = Linear(weights, ctx, "proj_out", in_features=d, out_features=out_features)
+        channels = config.patch_size**2 * config.out_channels
+        self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=_EPS)
         weights.finish(CLASS_NAME)
 
     def __call__(
@@ -58,9 +55,7 @@ class FluxTransformer:
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
         for block in self._blocks:
             spatial, prompt = block(spatial, prompt, time, sequences=sequences)
-        scale, shift = ttnn.chunk(self._mod_out(time), 2, -1)
-        normed = self._norm_out(gather_features(ctx, spatial))
-        return self._proj_out(ttnn.add(ttnn.multiply(normed, ttnn.add(scale, 1.0)), shift))
+        return self._out(spatial, time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """The result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""

@@ -9,12 +9,11 @@ from refsim.files.checkpoint import Weights
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
 from tt_impl.layers.embeddings import PatchEmbed, TimeTextEmbedding
-from tt_impl.layers.linear import ColParallelLinear, Linear
-from tt_impl.layers.norm import LayerNorm
+from tt_impl.layers.linear import ColParallelLinear
+from tt_impl.layers.modulation import ModulatedOutput
 from tt_impl.models.sd35.block import SD35Block
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt, split_length
-from tt_impl.parallel.tensor import gather_features
 
 _EPS = 1e-6
 
@@ -45,9 +44,8 @@ class SD35Transformer:
             out_features=d,
         )
         self._blocks = [SD35Block(weights, ctx, config, i) for i in range(config.num_layers)]
-        self._norm_out = LayerNorm(ctx, features=d, eps=_EPS)
-        self._mod_out = Linear(weights, ctx, "norm_out.linear", in_features=d, out_features=2 * d)
-        self._proj_out = Linear(weights, ctx, "proj_out", in_features=d, out_features=p * p * config.out_channels)
+        channels = p * p * config.out_channels
+        self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=_EPS)
         weights.finish(CLASS_NAME)
 
     def __call__(
@@ -67,9 +65,7 @@ class SD35Transformer:
         tokens = {"logical_n": logical_n, "logical_l": split_length(ctx, encoder_hidden_states.shape[1])}
         for block in self._blocks:
             spatial, prompt = block(spatial, prompt, time, **tokens)
-        scale, shift = ttnn.chunk(self._mod_out(time), 2, -1)
-        normed = self._norm_out(gather_features(ctx, spatial))
-        return self._proj_out(ttnn.add(ttnn.multiply(normed, ttnn.add(scale, 1.0)), shift))
+        return self._out(spatial, time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """The result on the host, (B, C, height, width); ``sizes`` are those of the inputs' named dims."""
