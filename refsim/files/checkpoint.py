@@ -47,10 +47,12 @@ class Checkpoint:
     def __init__(
         self, folder: str | Path | Found, variant: str | None = None, *, part: bool = False, lora: tuple[str, ...] = ()
     ) -> None:
-        found = folder if isinstance(folder, Found) else None
-        self.folder = found.path if found else Path(folder)
-        self.config: dict[str, Any] = found.config if found else read_config(self.folder)
-        self._weights = found.weights if found else None
+        self.config: dict[str, Any]
+        if isinstance(folder, Found):
+            self.folder, self.config, self._weights = folder.path, folder.config, folder.weights
+        else:
+            self.folder, self._weights = Path(folder), ""
+            self.config = read_config(self.folder)
         self._variant, self._part, self._lora = variant, part, lora
         self._files: dict[str, TensorFile] = {}
 

@@ -13,8 +13,9 @@ import torch
 
 from refsim.files.checkpoint import Checkpoint
 from refsim.models.vae_wan.config import WanVAEConfig
+from refsim.pipelines.hosts.base import HostRun
 from refsim.pipelines.hosts.wan import WanHost
-from tt_impl.pipelines.pipeline import Pipeline, Run
+from tt_impl.pipelines.pipeline import Pipeline
 
 
 class WanPipeline(WanHost, Pipeline):
@@ -24,7 +25,7 @@ class WanPipeline(WanHost, Pipeline):
         """See :meth:`Pipeline.parts`."""
         return ("text_encoder", *(name for name, _ in self.experts(root)), "vae")
 
-    def decoder_input(self, run: Run, latents: torch.Tensor) -> torch.Tensor:
+    def decoder_input(self, run: HostRun, latents: torch.Tensor) -> torch.Tensor:
         """See :meth:`PipelineHost.decoder_input`; by the two operations that a device would take."""
         config = Checkpoint(run.root / "vae").as_config(WanVAEConfig)
         z = latents.to(run.storage)

@@ -60,7 +60,7 @@ class Embedded(Toy):
 class ToyRun(Run):
     loaded: list = field(default_factory=list)
 
-    def load(self, name, kind):
+    def load(self, name, kind=object):
         self.loaded.append((name, kind(HIGH if name == "high" else LOW)))
         return self.loaded[-1][1]
 
