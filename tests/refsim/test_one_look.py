@@ -16,7 +16,7 @@ from refsim.files import checkpoint
 from refsim.files.tensor_file import TensorFile
 from refsim.models import registry
 from refsim.runtime.launch import Result
-from tests.refsim.models.tiny_sd35 import make_inputs, make_model
+from tests.refsim.tiny.sd35 import make_inputs, make_model
 
 ONCE = {"config.json": 1, "look for weights": 1, "diffusion_pytorch_model.safetensors": 1}
 
