@@ -11,7 +11,7 @@ from refsim.base import scratch
 from refsim.base.errors import UserError
 from refsim.base.finite import check_tensors
 from refsim.base.given import refuse_unreadable
-from refsim.base.options import RunOptions
+from refsim.base.options import RunOptions, as_options
 from refsim.files import output
 from tt_impl.run.launch import KINDS, Outcome, execute
 
@@ -48,7 +48,7 @@ def run(
     """
     import safetensors.torch
 
-    options = _as_options(options, given)
+    options = as_options(options, given, backend="ttnn-mock", dtype="bf16")
     check_options(options)
     for path, name in ((checkpoint, "checkpoint"), (inputs, "inputs")):
         if isinstance(path, str | Path):
@@ -105,19 +105,6 @@ def _check_installed(options: RunOptions) -> None:
             f"backend {options.backend} needs ttnn, which is not installed in this Python; "
             "pip install 'refsim[ttnn]' in Python 3.10 or 3.12."
         )
-
-
-def _as_options(options: RunOptions | None, given: dict[str, Any]) -> RunOptions:
-    """The one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`."""
-    if options is not None:
-        if given:
-            raise UserError(
-                f"give options or {', '.join(given)}, not both; options.but({next(iter(given))}=...) works."
-            )
-        return options
-    if "mesh" not in given:
-        raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")
-    return RunOptions.of(**{"backend": "ttnn-mock", "dtype": "bf16"} | given)
 
 
 _HELD = {"ring_order": "step"}

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from refsim.api.answer import check_answer
-from refsim.api.inputs import as_file, as_options
+from refsim.api.inputs import as_file
 from refsim.api.validate import check_attention_tensors, refuse_uneven_heads
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
-from refsim.base.options import RunOptions
+from refsim.base.options import RunOptions, as_options
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
 

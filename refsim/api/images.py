@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim.api.answer import check_answer
-from refsim.api.inputs import as_file, as_options, asked_variant
+from refsim.api.inputs import as_file, asked_variant
 from refsim.base.config import parse_parallel
 from refsim.base.errors import UserError
 from refsim.base.finite import check_tensors
 from refsim.base.mesh import get_mesh
-from refsim.base.options import RunOptions
+from refsim.base.options import RunOptions, as_options
 from refsim.files import output
 from refsim.files.checkpoint import Checkpoint
 from refsim.files.lora import by_part

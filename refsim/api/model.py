@@ -10,9 +10,9 @@ import safetensors.torch
 from torch import Tensor
 
 from refsim.api.answer import check_answer
-from refsim.api.inputs import as_file, as_options, asked_variant
+from refsim.api.inputs import as_file, asked_variant
 from refsim.api.validate import check_run
-from refsim.base.options import RunOptions
+from refsim.base.options import RunOptions, as_options
 from refsim.files import output
 from refsim.files.folder import Found
 from refsim.models.registry import look_at

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from refsim.api.answer import origin
-from refsim.api.inputs import as_file, as_options, asked_variant
+from refsim.api.inputs import as_file, asked_variant
 from refsim.api.validate import check_weights_fit
 from refsim.base.errors import NotFiniteError, UserError, first_line
 from refsim.base.given import refuse_unreadable
-from refsim.base.options import RunOptions
+from refsim.base.options import RunOptions, as_options
 from refsim.base.schema import Count, check, read_object, short
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.files.folder import Found

@@ -248,5 +248,22 @@ class RunOptions:
         return cls(mesh, DiTParallelConfig(**factors), **rest)
 
 
+def as_options(options: RunOptions | None, given: dict[str, Any], **usual: Any) -> RunOptions:
+    """Return the one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`.
+
+    Args:
+        usual: keywords that hold where ``given`` has no others.
+    """
+    if options is not None:
+        if given:
+            raise UserError(
+                f"give options or {', '.join(given)}, not both; options.but({next(iter(given))}=...) works."
+            )
+        return options
+    if "mesh" not in given:
+        raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")
+    return RunOptions.of(**usual | given)
+
+
 def _tuple(x: Any) -> Any:
     return tuple(x) if isinstance(x, list) else x

@@ -7,10 +7,9 @@ import json
 import pytest
 import torch
 
-from refsim.api.inputs import as_options
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
-from refsim.base.options import RunOptions
+from refsim.base.options import RunOptions, as_options
 from tests.refsim.helpers import assert_one_sentence
 
 OWN = MeshSpec("own", "a mesh of nobody else's", "blackhole", (2, 3), (1, 2), (False, True))
