@@ -1,11 +1,16 @@
 """Parity: judge the simulator against code it did not write, and keep every judgement as a record.
 
-cases.py       what a case is, and its id      suites/     which cases there are, a module a family of models
-kinds/         what a kind of case runs, measures and allows, a module a kind
-inputs.py      seeded tensors                  checkpoints.py, pipelines.py, store.py   random weights, in folders
-formulas.py    attention in float64            oracles/    what a class of diffusers or transformers wants
-metrics.py     how far apart                   thresholds.py   shared bounds, floors, the judge
-cpu_runner.py, ttnn_runner.py   run cases of any kind on a family of backends
-gate.py        a suite                         records.py, report.py, compare.py   json, JUnit, markdown; two runs
-cli.py         ``refsim parity list | run | compare | calibrate``
+A room imports those above it, never those below:
+
+cases/      what a case is and its id, which cases there are, random checkpoints, and the oracles that judge them
+measure/    how far two answers are apart, thresholds, and the records of what was judged
+explain/    where a wrong answer is wrong, and which known fault looks alike
+kinds/      what a kind of case runs, measures and allows, a module a kind
+report/     json, JUnit, markdown and HTML of records; two runs beside each other; a history of runs
+run/        one case, its workers, a suite
+user/       a user's own folder or text, judged as any case
+policies/   how a ring may reuse its buffers, model-checked
+faults/     deliberate mistakes in either backend, which the cases have to find
+mutation/   small changes of the source, which the cases have to find
+cli/        ``refsim parity``, ``faults``, ``mutate``, ``history`` and ``schedules``
 """

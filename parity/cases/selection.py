@@ -1,4 +1,4 @@
-"""The ``-k`` expression: which case ids are meant.
+"""Which cases are meant: those of a suite, of a ``-k`` expression on their ids, of a part; or the one of an id.
 
     expression := term   { "or" term }
     term       := factor { "and" factor }
@@ -10,16 +10,70 @@ word is everything up to white space or a parenthesis.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from parity.cases.case import Case
+from parity.cases.kinds import entry
+from parity.cases.suites import registry, suite_cases
 from refsim.base.errors import UserError
+from refsim.base.options import BACKENDS
 
 Match = Callable[[str], bool]
 
 _TOKEN = re.compile(r"\(|\)|[^\s()]+")
 _RESERVED = ("and", "or", "not", "(", ")")
 _MAX_DEPTH = 50
+
+
+def select(suite: str, expr: str | None, backend: str = "cpu", part: str | None = None) -> list[Case]:
+    """The cases of a suite on a backend whose id matches ``-k``, or those of part ``I/N`` of them.
+
+    Raises:
+        UserError: no such suite, backend or part, a malformed expression, or nothing matches.
+    """
+    _check_backend(backend)
+    match = compile_expression(expr)
+    cases = [case for case in suite_cases(suite, backend) if match(case.id)]
+    if not cases:
+        notes = "".join(f"; {problem}" for problem in registry().problems)
+        raise UserError(f"no case of suite '{suite}' matches -k '{expr}'; `refsim parity list` prints the ids{notes}.")
+    return cases if part is None else _part(cases, part)
+
+
+def find_case(case_id: str, backend: str) -> Case:
+    """The case of that id; ``UserError`` that names the nearest ids if there is none."""
+    _check_backend(backend)
+    cases = {case.id: case for case in suite_cases("full", backend)}
+    if case_id not in cases:
+        near = difflib.get_close_matches(case_id, cases, 2, 0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`refsim parity list --suite full` prints the ids."
+        raise UserError(f"case '{case_id}' does not exist; {hint}")
+    return cases[case_id]
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in BACKENDS:
+        raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
+
+
+def _part(cases: Sequence[Case], text: str) -> list[Case]:
+    """Part I of N for ``I/N``; all N parts together are the whole, as equal in number of cases as can be.
+
+    Cases of one model stay in one part, because they share its checkpoint and its oracle's output.
+    """
+    number, count = part_of(text)
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.kind, case.model if entry(case.kind).checkpoint else case.id), []).append(case)
+    parts: list[list[Case]] = [[] for _ in range(count)]
+    for group in sorted(groups.values(), key=len, reverse=True):
+        min(parts, key=len).extend(group)
+    chosen = {case.id for case in parts[number - 1]}
+    if not chosen:
+        raise UserError(f"part {text} has no case; choose fewer parts.")
+    return [case for case in cases if case.id in chosen]
 
 
 def compile_expression(text: str | None) -> Match:

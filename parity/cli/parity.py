@@ -36,7 +36,7 @@ def list_cases(
     from refsim.cli.progress import PATIENCE_S, Spinner
 
     with Spinner(f"collecting the cases of suite {suite}", after_s=PATIENCE_S):
-        from parity.run.gate import select
+        from parity.cases.selection import select
 
         cases = select(suite, expr, backend, part)
     if as_json:
@@ -65,19 +65,17 @@ def run(
 ) -> None:
     """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
     from parity.report import ci
-    from parity.run import lanes
-    from parity.run.gate import Asked, run_suite, select
+    from parity.run.suite import Asked, Selected, run_suite
     from refsim.files.tables import check_csv, write_csv
     from refsim.runtime import launch
 
     asked = Asked(suite, expr, backend, seed, seeds, part)
-    cases = select(suite, expr, backend, part)  # a mistake should not have to wait for torch
+    selected = Selected.of(asked, workers_asked=jobs)  # a mistake should not have to wait for torch
     check_csv(csv)
-    jobs = lanes.count(asked.jobs(cases), jobs, backend)
-    if jobs == 1:
+    if selected.workers == 1:
         launch.warm_up()
     with _Lines() as lines:
-        done = run_suite(asked, out, lines, jobs=jobs)
+        done = run_suite(selected, out, lines)
     write_csv([record.to_json() for record in done.records], csv)
     ci.tell(done)
     if as_json:
@@ -176,8 +174,9 @@ def sensitivity(
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest error of one op on one rank that each case sees; exit code 1 if one sees less than its goal."""
+    from parity.cases.selection import select
     from parity.run import sensitivity as sens
-    from parity.run.gate import check_environment, select
+    from parity.run.runner import check_environment
     from refsim.files.output import check_folder
 
     cases = [case for case in select(suite, expr) if sens.measurable(case)]

@@ -24,8 +24,9 @@ def run_schedules(
     as_json: AsJson = False,
 ) -> None:
     """Every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with the commands to replay."""
+    from parity.cases.selection import select
     from parity.run.cpu_runner import CpuRunner
-    from parity.run.gate import check_environment, select
+    from parity.run.runner import check_environment
     from parity.run.schedules import explore
 
     cases = select(suite, expr)
@@ -69,7 +70,7 @@ def replay(
     if case not in {known.id for known in suite_cases(suite)}:
         raise UserError(f"suite '{suite}' has no case '{case}'; `refsim parity list` prints the ids.")
     from parity.run.cpu_runner import CpuRunner
-    from parity.run.gate import check_environment
+    from parity.run.runner import check_environment
     from parity.run.schedules import explore
 
     chosen = next(known for known in suite_cases(suite) if known.id == case)

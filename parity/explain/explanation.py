@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 from parity.cases import Case
 from parity.explain import causes, places
 from parity.explain.places import Evidence, Place
-from parity.measure.records import Record
 from parity.measure.traces import FINDINGS, offending
 from refsim.base.mesh import get_mesh
 
@@ -17,33 +17,46 @@ _RANK, _STEP = re.compile(r"\brank (\d+)"), re.compile(r"\bstep (\d+)")
 _WHAT = re.compile(r"\b((?:ring_attention|all_gather|reduce_scatter|all_reduce|all_to_all|neighbor_pad)[\w/]*)")
 
 
-def of_case(runner: Any, case: Case, base_seed: int, record: Record) -> dict[str, Any]:
-    """JSON values of why a case failed; a runner that cannot look into its answers gives causes and command alone.
+@dataclass(frozen=True)
+class Failure:
+    """What a case that failed leaves to explain.
+
+    Attributes:
+        metrics: those that were measured, by name.
+        limits: what was allowed, by metric.
+        messages: hazards, and the error that ended the run.
+        trace: events of all ranks, where they were kept.
+    """
+
+    metrics: dict[str, Any]
+    limits: dict[str, float]
+    messages: list[str]
+    trace: list[dict[str, Any]]
+
+
+def explain(
+    case: Case, failure: Failure, evidence: Evidence, problem: str, *, backend: str, base_seed: int
+) -> dict[str, Any]:
+    """JSON values of why a case failed; without evidence they are causes and command alone.
+
+    Args:
+        evidence: what a finder found in the answer.
+        problem: why there could be no evidence; empty if nothing stood in the way.
 
     Keys: ``place`` (see :class:`parity.explain.places.Place`, None if unknown), ``by_rank``, ``maps`` (each ``title``,
     ``lines``, ``columns``, ``errors``), ``causes`` (``fault``, ``sentence``, ``likelihood``) and ``again``.
     """
-    evidence, problem = Evidence(), ""
-    look = getattr(runner, "explain", None)
-    if look is not None and not record.error:
-        try:
-            evidence = look(case, record.seed, record.thresholds)
-        except Exception as e:  # an explanation that fails must not cost the verdict
-            problem = f"the answer could not be looked into ({type(e).__name__}: {e})"
-    messages = [*record.hazards, *([record.reason] if record.error else [])]
-    features = causes.signature(evidence, record.metrics, record.thresholds, messages) | causes.of_case(case)
+    features = causes.signature(evidence, failure.metrics, failure.limits, failure.messages) | causes.of_case(case)
     found = causes.nearest(case.kind, features) if not problem else []
-    seen = getattr(runner, "trace", [])
-    place = evidence.place or place_of_message(messages, case) or place_of_trace(seen, case)
+    place = evidence.place or place_of_message(failure.messages, case) or place_of_trace(failure.trace, case)
     maps = [evidence.error_map] if evidence.error_map else []
-    mesh = get_mesh(case.mesh)
     if any(evidence.by_rank) and not any(m["title"].startswith("error by device") for m in maps):
-        maps.insert(0, places.device_map(mesh, evidence.by_rank))
+        maps.insert(0, places.device_map(get_mesh(case.mesh), evidence.by_rank))
     return {
         "place": place.to_json() if place else None,
         "maps": maps,
         "causes": [vars(cause) for cause in found],
-        "again": again(case, record.backend, base_seed),
+        "again": again(case, backend, base_seed),
         "problem": problem,
     }
 

@@ -114,7 +114,7 @@ def _measure_ranks(
 def _on_ttnn(jobs: list[Job]) -> Iterator[Measure]:
     """All jobs wait for a process of their own from the beginning on."""
     from parity.cases.suites import registry
-    from parity.run.gate import check_environment, make_runner
+    from parity.run.runner import check_environment, make_runner
     from parity.run.ttnn_runner import TTNNRunner
 
     registry()  # the suites register the checkpoints of their cases

@@ -1,5 +1,5 @@
 """What every kind of case can do: a case goes in, metrics and digests come out. Judging is left to
-``parity.run.gate``."""
+``parity.run.case``."""
 
 from __future__ import annotations
 

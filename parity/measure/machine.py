@@ -62,5 +62,9 @@ def commit() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Operating system, architecture and number of usable cores."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"system": platform.system(), "arch": platform.machine(), "cpus": cpus}
+    return {"system": platform.system(), "arch": platform.machine(), "cpus": cores()}
+
+
+def cores() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,7 +8,8 @@ from pathlib import Path
 from parity.cases.suites import suite_cases
 from parity.mutation import recorder
 from parity.mutation.child import Hear
-from parity.run import gate
+from parity.run.case import run_case
+from parity.run.runner import Runner, make_runner
 from refsim.runtime import launch
 
 _NO_MEMORY = re.compile(r"of memory when the machine had")
@@ -29,7 +30,7 @@ def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: fl
     cases = [(known[name], seed + known[name].seed) for name in ids]
     with recorder.every_job(timeout_s=timeout_s), _runner(backend, Path(kept)) as runner:
         for index, (case, its_seed) in enumerate(cases):
-            record = gate.run_case(runner, case, backend, its_seed)
+            record = run_case(runner, case, backend, its_seed)
             no_memory = _NO_MEMORY.search(record.reason) is not None
             verdict = "skipped" if no_memory else record.verdict
             tell({"case": case.id, "verdict": verdict, "reason": record.reason, "error": record.error})
@@ -39,9 +40,9 @@ def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: fl
                 plan(cases[1:])  # most mutations end with their first case, and have no use for what others would begin
 
 
-def _runner(backend: str, kept: Path) -> gate.Runner:
+def _runner(backend: str, kept: Path) -> Runner:
     if backend == "cpu":
-        return gate.make_runner(backend)
+        return make_runner(backend)
     from parity.mutation.kept import KeptRunner
 
     return KeptRunner(backend, kept)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases import Case
+from parity.cases.selection import select
 from parity.kinds import load
 from parity.measure.machine import versions
 from parity.mutation import child, recorder
 from parity.mutation.source import Statement, outside_functions
 from parity.mutation.tree import PACKAGES, ROOT, Tree
-from parity.run import gate
+from parity.run.case import run_case
+from parity.run.runner import check_environment, make_runner
 from refsim.files import output
 from refsim.runtime import launch
 
@@ -76,7 +78,7 @@ def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) ->
         UserError: coverage.py or what the cases need is not installed, or no case matches.
     """
     recorder.needs_coverage()
-    gate.check_environment(gate.select(asked.suite, asked.expr, asked.backend))
+    check_environment(select(asked.suite, asked.expr, asked.backend))
     key = digest(asked)
     if kept is not None and kept.is_file():
         stored = json.loads(kept.read_text(encoding="utf-8"))
@@ -105,7 +107,7 @@ def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) ->
 
 def run_cases(tell: child.Hear, files: list[str], suite: str, expr: str | None, backend: str, seed: int) -> None:
     """In the child: run every case under the recorder and tell what it executed."""
-    cases = gate.select(suite, expr, backend)
+    cases = select(suite, expr, backend)
     with recorder.recorded_jobs(files) as folder:
         launch.warm_up()  # forked while this process has one thread
         _run(tell, cases, folder, Asked(files, suite, expr, backend, seed))
@@ -114,12 +116,12 @@ def run_cases(tell: child.Hear, files: list[str], suite: str, expr: str | None, 
 
 def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> None:
     backend, seed = asked.backend, asked.seed
-    with gate.make_runner(backend) as runner:
+    with make_runner(backend) as runner:
         if (warm_up := getattr(runner, "warm_up", None)) is not None:
             warm_up()  # before the runner has threads
         for index, case in enumerate(cases, 1):
             with recorder.case(folder) as seen:
-                record = gate.run_case(runner, case, backend, seed + case.seed)
+                record = run_case(runner, case, backend, seed + case.seed)
             for file in tables(case, asked.files):
                 seen.setdefault(file, set()).update(outside_functions((ROOT / file).read_text(encoding="utf-8")))
             lines = {file: sorted(numbers) for file, numbers in seen.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,33 +9,34 @@ from typing import Any
 import torch
 
 from parity.cases import Case
-from parity.cases.store import CheckpointStore
 from parity.explain.places import Evidence
-from parity.kinds import load
 from parity.kinds.base import CpuKind, Measured
 from parity.measure.digests import tensor_digests
+from parity.measure.machine import cores
+from parity.run.runner import KindRunner
 from refsim.base.errors import UserError
 from refsim.runtime import bfloat16
 from refsim.runtime.launch import Result
 
 
-class CpuRunner:
+class CpuRunner(KindRunner[CpuKind]):
     """Runs cases on forked CPU ranks; holds checkpoints and oracle answers over the cases of one suite.
 
     Args:
         kinds: made already, by name; the others are made when a case is of them.
     """
 
+    family = "cpu"
+    elsewhere = "is for the ttnn backends; name one with --backend"
+
     def __init__(self, kinds: dict[str, CpuKind] | None = None) -> None:
-        self._store = CheckpointStore()
-        self._kinds: dict[str, CpuKind] = kinds or {}
+        super().__init__(kinds=kinds)
         self._threads = torch.get_num_threads()
         self._last: tuple[Case, int, Any] | None = None
 
     def __enter__(self) -> CpuRunner:
         self._store.__enter__()
-        # ranks idle while the oracle computes, so it may have every core
-        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        torch.set_num_threads(cores())  # ranks idle while the oracle computes, so it may have every core
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -49,7 +49,7 @@ class CpuRunner:
             return self._run(case, seed, more)
 
     def _run(self, case: Case, seed: int, more: dict[str, Any]) -> Measured:
-        started, kind = time.monotonic(), self._kind(case)
+        started, kind = time.monotonic(), self.kind(case)
         self._last = None
         result = kind.run(case, case.layout, seed, **more)
         self._last = case, seed, result
@@ -76,7 +76,7 @@ class CpuRunner:
     def explain(self, case: Case, seed: int, limits: Mapping[str, float]) -> Evidence:
         """Where the answer of the last run is wrong; ``limits`` are what was allowed, by metric."""
         with bfloat16.products(case.dtype):
-            return self._kind(case).explain(case, seed, self.last(case, seed), limits)
+            return self.kind(case).explain(case, seed, self.last(case, seed), limits)
 
     def last(self, case: Case, seed: int) -> Any:
         """The simulator's answer of the last run, which must have been of this case and seed."""
@@ -86,7 +86,7 @@ class CpuRunner:
 
     def simulate(self, case: Case, seed: int, **more: Any) -> Result:
         """The simulator's part of a case alone, its tensors those whose bits count; ``more`` as in :meth:`run`."""
-        kind = self._kind(case)
+        kind = self.kind(case)
         result = kind.run(case, case.layout, seed, **more)
         if isinstance(result, Result):
             return result
@@ -102,11 +102,4 @@ class CpuRunner:
     def drop(self, case: Case, seed: int) -> None:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
         self._last = None
-        self._kind(case).drop(case, seed)
-
-    def _kind(self, case: Case) -> CpuKind:
-        if case.backends != "cpu":
-            raise UserError(f"case {case.id} is for the ttnn backends; name one with --backend.")
-        if case.kind not in self._kinds:
-            self._kinds[case.kind] = load(case.kind)(self._store)
-        return self._kinds[case.kind]
+        self.kind(case).drop(case, seed)

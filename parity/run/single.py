@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
 from parity.cases import Case
-from parity.cases.suites import suite_cases
+from parity.cases.selection import find_case
 from parity.explain.places import Evidence
 from parity.measure.records import SuiteRun
 from parity.measure.traces import check
-from parity.run import gate
+from parity.run.runner import check_environment, make_runner
+from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
-from refsim.base.options import BACKENDS
 from refsim.files.output import check_target
 from refsim.runtime.watch import perfetto
 
@@ -48,18 +47,6 @@ class Traced:
         return self._runner.explain(case, seed, limits)
 
 
-def find_case(case_id: str, backend: str) -> Case:
-    """The case of that id; ``UserError`` that names the nearest ids if there is none."""
-    if backend not in BACKENDS:
-        raise UserError(f"backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}.")
-    cases = {case.id: case for case in suite_cases("full", backend)}
-    if case_id not in cases:
-        near = difflib.get_close_matches(case_id, cases, 2, 0.6)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`refsim parity list --suite full` prints the ids."
-        raise UserError(f"case '{case_id}' does not exist; {hint}")
-    return cases[case_id]
-
-
 def run_one(case_id: str, backend: str, seed: int, out: Path | None, trace: Path | None = None) -> SuiteRun:
     """Run and judge one case; on CPU ranks with its trace, which goes into the file ``trace`` if one is named.
 
@@ -71,10 +58,10 @@ def run_one(case_id: str, backend: str, seed: int, out: Path | None, trace: Path
         raise UserError(f"a case on {backend} keeps no times; leave out --trace, or take --backend cpu.")
     if trace is not None:
         check_target(trace, "--trace")
-    gate.check_environment([case])
-    runner: Any = gate.make_runner(backend)
+    check_environment([case])
+    runner: Any = make_runner(backend)
     traced = Traced(runner) if backend == "cpu" else runner
-    done = gate.run_cases([case], traced, gate.Asked("full", case_id, backend, seed), out)
+    done = run_cases([case], traced, Asked("full", case_id, backend, seed), out)
     if trace is not None and traced.trace:
         perfetto.write(traced.trace, trace, f"{case_id}, seed {seed}")
     return done

@@ -13,19 +13,18 @@ import safetensors.torch
 
 from parity.cases import Case
 from parity.cases.store import CheckpointStore
-from parity.kinds import load
 from parity.kinds.base import Measured, TTNNKind
 from parity.measure.digests import tensor_digests
 from parity.measure.machine import missing_memory
+from parity.run.runner import KindRunner
 from refsim.base import scratch
-from refsim.base.errors import UserError
 from tt_impl.run.launch import Outcome, Worker
 
 WORKERS = 2
 """Device programs at a time. The reference's ranks run beside them; one program keeps less than one core busy."""
 
 
-class TTNNRunner:
+class TTNNRunner(KindRunner[TTNNKind]):
     """Runs cases on a ttnn backend, each in a process of its own, some ahead of their turn; a context manager.
 
     Checkpoints and inputs are kept until :meth:`drop`, the reference's answers until the case has run.
@@ -34,12 +33,13 @@ class TTNNRunner:
         optable: whether records tell what every operation takes on a device.
     """
 
+    family = "ttnn"
     optable = True
 
     def __init__(self, backend: str, store: CheckpointStore | None = None) -> None:
+        super().__init__(store)
         self._backend = backend
-        self._store = store or CheckpointStore()
-        self._kinds: dict[str, TTNNKind] = {}
+        self.elsewhere = f"has no counterpart on backend {backend}"
         self._inputs: dict[tuple[str, int], Path] = {}
         self._answers: dict[tuple[str, int], Any] = {}
         self._ahead: list[tuple[Case, int]] = []
@@ -74,7 +74,7 @@ class TTNNRunner:
 
     def drop(self, case: Case, seed: int) -> None:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
-        self._kind(case).drop(case, seed)
+        self.kind(case).drop(case, seed)
 
     def run(self, case: Case, seed: int) -> Measured:
         """Run one case on the ttnn backend and in refsim; whatever goes wrong is raised."""
@@ -109,7 +109,7 @@ class TTNNRunner:
 
         ``fault``: ``module:function`` of what the program's process enters around it, see :mod:`parity.faults.around`.
         """
-        kind = self._kind(case)
+        kind = self.kind(case)
         arguments = kind.arguments(case, seed) | {"inputs": str(self._inputs_of(case, seed))}
         optable = self.optable and kind.values and self._backend == "ttnn-mock" and not fault
 
@@ -129,13 +129,13 @@ class TTNNRunner:
         """refsim's answer, computed once; its ranks are forked: call it from one thread only."""
         key = case.id, seed
         if key not in self._answers:
-            self._answers[key] = self._kind(case).reference(case, seed, self._inputs_of(case, seed))
+            self._answers[key] = self.kind(case).reference(case, seed, self._inputs_of(case, seed))
         return self._answers[key]
 
     def measure(self, case: Case, seed: int, outcome: Outcome) -> Measured:
         """All metrics of the ttnn program's answer against the reference's, and what ttnn built for it."""
         reference = self.reference(case, seed)
-        found, extra = self._kind(case).measure(case, seed, outcome, reference)
+        found, extra = self.kind(case).measure(case, seed, outcome, reference)
         built: dict[str, Any] = {"ran": outcome.ran, "ops": _summary(outcome.ops)}
         built |= {"optable": outcome.optable, "resources": outcome.resources}
         return Measured(
@@ -146,19 +146,12 @@ class TTNNRunner:
             extra=extra | built,
         )
 
-    def _kind(self, case: Case) -> TTNNKind:
-        if case.backends != "ttnn":
-            raise UserError(f"case {case.id} has no counterpart on backend {self._backend}.")
-        if case.kind not in self._kinds:
-            self._kinds[case.kind] = load(case.kind)(self._store)
-        return self._kinds[case.kind]
-
     def _inputs_of(self, case: Case, seed: int) -> Path:
         """A file with the case's inputs."""
         key = case.id, seed
         if key not in self._inputs:
             path = Path(self._folder.name) / f"{case.id}-{seed}.safetensors"
-            drawn = self._kind(case).inputs(case, seed)
+            drawn = self.kind(case).inputs(case, seed)
             safetensors.torch.save_file({name: x.contiguous() for name, x in drawn.items()}, path)
             self._inputs[key] = path
         return self._inputs[key]

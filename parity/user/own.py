@@ -25,7 +25,7 @@ from parity.kinds import load
 from parity.kinds.base import ModelKind
 from parity.kinds.cpu.transformer import Answer
 from parity.measure.records import Record, plain
-from parity.run import gate
+from parity.run.case import run_case
 from parity.run.cpu_runner import CpuRunner
 from refsim import api
 from refsim.api.images import Generated
@@ -210,7 +210,7 @@ def _judge(
     given = {"answer": answer, "tensors": tensors, "variant": variant}
     kind = type("Own", (_OwnFolder, load(case.kind)), given)(store)
     with CpuRunner({case.kind: kind}) as runner:
-        record = gate.run_case(runner, case, "cpu", 0)
+        record = run_case(runner, case, "cpu", 0)
     if why := record.extra.get("explanation"):
         record = replace(record, extra=record.extra | {"explanation": why | {"again": ""}})
     return record, kind

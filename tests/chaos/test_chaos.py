@@ -10,7 +10,7 @@ import pytest
 
 from parity.cases.suites import suite_cases
 from parity.kinds.base import Measured
-from parity.run import gate
+from parity.run.suite import run_cases
 from refsim.base.errors import RankFailure
 from tests.chaos.cases import ON_RANKS, SHARES, Disturbance, plan
 from tests.chaos.run_case import Outcome, _check_report, run_case
@@ -54,7 +54,7 @@ def test_the_next_case_of_a_suite_runs_and_the_report_holds_the_last_events(file
         def drop(self, case, seed):
             pass
 
-    done = gate.run_cases(cases, Runner(), out_dir=tmp_path / "out")
+    done = run_cases(cases, Runner(), out_dir=tmp_path / "out")
     first, second = json.loads((tmp_path / "out" / "results.json").read_text())["records"]
     assert first["verdict"] == "failed" and "rank 2 was killed by SIGKILL" in first["reason"]
     assert set(first["last_events"]) == {"0", "1", "2", "3"} and all(first["last_events"].values())

@@ -54,7 +54,7 @@ def in_process(call: Callable[[], object]) -> Said:
         contextlib.redirect_stderr(err),
         mock.patch.object(launch, "warm_up", lambda: None),
         mock.patch.object(launch, "execute", accept),
-        mock.patch("parity.run.gate.run_suite", accept),
+        mock.patch("parity.run.suite.run_suite", accept),
         mock.patch("tt_impl.api.execute", accept),
     ):
         try:

@@ -12,8 +12,8 @@ from parity.cases.oracles import formulas
 from parity.cases.oracles.base import patches
 from parity.cases.store import CheckpointStore
 from parity.kinds.cpu import attention
-from parity.run import gate
 from parity.run.cpu_runner import CpuRunner
+from parity.run.suite import run_cases
 
 SHAPE = AttentionShape(heads=2, n=96, text=20, head_dim=16, logical_n=80)
 CASE = make_case("attention", "attention", Layout("n300", "sp2"), SHAPE, tag="test")
@@ -66,7 +66,7 @@ def test_float64_attention_in_blocks_is_the_formula(monkeypatch):
 
 def test_ranks_pass_and_spoilt_answers_do_not(monkeypatch, tmp_path):
     cases = [CASE, dataclasses.replace(CASE, id="bf16", dtype="bf16")]
-    done = gate.run_cases(cases, CpuRunner(), out_dir=tmp_path)
+    done = run_cases(cases, CpuRunner(), out_dir=tmp_path)
     assert done.exit_code == 0, [r.reason for r in done.records]
     assert done.records[0].bytes_by_collective and done.records[1].noise["one_minus_pcc"] > 1e-7
 
@@ -88,7 +88,7 @@ def test_ranks_pass_and_spoilt_answers_do_not(monkeypatch, tmp_path):
         ("joint_out", lambda x: x.double(), "wrong_dtypes"),
     ):
         monkeypatch.setattr(attention, "attention_result", spoilt(tensor, spoil))
-        (record,) = gate.run_cases([CASE], CpuRunner()).records
+        (record,) = run_cases([CASE], CpuRunner()).records
         assert record.verdict == "failed" and seen_by in record.reason, (tensor, record.reason)
 
 
@@ -127,7 +127,7 @@ def test_checkpoints_are_seeded_and_dropped(store):
 
 def test_one_model_case(store):
     model = make_case("transformer", "sd35_tiny", Layout("n300", "cfg2"), ModelShape(text=9), guidance=3.0, tag="test")
-    done = gate.run_cases([dataclasses.replace(model, other_layout=Layout("n300", "sp2"))], CpuRunner())
+    done = run_cases([dataclasses.replace(model, other_layout=Layout("n300", "sp2"))], CpuRunner())
     (record,) = done.records
     assert record.verdict == "passed", record.reason
     assert record.metrics["distinct_replicas"] == 1 and record.metrics["other_layout_rel_rmse"] < 5e-6

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from parity.cases import AttentionShape, Layout, ModelShape, make_case
 from parity.cases.inputs import attention_inputs
 from parity.cases.oracles.formulas import attention_float64
+from parity.cases.selection import find_case
 from parity.cli.faults import app as faults_app
 from parity.cli.parity import app
 from parity.explain import attention, causes, decoding, explanation, layered, pictures, places, tokens
@@ -19,12 +20,13 @@ from parity.faults.run import corpus
 from parity.faults.settings import settings
 from parity.faults.truth import right_place
 from parity.kinds import load
+from parity.kinds.base import Measured
 from parity.kinds.cpu.transformer import Transformer, guided_sample
 from parity.measure.layers import Finding
 from parity.report import report
-from parity.run import gate
+from parity.run.case import run_case
 from parity.run.cpu_runner import CpuRunner
-from parity.run.single import find_case
+from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
 from refsim.base.mesh import get_mesh
 from refsim.pipelines.speculative import Decoded, Step
@@ -195,7 +197,7 @@ def failed():
             return super().run(case, seed, fault=name, **more)
 
     case = make_case("attention", "attention", RING.layout, AttentionShape(6, 112, 21, 101, head_dim=32))
-    return gate.run_cases([case], Faulty(), gate.Asked(seed=5))
+    return run_cases([case], Faulty(), Asked(seed=5))
 
 
 def test_a_failed_case_says_where_and_what_in_every_report(failed):
@@ -212,13 +214,16 @@ def test_a_failed_case_says_where_and_what_in_every_report(failed):
 
 def test_an_explanation_that_fails_costs_no_verdict(failed):
     class Broken:
+        def run(self, case, seed):
+            return Measured(failed.records[0].metrics, hazards=["a hazard"])
+
         def explain(self, *_):
             raise RuntimeError("no")
 
-    why = explanation.of_case(
-        Broken(), make_case("attention", "attention", RING.layout, RING.shape), 0, failed.records[0]
-    )
-    assert "could not be looked into (RuntimeError: no)" in explanation.text(why)
+    case = make_case("attention", "attention", RING.layout, RING.shape)
+    record = run_case(Broken(), case, "cpu", 0)
+    assert record.verdict == "failed" and record.reason.endswith("; a hazard")
+    assert "could not be looked into (RuntimeError: no)" in explanation.text(record.extra["explanation"])
 
 
 def test_what_a_message_names_is_the_place():

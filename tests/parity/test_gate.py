@@ -12,7 +12,8 @@ from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
 from parity.measure import traces
 from parity.report import report
-from parity.run import gate
+from parity.run import case as run_case_module
+from parity.run.suite import Asked, Selected, run_cases, run_suite
 from refsim.base.errors import RankFailure, UserError
 from tests.json_output import loads
 
@@ -66,7 +67,7 @@ class FakeRunner:
 def run(answers, tmp_path=None, seed=0, **more):
     runner = FakeRunner(answers)
     cases = [case(tag, **more) for tag in answers]
-    done = gate.run_cases(cases, runner, gate.Asked(seed=seed), out_dir=tmp_path)
+    done = run_cases(cases, runner, Asked(seed=seed), out_dir=tmp_path)
     assert not runner.open
     return done, runner
 
@@ -170,8 +171,8 @@ def test_a_case_without_the_memory_it_needs_is_skipped_and_skipping_everything_i
 
 def test_memory_that_kept_ranks_hold_is_given_back_before_a_case_is_skipped(monkeypatch):
     held = [True]
-    monkeypatch.setattr(gate, "missing_memory", lambda case: "needs more" if held[0] else "")
-    monkeypatch.setattr(gate.launch, "end_ranks", lambda: held.__setitem__(0, False))
+    monkeypatch.setattr(run_case_module, "missing_memory", lambda case: "needs more" if held[0] else "")
+    monkeypatch.setattr(run_case_module.launch, "end_ranks", lambda: held.__setitem__(0, False))
     done, runner = run({"a": GOOD})
     assert done.exit_code == 0 and runner.ran
 
@@ -179,7 +180,7 @@ def test_memory_that_kept_ranks_hold_is_given_back_before_a_case_is_skipped(monk
 def test_seeds_add_up_and_shared_state_is_dropped_after_its_last_use():
     runner = FakeRunner({"a": GOOD, "b": GOOD, "c": GOOD})
     cases = [case("a"), case("b", seed=2), case("c")]
-    gate.run_cases(cases, runner, gate.Asked(seed=10))
+    run_cases(cases, runner, Asked(seed=10))
     assert [seed for _, seed in runner.ran] == [10, 12, 10]
     assert [i.rsplit("-", 1)[1] for i in runner.dropped] == ["b", "c"]
 
@@ -187,7 +188,7 @@ def test_seeds_add_up_and_shared_state_is_dropped_after_its_last_use():
 def test_progress_is_told_before_and_after_each_case():
     told = []
     cases = [case("a"), case("b")]
-    gate.run_cases(cases, FakeRunner({"a": GOOD, "b": GOOD}), progress=lambda *x: told.append(x))
+    run_cases(cases, FakeRunner({"a": GOOD, "b": GOOD}), progress=lambda *x: told.append(x))
     assert [(i, n, c.id[-1], r and r.verdict) for i, n, c, r in told] == [
         (1, 2, "a", None),
         (1, 2, "a", "passed"),
@@ -207,7 +208,7 @@ def test_progress_is_told_before_and_after_each_case():
 )
 def test_mistakes_are_one_sentence(arguments, says):
     with pytest.raises(UserError, match=says) as e:
-        gate.run_suite(gate.Asked(**arguments))
+        run_suite(Selected.of(Asked(**arguments)))
     assert e.value.exit_code == 2 and "\n" not in str(e.value)
 
 
@@ -215,7 +216,7 @@ def test_out_that_is_a_file_is_found_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
     runner = FakeRunner({"a": GOOD})
     with pytest.raises(UserError, match="cannot be made a folder"):
-        gate.run_cases([case("a")], runner, out_dir=tmp_path / "file")
+        run_cases([case("a")], runner, out_dir=tmp_path / "file")
     assert not runner.ran
 
 
@@ -244,7 +245,7 @@ def test_a_hazard_fails_a_case_whose_values_are_right(tmp_path, monkeypatch):
     sentence = "write-while-read: rank 0's send writes buffer k of rank 1 and rank 1's sdpa reads it."
     runner = FakeRunner({"good": GOOD})
     monkeypatch.setattr(runner, "run", lambda case, seed: Measured(GOOD, {}, hazards=[sentence]))
-    done = gate.run_cases([case("good")], runner, out_dir=tmp_path)
+    done = run_cases([case("good")], runner, out_dir=tmp_path)
     (record,) = done.records
     assert (record.verdict, record.reason, record.hazards) == ("failed", sentence, [sentence])
     assert sentence in (tmp_path / "parity.md").read_text()
@@ -252,7 +253,7 @@ def test_a_hazard_fails_a_case_whose_values_are_right(tmp_path, monkeypatch):
 
 def test_several_seeds_are_several_records():
     runner = FakeRunner({"good": GOOD})
-    done = gate.run_cases([case("good")], runner, gate.Asked(seed=3, seeds=2))
+    done = run_cases([case("good")], runner, Asked(seed=3, seeds=2))
     assert [record.id[-11:] for record in done.records] == ["-good-seed3", "-good-seed4"]
     assert [seed for _, seed in runner.ran] == [3, 4]
     assert len(runner.dropped) == 2

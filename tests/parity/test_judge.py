@@ -27,7 +27,8 @@ from parity.kinds.cpu.generation import Expected, Generation
 from parity.measure import metrics as m
 from parity.measure import thresholds, traces
 from parity.measure.digests import rank_digest
-from parity.run import gate
+from parity.run import case as run_case_module
+from parity.run.case import run_case
 from refsim.api.text import TextResult
 from refsim.pipelines.speculative import Decoded, Step
 from refsim.runtime.group import parallel_groups
@@ -60,7 +61,7 @@ def verdict(case, metrics):
         def run(self, case, seed):
             return Measured(metrics)
 
-    return gate.run_case(Runner(), case, "cpu", 0)
+    return run_case(Runner(), case, "cpu", 0)
 
 
 def attention_verdict(dtype, change, kind="attention", trace=(), change_lse=lambda x: x):
@@ -309,11 +310,11 @@ SPOILS: dict[str, list[tuple[Any, str, Any]]] = {
     "correlation only": [(m, "rel_rmse", lambda out, ref: math.sqrt(2 * m.one_minus_pcc(out, ref)))],
     "bound x 1000": [(parity.kinds, "tightened", thousandfold)],
     "NaN lost in max": [(m, "worst", lambda values: max([0.0, *values]))],
-    "NaN is no failure": [(gate, "judge", numbers_only)],
+    "NaN is no failure": [(run_case_module, "judge", numbers_only)],
     "unmeasured is no failure": [
-        (gate, "judge", lambda got, bounds: judge({t.metric: 0.0 for t in bounds} | got, bounds))
+        (run_case_module, "judge", lambda got, bounds: judge({t.metric: 0.0 for t in bounds} | got, bounds))
     ],
-    "nothing is judged": [(gate, "judge", lambda metrics, bounds: [])],
+    "nothing is judged": [(run_case_module, "judge", lambda metrics, bounds: [])],
     "replicas always one": [(transformer, "distinct_replicas", lambda case, digests, answers: 1.0)],
     "missing replicas are equal": [
         (transformer, "distinct_replicas", lambda case, digests, answers: len(set(digests)))

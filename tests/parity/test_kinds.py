@@ -15,13 +15,14 @@ from parity.cases.kinds import KINDS, Entry
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.base import Oracle
 from parity.cases.pipelines import PIPELINES
+from parity.cases.selection import select
 from parity.cases.suites import suite_cases
 from parity.kinds import load, thresholds_for
 from parity.kinds.base import CpuKind, TTNNKind
 from parity.measure.digests import tensor_digests
 from parity.measure.thresholds import Threshold
-from parity.run import gate
 from parity.run.cpu_runner import CpuRunner
+from parity.run.suite import Asked, run_cases
 from parity.run.ttnn_runner import TTNNRunner
 from refsim.api.text import TextResult
 from refsim.base.errors import UserError
@@ -103,13 +104,13 @@ def doubling(monkeypatch):
 
 
 def test_the_runner_and_the_gate_know_no_kind_by_name(doubling, monkeypatch):
-    (record,) = gate.run_cases([doubling], CpuRunner(), gate.Asked(seed=3)).records
+    (record,) = run_cases([doubling], CpuRunner(), Asked(seed=3)).records
     assert (record.verdict, record.metrics) == ("passed", {"error": 0.0, "other_layout_error": 0.0})
     digest = tensor_digests({"sample": torch.tensor([5.0])})["sample"]
     assert record.digests == {"sample": digest, "other_layout.sample": digest}
     assert record.sim_s == 0.5
     monkeypatch.setattr(Doubling, "wrong", 1.0)
-    (record,) = gate.run_cases([doubling], CpuRunner()).records
+    (record,) = run_cases([doubling], CpuRunner()).records
     assert (record.verdict, record.reason) == ("failed", "error 1 is above 0")
 
 
@@ -166,7 +167,7 @@ def test_packages_bring_cases_and_broken_ones_only_a_clause(installed):
     assert found.cases[-1].id == "attention-n300-sp2-ring-fp32-normal-mine"
     assert len(found.cases) == len(EVERY) + 1
     with pytest.raises(UserError, match="brings_an_error cannot add its cases") as e:
-        gate.select("smoke", "no_such_case")
+        select("smoke", "no_such_case")
     assert "no_such_module" in str(e.value)
 
 
@@ -189,6 +190,7 @@ def test_places_are_not_rounded():
 
 
 def test_cases_are_listed_without_torch():
-    code = "import sys; from parity.run.gate import select; print(len(select('full', None)), 'torch' in sys.modules)"
+    count = "len(select('full', None))"
+    code = f"import sys; from parity.cases.selection import select; print({count}, 'torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [str(len(suite_cases("full"))), "False"]

@@ -162,7 +162,7 @@ def test_every_layer_of_a_block_is_observed(model):
     pytest.importorskip("diffusers")
     case = next(c for c in suite_cases("smoke") if c.model == f"{model}_quiet" and c.dtype == "fp32")
     with CpuRunner() as runner:
-        kind = runner._kind(case)
+        kind = runner.kind(case)
         assert isinstance(kind, Transformer)
         result = kind.run(case, case.layout, 0)
         kind.measure(case, 0, result)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from parity.cases import AttentionShape, Layout, make_case
+from parity.cases.selection import select
 from parity.cli.faults import app
 from parity.cli.mutate import backend_of, seconds
 from parity.measure.records import Record
@@ -15,7 +16,6 @@ from parity.mutation import campaign, child, equivalent, judge, kept, measure, r
 from parity.mutation.operators import OPERATORS
 from parity.mutation.sites import Mutation, drawn, mutations
 from parity.mutation.source import Statement, outside_functions
-from parity.run import gate
 from refsim.base.errors import UserError
 from tests.json_output import loads
 
@@ -259,7 +259,7 @@ def test_a_machine_without_memory_kills_nothing(monkeypatch):
     known = [replace(case, id=name) for case, name in zip(known, "ab", strict=True)]
     record = Record.of(known[0], "cpu", 0)
     monkeypatch.setattr(judge, "suite_cases", lambda suite, backend: known)
-    monkeypatch.setattr(judge.gate, "run_case", lambda *_: replace(record, verdict="failed", reason=next(said)))
+    monkeypatch.setattr(judge, "run_case", lambda *_: replace(record, verdict="failed", reason=next(said)))
     told = []
     judge.run_cases(told.append, ["a", "b"], "cpu", 0, 10.0, "unused")
     assert [(t["case"], t["verdict"]) for t in told] == [("a", "skipped"), ("b", "failed")]
@@ -314,7 +314,7 @@ def test_tables_without_an_order_are_not_turned_round():
 
 def test_a_table_is_run_by_the_cases_that_judge_it():
     """What stands outside of functions of a published model's spec, and in a function that is called there."""
-    file, (case,) = "refsim/models/flux1/spec.py", gate.select("smoke", "published_flux1_dev")
+    file, (case,) = "refsim/models/flux1/spec.py", select("smoke", "published_flux1_dev")
     assert measure.tables(case, [file, FILE]) == [file] and measure.tables(case, [FILE]) == []
     source = (tree.ROOT / file).read_text(encoding="utf-8")
     lines = outside_functions(source)

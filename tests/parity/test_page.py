@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from parity.cases.selection import find_case
 from parity.report.page import ring, rows, trends, write
 from parity.report.report import results_json
-from parity.run.single import find_case
 from refsim.cli.process import run_command
 from refsim.results import KINDS
 from tests.parity import page_records

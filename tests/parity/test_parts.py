@@ -16,7 +16,7 @@ from parity.kinds.base import Measured
 from parity.kinds.cpu import schedule, single_file
 from parity.kinds.published import outlined, published
 from parity.kinds.refusals import keys, pipeline_refusals, refusals, request
-from parity.run import gate
+from parity.run.case import run_case
 from parity.run.cpu_runner import CpuRunner
 from refsim import api
 from refsim.base.errors import UserError
@@ -39,7 +39,7 @@ class Answered:
 
 
 def judged(case, metrics):
-    record = gate.run_case(Answered(metrics), case, "cpu", 0)
+    record = run_case(Answered(metrics), case, "cpu", 0)
     return record.verdict, record.reason
 
 
@@ -103,7 +103,7 @@ def test_a_file_that_diffusers_reads_otherwise_is_no_reference(monkeypatch):
     """Shift and scale of the last norm in diffusers' order, which its converter turns round."""
     monkeypatch.setattr(single_file, "shift_first", lambda x: x)
     with CpuRunner() as runner:
-        record = gate.run_case(runner, FILE, "cpu", 0)
+        record = run_case(runner, FILE, "cpu", 0)
     assert record.verdict == "failed" and "wrong_weights 4 is above 0" in record.reason
 
 
@@ -246,7 +246,7 @@ def test_what_is_run_though_it_cannot_be_right_fails(monkeypatch, store, model):
     case = next(case for case in suite_cases("smoke") if case.kind == "refusals" and case.model == model)
     monkeypatch.setitem(refusals.WAYS, "nothing at all", lambda *given: "")
     with CpuRunner() as runner:
-        record = gate.run_case(runner, case, "cpu", 0)
+        record = run_case(runner, case, "cpu", 0)
     assert record.reason == "accepted 1 is above 0" and record.extra["accepted"] == ["nothing at all"]
 
 
@@ -305,7 +305,7 @@ def test_a_request_that_comes_to_something_else_fails(monkeypatch, case, change)
 
     monkeypatch.setattr(request, "ours", changed)
     with CpuRunner() as runner:
-        record = gate.run_case(runner, case, "cpu", 0)
+        record = run_case(runner, case, "cpu", 0)
     assert "unlike_diffusers" in record.reason and next(iter(change)) in record.extra["unlike"][0]
 
 
@@ -315,7 +315,7 @@ def test_a_pipeline_that_is_run_though_it_cannot_be_right_fails(monkeypatch):
     monkeypatch.setattr(pipeline_refusals, "_reads_weights", lambda *given: True)
     monkeypatch.setattr(pipeline_refusals, "generate_images", lambda *given, **options: None)
     with CpuRunner() as runner:
-        record = gate.run_case(runner, FLUX[1], "cpu", 0)
+        record = run_case(runner, FLUX[1], "cpu", 0)
     assert record.reason == "accepted 5 is above 0; weights_read 1 is above 0; code_ran 1 is above 0"
 
 
@@ -329,7 +329,7 @@ def test_a_key_that_is_overlooked_fails(monkeypatch, model, key, value):
     right = keys.taken
     monkeypatch.setattr(keys, "taken", lambda folder: right(folder) | {key: value})
     with CpuRunner() as runner:
-        record = gate.run_case(runner, case, "cpu", 0)
+        record = run_case(runner, case, "cpu", 0)
     assert record.reason == "overlooked 1 is above 0" and record.extra["overlooked"] == [f"{key} = {value}"]
 
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.cases.kinds import entry
-from parity.cases.selection import compile_expression, part_of
-from parity.run.gate import select
+from parity.cases.selection import compile_expression, part_of, select
 from refsim.base.errors import UserError
 
 ID = "sd35_large-t3k_1x8-sp8-ring-bf16"

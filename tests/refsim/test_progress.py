@@ -78,7 +78,7 @@ def slow(*_, **__):
 @pytest.mark.parametrize(
     ("words", "slowed", "text"),
     [
-        (["parity", "list"], "parity.run.gate.select", "collecting the cases of suite smoke"),
+        (["parity", "list"], "parity.cases.selection.select", "collecting the cases of suite smoke"),
         (["time", "sd35-medium", "--mesh", "n150"], "refsim.timing.read.reading.read_published", "reading sd35-medium"),
     ],
 )

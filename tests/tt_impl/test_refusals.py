@@ -9,7 +9,7 @@ import pytest
 
 from parity.cases import Case
 from parity.cases.suites import suite_cases
-from parity.run import gate
+from parity.run.case import run_case
 from refsim.base.options import RunOptions
 from tt_impl.run.launch import Worker
 
@@ -120,7 +120,7 @@ class Refused:
 def test_refused(case: str, worker: Worker) -> None:
     """What ttnn says is the reason for which the parity gate fails the case."""
     *program, parts = CASES[case]
-    record = gate.run_case(Refused(worker, *program), suite_cases("smoke", "ttnn-mock")[0], "ttnn-mock", 0)
+    record = run_case(Refused(worker, *program), suite_cases("smoke", "ttnn-mock")[0], "ttnn-mock", 0)
     assert record.verdict == "failed" and record.error
     message = record.reason
     missing = [part for part in parts if not re.search(re.escape(part).replace(r"\{bytes\}", r"\d+"), message)]

@@ -1,13 +1,13 @@
 """Runs cases in several processes at a time, since ranks idle while an oracle computes, and cores while ranks wait.
 
-                       .--job--> lane 0 (a process with oracle, checkpoints and ranks of its own)
+                       .--job--> worker 0 (a process with oracle, checkpoints and ranks of its own)
     jobs in groups ----|
-                       '--job--> lane 1 ...
+                       '--job--> worker 1 ...
     records  <--------- one by one, as they come
 
-A lane is handed one group after another: the cases that share a checkpoint or an oracle's answer, which are made once
-for them. What needs much memory comes first, and runs beside other such only where the machine holds both. A lane that
-dies costs the case it was at; the rest of its group goes to another one.
+A worker is handed one group after another: the cases that share a checkpoint or an oracle's answer, which are made
+once for them. What needs much memory comes first, and runs beside other such only where the machine holds both. A
+worker that dies costs the case it was at; the rest of its group goes to another one.
 """
 
 from __future__ import annotations
@@ -15,52 +15,39 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
-import os
 import selectors
 import signal
 import socket
 import subprocess
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
-from typing import Any, Protocol
+from dataclasses import replace
 
-from parity.cases import Case
 from parity.cases.kinds import entry
+from parity.measure.machine import cores
 from parity.measure.records import Record
+from parity.run.case import Job, Progress
+from parity.run.worker import read_record
 from refsim.base import processes, scratch
 from refsim.base.errors import RefsimError, UserError
 from refsim.runtime.memory import available_bytes
 from refsim.runtime.ranks import messages
 
-Job = tuple[Case, int]
-"""A case and the seed it runs with."""
 ORACLES = (
     "diffusers",  # rank 0 of a pipeline needs its schedulers
     "diffusers.models.autoencoders.autoencoder_kl",
     "transformers.models.t5.modeling_t5",
 )
-"""What a lane imports for cases that are judged by them: these bring most of what oracles need."""
+"""What a worker imports for cases that are judged by them: these bring most of what oracles need."""
 TOGETHER = 8
-"""Cases that share an answer and stay in one lane: more would leave the others idle."""
+"""Cases that share an answer and stay in one worker: more would leave the others idle."""
 MOST = 4
-"""Lanes where nobody says how many: every one holds checkpoints and ranks of its own in memory."""
+"""Workers where nobody says how many: every one holds checkpoints and ranks of its own in memory."""
 _PATIENCE_S = 10.0
 
 
-class Progress(Protocol):
-    """Told that a job begins, without a record, and that it is over, with one."""
-
-    def __call__(self, case: Case, record: Record | None) -> None: ...
-
-
-def cores() -> int:
-    """The processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
-    """How many lanes are of use: as many as asked for, or by default as there are cores, and no more than groups.
+    """How many workers are of use: as many as asked for, or by default as there are cores, and no more than groups.
 
     Raises:
         UserError: several asked for, and the backend is not ``cpu``.
@@ -73,8 +60,9 @@ def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
 
 
 def groups(jobs: Sequence[Job]) -> list[list[int]]:
-    """Indices of the jobs that run in one lane, those that need most memory first: of a checkpoint all of them, and of
-    what has none up to ``TOGETHER`` that an oracle gives the same answer to.
+    """Indices of the jobs that run in one worker, those that need most memory first.
+
+    They are all jobs of one checkpoint, and of what has none up to ``TOGETHER`` with the same answer of an oracle.
     """
     found: dict[tuple, list[int]] = {}
     counts = Counter[tuple]()
@@ -94,33 +82,33 @@ def _needs_gb(jobs: Sequence[Job], group: list[int]) -> float:
 
 
 def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
-    """Run all jobs in ``count`` lanes on the CPU backend; their records, in the order of the jobs."""
+    """Run all jobs in ``count`` workers on the CPU backend; their records, in the order of the jobs."""
     waiting, records = deque(groups(jobs)), dict[int, Record]()
-    with scratch.Folder("lanes") as folder, contextlib.ExitStack() as stack:
+    with scratch.Folder("workers") as folder, contextlib.ExitStack() as stack:
         threads, memory_gb = max(1, cores() // count), (available_bytes() or 0) / 2**30
-        lanes = [stack.enter_context(_Lane(number, folder, threads, _oracles(jobs))) for number in range(count)]
+        workers = [stack.enter_context(_Worker(number, folder, threads, _oracles(jobs))) for number in range(count)]
         while len(records) < len(jobs):
-            for lane in lanes:
-                if not lane.given:
-                    taken = sum(_needs_gb(jobs, other.given) for other in lanes)
-                    lane.give(jobs, _next(jobs, waiting, memory_gb - taken if taken else math.inf))
-            for lane in _ready([lane for lane in lanes if lane.given]):
-                index, (case, seed) = lane.given[0], jobs[lane.given[0]]
-                record = lane.receive()
-                if record is None and lane.alive:
+            for worker in workers:
+                if not worker.given:
+                    taken = sum(_needs_gb(jobs, other.given) for other in workers)
+                    worker.give(jobs, _next(jobs, waiting, memory_gb - taken if taken else math.inf))
+            for worker in _ready([worker for worker in workers if worker.given]):
+                index, (case, seed) = worker.given[0], jobs[worker.given[0]]
+                record = worker.receive()
+                if record is None and worker.alive:
                     progress(case, None)
                     continue
                 if record is None:
-                    record = replace(Record.of(case, "cpu", seed), reason=lane.how_it_ended())
-                    if rest := lane.given[1:]:
+                    record = replace(Record.of(case, "cpu", seed), reason=worker.how_it_ended())
+                    if rest := worker.given[1:]:
                         waiting.appendleft(rest)
-                    lane.given = [index]
-                    lane.start()
+                    worker.given = [index]
+                    worker.start()
                 records[index] = record
-                del lane.given[0]
+                del worker.given[0]
                 progress(case, record)
-        for lane in lanes:
-            lane.control.close()  # so that they end at the same time
+        for worker in workers:
+            worker.control.close()  # so that they end at the same time
     return [records[index] for index in range(len(jobs))]
 
 
@@ -132,7 +120,7 @@ def _oracles(jobs: Sequence[Job]) -> list[str]:
 
 
 def _next(jobs: Sequence[Job], waiting: deque[list[int]], room_gb: float) -> list[int]:
-    """The group that a lane is to run next: the first that there is room for, and what needs little fits anywhere."""
+    """The group that a worker is to run next: the first that there is room for, and what needs little fits anywhere."""
     for position, group in enumerate(waiting):
         if _needs_gb(jobs, group) <= max(room_gb, 0.0):
             del waiting[position]
@@ -140,14 +128,14 @@ def _next(jobs: Sequence[Job], waiting: deque[list[int]], room_gb: float) -> lis
     return []
 
 
-def _ready(lanes: list[_Lane]) -> Iterator[_Lane]:
+def _ready(workers: list[_Worker]) -> Iterator[_Worker]:
     with selectors.DefaultSelector() as selector:
-        for lane in lanes:
-            selector.register(lane.control, selectors.EVENT_READ, lane)
+        for worker in workers:
+            selector.register(worker.control, selectors.EVENT_READ, worker)
         yield from (key.data for key, _ in selector.select())
 
 
-class _Lane:
+class _Worker:
     """A process that runs the jobs it is given; a context manager.
 
     Attributes:
@@ -165,10 +153,10 @@ class _Lane:
         self.alive, self._began = True, False
         self.control, theirs = socket.socketpair()
         self._process = processes.start(
-            "parity.run.lane",
+            "parity.run.worker",
             str(theirs.fileno()),
             *self._arguments,
-            env={"TMPDIR": self._folder},  # which goes with this process, however a lane ends
+            env={"TMPDIR": self._folder},  # which goes with this process, however a worker ends
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
         )
@@ -189,7 +177,7 @@ class _Lane:
             self.alive = False
             return None
         self._began = True
-        return _read(message["record"]) if "record" in message else None
+        return read_record(message["record"]) if "record" in message else None
 
     def how_it_ended(self) -> str:
         """What became of a process that died, for the record of the case that it was at."""
@@ -205,20 +193,9 @@ class _Lane:
             )
         return f"the process that ran this case {processes.how_it_ended(code)}."
 
-    def __enter__(self) -> _Lane:
+    def __enter__(self) -> _Worker:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self.control.close()
         processes.end(self._process, patience_s=_PATIENCE_S)
-
-
-def values(record: Record) -> dict[str, Any]:
-    """The fields of a record, to be sent."""
-    return {f.name: getattr(record, f.name) for f in fields(record)}
-
-
-def _read(values: dict[str, Any]) -> Record:
-    """A record that was sent: JSON has only words for keys."""
-    values["last_events"] = {int(rank): events for rank, events in values["last_events"].items()}
-    return Record(**values)

@@ -1,4 +1,4 @@
-"""Several cases at a time give the records that one after the other gives, and a lane that dies costs one case."""
+"""Several cases at a time give the records that one after the other gives, and a worker that dies costs one case."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ import pytest
 
 from parity.cases import Case
 from parity.measure.records import Record
-from parity.run import gate, lanes
+from parity.run import workers
+from parity.run.case import Job
+from parity.run.suite import Asked, Selected, run_suite
 from refsim.base.errors import RefsimError, UserError
 
 FEW = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or t5_tiny_quiet or attention-n300-sp2-ulysses"
 
 
-def jobs(expr: str, suite: str = "smoke") -> list[lanes.Job]:
-    return gate.Asked(suite, expr).jobs(gate.select(suite, expr))
+def jobs(expr: str, suite: str = "smoke") -> list[Job]:
+    return Selected.of(Asked(suite, expr)).jobs
 
 
 def quiet(case: Case, record: Record | None) -> None:
     pass
 
 
-def test_cases_of_one_checkpoint_share_a_lane_and_large_ones_come_first() -> None:
+def test_cases_of_one_checkpoint_share_a_worker_and_large_ones_come_first() -> None:
     asked = jobs("sd35_tiny-n300 or attention-n300 or sd35_medium-t3k")
-    found = lanes.groups(asked)
+    found = workers.groups(asked)
     assert sorted(index for group in found for index in group) == list(range(len(asked)))
     models = [{asked[index][0].model for index in group} for group in found]
     assert models[0] == {"sd35_medium"}
@@ -39,30 +41,30 @@ def test_cases_of_one_checkpoint_share_a_lane_and_large_ones_come_first() -> Non
     assert models.count({"attention"}) > 1
 
 
-def test_few_cases_that_share_an_answer_share_a_lane() -> None:
+def test_few_cases_that_share_an_answer_share_a_worker() -> None:
     asked = jobs("attention")
-    shared = [{asked[index][0].shape for index in group} for group in lanes.groups(asked)]
+    shared = [{asked[index][0].shape for index in group} for group in workers.groups(asked)]
     assert all(len(shapes) == 1 for shapes in shared)
-    sizes = [len(group) for group in lanes.groups(asked)]
-    assert max(sizes) == lanes.TOGETHER
+    sizes = [len(group) for group in workers.groups(asked)]
+    assert max(sizes) == workers.TOGETHER
     assert len({case.shape for case, _ in asked}) < len(sizes) < sum(sizes) / 2
 
 
-def test_there_are_no_more_lanes_than_groups_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "cores", lambda: 3)
-    assert lanes.count(jobs("sd35_tiny-n300"), None, "cpu") == 1
-    assert lanes.count(jobs("attention"), None, "cpu") == 3
-    assert lanes.count(jobs("attention"), 7, "cpu") == 7
-    assert lanes.count(jobs("attention"), None, "ttnn-mock") == 1
+def test_there_are_no_more_workers_than_groups_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+    assert workers.count(jobs("sd35_tiny-n300"), None, "cpu") == 1
+    assert workers.count(jobs("attention"), None, "cpu") == 3
+    assert workers.count(jobs("attention"), 7, "cpu") == 7
+    assert workers.count(jobs("attention"), None, "ttnn-mock") == 1
     with pytest.raises(UserError, match="jobs is for backend cpu"):
-        lanes.count(jobs("attention"), 2, "ttnn-mock")
+        workers.count(jobs("attention"), 2, "ttnn-mock")
 
 
-def test_a_lane_is_given_the_first_group_that_memory_has_room_for() -> None:
+def test_a_worker_is_given_the_first_group_that_memory_has_room_for() -> None:
     asked = jobs("attention-n300-sp2-ring or sd35_medium-t3k or sd35_large-t3k")
 
     def needs(room: float) -> set[float]:
-        return {asked[index][0].needs_gb for index in lanes._next(asked, lanes.deque(lanes.groups(asked)), room)}
+        return {asked[index][0].needs_gb for index in workers._next(asked, workers.deque(workers.groups(asked)), room)}
 
     assert [needs(room) for room in (math.inf, 8.0, 7.9, 5.9, 0.0, -2.0)] == [{8}, {8}, {6}, {0}, {0}, {0}]
 
@@ -75,34 +77,34 @@ def test_two_groups_that_need_much_run_at_once_where_memory_holds_both(
         (replace(case, needs_gb=8.0 if "sp2" in case.id else 6.0), seed)
         for case, seed in jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
     ]
-    monkeypatch.setattr(lanes, "groups", lambda jobs: [[index] for index in range(len(jobs))])
-    monkeypatch.setattr(lanes, "available_bytes", lambda: memory and memory * 2**30)
-    given, give = list[int](), lanes._Lane.give
+    monkeypatch.setattr(workers, "groups", lambda jobs: [[index] for index in range(len(jobs))])
+    monkeypatch.setattr(workers, "available_bytes", lambda: memory and memory * 2**30)
+    given, give = list[int](), workers._Worker.give
     before_the_first_is_over = 0
 
-    def count_given(lane: lanes._Lane, asked: list[lanes.Job], group: list[int]) -> None:
+    def count_given(worker: workers._Worker, asked: list[Job], group: list[int]) -> None:
         given.extend(group)
-        give(lane, asked, group)
+        give(worker, asked, group)
 
     def progress(case: Case, record: Record | None) -> None:
         nonlocal before_the_first_is_over
         before_the_first_is_over = before_the_first_is_over or (len(given) if record else 0)
 
-    monkeypatch.setattr(lanes._Lane, "give", count_given)
-    assert {record.verdict for record in lanes.run(asked, 2, progress)} == {"passed"}
+    monkeypatch.setattr(workers._Worker, "give", count_given)
+    assert {record.verdict for record in workers.run(asked, 2, progress)} == {"passed"}
     assert before_the_first_is_over == at_once
     assert len(given) == 2
 
 
-def test_two_lanes_give_the_records_of_one_process(tmp_path: Path) -> None:
+def test_two_workers_give_the_records_of_one_process(tmp_path: Path) -> None:
     told: list[tuple[int, int, bool]] = []
 
     def progress(index: int, total: int, case: Case, record: Record | None) -> None:
         told.append((index, total, record is not None))
 
-    asked = gate.Asked("smoke", FEW, seeds=2)
-    alone = gate.run_suite(asked)
-    together = gate.run_suite(asked, tmp_path, progress, jobs=2)
+    asked = Asked("smoke", FEW, seeds=2)
+    alone = run_suite(Selected.of(asked))
+    together = run_suite(Selected.of(asked, workers_asked=2), tmp_path, progress)
 
     def compared(record: Record) -> dict[str, Any]:
         seconds = {"sim_s": 0, "oracle_s": 0, "wall_s": 0, "metrics": sorted(record.metrics), "noise": 0}
@@ -116,20 +118,20 @@ def test_two_lanes_give_the_records_of_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="only Linux says how a process is scheduled")
-def test_lanes_are_not_interrupted_by_whom_they_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    pids, start = list[int](), lanes.processes.start
+def test_workers_are_not_interrupted_by_whom_they_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids, start = list[int](), workers.processes.start
 
     def started(*words: str, **more: Any) -> subprocess.Popen[bytes]:
         pids.append((process := start(*words, **more)).pid)
         return process
 
     found = set[int]()
-    monkeypatch.setattr(lanes.processes, "start", started)
-    lanes.run(jobs(FEW), 2, lambda case, record: found.update(map(os.sched_getscheduler, pids)))
+    monkeypatch.setattr(workers.processes, "start", started)
+    workers.run(jobs(FEW), 2, lambda case, record: found.update(map(os.sched_getscheduler, pids)))
     assert os.SCHED_BATCH in found  # once they have begun
 
 
-def test_a_lane_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
+def test_a_worker_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
     asked = jobs("t5_tiny_quiet or attention-n300-sp2-ring-fp32-normal")
     victim = next(case for case, _ in asked if case.model == "t5_tiny_quiet")
     assert sum(case.model == "t5_tiny_quiet" for case, _ in asked) > 1  # another one waits behind it
@@ -140,13 +142,15 @@ def test_a_lane_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
             os.kill(pid, signal.SIGKILL)
 
     def running(name: str, pid: int) -> bool:
-        return any(lane._process.pid == pid and asked[lane.given[0]][0].id == name for lane in made if lane.given)
+        return any(
+            worker._process.pid == pid and asked[worker.given[0]][0].id == name for worker in made if worker.given
+        )
 
-    made: list[lanes._Lane] = []
+    made: list[workers._Worker] = []
     with pytest.MonkeyPatch.context() as patch:
-        enter = lanes._Lane.__enter__
-        patch.setattr(lanes._Lane, "__enter__", lambda lane: made.append(lane) or enter(lane))
-        records = lanes.run(asked, 2, kill)
+        enter = workers._Worker.__enter__
+        patch.setattr(workers._Worker, "__enter__", lambda worker: made.append(worker) or enter(worker))
+        records = workers.run(asked, 2, kill)
     verdicts = {record.id: record.verdict for record in records}
     assert verdicts.pop(victim.id) == "failed"
     assert set(verdicts.values()) == {"passed"}
@@ -154,10 +158,10 @@ def test_a_lane_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
     assert failed.reason == "the process that ran this case was killed by SIGKILL."
 
 
-def test_a_lane_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every group needs much memory, so that nobody else takes it."""
     asked = jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
-    monkeypatch.setattr(lanes, "_needs_gb", lambda jobs, group: math.inf if group else 0.0)
+    monkeypatch.setattr(workers, "_needs_gb", lambda jobs, group: math.inf if group else 0.0)
     killed = []
 
     def kill(case: Case, record: Record | None) -> None:
@@ -167,14 +171,14 @@ def test_a_lane_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(monk
                 os.kill(pid, signal.SIGKILL)
 
     made: list[int] = []
-    enter = lanes._Lane.__enter__
+    enter = workers._Worker.__enter__
 
-    def keep(lane: lanes._Lane) -> lanes._Lane:
-        made.extend([lane._process.pid] * (lane.number == 0))
-        return enter(lane)
+    def keep(worker: workers._Worker) -> workers._Worker:
+        made.extend([worker._process.pid] * (worker.number == 0))
+        return enter(worker)
 
-    monkeypatch.setattr(lanes._Lane, "__enter__", keep)
-    records = lanes.run(asked, 2, kill)
+    monkeypatch.setattr(workers._Worker, "__enter__", keep)
+    records = workers.run(asked, 2, kill)
     assert [record.verdict for record in records] == ["failed", "passed"] and killed == [records[0].id]
 
 
@@ -183,10 +187,10 @@ def children() -> list[int]:
     return [int(pid) for pid in own.read_text().split()]
 
 
-def test_a_lane_that_never_begins_ends_the_run_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_never_begins_ends_the_run_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: Any, **__: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True)
 
-    monkeypatch.setattr(lanes.processes, "start", start)
+    monkeypatch.setattr(workers.processes, "start", start)
     with pytest.raises(RefsimError, match="exited with code 3 before its first; run with"):
-        lanes.run(jobs("attention-n300"), 2, quiet)
+        workers.run(jobs("attention-n300"), 2, quiet)

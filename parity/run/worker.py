@@ -1,4 +1,4 @@
-"""A process that runs parity cases for another one, which :mod:`parity.run.lanes` starts and hands them to."""
+"""A process that runs parity cases for another one, which :mod:`parity.run.workers` starts and hands them to."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import gc
 import os
 import signal
 import socket
+from dataclasses import fields
+from typing import Any
 
 from parity.cases import Case
 from parity.cases.suites import suite_cases
 from parity.measure.records import Record
-from parity.run import gate, lanes
+from parity.run.case import run_jobs
+from parity.run.runner import make_runner
 from refsim.base import processes
 from refsim.runtime import launch
 from refsim.runtime.ranks import messages
@@ -27,7 +30,7 @@ def main(control_fd: str, threads: str, *modules: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def tell(case: Case, record: Record | None) -> None:
-        messages.send(control, {} if record is None else {"record": lanes.values(record)})
+        messages.send(control, {} if record is None else {"record": _values(record)})
 
     with contextlib.suppress(AttributeError, OSError):  # ranks too: who wakes another one is not interrupted by it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -40,8 +43,19 @@ def main(control_fd: str, threads: str, *modules: str) -> None:
         gc.freeze()
         gc.enable()
         known = {case.id: case for case in suite_cases("full", "cpu")}
-        with contextlib.suppress(EOFError, ConnectionError), gate.make_runner("cpu") as runner:
+        with contextlib.suppress(EOFError, ConnectionError), make_runner("cpu") as runner:
             torch.set_num_threads(int(threads))
             while True:
                 given = messages.receive(control)[0]["jobs"]
-                gate.run_jobs(runner, "cpu", [(known[name], seed) for name, seed in given], tell)
+                run_jobs(runner, "cpu", [(known[name], seed) for name, seed in given], tell)
+
+
+def _values(record: Record) -> dict[str, Any]:
+    """The fields of a record, to be sent."""
+    return {f.name: getattr(record, f.name) for f in fields(record)}
+
+
+def read_record(values: dict[str, Any]) -> Record:
+    """Make a record of what a worker sent: JSON has only words for keys."""
+    values["last_events"] = {int(rank): events for rank, events in values["last_events"].items()}
+    return Record(**values)
