@@ -13,7 +13,7 @@ from parity.explain.places import Evidence
 from parity.kinds.base import CpuKind, Measured
 from parity.measure.digests import tensor_digests
 from parity.measure.machine import cores
-from parity.run.runner import KindRunner
+from parity.run.kind_runner import KindRunner
 from refsim.base.errors import UserError
 from refsim.runtime import bfloat16
 from refsim.runtime.launch import Result

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from parity.cases import Case
 from parity.cases.kinds import entry
-from parity.cases.store import CheckpointStore
-from parity.kinds import load
 from refsim.base.errors import UserError
-
-K = TypeVar("K")
 
 
 class Runner(Protocol):
@@ -22,30 +18,6 @@ class Runner(Protocol):
     def __exit__(self, *error: object) -> None: ...
     def run(self, case: Case, seed: int) -> Any: ...
     def drop(self, case: Case, seed: int) -> None: ...
-
-
-class KindRunner(Generic[K]):
-    """Hold checkpoints and the kinds of cases over the cases of one suite.
-
-    Attributes:
-        family: of backends, ``cpu`` or ``ttnn``.
-        elsewhere: what is wrong with a case of the other family.
-    """
-
-    family: ClassVar[str]
-    elsewhere: str
-
-    def __init__(self, store: CheckpointStore | None = None, kinds: dict[str, K] | None = None) -> None:
-        self._store = store or CheckpointStore()
-        self._kinds: dict[str, K] = kinds or {}
-
-    def kind(self, case: Case) -> K:
-        """The kind of a case, made when the first case is of it; ``UserError`` for a case of another family."""
-        if case.backends != self.family:
-            raise UserError(f"case {case.id} {self.elsewhere}.")
-        if case.kind not in self._kinds:
-            self._kinds[case.kind] = load(case.kind)(self._store)
-        return self._kinds[case.kind]
 
 
 def make_runner(backend: str) -> Runner:

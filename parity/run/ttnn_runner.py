@@ -16,7 +16,7 @@ from parity.cases.store import CheckpointStore
 from parity.kinds.base import Measured, TTNNKind
 from parity.measure.digests import tensor_digests
 from parity.measure.machine import missing_memory
-from parity.run.runner import KindRunner
+from parity.run.kind_runner import KindRunner
 from refsim.base import scratch
 from tt_impl.run.launch import Outcome, Worker
 

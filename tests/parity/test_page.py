@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from parity.cases.selection import find_case
+from parity.faults.run import corpus
 from parity.report.page import ring, rows, trends, write
 from parity.report.report import results_json
 from refsim.cli.process import run_command
@@ -196,7 +197,9 @@ def test_every_rank_attends_to_four_steps_in_turns_of_the_two_buffers(rings):
 
 def test_the_known_fault_marks_the_uses_that_its_hazards_name(rings):
     _, wrong = rings
-    assert wrong["fault"]["id"] == ring.KNOWN_FAULT and wrong["hazards"]
+    fault = corpus("cpu")[ring.KNOWN_FAULT]
+    assert wrong["fault"] == {"id": fault.id, "sentence": fault.sentence} and wrong["hazards"]
+    assert ring.FAULTY == fault.reference
     assert {bar["slot"] for bar in wrong["bars"]} == {"A"}
     for number, hazard in enumerate(wrong["hazards"]):
         marked = [bar for bar in wrong["bars"] if number in bar["hazards"]]

@@ -7,6 +7,7 @@ from parity.cases import BlockShape
 from parity.cases.oracles import cogvideox
 from parity.cases.suites import suite_cases
 from parity.kinds import thresholds_for
+from parity.kinds.cpu import block
 from parity.kinds.ttnn import block as ttnn_block
 from parity.measure.thresholds import judge
 
@@ -15,9 +16,9 @@ SHARDS = [(0, 64), (64, 75)]
 
 @pytest.fixture(scope="module")
 def streams():
-    inputs = ttnn_block.block_inputs(BlockShape(75, 29), 192, seed=3)
+    inputs = block.block_inputs(BlockShape(75, 29), 192, seed=3)
     g = torch.Generator().manual_seed(1)
-    after = {name: inputs[name] + 0.3 * torch.randn(inputs[name].shape, generator=g) for name in ttnn_block.STREAMS}
+    after = {name: inputs[name] + 0.3 * torch.randn(inputs[name].shape, generator=g) for name in block.STREAMS}
     return inputs, after
 
 
@@ -25,8 +26,8 @@ def failures(streams, change):
     inputs, ref = streams
     ours = {name: x.clone() for name, x in ref.items()}
     change(ours, inputs)
-    found, by_stream = ttnn_block.compare(inputs, ours, ref, SHARDS)
-    assert set(by_stream) == set(ttnn_block.STREAMS)
+    found, by_stream = block.compare(inputs, ours, ref, SHARDS)
+    assert set(by_stream) == set(block.STREAMS)
     return {f.split()[0] for f in judge(found | {"comm_unexplained": 0}, thresholds_for("ttnn_block", "bf16"))}
 
 
@@ -65,7 +66,7 @@ def test_not_finite(streams):
 
 
 def test_inputs_are_seeded_and_fit_bf16():
-    a, b = (ttnn_block.block_inputs(BlockShape(8, 4), 64, seed=5) for _ in range(2))
+    a, b = (block.block_inputs(BlockShape(8, 4), 64, seed=5) for _ in range(2))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert all(torch.equal(x, x.bfloat16().float()) for x in a.values())
 

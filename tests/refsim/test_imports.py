@@ -17,6 +17,8 @@ tt_impl.mock                          takes from the project: meshes, errors, te
                                       kind of mesh needs (tt_impl.run.installed, run.cluster, trace); imported by
                                       tt_impl.harness, and in ``tt_impl.run.backends.stand_in``;
                                       its rooms: machine, storage < rules < calls < log
+parity.*                              a room imports those before it in ``ROOMS``, of the kinds' in ``KINDS``; what
+                                      parity has at its root are public names, and parity itself does without
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
                                       import, what records and counts, and none of our models; of refsim it may
                                       take what prices operations and watches buffers (refsim.timing, runtime.hazards)
@@ -51,6 +53,10 @@ OURS = ("api", "kernels", "layers", "models", "parallel", "pipelines", "programs
 MOCK_DOOR = "tt_impl.run.backends"
 MOCK_ROOMS = {"machine": 0, "storage": 0, "rules": 1, "calls": 2, "log": 3}
 """Rooms of the mock, each with its height: one takes from itself and from lower ones."""
+ROOMS = tuple("cases measure explain kinds report run user policies faults mutation cli".split())
+"""Of parity, each standing on those before it."""
+KINDS = ("base", "cpu", "ttnn", "refusals", "published")
+"""Of parity.kinds, likewise."""
 
 
 def front(root: Path = ROOT / "refsim") -> tuple[str, ...]:
@@ -112,6 +118,13 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
         broken.append("nothing in tt_impl stands on the harness")
     if top == "tt_impl" and mock and not mocked and not (module == MOCK_DOOR and lazy):
         broken.append(f"what runs on silicon loads no mock; {MOCK_DOOR}.stand_in does, for kind mock")
+    for parent, rooms in (("parity", ROOMS), ("parity.kinds", KINDS)):
+        room, other = (within(part.removeprefix(f"{parent}."), rooms) for part in (module, name))
+        inside = module.startswith(f"{parent}.") and name.startswith(f"{parent}.")
+        if inside and room and other and rooms.index(other) > rooms.index(room):
+            broken.append(f"{other} stands on {room}")
+    if top == "parity" and within(module, ROOMS, "parity") and within(name, ("inputs", "checkpoints", "oracles"), top):
+        broken.append("parity.cases has what these names stand for")
     fault = module.startswith("parity.faults.") and lazy
     if top != "tt_impl" and within(name, ("ttnn",)) and not fault:
         broken.append("only tt_impl imports ttnn")
@@ -172,6 +185,10 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("refsim.api", "import ttnn", "only tt_impl imports ttnn"),
         ("refsim.cli", "def f():\n    import ttnn", "only tt_impl imports ttnn"),
         ("parity.run.case", "from ttnn import experimental", "only tt_impl imports ttnn"),
+        ("parity.kinds.base", "from parity.run import case", "run stands on kinds"),
+        ("parity.measure.records", "def f():\n    import parity.report.report", "report stands on measure"),
+        ("parity.kinds.cpu.block", "from parity.kinds.ttnn import block", "ttnn stands on cpu"),
+        ("parity.kinds.cpu.block", "from parity.inputs import rounded", "parity.cases has what"),
         ("refsim.api", "def f():\n    import parity.run.case", "refsim imports nothing beside it"),
         ("refsim.cli", "from parity import run", "refsim imports nothing beside it"),
         ("refsim.pipelines.attention", "import tt_impl.run.mesh", "refsim imports nothing beside it"),
@@ -235,6 +252,7 @@ def test_a_planted_violation_is_caught(module, source, rule):
         ),
         ("tt_impl.mock.calls.checks", "from tt_impl.trace.intercept import Invocation\nfrom tt_impl.mock import rules"),
         ("parity.run.case", "from refsim.parallel import ring\nimport tt_impl.run.mesh"),
+        ("parity.kinds.ttnn.block", "from parity.kinds.cpu import block\nfrom parity.cases import Case"),
         ("refsim.models.sd35.block", "import ttnn_like\nfrom paritybit import x"),
     ],
 )

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from parity.faults.registry import Fault
-from parity.faults.run import corpus
+from parity.explain.causes import stored
 from refsim.api.attention import attention_options, attention_result
 
 MESH, SHAPE = "bh-qb-1x4", (1, 8, 1024, 64)
 """Four devices in a Ring; (batch, heads, tokens, features of a head), so that a rank has one block of 256 keys."""
-KNOWN_FAULT = "single-buffer"
-"""What a hazard looks like is shown by a run with this fault put in: one buffer instead of a pair."""
+KNOWN_FAULT, FAULTY = "single-buffer", "parity.faults.ref_runtime:single_buffer"
+"""What a hazard looks like is shown by a run with this fault put in, one buffer instead of a pair; its function."""
 _SLOT = re.compile(r"\[(\d)\]$")
 _BUFFER = re.compile(r"^buffer (\S+) of rank \d+$")
 
@@ -31,21 +30,20 @@ Data = dict[str, Any]
 
 def runs() -> list[Data]:
     """The ring as it is, and with the known fault in it."""
-    return [run(None), run(corpus("cpu")[KNOWN_FAULT])]
+    return [run(faulty=False), run(faulty=True)]
 
 
-def run(fault: Fault | None) -> Data:
+def run(*, faulty: bool) -> Data:
     """One run as JSON values: where, the fault's sentence, and what :func:`bars` gives."""
     g = torch.Generator().manual_seed(0)
     tensors = {name: torch.randn(SHAPE, generator=g) for name in "qkv"}
-    name = fault.reference if fault else ""
-    options = attention_options("ring", mesh=MESH, dtype="fp32", trace=True, fault=name)
+    options = attention_options("ring", mesh=MESH, dtype="fp32", trace=True, fault=FAULTY if faulty else "")
     attention_result(tensors, options=options)  # the first run of new ranks has to load things
     result = attention_result(tensors, options=options)
     return {
         "mesh": MESH,
         "shape": list(SHAPE),
-        "fault": {"id": fault.id, "sentence": fault.sentence} if fault else None,
+        "fault": {"id": KNOWN_FAULT, "sentence": stored()["sentences"][KNOWN_FAULT]} if faulty else None,
         **bars(result.trace, [vars(hazard) for hazard in result.hazards]),
     }
 
