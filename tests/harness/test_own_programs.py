@@ -17,8 +17,8 @@ ATTENDS = "ttnn.transformer.ring_joint_scaled_dot_product_attention"
 
 def watched_block(device: Any, options: Any, *, checkpoint: Any, inputs: dict[str, torch.Tensor]) -> Any:
     """Runs in the worker: two blocks of a transformer one after the other, watched as anyone's program is."""
+    from tt_impl.harness.checks.fabric import groups
     from tt_impl.harness.checks.findings import find
-    from tt_impl.harness.reports.collectives import sequence
     from tt_impl.harness.watch.session import watched
     from tt_impl.pipelines.block import program
 
@@ -26,7 +26,14 @@ def watched_block(device: Any, options: Any, *, checkpoint: Any, inputs: dict[st
         for index in (0, 1):
             program(device, options, checkpoint=checkpoint, inputs=inputs, index=index)
     found = [str(finding) for finding in find(session.log)]
-    return {"findings": found, "events": len(session.log.events), "rows": sequence(session.log)}, {}
+    rows = [
+        {"number": event.number, "op": event.op, "where": event.where}
+        | crossing
+        | {"devices": len(groups(event.mesh, event.devices, crossing["axis"])[0])}
+        for event in session.log.events
+        for crossing in event.collectives
+    ]
+    return {"findings": found, "events": len(session.log.events), "rows": rows}, {}
 
 
 @pytest.fixture(scope="module")

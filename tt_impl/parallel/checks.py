@@ -16,20 +16,9 @@ import ttnn
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, Topology
 from tt_impl.parallel.padding import TILE
+from tt_impl.trace.collectives import RING_BY_DEFAULT, arguments
 from tt_impl.trace.freed import check_allocated
 from tt_impl.trace.intercept import Invocation, intercepted
-
-RING_BY_DEFAULT = frozenset(
-    f"ttnn.experimental.{name}"
-    for name in (
-        "all_gather_async",
-        "all_gather_minimal_matmul_async",
-        "dit_fused_distributed_layernorm",
-        "dit_fused_distributed_rmsnorm",
-        "reduce_scatter_minimal_async",
-    )
-)
-"""Collectives that run as a Ring if no topology is given."""
 
 REDUCE_SCATTERS = frozenset({"ttnn.reduce_scatter", "ttnn.experimental.reduce_scatter_minimal_async"})
 
@@ -38,9 +27,6 @@ GATHERS = {
     "ttnn.experimental.all_gather_minimal_matmul_async": -1,
 }
 """Collectives that take any persistent buffer (the others' ttnn checks itself), and the dim they gather if fixed."""
-
-AXES_AT = {"ttnn.experimental.neighbor_pad_async": 5}
-"""Where among the arguments an operation over two axes takes them."""
 
 DIVIDE = frozenset({"ttnn.MeshDevice.create_submesh", "ttnn.MeshDevice.create_submeshes"})
 
@@ -192,10 +178,9 @@ def _per_axis(call: Invocation, name: str) -> list[tuple[Any, int | None]]:
 
 
 def _axis(call: Invocation) -> Any:
-    if "cluster_axis" in call.kwargs:
-        return call.kwargs["cluster_axis"]
-    if call.name in AXES_AT:
-        return call.args[AXES_AT[call.name]]
+    named = arguments(call)
+    if "cluster_axis" in named:
+        return named["cluster_axis"]
     for place, argument in enumerate(call.args):  # (x, dim, axis, mesh, topology, ...) or (x, axis, mesh, ...)
         if isinstance(argument, ttnn.MeshDevice) and place and isinstance(call.args[place - 1], int):
             return call.args[place - 1]

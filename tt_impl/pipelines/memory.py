@@ -30,6 +30,7 @@ from refsim.models.registry import get
 from refsim.models.spec import ModelSpec, resolve
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
+from tt_impl.trace.graph import capturing
 from tt_impl.trace.usage import Usage, usage
 
 
@@ -165,12 +166,9 @@ def one_of_each(model: Any, counts: dict[str, int]) -> Iterator[None]:
 
 def captured(subject: Subject, model: Any, device: ttnn.MeshDevice) -> Usage:
     """What a forward takes, from a capture without dispatch."""
-    ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
-    try:
+    with capturing(dispatch=False, calls=True) as nodes:
         subject.feed(model)
-    finally:
-        graph = ttnn.graph.end_graph_capture()
-    return usage(graph, ttnn.get_memory_view(device, ttnn.BufferType.DRAM).num_banks)
+    return usage(nodes, device)
 
 
 def _weights_of(subject: Subject, submesh: ttnn.MeshDevice, options: RunOptions) -> tuple[int, int]:

@@ -9,6 +9,7 @@ Counterpart of nothing in ``refsim``: only a device has circular buffers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,6 +22,7 @@ from tt_impl.parallel.context import Context
 from tt_impl.parallel.ring import QKV, ring_attention
 from tt_impl.parallel.sdpa import program_config
 from tt_impl.pipelines.transformer import submeshes
+from tt_impl.trace.graph import capturing
 from tt_impl.trace.usage import usage
 
 Q_CHUNKS = (32, 64, 128, 256, 512)
@@ -62,14 +64,9 @@ def _attend(device: ttnn.MeshDevice, options: RunOptions, streams: list[QKV | No
 
 def _bytes(device: ttnn.MeshDevice, attend: Callable[[], None]) -> int:
     """L1 of the fullest core, whether it fits or not; 0 where ttnn builds no program."""
-    ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
-    try:
+    with suppress(RuntimeError), capturing(dispatch=False, calls=True) as nodes:  # asked again in earnest
         attend()
-    except RuntimeError:
-        pass  # asked again in earnest
-    finally:
-        graph = ttnn.graph.end_graph_capture()
-    return usage(graph, ttnn.get_memory_view(device, ttnn.BufferType.DRAM).num_banks).l1_peak.size
+    return usage(nodes, device).l1_peak.size
 
 
 def _refusal(attend: Callable[[], None]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tt_impl.trace.collectives import TABLE
 from tt_impl.trace.intercept import Invocation
 
 _BY_ARGUMENT = {
@@ -23,11 +24,8 @@ _BY_ARGUMENT = {
 _BY_NAME = {
     "minimal_matmul_split": ("split",),
     "dit_minimal_matmul_addcmul_fused": ("gate", "residual"),
-    "all_gather_minimal_matmul_async": ("all_gather",),
-    "minimal_matmul_strided_reduce_scatter_async": ("reduce_scatter",),
     "wan_fused_rmsnorm_post_allgather": ("heads",),
-    "dit_fused_distributed_rmsnorm": ("all_gather", "heads"),
-    "dit_fused_distributed_layernorm": ("all_gather",),
+    "dit_fused_distributed_rmsnorm": ("heads",),
     "addcmul": ("multiply",),
 }
 _NORMS = ("layer_norm", "layernorm", "rms_norm", "rmsnorm")
@@ -41,7 +39,9 @@ def fuses(call: Invocation, device_ops: list[str]) -> list[list[str]]:
     ``ttnn.linear(activation=...)`` without a program config is a matmul and a unary operation.
     """
     name = call.name.rpartition(".")[2]
-    found = [*_BY_NAME.get(name, ())]
+    collective = TABLE.get(call.name)
+    found = [collective.kind] if collective is not None and collective.part else []
+    found += _BY_NAME.get(name, ())
     if _given(call.kwargs.get(_GATED)):
         found += ["gate", "residual"]
     found += [word for key, word in _BY_ARGUMENT.items() if _given(call.kwargs.get(key))]

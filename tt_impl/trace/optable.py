@@ -7,33 +7,17 @@ then in earnest, with the program that is now in ttnn's cache. That costs half a
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import ttnn
-from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture  # ttnn.graph's own warn, and record arguments
 
+from tt_impl.trace.collectives import received_bytes
 from tt_impl.trace.fused import fuses
+from tt_impl.trace.graph import ONCE, DeviceOp, Operand, build, tensor_bytes
 from tt_impl.trace.intercept import Invocation, on_device, tensors_in
-from tt_impl.trace.record import received_bytes
 
-_RANGE = re.compile(r"\[(\d+)-(\d+) - (\d+)-(\d+)\]")
-_FIDELITY = re.compile(r"math_fidelity=(\w+)")
-_FP32 = re.compile(r"fp32_dest_acc_en=(\d)")
-_OPAQUE = re.compile(r"<\w+>")
-_BYTES = {"BFLOAT16": 2.0, "UINT16": 2.0, "UINT8": 1.0, "BFLOAT8_B": 1088 / 1024, "BFLOAT4_B": 576 / 1024}
-_ALLOCATIONS = ("circular_buffer_allocate", "dataflow_buffer_allocate", "scratchpad_allocate")
-SIGN = {"buffer_allocate": 1, "buffer_deallocate": -1}
-"""What a node of a capture does to the level of a kind of memory."""
-_UNIT = 32
-"""Bytes; nodes tell what was asked for: a semaphore of 16 bytes takes 32 of the bank."""
-_PROGRAM = "circular_buffer_deallocate_all"
-"""ttnn says so before it lays out the circular buffers of a program: one per device of a collective, else one."""
-_ONCE = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate", "ttnn.move", "ttnn.reallocate"})
-"""Operations that end an input's life, also in a capture: they cannot be called twice."""
 _HIGHEST = ("l1_bytes", "dram_bytes")
 
 Row = dict[str, Any]
@@ -86,7 +70,7 @@ class OpTable:
 
     def __call__(self, call: Invocation) -> Any:
         inputs = call.inputs
-        if not inputs or call.name in _ONCE or ttnn.graph.is_graph_capture_active():
+        if not inputs or call.name in ONCE or ttnn.graph.is_graph_capture_active():
             result = call.proceed()
             made = [t for t in tensors_in(result) if on_device(t)]
             if made and not inputs:
@@ -94,15 +78,10 @@ class OpTable:
             return result
         levels = Levels.of(inputs[0].device())
         shapes = [list(t.shape) for t in inputs]  # before an operation that frees them
-        received = received_bytes(call, inputs)
-        begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
-        try:
-            call.proceed()
-        finally:
-            graph = end_graph_capture()
-        rows = table(graph, call.name, _given(call), levels)
-        for row, more in zip(rows, fuses(call, [row["device_op"] for row in rows]), strict=True):
-            self._add(_with_scratch(row, call) | {"inputs": shapes, "fuses": more, "link_bytes": received})
+        received = received_bytes(call)
+        ops = build(call).ops
+        for op, more in zip(ops, fuses(call, [op.name for op in ops]), strict=True):
+            self._add(_row(op, call, levels) | {"inputs": shapes, "fuses": more, "link_bytes": received})
             received = 0  # counted once, however many device operations the call became
         result = call.proceed()
         self._dram_total = levels.dram_total
@@ -143,131 +122,61 @@ class OpTable:
         }
 
 
-def _given(call: Invocation) -> tuple[str, bool] | None:
-    """Fidelity and accumulation as the program asks for them: some operations hide theirs from the graph."""
-    given = call.kwargs.get("compute_kernel_config")
-    return None if given is None else (given.math_fidelity.name, given.fp32_dest_acc_en)
-
-
-def table(graph: list[dict[str, Any]], op: str | None, given: tuple[str, bool] | None, levels: Levels) -> list[Row]:
-    """One row per device operation of one capture of ``op``, in order; ``levels`` are those before it.
-
-    A capture of a whole program has no one operation: with None a row's ``op`` is the outermost call it was made in.
-    """
-    rows: list[Row] = []
-    open_: list[Row | None] = []
-    l1, dram, outermost = levels.l1, levels.dram, ""
-    for node in graph:
-        kind, params = node["node_type"], node["params"]
-        if kind == "function_start":
-            row = None
-            outermost = outermost if open_ else params["name"]
-            if "program_factory_type" in params:
-                row = _row(op or outermost, params["name"], node["arguments"], given)
-                row |= {"l1_bytes": l1, "dram_bytes": dram}
-                row["read"] = _in_dram(graph, node["input_tensors"])
-                rows.append(row)
-            open_.append(row)
-        elif kind == "function_end":
-            row = open_.pop()
-            if row is not None:
-                row["outputs"] = _tensors(graph, node) or row["outputs"]
-                row["written"] = _in_dram(graph, node["connections"]) or row["written"]
-            elif open_ and (row := open_[-1]) is not None:
-                row["outputs"] += _tensors(graph, node)  # created within; of a list of results ttnn says nothing else
-                row["written"] |= _in_dram(graph, node["connections"])
-        elif kind in SIGN:
-            size = SIGN[kind] * bank_bytes(params)
-            if params["type"] == "L1":
-                l1 += size
-            elif params["type"] == "DRAM":
-                dram += size * levels.dram_banks
-            if row := next((r for r in open_ if r), None):
-                row["l1_bytes"], row["dram_bytes"] = max(row["l1_bytes"], l1), max(row["dram_bytes"], dram)
-        elif open_ and (row := open_[-1]) is not None:
-            if kind == _PROGRAM:
-                row["layouts"].append(defaultdict(int))
-            elif kind in _ALLOCATIONS and not _borrowed(params):
-                for core in _cores(params["core_range_set"]):
-                    row["layouts"][-1][core] += params["size"]
-    for row in rows:
-        read, written = row.pop("read"), row.pop("written")
-        # An input that is a result as well is memory given to write to.
-        row["read_bytes"] = sum(size for tensor, size in read.items() if tensor not in written)
-        row["written_bytes"] = sum(written.values())
-        layouts = row.pop("layouts")
-        row["programs"] = len(layouts)
-        row["cores"] = max(map(len, layouts), default=0)
-        row["cb_bytes"] = max((size for layout in layouts for size in layout.values()), default=0)
-    return rows
-
-
-def bank_bytes(params: dict[str, Any]) -> int:
-    """What a bank gives for an allocation that a node tells of: whole multiples of the allocator's unit."""
-    return -(-params["max_size_per_bank"] // _UNIT) * _UNIT
-
-
-def _row(op: str, device_op: str, arguments: list[str], given: tuple[str, bool] | None) -> Row:
-    text = arguments[0] if arguments else ""
-    fidelity, fp32 = _FIDELITY.search(text), _FP32.search(text)
-    if fidelity:
-        given = fidelity.group(1), bool(fp32 and int(fp32.group(1)))
-    elif not _OPAQUE.fullmatch(text):
-        given = None
-    shown = given or (None, None)
-    made: Row = {"layouts": [], "outputs": [], "written": {}}
-    return {"op": op, "device_op": device_op, "fidelity": shown[0], "fp32_acc": shown[1], **made}
-
-
-def _in_dram(graph: list[dict[str, Any]], nodes: list[int]) -> dict[int, int]:
-    """Bytes on one device by the number that the graph gives a tensor, of those among ``nodes`` that lie in DRAM."""
-    tensors = (graph[i]["params"] for i in nodes if graph[i]["node_type"] == "tensor")
-    return {t["tensor_id"]: _tensor(t)["bytes"] for t in tensors if "BufferType::DRAM" in t.get("memory_config", "")}
-
-
-def _with_scratch(row: Row, call: Invocation) -> Row:
-    """``row`` with the other half of what the operation both writes and reads: what it gathers, or sums on its way.
-
-    ttnn lists the buffer of a gathering matmul among its results, that of ring attention among its inputs, and the
-    partial sums of a reduce-scatter as all of its results but the last.
-    """
-    name = call.name.rpartition(".")[2]
-    if name == "all_gather_minimal_matmul_async":
-        return row | {"read_bytes": row["read_bytes"] + _buffer_bytes(call.kwargs.get("persistent_output_buffer"))}
-    if name == "ring_joint_scaled_dot_product_attention":
-        gathered = sum(_buffer_bytes(call.kwargs.get(f"persistent_output_buffer_{which}")) for which in "kv")
-        return row | {"written_bytes": row["written_bytes"] + gathered}
-    if name == "reduce_scatter_minimal_async":
-        sums = row["written_bytes"] - row["outputs"][-1]["bytes"]
-        return row | {"read_bytes": row["read_bytes"] + sums}
+def _row(op: DeviceOp, call: Invocation, levels: Levels) -> Row:
+    """What ``op`` takes; ``levels`` are those before the call that it is a part of."""
+    written = _in_dram(op.results) or _in_dram(op.made)
+    # An input that is a result as well is memory given to write to.
+    read = sum(size for tensor, size in _in_dram(op.inputs).items() if tensor not in written)
+    row = {
+        "op": call.name,
+        "device_op": op.name,
+        "fidelity": op.fidelity,
+        "fp32_acc": op.fp32_acc,
+        "outputs": [{"shape": list(t.shape), "dtype": t.dtype, "bytes": t.bytes} for t in op.outputs],
+        "l1_bytes": levels.l1 + op.l1,
+        "dram_bytes": levels.dram + op.dram * levels.dram_banks,
+        "read_bytes": read,
+        "written_bytes": sum(written.values()),
+        "programs": len(op.layouts),
+        "cores": op.cores,
+        "cb_bytes": op.cb_bytes,
+    }
+    if (scratch := _SCRATCH.get(call.name)) is not None:
+        name, size = scratch(row, call)
+        row[name] += size
     return row
 
 
-def _buffer_bytes(buffer: ttnn.Tensor | None) -> int:
-    """Bytes on one device of a tensor of whole tiles."""
-    return 0 if buffer is None else int(math.prod(buffer.padded_shape) * _BYTES.get(buffer.dtype.name, 4.0))
+def _in_dram(tensors: tuple[Operand, ...]) -> dict[int, int]:
+    """Bytes on one device by the number that the graph gives a tensor, of those that lie in DRAM."""
+    return {tensor.number: tensor.bytes for tensor in tensors if tensor.in_dram}
 
 
-def _tensors(graph: list[dict[str, Any]], end: dict[str, Any]) -> list[dict[str, Any]]:
-    """Results of a function, as its end lists them."""
-    found = (graph[i] for i in end["connections"])
-    return [_tensor(node["params"]) for node in found if node["node_type"] == "tensor"]
+def _gathered_and_read(row: Row, call: Invocation) -> tuple[str, int]:
+    return "read_bytes", _buffer_bytes(call, "persistent_output_buffer")
 
 
-def _tensor(params: dict[str, Any]) -> dict[str, Any]:
-    shape = [int(n) for n in re.findall(r"\d+", params["shape"])]
-    dtype = params["dtype"].rpartition("::")[2]
-    padded = list(shape)
-    if params["layout"] == "Layout::TILE":
-        padded[-2:] = [-(-n // ttnn.TILE_SIZE) * ttnn.TILE_SIZE for n in shape[-2:]]
-    return {"shape": shape, "dtype": dtype, "bytes": int(math.prod(padded) * _BYTES.get(dtype, 4.0))}
+def _gathered_and_written(row: Row, call: Invocation) -> tuple[str, int]:
+    return "written_bytes", sum(_buffer_bytes(call, f"persistent_output_buffer_{which}") for which in "kv")
 
 
-def _borrowed(params: dict[str, Any]) -> bool:
-    """The buffer lies in the memory of a tensor."""
-    return "1" in (params.get("globally_allocated"), params.get("borrows_memory"))
+def _summed_on_the_way(row: Row, call: Invocation) -> tuple[str, int]:
+    return "read_bytes", row["written_bytes"] - row["outputs"][-1]["bytes"]
 
 
-def _cores(text: str) -> list[tuple[int, int]]:
-    ranges = (map(int, found) for found in _RANGE.findall(text))
-    return [(x, y) for x0, y0, x1, y1 in ranges for x in range(x0, x1 + 1) for y in range(y0, y1 + 1)]
+_SCRATCH = {
+    "ttnn.experimental.all_gather_minimal_matmul_async": _gathered_and_read,
+    "ttnn.transformer.ring_joint_scaled_dot_product_attention": _gathered_and_written,
+    "ttnn.experimental.reduce_scatter_minimal_async": _summed_on_the_way,
+}
+"""The other half of what an operation both writes and reads: what it gathers, or sums on its way.
+
+ttnn lists the buffer of a gathering matmul among its results, that of ring attention among its inputs, and the partial
+sums of a reduce-scatter as all of its results but the last.
+"""
+
+
+def _buffer_bytes(call: Invocation, argument: str) -> int:
+    """Bytes on one device of a tensor of whole tiles, if the call was given one."""
+    buffer = call.kwargs.get(argument)
+    return 0 if buffer is None else int(tensor_bytes(buffer.padded_shape, buffer.dtype.name))

@@ -10,9 +10,10 @@ would not fit is counted like the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from tt_impl.trace.optable import SIGN, Levels, bank_bytes, table
+import ttnn
+
+from tt_impl.trace.graph import Node, read
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,6 @@ class Peak:
 
     size: int = 0
     op: str = ""
-
-    def after(self, size: int, op: str) -> Peak:
-        """The higher one of this and ``size`` in ``op``."""
-        return Peak(size, op) if size > self.size else self
 
 
 @dataclass(frozen=True)
@@ -45,22 +42,13 @@ class Usage:
     l1_tensors: int
 
 
-def usage(graph: list[dict[str, Any]], dram_banks: int) -> Usage:
-    """Read a capture of a whole program."""
-    dram, l1, peak, running = 0, 0, Peak(), []
-    for node in graph:
-        kind, params = node["node_type"], node["params"]
-        if kind == "function_start":
-            running.append(params["name"])
-        elif kind == "function_end":
-            running.pop()
-        elif kind in SIGN and params["type"] == "DRAM":
-            dram += SIGN[kind] * bank_bytes(params) * dram_banks
-            peak = peak.after(dram, running[0] if running else "")
-        elif kind in SIGN and params["type"] == "L1":
-            l1 += SIGN[kind] * bank_bytes(params)
+def usage(nodes: list[Node], device: ttnn.MeshDevice) -> Usage:
+    """Read a capture of a whole program on ``device``."""
+    graph = read(nodes)
+    banks = ttnn.get_memory_view(device, ttnn.BufferType.DRAM).num_banks
+    size, op = graph.dram_peak
     highest, tensors = Peak(), 0
-    for row in table(graph, None, None, Levels(0, 0, dram_banks, 0)):
-        reached = highest.after(row["cb_bytes"] + row["l1_bytes"], row["op"])
-        highest, tensors = reached, row["l1_bytes"] if reached is not highest else tensors
-    return Usage(dram, peak, l1, highest, tensors)
+    for found in graph.ops:
+        if found.cb_bytes + found.l1 > highest.size:
+            highest, tensors = Peak(found.cb_bytes + found.l1, found.call), found.l1
+    return Usage(graph.dram * banks, Peak(size * banks, op), graph.l1, highest, tensors)

@@ -79,7 +79,7 @@ def program(device: Any, options: RunOptions, *, model: str, shape: list[int]) -
     for stage, meter in ops.of.items():
         times = kinds.get(stage, 1)
         for p in predict(meter):
-            name = p.launch.program.device_op
+            name = p.launch.program.name
             if p.unpriced:
                 unpriced[name, p.unpriced] += times
             else:

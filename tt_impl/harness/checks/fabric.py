@@ -15,14 +15,11 @@ from pathlib import Path
 from tt_impl.harness.checks.finding import NOTE, Finding
 from tt_impl.mock.log.events import Event, EventLog
 from tt_impl.run.installed import CLUSTER_DESCRIPTOR
+from tt_impl.trace.collectives import RING_BY_DEFAULT
 
 Links = Mapping[frozenset[int], int]
 """How many Ethernet links two devices have, by their ids."""
 
-_RING_BY_DEFAULT = frozenset(
-    f"ttnn.experimental.{name}"
-    for name in ("all_gather_async", "all_gather_matmul_async", "matmul_reduce_scatter_async")
-)
 _FALLS_BACK = 2
 """On an axis of two devices ttnn takes a line, whatever is asked for."""
 
@@ -86,7 +83,7 @@ def _crossing(event: Event, crossing: dict, links: Links) -> Iterator[Finding]:
             "too-many-links", event,
             f"{event.op} {along} asks for num_links={wanted}, but neighbours have {fewest}: pass at most that.",
         )  # fmt: skip
-    topology = crossing["topology"] or ("Ring" if event.op in _RING_BY_DEFAULT else None)
+    topology = crossing["topology"] or ("Ring" if event.op in RING_BY_DEFAULT else None)
     open_ends = [(group[-1], group[0]) for group in members if not links.get(frozenset((group[-1], group[0])))]
     if topology == "Ring" and len(members[0]) > _FALLS_BACK and open_ends:
         last, first = open_ends[0]

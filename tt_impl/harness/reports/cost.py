@@ -17,8 +17,8 @@ from refsim.timing.predict.ranges import get_spread
 from refsim.timing.read.tensors import Tensor_
 from tt_impl.harness.reports.prediction import Prediction
 from tt_impl.harness.reports.schedule import schedule
-from tt_impl.harness.watch.capture import Operand
 from tt_impl.harness.watch.meter import Launch, Meter
+from tt_impl.trace.graph import Operand
 
 if TYPE_CHECKING:
     from tt_impl.harness.watch.session import Session
@@ -49,10 +49,10 @@ def _predict(launch: Launch, mesh: dict[str, Any]) -> Prediction:
     wires, assumed = _wires(launch, mesh)
     try:
         op = DeviceOp(
-            launch.program.device_op,
+            launch.program.name,
             mesh["arch"],
             launch.layout.cores if launch.layout else 0,
-            launch.row["fidelity"] or "",
+            launch.program.fidelity or "",
             tuple(_tensor(t) for t in launch.program.inputs),
             tuple(_tensor(t) for t in launch.program.outputs),
             launch.program.attributes + (launch.options["config"] or ""),
@@ -118,8 +118,8 @@ def summary(session: Session, predictions: list[Prediction]) -> dict[str, Any]:
     for p in predictions:
         if not p.unpriced:
             by_kind[p.kind] += p.ns
-    unpriced = Counter((p.launch.program.device_op, p.unpriced) for p in predictions if p.unpriced)
-    by_class_only = Counter(p.launch.program.device_op for p in predictions if not p.unpriced and not p.measured)
+    unpriced = Counter((p.launch.program.name, p.unpriced) for p in predictions if p.unpriced)
+    by_class_only = Counter(p.launch.program.name for p in predictions if not p.unpriced and not p.measured)
     return {
         "source": SOURCE,
         **{bound: round(plan.ns, 1) for bound, plan in plans.items()},

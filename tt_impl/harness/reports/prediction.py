@@ -31,7 +31,7 @@ class Prediction:
             "event": self.launch.event,
             "op": self.launch.op,
             "where": self.launch.where,
-            "device_op": self.launch.program.device_op,
+            "device_op": self.launch.program.name,
             "mesh": self.launch.mesh,
         }
         if self.unpriced:

@@ -168,7 +168,7 @@ def _launch(prediction: Prediction) -> dict[str, Any]:
     return prediction.as_json() | {
         "cores": launch.layout.cores if launch.layout else None,
         "cb_bytes": launch.layout.cb_bytes if launch.layout else None,
-        "fidelity": launch.row["fidelity"],
+        "fidelity": launch.program.fidelity,
     }
 
 

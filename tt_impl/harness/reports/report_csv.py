@@ -12,8 +12,8 @@ from typing import Any
 
 from refsim.timing.cost.fitted import get_params
 from tt_impl.harness.reports.prediction import Prediction
-from tt_impl.harness.watch.capture import Operand
 from tt_impl.harness.watch.meter import Meter
+from tt_impl.trace.graph import Operand
 
 _INPUTS, _OUTPUTS = 8, 3
 _TENSOR = (*(f"{axis}_PAD[LOGICAL]" for axis in "WZYX"), "LAYOUT", "DATATYPE", "MEMORY")
@@ -67,13 +67,13 @@ def _row(p: Prediction, number: int, about: dict[str, Any], gap: float) -> dict[
         origin += "'cores': 'not known, the whole grid'; "
     config = f"'program_config': '{launch.options['config']}'; " if launch.options["config"] else ""
     row: dict[str, Any] = {
-        "OP CODE": launch.program.device_op,
+        "OP CODE": launch.program.name,
         "OP TYPE": "tt_dnn_device",
         "GLOBAL CALL COUNT": (number + 1) * 1024,
         "DEVICE ID": about["devices"][0],
         "DEVICE ARCH": about["arch"],
         "ATTRIBUTES": ("{" + origin + config + f"'attributes': '{launch.program.attributes}'" + "}").replace(",", ";"),
-        "MATH FIDELITY": launch.row["fidelity"] or "",
+        "MATH FIDELITY": launch.program.fidelity or "",
         "CORE COUNT": launch.layout.cores if launch.layout else grid,
         "AVAILABLE WORKER CORE COUNT": grid,
         "OP TO OP LATENCY [ns]": round(gap),

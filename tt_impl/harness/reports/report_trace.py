@@ -39,7 +39,7 @@ def trace(session: Session, predictions: list[Prediction]) -> str:
 
 
 def _program(found: TraceEvents, p: Prediction, device: int, start: float) -> None:
-    name = p.launch.program.device_op
+    name = p.launch.program.name
     args = {"op": p.launch.op, "line": p.launch.where, "call": p.launch.event}
     if p.unpriced:
         found.instant(name, "unpriced", (device, 0), start / 1000, args | {"no price": p.unpriced})

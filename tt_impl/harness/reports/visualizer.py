@@ -18,10 +18,11 @@ from typing import Any
 from tt_impl.harness.watch.meter import Held, Meter
 from tt_impl.harness.watch.session import Session
 from tt_impl.mock.log.events import Event, TensorUse
+from tt_impl.trace.graph import MEMORIES
 
 MOST_BUFFERS = 1_000_000
 """Rows of the table of buffers; a longer program has them after its last operations only."""
-_MEMORIES = {"DRAM": 0, "L1": 1, "L1_SMALL": 3, "TRACE": 4}
+_NUMBERS = {name: number for number, name in MEMORIES.items()}
 _DEVICE = (
     *("num_y_cores", "num_x_cores", "num_y_compute_cores", "num_x_compute_cores", "worker_l1_size", "l1_num_banks"),
     *("l1_bank_size", "address_at_first_l1_bank", "address_at_first_l1_cb_buffer", "num_banks_per_storage_core"),
@@ -124,7 +125,7 @@ def _tensor(use: TensorUse) -> tuple[Any, ...]:
     )
     shape, device = f"Shape({list(use.shape)})", use.devices[0] if use.devices else None
     kinds = f"DataType.{use.dtype}", f"Layout.{use.layout}"
-    return use.tensor, shape, *kinds, config, device, use.address, _MEMORIES[use.memory]
+    return use.tensor, shape, *kinds, config, device, use.address, _NUMBERS[use.memory]
 
 
 def _buffers(meter: Meter, first: dict[int, int], operations: int) -> Iterator[tuple]:
@@ -141,4 +142,4 @@ def _buffers(meter: Meter, first: dict[int, int], operations: int) -> Iterator[t
                 live.pop(key, None)
             place += 1
         for held in live.values():
-            yield number, first[held.mesh], held.address, held.bytes, _MEMORIES[held.memory], None
+            yield number, first[held.mesh], held.address, held.bytes, _NUMBERS[held.memory], None

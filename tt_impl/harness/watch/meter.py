@@ -14,19 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ttnn
-from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture  # ttnn.graph's own warn, and record arguments
 
-from tt_impl.harness.watch.capture import Change, Program, changes, programs
 from tt_impl.mock.log.events import EventLog
-from tt_impl.trace.intercept import Invocation, on_device, tensors_in
-from tt_impl.trace.optable import Levels, table
+from tt_impl.trace.collectives import links_of, topology_of
+from tt_impl.trace.graph import ONCE, Change, DeviceOp, Graph, bank_bytes, build, capturing, given, read
+from tt_impl.trace.intercept import Invocation, tensors_in
 
 UNSEEN = "(memory that no operation took)"
 """Owner of what was allocated between two calls: global circular buffers, for one."""
 BEFORE = "(memory taken before the program was watched)"
 _VIEWS = {"DRAM": ttnn.BufferType.DRAM, "L1": ttnn.BufferType.L1, "L1_SMALL": ttnn.BufferType.L1_SMALL}
-_UNIT = 32
-_ONCE = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate", "ttnn.move", "ttnn.reallocate"})
 
 Place = tuple[int, str, int]
 """Mesh, kind of memory, address."""
@@ -64,29 +61,20 @@ class Level:
     largest_free: int
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Of a program: devices' programs it consists of, cores, bytes of circular buffers on the fullest core."""
-
-    programs: int
-    cores: int
-    cb_bytes: int
-
-
 @dataclass
 class Launch:
-    """A device operation of a call on ``mesh``; ``layout`` is None where it could not be asked for.
+    """A device operation of a call on ``mesh``.
 
-    ``options``: what of the call's arguments decides how fast it is, see :func:`_options`.
+    ``layout`` is the same as ttnn builds it without a program of its cache, with circular buffers and cores; None where
+    it could not be asked for. ``options``: what of the call's arguments decides how fast it is, see :func:`_options`.
     """
 
     event: int
     mesh: int
     op: str
     where: str
-    program: Program
-    row: dict[str, Any]
-    layout: Layout | None
+    program: DeviceOp
+    layout: DeviceOp | None
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -115,7 +103,7 @@ class Meter:
         self._log = log
         self._live: dict[Place, Held] = {}
         self._sums: dict[tuple[int, str], int] = {}
-        self._layouts: dict[tuple, list[Layout] | None] = {}
+        self._layouts: dict[tuple, list[DeviceOp] | None] = {}
         self._pending_marks = 0
 
     def iteration(self) -> None:
@@ -137,12 +125,12 @@ class Meter:
             self._agree(mesh, number, where)
         self.finish()
         self.calls.append((number, (op, where, _shapes(call)), len(self.history)))
-        begin_graph_capture(ttnn.graph.RunMode.NORMAL)
         try:
-            result = call.proceed()
+            with capturing(dispatch=True) as nodes:
+                result = call.proceed()
         finally:
-            graph = end_graph_capture()
-            for change in changes(graph):
+            graph = read(nodes, given(call))
+            for change in graph.changes:
                 self._change(change, number, op, where)
             for mesh in meshes:
                 self._agree(mesh, number, where)
@@ -182,7 +170,7 @@ class Meter:
         there: dict[Place, int] = {}
         for buffer in ttnn._ttnn.reports.get_buffers(mesh):
             if buffer.device_id == key:
-                there[key, buffer.buffer_type.name, buffer.address] = -(-buffer.max_size_per_bank // _UNIT) * _UNIT
+                there[key, buffer.buffer_type.name, buffer.address] = bank_bytes(buffer.max_size_per_bank)
         for place in [p for p in self._live if p[0] == key and p not in there]:
             self._give_back(place, number)
         for place, size in there.items():
@@ -200,59 +188,42 @@ class Meter:
             if name != "L1_SMALL" or figures[0]:
                 self.levels.append(Level(number, mesh.id(), name, *figures))
 
-    def _note_launches(self, call: Invocation, graph: list[dict[str, Any]], mesh: int) -> None:
-        found = programs(graph)
-        if not found:
+    def _note_launches(self, call: Invocation, graph: Graph, mesh: int) -> None:
+        if not graph.ops:
             return
         event = self._log.events[-1]
-        rows = table(graph, call.name, _given(call), Levels(0, 0, 1, 0))
-        layouts = self._layouts_of(call, found)
-        for program, row, layout in zip(found, rows, layouts, strict=True):
-            self.launches.append(
-                Launch(event.number, mesh, event.op, event.where, program, row, layout, _options(call))
-            )
+        for program, layout in zip(graph.ops, self._layouts_of(call, graph.ops), strict=True):
+            self.launches.append(Launch(event.number, mesh, event.op, event.where, program, layout, _options(call)))
 
-    def _layouts_of(self, call: Invocation, found: list[Program]) -> list[Layout] | list[None]:
+    def _layouts_of(self, call: Invocation, found: list[DeviceOp]) -> list[DeviceOp] | list[None]:
         """Circular buffers and cores, from a second call that ttnn builds but neither runs nor gives memory."""
-        key = tuple((p.device_op, p.attributes, p.inputs_key) for p in found)
+        key = tuple(op.key for op in found)
         if key not in self._layouts:
-            self._layouts[key] = self._build(call, len(found))
+            self._layouts[key] = _built(call, len(found))
         return self._layouts[key] or [None] * len(found)
 
-    def _build(self, call: Invocation, count: int) -> list[Layout] | None:
-        tensors = tensors_in((call.args, call.kwargs))
-        if call.name in _ONCE or any(on_device(t) and not t.is_allocated() for t in tensors):
-            return None
-        begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
-        try:
-            call.proceed()
-        except Exception:  # the call itself went well; what it takes besides is then unknown, and said to be
-            return None
-        finally:
-            graph = end_graph_capture()
-        rows = table(graph, call.name, _given(call), Levels(0, 0, 1, 0))
-        if len(rows) != count:
-            return None
-        return [Layout(row["programs"], row["cores"], row["cb_bytes"]) for row in rows]
 
-
-def _given(call: Invocation) -> tuple[str, bool] | None:
-    """Fidelity and accumulation as the program asks for them: some operations hide theirs from the graph."""
-    given = call.kwargs.get("compute_kernel_config")
-    return None if given is None else (given.math_fidelity.name, given.fp32_dest_acc_en)
+def _built(call: Invocation, count: int) -> list[DeviceOp] | None:
+    if call.name in ONCE or not all(tensor.is_allocated() for tensor in call.inputs):
+        return None
+    try:
+        ops = build(call).ops
+    except Exception:  # the call itself went well; what it takes besides is then unknown, and said to be
+        return None
+    return ops if len(ops) == count else None
 
 
 def _options(call: Invocation) -> dict[str, Any]:
     """``config`` (ttnn's text of the program config), ``axis``, ``links``, ``ring``, ``causal``; None if not given."""
-    given = call.kwargs
-    config = given.get("program_config", given.get("config"))
-    topology = getattr(given.get("topology"), "name", None)
+    named = call.kwargs
+    config = named.get("program_config", named.get("config"))
+    topology = topology_of(named)
     return {
         "config": None if config is None else repr(config),
-        "axis": given.get("cluster_axis"),
-        "links": given.get("num_links", given.get("num_preferred_links")),
+        "axis": named.get("cluster_axis"),
+        "links": links_of(named),
         "ring": None if topology is None else topology == "Ring",
-        "causal": given.get("is_causal"),
+        "causal": named.get("is_causal"),
     }
 
 
@@ -262,10 +233,9 @@ def _shapes(call: Invocation) -> tuple:
 
 def _meshes_of(call: Invocation) -> list[ttnn.MeshDevice]:
     """The open meshes among the arguments, and those that hold their tensors."""
-    arguments = [*call.args, *call.kwargs.values()]
-    found = {a.id(): a for a in arguments if isinstance(a, ttnn.MeshDevice)}
-    for tensor in tensors_in(arguments):
-        if on_device(tensor) and tensor.is_allocated():
+    found = {mesh.id(): mesh for mesh in call.meshes}
+    for tensor in call.inputs:
+        if tensor.is_allocated():
             mesh = tensor.device()
             found.setdefault(mesh.id(), mesh)
     return list(found.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import ttnn
 
-from tt_impl.mock.log.traffic import Semaphore
+from tt_impl.trace.collectives import Semaphore
 from tt_impl.trace.intercept import on_device
 
 _SHOWN = 16

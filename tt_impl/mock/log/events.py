@@ -16,9 +16,9 @@ from typing import Any
 import ttnn
 
 from tt_impl.mock.log.arguments import options_of, plain
-from tt_impl.mock.log.traffic import Semaphore, arguments, crossings
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
 from tt_impl.mock.storage.values import Golden
+from tt_impl.trace.collectives import Semaphore, arguments, crossings
 from tt_impl.trace.intercept import Invocation, on_device, tensors_at
 from tt_impl.trace.lines import user_line
 
@@ -75,7 +75,7 @@ class Event:
         number: place in the program.
         where: ``path.py:line`` of the user's code.
         options: all other arguments, as JSON values; ``semaphores`` has the addresses of all of them.
-        collectives: as :func:`tt_impl.mock.log.traffic.crossings` tells them.
+        collectives: as :func:`tt_impl.trace.collectives.crossings` tells them.
         written: buffers among the inputs that the operation wrote.
         dead: arguments that had been deallocated before, as they were.
         uneven: of a read to the host, the axes along which ttnn says replicas, but whose devices hold other values.
@@ -144,7 +144,7 @@ class EventLog:
         live = [tensor for _, tensor in inputs]
         event = Event(len(self.events), call.name, user_line(), [self._use(*found) for found in inputs], dead=dead)
         event.options = options_of(named)
-        event.collectives = crossings(call, named, live) if live else []
+        event.collectives = crossings(call.name, named, live)
         self.events.append(event)
         before = self._contents(event)
         if call.name in _READS and live and self._shadow is not None:

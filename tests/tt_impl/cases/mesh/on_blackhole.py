@@ -21,19 +21,14 @@ def bounded_units(t: Env) -> None:
 
 def drafter_programs(t: Env) -> None:
     """A layer of the drafter between its TT-Lang kernels: the prediction has the programs that ttnn builds."""
-    from ttnn._ttnn.graph import begin_graph_capture, end_graph_capture
-
-    from tt_impl.harness.watch.capture import programs
+    from tt_impl.trace.graph import capturing, read
 
     for cached in (64, 48):  # whole tiles or not
         given = [t.empty(1, 4, cached, 128), t.empty(32, 2048), t.empty(32, 4096), t.empty(64, 512)]
         mask = t.empty(1, 1, 32, cached + 64)
-        begin_graph_capture(t.ttnn.graph.RunMode.NO_DISPATCH)
-        try:
+        with capturing(dispatch=False) as nodes:
             _drafter_layer(t.ttnn, *given, mask, cached=cached)
-        finally:
-            graph = end_graph_capture()
-        built = [p.device_op.removesuffix("DeviceOperation").lower() for p in programs(graph)]
+        built = [op.name.removesuffix("DeviceOperation").lower() for op in read(nodes).ops]
         known = {"reshapeview": "reshape", "binaryng": "multiply", "sdpaoperation": "sdpa"} | {
             "untilizewithunpadding": "untilize", "tilizewithvalpadding": "tilize",
         }  # fmt: skip
