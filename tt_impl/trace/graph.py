@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ttnn
+
 from tt_impl.trace.intercept import Invocation
 
 MEMORIES = {0: "DRAM", 1: "L1", 3: "L1_SMALL", 4: "TRACE"}
