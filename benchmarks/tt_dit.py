@@ -83,7 +83,7 @@ def compare(
             safetensors.torch.save_file(inputs, folder / "theirs.safetensors")
             given = {"tree": str(checkout), "weights": str(weights), "sizes": sizes}
             given["inputs"] = str(folder / "theirs.safetensors")
-            return worker.execute("tt_impl.pipelines.tt_dit:program", options, given, values=values)
+            return worker.execute("tt_impl.programs.tt_dit:program", options, given, values=values)
 
         ours = ops.count(MODEL, options, size="1024", batch=1, run=worker.execute)
         mine = next(block for block in ours.report["blocks"] if block["kind"] == "block")

@@ -47,7 +47,6 @@ ALONE = {
     "tt_impl/parallel/context.py": "submesh, axes and mappers, which refsim has in runtime/device.py",
     "tt_impl/pipelines/sdpa_chunks.py": "circular buffers in L1, which only a device has",
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
-    "tt_impl/pipelines/tt_dit.py": "a block of somebody else's, from a checkout, to be counted beside ours",
     "tt_impl/pipelines/ops.py": "operations of a device; refsim's are priced by refsim/timing",
 }
 SHARED = ("config.py", "spec.py", "single_file.py")

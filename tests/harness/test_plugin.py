@@ -90,6 +90,7 @@ def test_names_of_what_failed(whole: Ran) -> None:
     assert "a_package_that_is_not_there" in verdicts["test_import.py"].message
     assert "backtrace" not in whole.out and "_ttnncpp.so" not in whole.out
     assert 'File "' in whole.out and "in test_crash" in whole.out  # where Python was
+    assert "intercept.py" not in whole.out  # which lies between the test and ttnn
 
 
 def test_the_summary_counts_what_the_verdicts_say(whole: Ran) -> None:

@@ -180,10 +180,6 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
         report_index.load(tmp_path / "x.json")
 
 
-def test_a_cell_keeps_its_column() -> None:
-    assert report_text.table(("a",), [("x|y",)])[-1] == "| x\\|y |"
-
-
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_plugin_writes_a_report_for_every_test(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "--ttnn-mock=n150", "--ttnn-report=../reports", "-k", "matmul", files=("test_values.py",))

@@ -51,6 +51,8 @@ LEAF = re.compile(rf"tt_impl\.({'|'.join(LEAVES)})(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.base\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "layers", "models", "parallel", "pipelines", "programs", "reports")
 MOCK_DOOR = "tt_impl.run.backends"
+HARNESS_ROOMS = ("watch", "checks", "reports", "comparison", "pytest", "runner", "plugin")
+"""Rooms and modules of the harness: none takes from a later one."""
 MOCK_ROOMS = {"machine": 0, "storage": 0, "rules": 1, "calls": 2, "log": 3}
 """Rooms of the mock, each with its height: one takes from itself and from lower ones."""
 ROOMS = tuple("cases measure explain kinds report run user policies faults mutation cli".split())
@@ -114,6 +116,9 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
     mocked, mock = within(module, ("mock", "harness"), "tt_impl"), within(name, ("mock",), "tt_impl")
     if within(module, ("harness",), "tt_impl") and within(name, OURS, "tt_impl"):
         broken.append("what serves others' programs knows none of our models")
+    room, lent = (within(dotted.removeprefix("tt_impl."), HARNESS_ROOMS, "harness") for dotted in (module, name))
+    if room and lent and HARNESS_ROOMS.index(lent) > HARNESS_ROOMS.index(room):
+        broken.append(f"harness.{lent} lies above harness.{room}")
     if top == "tt_impl" and not within(module, ("harness",), "tt_impl") and within(name, ("harness",), "tt_impl"):
         broken.append("nothing in tt_impl stands on the harness")
     if top == "tt_impl" and mock and not mocked and not (module == MOCK_DOOR and lazy):
@@ -209,6 +214,7 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("tt_impl.harness.plugin", "def f():\n    import tt_impl.models.wan22", "none of our models"),
         ("tt_impl.run.mesh", "from tt_impl.harness import session", "stands on the harness"),
         ("tt_impl.reports.ops", "from refsim.timing.cost.device_ops import price", "must not borrow"),
+        ("tt_impl.harness.checks.sums", "from tt_impl.harness.reports import cost", "harness.reports lies above"),
         ("tt_impl.harness.reports.cost", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.layers.linear", "from refsim.layers import linear", "must not borrow"),
         ("tt_impl.parallel.ring", "def f():\n    import refsim.parallel.ring", "must not borrow"),

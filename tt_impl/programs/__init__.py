@@ -1,1 +1,1 @@
-"""Programs that exist only to be judged."""
+"""Programs that exist only to be judged, or counted beside ours."""

@@ -32,7 +32,7 @@ _STACK_CHARS = 16000
 
 _CALLERS = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "<frozen runpy>")
 """Frames of what calls a test or a script."""
-_BETWEEN = tuple(f"{os.sep}tt_impl{os.sep}{name}" for name in ("intercept", "mock", "harness"))
+_BETWEEN = tuple(f"{os.sep}tt_impl{os.sep}{name}" for name in ("trace", "mock", "harness"))
 """Frames between a program and ttnn."""
 
 Run = Callable[[int, int | None], dict[str, Any]]

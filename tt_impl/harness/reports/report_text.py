@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from typing import Any
+
+from refsim.files.tables import as_markdown
 
 _SLOWEST = 15
 _MIB = 1024 * 1024
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Lines of a markdown table."""
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return [*lines, *("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)]
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -58,7 +53,7 @@ def _time(report: dict[str, Any]) -> list[str]:
         (f"`{op}`", device_op, where, len(found), bound, *(_us(sum(f[n] for f in found)) for n in _NS))
         for (op, device_op, where, bound), found in slowest
     ]
-    return [*lines, *table(("op", "device op", "line", "n", "bound", "low us", "us", "high us"), rows), ""]
+    return [*lines, as_markdown(rows, ("op", "device op", "line", "n", "bound", "low us", "us", "high us")), ""]
 
 
 _NS = ("low_ns", "ns", "high_ns")
@@ -70,7 +65,7 @@ def _memory(report: dict[str, Any]) -> list[str]:
         lines += [f"Mesh {mesh['mesh']}: every one of devices {_span(mesh['devices'])}.", ""]
         rows = [_memory_row(kind, mesh[kind]) for kind in ("DRAM", "L1", "L1_SMALL") if kind in mesh]
         heads = ("memory", "peak KiB a bank", "banks", "peak MiB", "op", "line", "at the end", "holes", "largest free")
-        lines += [*table(heads, rows), ""]
+        lines += [as_markdown(rows, heads), ""]
         if "L1" in mesh:
             most = mesh["L1"]["with_programs"]
             lines += [
@@ -83,7 +78,7 @@ def _memory(report: dict[str, Any]) -> list[str]:
             for o in mesh.get("DRAM", {"peak": {"live": []}})["peak"]["live"]
         ]
         lines += ["Live at the peak of DRAM:", ""]
-        lines += [*table(("op", "line", "shape", "dtype", "n", "KiB a bank"), rows), ""]
+        lines += [as_markdown(rows, ("op", "line", "shape", "dtype", "n", "KiB a bank")), ""]
     if count := report["memory"]["unknown_layouts"]:
         lines += [f"Of {count} programs ttnn would not tell the circular buffers.", ""]
     return lines
@@ -100,11 +95,17 @@ def _collectives(report: dict[str, Any]) -> list[str]:
     if not report["collectives"]:
         return []
     rows = [
-        (i, f"`{c['op']}`", c["where"], c["collective"], c["axis"], c["bytes"], c.get("topology"), c.get("links"))
+        (
+            i,
+            f"`{c['op']}`",
+            c["where"],
+            c["collective"],
+            *(str(c.get(n)) for n in ("axis", "bytes", "topology", "links")),
+        )
         for i, c in enumerate(report["collectives"])
     ]
     heads = ("", "op", "line", "collective", "axis", "bytes", "topology", "links")
-    return ["## Collectives, in order", "", *table(heads, rows), ""]
+    return ["## Collectives, in order", "", as_markdown(rows, heads), ""]
 
 
 def index(rows: list[dict[str, Any]]) -> str:
@@ -121,7 +122,7 @@ def index(rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]  # fmt: skip
     head = "On mock meshes: device times are predicted, not measured; memory is what ttnn's allocator says."
-    return "\n".join(["# Programs", "", head, "", *table(heads, shown)]) + "\n"
+    return "\n".join(["# Programs", "", head, "", as_markdown(shown, heads)]) + "\n"
 
 
 def _us(ns: float) -> str:
