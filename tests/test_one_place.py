@@ -9,25 +9,40 @@ import pytest
 
 from refsim.models import registry
 from refsim.models.spec import ModelSpec
-from tests.tree import ROOT
+from tests.tree import PRODUCT, ROOT
 
 SPECS = registry.own()
 
 
 def own_files(spec: ModelSpec) -> tuple[str, ...]:
-    """Where a model's names may stand: its two folders and its pipelines; its oracles are all of ``parity``."""
+    """Where a model's names may stand: its two folders, its pipelines, and what makes and judges random ones of it."""
     module = (spec.pipeline or "").partition(":")[0].replace(".", "/")
     beside = (f"{module}.py", f"{module.replace('refsim', 'tt_impl', 1)}.py") if module else ()
-    return f"refsim/models/{spec.name}/", f"tt_impl/models/{spec.name}/", *beside, *ALSO.get(spec.name, ())
+    return f"refsim/models/{spec.name}/", f"tt_impl/models/{spec.name}/", *beside, *OF_PARITY, *ALSO.get(spec.name, ())
 
 
-ALSO = {  # decoding has no pipeline folder of its own
-    name: ("refsim/pipelines/speculative.py", "tt_impl/pipelines/speculative.py") for name in ("qwen3_moe", "dflash")
-} | {name: ("benchmarks/upstream/weights.py",) for name in ("qwenimage", "mochi")}  # sizes of upstream's own tests
+OF_PARITY = (
+    "parity/cases/oracles/",
+    *(f"parity/cases/{name}.py" for name in ("checkpoints", "folders", "pipelines")),  # random models and their folders
+    "parity/cases/suites/",
+    "parity/faults/",
+)
+OUTLINED = ("sd35", "flux1", "flux2", "mochi", "qwenimage")
+"""Models whose class is changed into an outline, see ``parity.kinds.published.outlined``."""
+DECODING = ("refsim/pipelines/speculative.py", "tt_impl/pipelines/speculative.py")
+"""Decoding has no pipeline folder of its own."""
+ALSO = {
+    "qwen3_moe": DECODING,
+    "dflash": (*DECODING, "parity/kinds/ttnn/calls.py"),  # a drafter that is called wrongly
+    **dict.fromkeys(OUTLINED, ("parity/kinds/published/outlined.py",)),
+    "sd35": ("parity/kinds/published/outlined.py", "parity/kinds/cpu/single_file.py"),  # which refuses another class
+}
+for _name in ("qwenimage", "mochi"):  # sizes of upstream's own tests
+    ALSO[_name] += ("benchmarks/upstream/weights.py",)
 
 
 def product() -> dict[str, str]:
-    paths = [path for package in ("refsim", "tt_impl", "benchmarks") for path in (ROOT / package).rglob("*.py")]
+    paths = [path for package in PRODUCT for path in (ROOT / package).rglob("*.py")]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
@@ -61,17 +76,19 @@ def test_a_name_elsewhere_is_found(spec):
     for name in names(spec):
         text = f"x = {{'{name}': 1}}"
         assert elsewhere(spec, {"refsim/api/images.py": text}) == [f"refsim/api/images.py: {name}"]
+        assert elsewhere(spec, {"parity/kinds/base.py": text}) == [f"parity/kinds/base.py: {name}"]
         assert elsewhere(spec, {"tests/x.py": f"Not{name}Here"}) == []
         assert elsewhere(spec, {f"refsim/models/{spec.name}/x.py": text}) == []
 
 
 def test_seconds_of_others_stand_in_specs_only():
-    """A figure as it would be written in a table of another module: (..., 12.2, 20 ...)."""
+    """A figure as it would be written in a table of another module: (..., 12.2, 20 ...); layouts of cases are none."""
     for model, _, _, _ in registry.figures():
         assert any(p.name == model for spec in SPECS for p in spec.published)
     for (_, _, mesh, parallel), figure in registry.figures().items():
         row = re.compile(rf'"{mesh}", "{parallel}"[^\n]*{re.escape(f"{figure.seconds:g}")}')
-        assert [file for file, text in product().items() if row.search(text) and not file.endswith("/spec.py")] == []
+        found = [file for file, text in product().items() if row.search(text)]
+        assert [file for file in found if not file.endswith("/spec.py") and not file.startswith(OF_PARITY)] == []
 
 
 def test_every_name_is_in_the_spec_of_its_folder():

@@ -14,12 +14,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from parity.cases.published import NO_LIBRARY, OTHER_THAN_PIPELINE
+from parity.cases.oracles import oracle_of
+from parity.cases.published import NO_LIBRARY
+from refsim.models.registry import own
 
 _FIGURES = ("Figure", "Pair", "TtDit")
 _TABLES = ("class_names", "published", "figures", "others", "pairs")
 _ASKED = {"steps": "steps", "sizes": "size", "experts": "experts"}
-"""Keywords of a published model and what :data:`parity.cases.published.OTHER_THAN_PIPELINE` calls them."""
+"""Keywords of a published model and what ``Oracle.other_than_pipeline`` calls them."""
 _SCALES = {
     "refsim/models/vae/spec.py": ("scaling_factor", "shift_factor"),
     "refsim/models/sd35/spec.py": ("pos_embed_max_size",),
@@ -60,7 +62,9 @@ def _asked_otherwise(node: ast.AST) -> list[ast.keyword]:
     """What a call that makes a published model gives otherwise than its pipeline."""
     if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
         return []
-    known = OTHER_THAN_PIPELINE.get(str(node.args[0].value), ())
+    name = str(node.args[0].value)
+    classes = {published.name: published.class_name for spec in own() for published in spec.published}
+    known = oracle_of(classes[name]).other_than_pipeline.get(name, ()) if name in classes else ()
     return [keyword for keyword in node.keywords if _ASKED.get(keyword.arg or "") in known]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -20,11 +21,24 @@ class Oracle:
         class_names: of the classes that a subclass is for.
         exact: inputs of more than one dim that are places and no activations, and so are never rounded to bf16.
         heads_dim: where the heads are in what the norms of queries and keys take, 1 or 2.
+        text_to: of a transformer, diffusers' pipeline from text alone, in its own words, that is made for it.
+        clip_in_rows: the prompt of that pipeline begins with the rows of CLIP.
+        longest_prompt: the longest ``max_sequence_length`` that its ``check_inputs`` allows, None if it has no bound.
+        other_than_class: keys of config.json, by published model, whose value is not the default of the class; every
+            other one has the default.
+        other_than_pipeline: what of a request, by published model, its cards or tt_dit's pipeline say otherwise than
+            the pipeline: the default number of ``steps``; the ``size`` of picture, which then is not among those that
+            predictions know; how many transformers (``experts``) it has.
     """
 
     class_names: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[tuple[str, ...]] = ()
     heads_dim: ClassVar[int] = 1
+    text_to: ClassVar[str] = ""
+    clip_in_rows: ClassVar[bool] = False
+    longest_prompt: ClassVar[int | None] = None
+    other_than_class: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    other_than_pipeline: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def model_class(self, class_name: str) -> Any:
         """The class in diffusers, None where diffusers has none; of a model of your own, your class.
@@ -53,6 +67,18 @@ class Oracle:
         """What a pipeline hands diffusers' ``forward`` beyond ``tensors`` and refsim computes itself."""
         return {}
 
+    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        """What a pipeline hands ``forward`` on meta tensors beyond those ``given``, which may be changed in place.
+
+        Args:
+            given: what refsim's model takes of a latent of ``size``.
+
+        Raises:
+            ValueError: the pipeline makes something else of such a latent.
+        """
+        further = self.further_inputs(model, given)
+        return {key: tuple(x.to("meta") for x in value) for key, value in further.items()}
+
     def block_prefix(self, config: dict[str, Any], index: int) -> str:
         """What the names of a block's weights begin with."""
         return f"transformer_blocks.{index}."
@@ -75,6 +101,10 @@ class Oracle:
 
     def restore(self, model: Any, config: dict[str, Any], dtype: torch.dtype) -> None:
         """Make, in place, the tables that are no part of a checkpoint in a model that was built on meta."""
+
+
+STACK = ("num_layers", "num_attention_heads")
+"""Keys of a config.json that say how large a model is."""
 
 
 def patches(sample: Tensor, patch: int = 2) -> Tensor:

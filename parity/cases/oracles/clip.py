@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from parity.cases import ModelShape
 from parity.cases.oracles.base import Oracle
 
+_SIZES = ("hidden_size", "intermediate_size", "projection_dim", "num_attention_heads")
+
 
 class CLIPOracle(Oracle):
     """``CLIPTextModel`` with and without projection."""
 
     class_names = ("CLIPTextModel", "CLIPTextModelWithProjection")
+    other_than_class: ClassVar = {"clip-l": _SIZES, "clip-g": (*_SIZES, "num_hidden_layers", "hidden_act")}
 
     def text_inputs(self, config: dict[str, Any], shape: ModelShape, seed: int) -> dict[str, Tensor]:
         tensors = super().text_inputs(config, shape, seed)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from parity.cases import BlockShape, ModelShape
 from parity.cases.inputs import model_inputs
-from parity.cases.oracles.base import Oracle
+from parity.cases.oracles.base import STACK, Oracle
 
 
 class CogVideoXOracle(Oracle):
     """``CogVideoXTransformer3DModel`` with its table of positions (2b) or rotary ones (5b)."""
 
     class_names = ("CogVideoXTransformer3DModel",)
+    text_to = "CogVideoXPipeline"
+    other_than_class: ClassVar = {"cogvideox-5b": (*STACK, "use_rotary_positional_embeddings")}
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
         tensors = model_inputs(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from parity.cases import BlockShape, ModelShape
 from parity.cases.oracles.base import Oracle, patches
+from parity.cases.oracles.library import check_same, packed
 
 _TIMES = (0.7, 0.3, 1.0, 0.1)
 _SCALES = (4.0, 2.0, 1.0, 8.0)
@@ -20,6 +21,10 @@ class FluxOracle(Oracle):
     """``FluxTransformer2DModel``, dev and schnell."""
 
     class_names = ("FluxTransformer2DModel",)
+    text_to = "FluxPipeline"
+    longest_prompt = 512
+    other_than_class: ClassVar = {"flux1-dev": ("guidance_embeds",)}
+    other_than_pipeline: ClassVar = {"flux1-schnell": ("steps",)}
     exact = ("img_ids", "txt_ids")
     heads_dim = 2
 
@@ -32,6 +37,11 @@ class FluxOracle(Oracle):
             tensors["guidance"] = torch.tensor(_SCALES)[sample]
         rows, columns = (size // 2 for size in shape.latent)
         return tensors | _ids(rows, columns, shape.text)
+
+    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        pipeline, latent = packed(type(model).__name__, given["hidden_states"], size)
+        check_same(given["hidden_states"], pipeline._pack_latents(latent, *latent.shape))
+        return {}
 
     def tokens(self, sample: Tensor) -> Tensor:
         return sample

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from torch.fx.experimental import _config
 from torch.overrides import TorchFunctionMode
 
 from parity.cases.oracles import oracle_of
-from parity.cases.oracles.library import blocks_of, library_model, pipelines_of
+from parity.cases.oracles.library import blocks_of, library_model
+from parity.cases.oracles.meta import empty
 from refsim.base.options import RunOptions
 from refsim.models.spec import ModelSpec, Published
 from refsim.timing.read.reading import read
@@ -46,10 +47,9 @@ def _transformer(spec: ModelSpec, published: Published) -> Iterator[str]:
     for name, size in (published.sizes | {"a small one": _SMALL[str(spec.latent)]}).items():
         seen = _Seen(model)
         shapes = spec.input_shapes(published, size, BATCH)
-        given = {key: _meta(shape, torch.int64 if key == "input_ids" else None) for key, shape in shapes.items()}
-        further = _FURTHER.get(published.class_name, _as_pipeline)
+        given = {key: empty(shape, torch.int64 if key == "input_ids" else None) for key, shape in shapes.items()}
         try:
-            given |= further(model, given, size)
+            given |= oracle_of(published.class_name).pipeline_inputs(model, given, size)
             with seen, _config.patch(meta_nonzero_assume_all_nonzero=True), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of autocast to fp32
                 answer = model(**given, return_dict=False)[0]
@@ -79,10 +79,6 @@ def _wrong_reading(spec: ModelSpec, published: Published, shapes: dict[str, Size
     keys = {op.inputs[1][2] for op in ops if op.kind == "sdpa"}
     if not keys <= seen.rows or seen.arguments["hidden_states"].shape[1] not in keys:
         yield f"attention over {sorted(keys)} rows where blocks are given {sorted(seen.rows)}"
-
-
-def _meta(shape: Size, dtype: torch.dtype | None = None) -> Tensor:
-    return torch.empty(shape, device="meta", dtype=dtype or torch.float32)
 
 
 class _Seen(TorchFunctionMode):
@@ -141,81 +137,12 @@ def _wrong_parts(spec: ModelSpec, model: nn.Module, seen: _Seen, prompt: int) ->
             yield f"{name} has not a row a token in dim {dim}"
 
 
-def _as_pipeline(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
-    """What pipelines hand a transformer that refsim runs beyond what refsim is handed."""
-    further = oracle_of(type(model).__name__).further_inputs(model, given)
-    return {key: tuple(x.to("meta") for x in value) for key, value in further.items()}
-
-
-def _packed(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
-    """Qwen-Image: a latent packed by its pipeline, rows and columns of tokens beside it."""
-    (pipeline,), (batch, _, width) = pipelines_of(type(model).__name__), given["hidden_states"].shape
-    tokens = pipeline._pack_latents(_meta((batch, width // 4, *size)), batch, width // 4, *size)
-    _same(given["hidden_states"], tokens)
-    return {"img_shapes": [[(1, size[0] // 2, size[1] // 2)]] * batch}
-
-
-def _flux(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
-    (pipeline,), (batch, _, width) = pipelines_of(type(model).__name__), given["hidden_states"].shape
-    _same(given["hidden_states"], pipeline._pack_latents(_meta((batch, width // 4, *size)), batch, width // 4, *size))
-    return {}
-
-
-def _flux2(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
-    """Flux.2: a latent packed by its pipeline, and the places that this gives both streams."""
-    (pipeline,), (batch, _, width) = pipelines_of(type(model).__name__), given["hidden_states"].shape
-    patches = pipeline._patchify_latents(_meta((batch, width // 4, *size)))
-    _same(given["hidden_states"], pipeline._pack_latents(patches))
-    places = pipeline._prepare_latent_ids(patches)[0], pipeline._prepare_text_ids(given["encoder_hidden_states"])[0]
-    return dict(zip(("img_ids", "txt_ids"), (x.to("meta") for x in places), strict=True)) | {
-        "guidance": _meta((batch,))
-    }
-
-
-def _mochi(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
-    """Mochi: the latent as it is, in place of its patches."""
-    prompt = given["encoder_hidden_states"]
-    _on_cpu(model)
-    whole = {"hidden_states": _meta((BATCH, model.config.in_channels, *size))}
-    given["hidden_states"] = whole["hidden_states"]
-    return whole | {"encoder_attention_mask": _meta(tuple(prompt.shape[:2]), torch.bool)}
-
-
-def _on_cpu(model: Any) -> None:
-    """Let Mochi turn its places on the processor: torch has no autocast on meta."""
-    model.pos_frequencies = nn.Parameter(torch.empty(model.pos_frequencies.shape))
-    model.rope.register_forward_pre_hook(lambda _, args, more: (args, more | {"device": "cpu"}), with_kwargs=True)
-    model.rope.register_forward_hook(lambda _, given, tables: tuple(x.to("meta") for x in tables))
-
-
-def _ltx(model: nn.Module, given: dict[str, Tensor], size: Size) -> dict[str, Any]:
-    """LTX: a latent packed by its pipeline, and its sizes beside it."""
-    (pipeline,), prompt = pipelines_of(type(model).__name__), given["encoder_hidden_states"]
-    given["hidden_states"] = pipeline._pack_latents(given["hidden_states"])
-    mask = _meta(tuple(prompt.shape[:2]))
-    return {"encoder_attention_mask": mask} | dict(zip(("num_frames", "height", "width"), size, strict=True))
-
-
-def _same(ours: Tensor, theirs: Tensor) -> None:
-    if ours.shape != theirs.shape:
-        raise ValueError(f"the pipeline makes {tuple(theirs.shape)} of it, not {tuple(ours.shape)}")
-
-
-_FURTHER: dict[str, Callable[[nn.Module, dict[str, Tensor], Size], dict[str, Any]]] = {
-    "FluxTransformer2DModel": _flux,
-    "QwenImageTransformer2DModel": _packed,
-    "Flux2Transformer2DModel": _flux2,
-    "MochiTransformer3DModel": _mochi,
-    "LTXVideoTransformer3DModel": _ltx,
-}
-
-
 def _decoder(spec: ModelSpec, published: Published) -> Iterator[str]:
     """Pixels of a latent by the library, and by the ratios that refsim reads from config.json."""
     size, config = _SMALL[str(spec.latent)], spec.config_class.from_dict(published.config)
     shapes = spec.input_shapes(published, size, 1)
     model = library_model(published, published.config)
-    pixels = model.decode(_meta(shapes["z"]), return_dict=False)[0].shape
+    pixels = model.decode(empty(shapes["z"]), return_dict=False)[0].shape
     frames, rows = config.ratios
     wanted = [(n - 1) * frames + 1 for n in size[:-2]] + [n * rows for n in size[-2:]]
     if list(pixels[2:]) != wanted:
@@ -228,7 +155,7 @@ def _encoder(spec: ModelSpec, published: Published) -> Iterator[str]:
     assert keys is not None
     width, inner = (published.config[key] for key in (keys.width, keys.inner))
     model = library_model(published, published.config | {keys.layers: 2})
-    answer = model(input_ids=_meta((BATCH, _TOKENS), torch.int64)).last_hidden_state
+    answer = model(input_ids=empty((BATCH, _TOKENS), torch.int64)).last_hidden_state
     if answer.shape != (BATCH, _TOKENS, width):
         yield f"an answer of {tuple(answer.shape)}"
     into = sum(x.shape == (inner, width) for name, x in model.named_parameters())

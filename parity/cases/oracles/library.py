@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 import diffusers
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
-from parity.cases.oracles.meta import on_meta
+from parity.cases.oracles import oracle_of
+from parity.cases.oracles.meta import empty, on_meta
 from refsim.base.errors import UserError
 from refsim.models.spec import Published
 
@@ -59,29 +60,29 @@ def signature_of(block: nn.Module) -> tuple:
     return tuple(sorted((name, tuple(x.shape)) for name, x in block.state_dict().items()))
 
 
-def pipelines_of(class_name: str) -> list[Any]:
-    """The pipelines of diffusers from text alone, in their own words, that are made for a transformer's class."""
-    kind = library_class(class_name)
-    found = []
-    for name in _TEXT_TO:
-        pipeline = library_class(name)
-        parts = inspect.signature(pipeline.__init__, eval_str=True).parameters
-        wanted = parts["transformer"].annotation
-        if kind is wanted or kind in get_args(wanted):
-            found.append(pipeline)
-    return found
+def pipeline_of(class_name: str) -> Any:
+    """The pipeline of diffusers from text alone, in its own words, that is made for a transformer's class.
+
+    Raises:
+        ValueError: diffusers' pipeline of that name is made for another class.
+    """
+    kind, pipeline = library_class(class_name), library_class(oracle_of(class_name).text_to)
+    wanted = inspect.signature(pipeline.__init__, eval_str=True).parameters["transformer"].annotation
+    if kind is not wanted and kind not in get_args(wanted):
+        raise ValueError(f"{pipeline.__name__} is made for {wanted}, not {class_name}")
+    return pipeline
 
 
-_TEXT_TO = (
-    "StableDiffusion3Pipeline",
-    "FluxPipeline",
-    "Flux2Pipeline",
-    "WanPipeline",
-    "CogVideoXPipeline",
-    "QwenImagePipeline",
-    "MochiPipeline",
-    "LTXPipeline",
-)
+def packed(class_name: str, latent: Tensor, size: tuple[int, ...]) -> tuple[Any, Tensor]:
+    """The pipeline of a class, and a latent (B, C, *size) of as many numbers as a packed one (B, tokens, 4 C)."""
+    batch, _, width = latent.shape
+    return pipeline_of(class_name), empty((batch, width // 4, *size))
+
+
+def check_same(ours: Tensor, theirs: Tensor) -> None:
+    """Raise ValueError where a pipeline makes another shape of a latent than refsim's model takes."""
+    if ours.shape != theirs.shape:
+        raise ValueError(f"the pipeline makes {tuple(theirs.shape)} of it, not {tuple(ours.shape)}")
 
 
 def bare(pipeline: Any) -> Any:

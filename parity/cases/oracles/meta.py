@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 _FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")} | {
@@ -32,3 +32,8 @@ def on_meta() -> Iterator[None]:
     """Make what is constructed inside of meta tensors: shapes and dtypes, no values."""
     with torch.device("meta"), _Unfilled():
         yield
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """A meta tensor; fp32 unless it is said otherwise."""
+    return torch.empty(shape, device="meta", dtype=dtype or torch.float32)

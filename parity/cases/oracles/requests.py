@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from parity.cases.oracles.library import bare, given_by, library_class, pipelines_of
-from parity.cases.published import OTHER_THAN_PIPELINE
+from parity.cases.oracles import oracle_of
+from parity.cases.oracles.library import bare, given_by, library_class, pipeline_of
 from refsim.models.registry import get_published
 from refsim.models.spec import ModelSpec, Published
 
@@ -17,15 +17,13 @@ _RATIOS = (
 )
 """What pipelines call the frames and the pixels per latent frame and row."""
 _WIDTHS = ("joint_attention_dim", "text_dim", "text_embed_dim", "caption_channels")
-CLIP_IN_ROWS = ("StableDiffusion3Pipeline",)
-"""Pipelines whose prompt begins with the rows of CLIP."""
 
 
 def unlike_pipeline(spec: ModelSpec, published: Published) -> list[str]:
     """What of a published transformer is not what its pipeline in diffusers takes for given, a clause each."""
     if spec.kind != "transformer":  # nobody asks it for anything
         return [name for name in ("steps", "text", "sizes", "encoders") if getattr(published, name)]
-    (pipeline,) = pipelines_of(published.class_name)
+    pipeline = pipeline_of(published.class_name)
     if spec.pipeline_classes and spec.pipeline_classes != (pipeline.__name__,):
         return [f"{pipeline.__name__} runs it"]
     made, given = bare(pipeline), given_by(pipeline.__call__)
@@ -33,16 +31,20 @@ def unlike_pipeline(spec: ModelSpec, published: Published) -> list[str]:
     parts = [name for name in inspect.signature(pipeline.__init__).parameters if name.startswith("transformer")]
     known["experts"] = published.experts == len(parts)
     differ = {name for name, same in known.items() if not same}
-    wrong = sorted(differ ^ set(OTHER_THAN_PIPELINE.get(published.name, ())))
+    wrong = sorted(differ ^ _known_to_differ(published))
     wrong += [] if _is_first_like(spec) else ["the first published model, which folders are taken for"]
     wrong += [] if published.branches == _branches(given) else ["branches"]
-    return wrong + list(_prompt(published, pipeline, made, given)) + list(_parts(published, pipeline, made))
+    return wrong + list(_prompt(published, made, given)) + list(_parts(published, pipeline, made))
 
 
 def _is_first_like(spec: ModelSpec) -> bool:
     """Whether no other published model is asked for what the pipeline takes for given in more respects."""
-    unlike = [len(OTHER_THAN_PIPELINE.get(published.name, ())) for published in spec.published]
+    unlike = [len(_known_to_differ(published)) for published in spec.published]
     return unlike[0] == min(unlike)
+
+
+def _known_to_differ(published: Published) -> set[str]:
+    return set(oracle_of(published.class_name).other_than_pipeline.get(published.name, ()))
 
 
 def _steps(published: Published, given: dict[str, Any]) -> bool:
@@ -75,10 +77,10 @@ def _size(published: Published, made: Any, given: dict[str, Any]) -> bool:
     return ((frames - 1) // per_frame + 1, rows, columns) in published.sizes.values()
 
 
-def _prompt(published: Published, pipeline: Any, made: Any, given: dict[str, Any]) -> Iterator[str]:
+def _prompt(published: Published, made: Any, given: dict[str, Any]) -> Iterator[str]:
     """Rows of the prompt, and of each of its encoders."""
     rows, clip = given["max_sequence_length"], getattr(made, "tokenizer_max_length", 0)
-    if published.text != rows + (clip if pipeline.__name__ in CLIP_IN_ROWS else 0):
+    if published.text != rows + (clip if oracle_of(published.class_name).clip_in_rows else 0):
         yield "text"
     for each in published.encoders:
         is_clip = get_published(each.published)[0].name == "clip"

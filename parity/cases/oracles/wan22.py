@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from parity.cases import BlockShape, ModelShape
 from parity.cases.inputs import generator, model_inputs, rounded
-from parity.cases.oracles.base import Oracle
+from parity.cases.oracles.base import STACK, Oracle
 
 _PER_TOKEN = 48
 """Channels of TI2V-5B, whose pipeline gives every token a time step of its own."""
@@ -21,6 +21,9 @@ class WanOracle(Oracle):
     """``WanTransformer3DModel``, text to video and image to video."""
 
     class_names = ("WanTransformer3DModel",)
+    text_to = "WanPipeline"
+    other_than_class: ClassVar = {"wan22-ti2v-5b": (*STACK, "ffn_dim", "in_channels", "out_channels")}
+    other_than_pipeline: ClassVar = {"wan22-t2v-a14b": ("steps",), "wan22-ti2v-5b": ("size", "experts")}
     exact = ("grid", "timestep")
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:

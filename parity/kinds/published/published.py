@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from parity.cases import Case, Layout
+from parity.cases.oracles import oracle_of
 from parity.cases.oracles.forwards import wrong_shapes
 from parity.cases.oracles.library import (
     blocks_of,
@@ -40,7 +41,7 @@ from parity.cases.oracles.library import (
     signature_of,
 )
 from parity.cases.oracles.requests import unlike_pipeline
-from parity.cases.published import OTHER_THAN_CLASS, published_models
+from parity.cases.published import published_models
 from parity.kinds.base import CpuKind, Metrics
 from parity.measure.thresholds import Threshold
 from refsim.base import scratch
@@ -94,9 +95,10 @@ class PublishedModel(CpuKind):
         spec, published = published_models()[case.model]
         known, model = library_defaults(published.class_name), library_model(published, published.config)
         theirs, total = shapes_of(model.state_dict()), count(shapes_of(dict(model.named_parameters())))
+        oracle = oracle_of(published.class_name)
         differ = {name for name, x in published.config.items() if name in known and known[name] != x}
         complaints = {
-            "wrong_keys": sorted(differ ^ set(OTHER_THAN_CLASS.get(published.name, ()))),
+            "wrong_keys": sorted(differ ^ {*oracle.other_than_class.get(published.name, ())}),
             "wrong_blocks": [*wrong_blocks(spec, published, model), *wrong_of_one_kind(spec, published)],
             "wrong_shapes": [*wrong_shapes(spec, published), *wrong_passes(spec, model)],
             "unlike_pipeline": unlike_pipeline(spec, published),

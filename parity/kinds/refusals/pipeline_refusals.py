@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from parity.cases import Case, Layout
+from parity.cases.oracles import oracle_of
 from parity.cases.oracles.requests import ratios
 from parity.cases.pipelines import PIPELINES, quietly
 from parity.kinds.base import CpuKind, Metrics
@@ -78,10 +79,10 @@ class PipelineRefusals(CpuKind):
         """
         with quietly():
             pipe = load_pipeline(case.model, self.store.folder(case.model, seed))
-        row, longest = ratios(pipe)[1], type(pipe).__name__ in _AT_MOST_512
+        row, longest = ratios(pipe)[1], oracle_of(type(pipe.transformer).__name__).longest_prompt
         patch = (f"{2 * row}x{2 * row} pixels",)
         sides: list[tuple[str, int, tuple[str, ...]]] = [("height", 3 * row, patch), ("width", 5 * row, patch)]
-        return sides + [("max_text", 513, ("max_text",))] * longest
+        return sides if longest is None else [*sides, ("max_text", longest + 1, ("max_text",))]
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         found = result.value
@@ -151,8 +152,6 @@ def _runs_code(root: Path, generate: Callable[[Path], Any]) -> bool:
         return not _is_refused(lambda: generate(folder)) or (folder / "ran").exists()
 
 
-_AT_MOST_512 = ("StableDiffusion3Pipeline", "FluxPipeline")
-"""Those whose ``check_inputs`` says so of ``max_sequence_length``."""
 _HALF = "\ud800"
 """Half of a character, as the shell leaves what it cannot decode."""
 REQUESTS: dict[str, tuple[tuple[str, Any], ...]] = {

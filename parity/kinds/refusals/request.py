@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from parity.cases import Case, Layout
-from parity.cases.oracles.requests import CLIP_IN_ROWS, ratios
+from parity.cases.oracles import oracle_of
+from parity.cases.oracles.requests import ratios
 from parity.cases.pipelines import PIPELINES, quietly
 from parity.kinds.base import CpuKind, Metrics
 from parity.kinds.cpu.pipeline import arguments_of, load_pipeline
@@ -204,7 +205,7 @@ def theirs(pipe: Any, root: Path, request: PipelineRequest) -> Facts:
             pass
     ids, steps = [torch.cat(calls[::-1]) for _, calls in sorted(seen.ids.items())], _steps(seen)
     first = steps[0][0][1]
-    before = ids[0].shape[1] if type(pipe).__name__ in CLIP_IN_ROWS else 0
+    before = ids[0].shape[1] if oracle_of(type(pipe.transformer).__name__).clip_in_rows else 0
     rows = first["encoder_hidden_states"].shape[1] - before
     return {
         "ids": ids,

@@ -1,0 +1,23 @@
+"""LTX's transformer takes a latent packed by its pipeline, and its sizes beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from parity.cases.oracles.base import Oracle
+from parity.cases.oracles.library import pipeline_of
+from parity.cases.oracles.meta import empty
+
+
+class LTXOracle(Oracle):
+    """``LTXVideoTransformer3DModel``."""
+
+    class_names = ("LTXVideoTransformer3DModel",)
+    text_to = "LTXPipeline"
+
+    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        given["hidden_states"] = pipeline_of(type(model).__name__)._pack_latents(given["hidden_states"])
+        mask = empty(tuple(given["encoder_hidden_states"].shape[:2]))
+        return {"encoder_attention_mask": mask} | dict(zip(("num_frames", "height", "width"), size, strict=True))

@@ -1,0 +1,32 @@
+"""Mochi's transformer takes a latent as it is, in place of its patches, and turns its places by autocast."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from parity.cases.oracles.base import Oracle
+from parity.cases.oracles.meta import empty
+
+
+class MochiOracle(Oracle):
+    """``MochiTransformer3DModel``."""
+
+    class_names = ("MochiTransformer3DModel",)
+    text_to = "MochiPipeline"
+    other_than_pipeline: ClassVar = {"mochi-1": ("steps", "size")}
+
+    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        prompt = given["encoder_hidden_states"]
+        _on_cpu(model)
+        given["hidden_states"] = empty((len(prompt), model.config.in_channels, *size))
+        return {"encoder_attention_mask": empty(tuple(prompt.shape[:2]), torch.bool)}
+
+
+def _on_cpu(model: Any) -> None:
+    """Let Mochi turn its places on the processor: torch has no autocast on meta."""
+    model.pos_frequencies = nn.Parameter(torch.empty(model.pos_frequencies.shape))
+    model.rope.register_forward_pre_hook(lambda _, args, more: (args, more | {"device": "cpu"}), with_kwargs=True)
+    model.rope.register_forward_hook(lambda _, given, tables: tuple(x.to("meta") for x in tables))
