@@ -113,38 +113,46 @@ def explain(
         raise typer.Exit(done.exit_code)
 
 
+Before = Annotated[Path, typer.Argument(metavar="A", help="Folder or results.json of the run before.")]
+After = Annotated[Path, typer.Argument(metavar="B", help="Of the run after.")]
+Changes = Annotated[Path | None, typer.Option("--csv", help="Write all changes of metrics here, too.")]
+
+
 @app.command()
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A/results.json", help="Of the run before.")],
-    second: Annotated[Path, typer.Argument(metavar="B/results.json", help="Of the run after.")],
+    first: Before,
+    second: After,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Say what got worse, by how much, noise or not, in place of bits.")
+    ] = False,
+    csv: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which cases of two runs differ in verdict or bits; exit code 1 if one does."""
-    from parity.report import compare as comparison
+    """Which cases of two runs differ in verdict or bits, or in metrics; exit code 1 if one does, or got worse."""
+    from parity.report import compare as bits
+    from parity.report import diff as changes
+    from refsim.base.errors import UserError
+    from refsim.files.tables import write_csv
 
-    found = comparison.compare(comparison.read(first), comparison.read(second))
-    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.as_text(found))
+    if csv is not None and not metrics:
+        raise UserError("--csv has the changes of metrics; say --metrics as well.")
+    found: Any
+    if metrics:
+        found = changes.diff(bits.read(first), bits.read(second))
+        write_csv([dict(vars(row)) for row in found.rows], csv, (*changes.COLUMNS, "worse"))
+        text = changes.markdown(found)
+    else:
+        found = bits.compare(bits.read(first), bits.read(second))
+        text = bits.as_text(found)
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else text)
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 
 
 @app.command()
-def diff(
-    before: Annotated[Path, typer.Argument(metavar="A", help="Folder or results.json of the run before.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Of the run after.")],
-    csv: Annotated[Path | None, typer.Option(help="Write all changes here, too.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """What got worse between two runs, by how much, noise or not; exit code 1 if something did by more than noise."""
-    from parity.report import diff as comparison
-    from parity.report.compare import read
-    from refsim.files.tables import write_csv
-
-    found = comparison.diff(read(before), read(after))
-    write_csv([dict(vars(row)) for row in found.rows], csv, (*comparison.COLUMNS, "worse"))
-    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else comparison.markdown(found))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+def diff(before: Before, after: After, csv: Changes = None, as_json: AsJson = False) -> None:
+    """The same as `compare --metrics`: what got worse between two runs, by how much, noise or not."""
+    compare(before, after, metrics=True, csv=csv, as_json=as_json)
 
 
 @app.command()

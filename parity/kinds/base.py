@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from parity.cases import Case, Layout
 from parity.cases.checkpoints import MODELS
 from parity.cases.folders import load_oracle
+from parity.cases.inputs import decoder_inputs, rounded
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.base import Oracle
 from parity.cases.store import CheckpointStore
@@ -26,6 +28,7 @@ from parity.measure import metrics as m
 from parity.measure.digests import rank_digest
 from parity.measure.thresholds import Threshold
 from refsim import api
+from refsim.base.errors import UserError
 from refsim.base.mesh import get_mesh
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.launch import Result
@@ -130,6 +133,30 @@ class CpuKind(Kind):
         return result.tensors
 
 
+class HostKind(CpuKind):
+    """A kind that needs no ranks: it looks at what is refused, read or asked for, and complains.
+
+    The value of a result has ``complaints``: lists of sentences, each by a name under which a record keeps it.
+    """
+
+    @abstractmethod
+    def look(self, case: Case, seed: int) -> dict[str, Any]:
+        """The value of a result."""
+
+    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
+        begun = time.monotonic()
+        return Result([self.look(case, seed)], {}, {}, [], wall_s=time.monotonic() - begun)
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        return {name: len(found) for name, found in result.value["complaints"].items()}
+
+    def extra(self, result: Result) -> dict[str, Any]:
+        return {name: found for name, found in result.value["complaints"].items() if found}
+
+    def answers(self, result: Result) -> dict[str, Tensor]:
+        return {}
+
+
 class ModelKind(CpuKind):
     """A kind whose answer is one tensor ``sample`` of one forward of a checkpoint, each oracle's computed once.
 
@@ -151,10 +178,20 @@ class ModelKind(CpuKind):
         """The oracle's answer to the inputs."""
         return oracle_of(type(model).__name__).answer(model, tensors)
 
+    def compare(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
+        """All metrics of an answer (B, L, F), or of one row (B, F) a sample, against the oracle's."""
+        if ref.ndim == 2:
+            out, ref = out.unsqueeze(1), ref.unsqueeze(1)
+        return m.compare(out, ref, [(0, ref.shape[1])])
+
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         options = layout.options(case.dtype, **more)
         folder, tensors = self.folder(case, seed), self.inputs(case, seed)
         return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
+
+    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
+        found = self.compare(case, result.tensors["sample"], self.reference(case, seed))
+        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}
 
     def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
         out, ref = result.tensors["sample"], self.reference(case, seed)
@@ -224,13 +261,36 @@ class TTNNKind(Kind):
         """What the program takes besides ``inputs``."""
         return {"checkpoint": str(self.store.folder(case.model, seed))}
 
-    @abstractmethod
     def reference(self, case: Case, seed: int, inputs: Path) -> Any:
         """refsim's answer in the case's dtype; its ranks are forked, so call it from one thread only."""
+        folder, options = self.store.folder(case.model, seed), case.layout.options(case.dtype)
+        return api.run(folder, inputs=inputs, options=options, guidance=case.guidance)
 
     @abstractmethod
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Any) -> tuple[Metrics, dict[str, Any]]:
         """All metrics of the device backend's answer against the reference's, and what else is to be kept."""
+
+
+def text_inputs(case: Case, seed: int) -> dict[str, Tensor]:
+    """What an encoder of prompts is run on, in either backend."""
+    model = MODELS[case.model]
+    return oracle_of(model.class_name).text_inputs(model.config, case.shape, seed)
+
+
+def latent_inputs(case: Case, seed: int) -> dict[str, Tensor]:
+    """What a decoder of pictures is run on, in either backend."""
+    config = MODELS[case.model].config
+    channels = config.get("z_dim") or config["latent_channels"]
+    return rounded(decoder_inputs(case.shape, channels, case.family, seed), case.dtype)
+
+
+def is_refused(call: Callable[[], Any], *named: str) -> bool:
+    """Whether a call is refused in a sentence, which has one of these words if there are any."""
+    try:
+        call()
+    except UserError as error:
+        return not named or any(word in str(error) for word in named)
+    return False
 
 
 def distinct_replicas(case: Case, digests: list[str], answers: Mapping[str, Tensor]) -> float:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -246,6 +247,14 @@ def compare(
         "max_abs": max_abs(out_GNF, ref_GNF),
         "non_finite": non_finite(out_GNF),
     }
+
+
+def worst_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of every metric the worst over all parts, None where no part has it; values that are not finite are added up."""
+    several = list(parts)
+    measured = {name: [part[name] for part in several if part[name] is not None] for name in several[0]}
+    found = {name: worst(values) if values else None for name, values in measured.items()}
+    return found | {"non_finite": sum(part["non_finite"] for part in several)}
 
 
 def worst(values: Iterable[float]) -> float:

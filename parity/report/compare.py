@@ -62,17 +62,40 @@ class Comparison:
         return {"schema": SCHEMA, **asdict(self), "exit_code": self.exit_code}
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """The records of two runs side by side.
+
+    Attributes:
+        both: of every case that both runs have, its two records.
+        only_first, only_second: ids of cases that one run has.
+    """
+
+    both: list[tuple[dict[str, Any], dict[str, Any]]]
+    only_first: list[str]
+    only_second: list[str]
+
+    @classmethod
+    def of(cls, first: dict[str, Any], second: dict[str, Any]) -> Pairs:
+        """Pair the records of two runs as :func:`read` gives them."""
+        a, b = ({record["id"]: record for record in run["records"]} for run in (first, second))
+        return cls(
+            [(record, b[name]) for name, record in a.items() if name in b],
+            [name for name in a if name not in b],
+            [name for name in b if name not in a],
+        )
+
+
 def compare(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
     """What differs between two runs as :func:`read` gives them."""
-    a, b = ({record["id"]: record for record in run["records"]} for run in (first, second))
-    both = [name for name in a if name in b]
-    found = [_difference(a[name], b[name]) for name in both]
+    pairs = Pairs.of(first, second)
+    found = [_difference(a, b) for a, b in pairs.both]
     return Comparison(
-        compared=len(both),
-        without_digests=sum(not a[name]["digests"] and not b[name]["digests"] for name in both),
+        compared=len(pairs.both),
+        without_digests=sum(not a["digests"] and not b["digests"] for a, b in pairs.both),
         differences=tuple(difference for difference in found if difference is not None),
-        only_first=tuple(name for name in a if name not in b),
-        only_second=tuple(name for name in b if name not in a),
+        only_first=tuple(pairs.only_first),
+        only_second=tuple(pairs.only_second),
     )
 
 

@@ -2,8 +2,8 @@
 
 A metric that grew is noise where it is still no larger than the oracle's own rounding: the measured floor of its kind
 and dtype (``calibration.json``), or what the record itself says of the oracle's noise. Anything else that grew by more
-than ``LEAST`` counts as worse, and so does a limit that was loosened. ``refsim parity compare`` asks another question:
-whether the bits are the same.
+than ``LEAST`` counts as worse, and so does a limit that was loosened. Without ``--metrics``, ``refsim parity compare``
+asks another question: whether the bits are the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from parity.measure.records import VERDICTS
 from parity.measure.thresholds import calibration
+from parity.report.compare import Pairs
 from refsim.files import tables
 
 LEAST = 1.05
@@ -97,15 +98,14 @@ class Diff:
 
 def diff(before: dict[str, Any], after: dict[str, Any]) -> Diff:
     """What changed between two runs as :func:`parity.report.compare.read` gives them."""
-    a, b = ({record["id"]: record for record in run["records"]} for run in (before, after))
-    both = [name for name in a if name in b]
-    rows = [row for name in both for row in _rows(a[name], b[name])]
+    pairs = Pairs.of(before, after)
+    rows = [row for a, b in pairs.both for row in _rows(a, b)]
     return Diff(
-        compared=len(both),
+        compared=len(pairs.both),
         rows=sorted(rows, key=lambda row: (not row.worse, row.noise, -(row.factor or math.inf))),
-        only_before=[name for name in a if name not in b],
-        only_after=[name for name in b if name not in a],
-        seconds=tuple(sum(run[name]["sim_s"] for name in both) for run in (a, b)),
+        only_before=pairs.only_first,
+        only_after=pairs.only_second,
+        seconds=(sum(a["sim_s"] for a, _ in pairs.both), sum(b["sim_s"] for _, b in pairs.both)),
     )
 
 

@@ -116,7 +116,4 @@ def compare(
         added = m.compare(a - before, b - before, cut)
         del added["non_finite"]
         by_stream[name] = m.compare(a, b, cut) | {f"added_{metric}": value for metric, value in added.items()}
-    names = by_stream["spatial"]
-    measured = {metric: [s[metric] for s in by_stream.values() if s[metric] is not None] for metric in names}
-    worst = {metric: m.worst(values) if values else None for metric, values in measured.items()}
-    return worst | {"non_finite": sum(s["non_finite"] for s in by_stream.values())}, by_stream
+    return m.worst_of(by_stream.values()), by_stream

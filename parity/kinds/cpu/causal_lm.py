@@ -9,10 +9,8 @@ from torch import Tensor
 from parity.cases import Case
 from parity.cases.checkpoints import MODELS
 from parity.cases.inputs import encoder_inputs
-from parity.kinds.base import Metrics, ModelKind, distinct_replicas
-from parity.measure import metrics as m
+from parity.kinds.base import ModelKind
 from parity.measure.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC
-from refsim.runtime.launch import Result
 
 
 class CausalLM(ModelKind):
@@ -22,8 +20,3 @@ class CausalLM(ModelKind):
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return {"input_ids": encoder_inputs(case.shape, MODELS[case.model].config["vocab_size"], seed)["input_ids"]}
-
-    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        out, ref = result.tensors["sample"], self.reference(case, seed)
-        found = m.compare(out, ref, [(0, ref.shape[1])])
-        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}

@@ -60,9 +60,6 @@ class Collectives(CpuKind):
             transfers += len(result.value["copied"])
         return {"wrong_answers": wrong, "wrong_transfers": transfers}
 
-    def drop(self, case: Case, seed: int) -> None:
-        pass  # there is no checkpoint
-
 
 def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run every collective that the group's topology allows."""

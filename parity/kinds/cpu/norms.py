@@ -72,9 +72,6 @@ class Norms(CpuKind):
         right.weight = torch.nn.Parameter(_ordinary(_E).to(dtype), requires_grad=False)
         return int((right(draw(seed, dtype, *_sizes()[1])) != result.tensors["rounded"]).sum())
 
-    def drop(self, case: Case, seed: int) -> None:
-        pass  # there is no checkpoint
-
 
 def expected(seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
     """Every norm in one piece, in float64."""

@@ -98,9 +98,6 @@ class ScheduleSteps(CpuKind):
             found.append(x)
         return scheduler.timesteps.double(), torch.stack(found)
 
-    def drop(self, case: Case, seed: int) -> None:
-        pass  # there is no checkpoint
-
 
 def noises(seed: int) -> torch.Generator:
     """What draws the noise that a scheduler adds."""

@@ -7,6 +7,7 @@ that its model computes the answer from.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,12 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from parity.cases import Case, Layout
-from parity.kinds.base import Metrics, ModelKind, distinct_replicas
+from parity.kinds.base import Metrics, ModelKind, is_refused
 from parity.kinds.cpu.transformer import compare_samples, transformer_inputs
 from parity.measure.thresholds import FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
 from refsim import api
 from refsim.base import scratch
-from refsim.base.errors import UserError
 from refsim.models.registry import open_checkpoint
 from refsim.runtime.launch import Result
 
@@ -83,24 +83,22 @@ class SingleFile(ModelKind):
             path = Path(folder) / "model.safetensors"
             save_file(tensors | {"first_stage_model.decoder.conv_in.weight": torch.ones(3)}, path)
             result = api.run(path, inputs=self.inputs(case, seed), options=options)
-            accepted = not _is_refused(path, "no variants", variant="fp16")
+            accepted = not is_refused(partial(open_checkpoint, path, "fp16"), "no variants")
             save_file({"layers.0.weight": torch.ones(3)}, path)
-            accepted += not _is_refused(path, "no known layout (SD3Transformer2DModel)")
+            accepted += not is_refused(partial(open_checkpoint, path), "no known layout (SD3Transformer2DModel)")
         result.value["accepted"] = accepted
         return result
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers as convert
 
-        found = compare_samples(case, result.tensors["sample"], self.reference(case, seed))
         state, converted = self._state(case, seed), convert(self._tensors(case, seed))
         wrong = len(state.keys() ^ converted.keys())
         wrong += sum(not torch.equal(state[name], converted[name]) for name in state.keys() & converted.keys())
-        found["accepted"] = result.value["accepted"]
-        return found | {
-            "wrong_weights": wrong,
-            "distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors),
-        }
+        return super().measure(case, seed, result) | {"accepted": result.value["accepted"], "wrong_weights": wrong}
+
+    def compare(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
+        return compare_samples(case, out, ref)
 
     def _state(self, case: Case, seed: int) -> dict[str, Tensor]:
         files = sorted(self.store.folder(case.model, seed).glob("*.safetensors"))
@@ -108,12 +106,3 @@ class SingleFile(ModelKind):
 
     def _tensors(self, case: Case, seed: int) -> dict[str, Tensor]:
         return authors_names(self._state(case, seed))
-
-
-def _is_refused(path: Path, named: str, variant: str | None = None) -> bool:
-    """Whether no checkpoint is found in a file, and the sentence says why."""
-    try:
-        open_checkpoint(path, variant)
-    except UserError as error:
-        return named in str(error)
-    return False

@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from parity.cases import Case
-from parity.cases.checkpoints import MODELS
-from parity.cases.inputs import decoder_inputs, rounded
 from parity.explain import pictures
 from parity.explain.places import Evidence
-from parity.kinds.base import Metrics, ModelKind, distinct_replicas
+from parity.kinds.base import Metrics, ModelKind, latent_inputs
 from parity.measure import metrics as m
 from parity.measure.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
 from refsim.runtime.launch import Result
@@ -39,33 +37,32 @@ class VAEDecoder(ModelKind):
     }
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        config = MODELS[case.model].config
-        channels = config.get("z_dim") or config["latent_channels"]
-        return rounded(decoder_inputs(case.shape, channels, case.family, seed), case.dtype)
+        return latent_inputs(case, seed)
 
     def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
         return model.decode(**tensors, return_dict=False)[0]
 
-    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        """Frames are judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
-        config = case.layout.config()
-        columns = config.tp if case.layout.vae_parallel == "spatial" else 1
-        ref, sample = self.reference(case, seed), result.tensors["sample"]
-        found = compare_frames(sample, ref, case.shape.latent, (config.sp, columns))
-        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}
+    def compare(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
+        return compare_frames(out, ref, case.shape.latent, cuts(case))
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
         ref, sample = self.reference(case, seed), result.tensors["sample"]
         return pictures.find(sample, ref, case.shape.latent, case.layout, limits["rel_rmse"])
 
 
-def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], cuts: tuple[int, int]) -> Metrics:
-    """Metrics of frames (B, C, [T,] H, W), and their seams, of a latent cut into ``cuts`` by rows and by columns.
+def cuts(case: Case) -> tuple[int, int]:
+    """How many parts a decoder cuts a picture into by rows and by columns."""
+    config = case.layout.config()
+    return config.sp, config.tp if case.layout.vae_parallel == "spatial" else 1
+
+
+def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], factors: tuple[int, int]) -> Metrics:
+    """Metrics of frames (B, C, [T,] H, W), and their seams, of a latent cut by ``factors`` by rows and by columns.
 
     Rows are judged as the tokens of the first cut, columns as those of the second; of each metric the worse counts.
     """
     found: Metrics = {}
-    for dim, factor in zip((-2, -1), cuts, strict=True):
+    for dim, factor in zip((-2, -1), factors, strict=True):
         local, scale = -(-latent[dim] // factor), ref.shape[dim] // latent[dim]
         bounds = [min(i * local, latent[dim]) * scale for i in range(factor + 1)]
         shards = list(itertools.pairwise(bounds))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -22,12 +23,11 @@ from torch.overrides import TorchFunctionMode
 from parity.cases import Case, Layout
 from parity.cases.inputs import generator
 from parity.cases.oracles.library import library_class
-from parity.kinds.base import CpuKind, Metrics, distinct_replicas
+from parity.kinds.base import CpuKind, Metrics, distinct_replicas, is_refused
 from parity.kinds.published.outlines import INPUTS
 from parity.measure import metrics as m
 from parity.measure.thresholds import FINITE, REPLICAS, Threshold
 from refsim.api.inputs import as_file
-from refsim.base.errors import UserError
 from refsim.files.checkpoint import ShapeWeights
 from refsim.models import registry
 from refsim.models.flux2.config import Flux2Config
@@ -116,9 +116,6 @@ class OutlinedModel(CpuKind):
             "non_finite": m.non_finite(answer),
         }
 
-    def drop(self, case: Case, seed: int) -> None:
-        pass  # there is no checkpoint
-
     @classmethod
     def tables(cls, case: Case) -> tuple[str, ...]:
         spec = _spec(case)
@@ -152,11 +149,7 @@ def _outlines_of(case: Case) -> Iterator[str]:
 
 
 def _is_run(name: str) -> bool:
-    try:
-        registry.refuse_timing_only(name)
-    except UserError:
-        return False
-    return True
+    return not is_refused(partial(registry.refuse_timing_only, name))
 
 
 def _fits(x: Tensor, dims: tuple[str | int, ...]) -> bool:

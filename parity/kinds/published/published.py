@@ -21,15 +21,14 @@ import dataclasses
 import json
 import math
 import re
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from parity.cases import Case, Layout
+from parity.cases import Case
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.forwards import wrong_shapes
 from parity.cases.oracles.library import (
@@ -42,7 +41,7 @@ from parity.cases.oracles.library import (
 )
 from parity.cases.oracles.requests import unlike_pipeline
 from parity.cases.published import published_models
-from parity.kinds.base import CpuKind, Metrics
+from parity.kinds.base import HostKind, Metrics, is_refused
 from parity.measure.thresholds import Threshold
 from refsim.base import scratch
 from refsim.base.errors import UserError
@@ -57,7 +56,7 @@ _EXPERT = re.compile(r"(.*\.experts)\.(\d+\..+)")
 Shapes = dict[str, tuple[int, ...]]
 
 
-class PublishedModel(CpuKind):
+class PublishedModel(HostKind):
     """A configuration in, names and shapes of weights out."""
 
     thresholds: ClassVar = {
@@ -85,11 +84,10 @@ class PublishedModel(CpuKind):
         )
     }
 
-    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, (spec, published) = time.monotonic(), published_models()[case.model]
+    def look(self, case: Case, seed: int) -> dict[str, Any]:
+        spec, published = published_models()[case.model]
         asked = asked_for(spec, published.config)
-        value = {"shapes": asked.shapes, "left": asked.left, "defaults": defaults(spec, published)}
-        return Result([value], {}, {}, [], wall_s=time.monotonic() - begun)
+        return {"shapes": asked.shapes, "left": asked.left, "defaults": defaults(spec, published)}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         spec, published = published_models()[case.model]
@@ -104,7 +102,7 @@ class PublishedModel(CpuKind):
             "unlike_pipeline": unlike_pipeline(spec, published),
             "not_found": not_found(spec, published),
         }
-        result.value["complaints"] = {name: found for name, found in complaints.items() if found}
+        result.value["complaints"] = complaints
         found: Metrics = {
             "wrong_defaults": sum(known[name] != value for name, value in result.value["defaults"].items())
             + len(unsaid_that_count(spec, published) + other_weights_unsaid(spec, published, known)),
@@ -117,15 +115,6 @@ class PublishedModel(CpuKind):
         ours, left = stacked(result.value["shapes"]), tuple(result.value["left"])
         wanted = {name: x for name, x in theirs.items() if name in ours or not name.startswith(left)}
         return found | {"wrong_weights": len(wanted.items() ^ ours.items())}
-
-    def extra(self, result: Result) -> dict[str, Any]:
-        return result.value["complaints"]
-
-    def answers(self, result: Result) -> dict[str, Tensor]:
-        return {}
-
-    def drop(self, case: Case, seed: int) -> None:
-        pass  # there is no checkpoint
 
     @classmethod
     def tables(cls, case: Case) -> tuple[str, ...]:
@@ -308,19 +297,11 @@ def not_found(spec: ModelSpec, published: Published) -> list[str]:
     figures = {key: figure for key, figure in registry.figures().items() if key[0] == published.name}
     if figures != {(published.name, f.size, f.mesh, f.parallel): f for f in published.figures}:
         wrong.append("what others measured of it")
-    if _is_refused(registry.refuse_timing_only, published.name) != spec.timing_only:
+    if is_refused(partial(registry.refuse_timing_only, published.name)) != spec.timing_only:
         wrong.append("what it is refused for")
-    if spec.timing_only and not _is_refused(registry.look_at, Path(published.name), None, because="timing only"):
+    if spec.timing_only and not is_refused(partial(registry.look_at, Path(published.name), None), "timing only"):
         wrong.append("why there is no folder of it")
     return wrong + (_not_in_a_folder(spec, published) if spec.kind == "transformer" else [])
-
-
-def _is_refused(call: Callable[..., Any], *given: Any, because: str = "") -> bool:
-    try:
-        call(*given)
-    except UserError as error:
-        return because in str(error)
-    return False
 
 
 def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
@@ -328,7 +309,7 @@ def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
     wrong = [] if registry.find(published.name) == (published.name, published) else [published.name]
     with scratch.Folder("published") as folder:
         (Path(folder) / "config.json").symlink_to("config.json")
-        if not _is_refused(registry.find, folder, because="cannot be read"):
+        if not is_refused(partial(registry.find, folder), "cannot be read"):
             wrong.append("a config.json that leads to itself")
     few = spec.with_block_counts(published.config, dict.fromkeys(spec.block_counts(published.config), 1))
     by_default = {"_class_name": published.class_name}
@@ -338,11 +319,12 @@ def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
             (Path(folder) / inside).mkdir(exist_ok=True)
             (Path(folder) / inside / "config.json").write_text(json.dumps(config))
             (Path(folder) / inside / "model.safetensors").touch()
-            if _is_refused(registry.look_at, Path(folder) / inside, None) != spec.timing_only:
+            look_at = partial(registry.look_at, Path(folder) / inside)
+            if is_refused(partial(look_at, None)) != spec.timing_only:
                 wrong.append("whether it can be run")
-            if not _is_refused(registry.look_at, Path(folder) / inside, None, "text_encoder"):
+            if not is_refused(partial(look_at, None, "text_encoder")):
                 wrong.append("a transformer as a text encoder")
-            if not _is_refused(registry.look_at, Path(folder) / inside, "fp16"):
+            if not is_refused(partial(look_at, "fp16")):
                 wrong.append("weights of a variant that are not there")
             try:
                 _, found = registry.find(folder)

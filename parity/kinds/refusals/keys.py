@@ -12,20 +12,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from parity.cases import Case, Layout
+from parity.cases import Case
 from parity.cases.checkpoints import MODELS
 from parity.cases.folders import load_oracle
 from parity.cases.oracles.library import library_defaults
 from parity.cases.pipelines import quietly
 from parity.kinds import load
-from parity.kinds.base import CpuKind, Metrics
+from parity.kinds.base import HostKind, Metrics
 from parity.measure.thresholds import Threshold
 from refsim.base import scratch
 from refsim.base.errors import UserError
@@ -37,16 +36,15 @@ _HANDED_OVER = ("return_dict", "output_router_logits")
 """Keys of the form an answer comes in."""
 
 
-class UnreadKeys(CpuKind):
+class UnreadKeys(HostKind):
     """A folder in, the changed keys that were taken out."""
 
     thresholds: ClassVar = {
         "fp32": (Threshold("overlooked", 0, "a key that changes the answer is read, or refused where it is not"),)
     }
 
-    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, folder = time.monotonic(), self.store.folder(case.model, seed)
-        return Result([{"taken": taken(folder)}], {}, {}, [], wall_s=time.monotonic() - begun)
+    def look(self, case: Case, seed: int) -> dict[str, Any]:
+        return {"taken": taken(self.store.folder(case.model, seed))}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         folder = self.store.folder(case.model, seed)
@@ -62,8 +60,8 @@ class UnreadKeys(CpuKind):
                 theirs = self._answer(case, changed, seed)
                 if theirs is not None and not torch.equal(theirs, right):
                     overlooked.append(f"{key} = {value}")
-        result.value["overlooked"] = overlooked
-        return {"overlooked": len(overlooked)}
+        result.value["complaints"] = {"overlooked": overlooked}
+        return super().measure(case, seed, result)
 
     def _answer(self, case: Case, folder: Path, seed: int) -> Tensor | None:
         """The library's, None if it has none with this config.json."""
@@ -75,12 +73,6 @@ class UnreadKeys(CpuKind):
                 return kind.call(model, given | kind.oracle(case).further_inputs(model, given))
         except Exception:  # whatever a library raises where it cannot be what it is told to be
             return None
-
-    def extra(self, result: Result) -> dict[str, Any]:
-        return {"overlooked": result.value["overlooked"]} if result.value["overlooked"] else {}
-
-    def answers(self, result: Result) -> dict[str, Tensor]:
-        return {}
 
 
 def taken(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,16 +20,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from parity.cases import Case, Layout
+from parity.cases import Case
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.requests import ratios
 from parity.cases.pipelines import PIPELINES, quietly
-from parity.kinds.base import CpuKind, Metrics
+from parity.kinds.base import HostKind, Metrics, is_refused
 from parity.kinds.cpu.pipeline import load_pipeline
 from parity.measure.thresholds import Threshold
 from refsim.api.images import generate_images
 from refsim.base import scratch
-from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.pipelines.pipeline import find_pipeline
 from refsim.pipelines.request import PipelineRequest, is_pipeline
@@ -41,7 +39,7 @@ Spoil = Callable[[Path], Any]
 """Changes a folder in place; False of one that it cannot be done to."""
 
 
-class PipelineRefusals(CpuKind):
+class PipelineRefusals(HostKind):
     """A folder and requests in, the ways that were not refused out."""
 
     thresholds: ClassVar = {
@@ -52,26 +50,25 @@ class PipelineRefusals(CpuKind):
         )
     }
 
-    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, root, own = time.monotonic(), self.store.folder(case.model, seed), PIPELINES[case.model].request
-        options = layout.options("fp32")
-        accepted = []
+    def look(self, case: Case, seed: int) -> dict[str, Any]:
+        root, own = self.store.folder(case.model, seed), PIPELINES[case.model].request
+        options, accepted = case.layout.options("fp32"), []
         wrong = [(name, key, value, (key, str(value))) for name, keys in REQUESTS.items() for key, value in keys]
         wrong += [("as its class has it", *each) for each in self._of_its_class(case, seed)]
         for name, key, value, named in wrong:
             ask = partial(_generate, root, own, options, key, value)
-            if not _is_refused(ask, *named):
+            if not is_refused(ask, *named):
                 accepted.append(f"{name}: {key} {value!r}")
         for name, (spoil, named) in FOLDERS.items():
             with _spoiled(root, spoil) as folder:
-                if folder and not _is_refused(lambda at=folder: generate_images(at, own, options=options), named):
+                if folder and not is_refused(lambda at=folder: generate_images(at, own, options=options), named):
                     accepted.append(name)
-        with _spoiled(root, _leads_to_itself) as folder:
-            if folder and not _is_refused(lambda: is_pipeline(folder), "cannot be read"):
+        with _spoiled(root, _circle) as folder:
+            if folder and not is_refused(lambda: is_pipeline(folder), "cannot be read"):
                 accepted.append("a model_index.json that leads to itself")
         code_ran = _runs_code(root, lambda folder: generate_images(folder, own, options=options))
-        value = {"accepted": accepted, "weights_read": _reads_weights(root, Device(options)), "code_ran": code_ran}
-        return Result([value], {}, {}, [], wall_s=time.monotonic() - begun)
+        reads = _reads_weights(root, Device(options))
+        return {"complaints": {"accepted": accepted}, "weights_read": reads, "code_ran": code_ran}
 
     def _of_its_class(self, case: Case, seed: int) -> list[tuple[str, int, tuple[str, ...]]]:
         """A picture of a row or a column of latents that is half a patch, whose height and width diffusers' own are,
@@ -85,28 +82,13 @@ class PipelineRefusals(CpuKind):
         return sides if longest is None else [*sides, ("max_text", longest + 1, ("max_text",))]
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        found = result.value
-        return {"accepted": len(found["accepted"])} | {name: int(found[name]) for name in ("weights_read", "code_ran")}
-
-    def extra(self, result: Result) -> dict[str, Any]:
-        return {"accepted": result.value["accepted"]} if result.value["accepted"] else {}
-
-    def answers(self, result: Result) -> dict[str, Tensor]:
-        return {}
+        found = {name: int(result.value[name]) for name in ("weights_read", "code_ran")}
+        return super().measure(case, seed, result) | found
 
 
 def _generate(root: Path, own: PipelineRequest, options: RunOptions, key: str, value: Any) -> None:
     """Ask a pipeline what its own cases ask it, but for one thing."""
     generate_images(root, replace(own, **{key: value}), options=options)
-
-
-def _is_refused(call: Callable[[], Any], *named: str) -> bool:
-    """Whether a call is refused in a sentence, which has one of these words if there are any."""
-    try:
-        call()
-    except UserError as e:
-        return not named or any(word in str(e) for word in named)
-    return False
 
 
 @contextmanager
@@ -118,24 +100,15 @@ def _spoiled(root: Path, spoil: Spoil) -> Iterator[Path | None]:
         yield None if spoil(folder) is False else folder
 
 
-def _leads_to_itself(folder: Path) -> None:
-    index = folder / "model_index.json"
-    index.unlink()
-    index.symlink_to(index.name)
-
-
 def _reads_weights(root: Path, device: Device) -> bool:
     """Whether a folder of weights that are not numbers is refused when its parts are checked."""
 
     def no_numbers(folder: Path) -> None:
-        for path in folder.glob("*/*.safetensors"):
-            tensors = {name: torch.full_like(x, torch.nan) for name, x in load_file(path).items()}
-            path.unlink()
-            save_file(tensors, path, metadata={"format": "pt"})
+        _reweigh(folder, "*/*.safetensors", lambda name, x: torch.full_like(x, torch.nan))
 
     with _spoiled(root, no_numbers) as folder:
         assert folder is not None
-        return _is_refused(lambda: find_pipeline(folder).check(folder, device))
+        return is_refused(lambda: find_pipeline(folder).check(folder, device))
 
 
 def _runs_code(root: Path, generate: Callable[[Path], Any]) -> bool:
@@ -149,7 +122,7 @@ def _runs_code(root: Path, generate: Callable[[Path], Any]) -> bool:
 
     with _spoiled(root, with_code) as folder:
         assert folder is not None
-        return not _is_refused(lambda: generate(folder)) or (folder / "ran").exists()
+        return not is_refused(lambda: generate(folder)) or (folder / "ran").exists()
 
 
 _HALF = "\ud800"
@@ -228,10 +201,7 @@ def _wider_decoder(folder: Path) -> None:
         written |= {name: [1.0] * (before + 4)} if written.get(name) else {}
     config.unlink()
     config.write_text(json.dumps(written | {key: before + 4}))
-    for path in (folder / "vae").glob("*.safetensors"):
-        tensors = {name: _wider(x, before) if name.endswith(_FIRST) else x for name, x in load_file(path).items()}
-        path.unlink()
-        save_file(tensors, path, metadata={"format": "pt"})
+    _reweigh(folder, "vae/*.safetensors", lambda name, x: _wider(x, before) if name.endswith(_FIRST) else x)
 
 
 _FIRST = ("decoder.conv_in.weight", "decoder.conv_in.conv.weight", "post_quant_conv.weight", "post_quant_conv.bias")
@@ -254,16 +224,24 @@ def _wider_transformer(*keys: str) -> Spoil:
         for part in ("transformer", "transformer_2"):
             written = json.loads((folder / part / "config.json").read_text()) if (folder / part).is_dir() else {}
             for key in keys & written.keys():
-                found = True
-                _with(f"{part}/config.json", **{key: written[key] + 4})(folder)
-                for path in (folder / part).glob("*.safetensors"):
-                    tensors = load_file(path)
-                    tensors |= {name: _wider(x, written[key]) for name, x in tensors.items() if name in _INPUTS[key]}
-                    path.unlink()
-                    save_file(tensors, path, metadata={"format": "pt"})
+                found, before, inputs = True, written[key], _INPUTS[key]
+                _with(f"{part}/config.json", **{key: before + 4})(folder)
+                _reweigh(
+                    folder,
+                    f"{part}/*.safetensors",
+                    lambda name, x, n=before, names=inputs: _wider(x, n) if name in names else x,
+                )
         return found
 
     return spoil
+
+
+def _reweigh(folder: Path, files: str, change: Callable[[str, Tensor], Tensor]) -> None:
+    """Write other weights in the place of links."""
+    for path in folder.glob(files):
+        tensors = {name: change(name, x) for name, x in load_file(path).items()}
+        path.unlink()
+        save_file(tensors, path, metadata={"format": "pt"})
 
 
 def _wider(x: Tensor, before: int) -> Tensor:

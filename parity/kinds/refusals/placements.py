@@ -37,6 +37,3 @@ class Placements(CpuKind):
     @staticmethod
     def _of_all_ranks(result: Result) -> dict[str, list[str]]:
         return {name: sorted({x for value in result.values for x in value[name]}) for name in ("accepted", "failed")}
-
-    def drop(self, case: Case, seed: int) -> None:
-        pass  # there is no checkpoint

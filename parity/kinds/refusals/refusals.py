@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -20,10 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from parity.cases import Case, Layout
+from parity.cases import Case
 from parity.cases.checkpoints import MODELS
 from parity.kinds import load
-from parity.kinds.base import CpuKind, Metrics
+from parity.kinds.base import HostKind
 from parity.measure.thresholds import Threshold
 from refsim import api
 from refsim.api.text import TextRequest, generate_text
@@ -33,7 +32,6 @@ from refsim.base.options import RunOptions
 from refsim.files.folder import class_name_of
 from refsim.models.registry import get
 from refsim.runtime import launch
-from refsim.runtime.launch import Result
 
 Tensors = dict[str, Tensor]
 Spoil = Callable[[Tensors, Tensors, dict[str, Any]], str | None]
@@ -41,13 +39,13 @@ Spoil = Callable[[Tensors, Tensors, dict[str, Any]], str | None]
 be done to."""
 
 
-class Refusals(CpuKind):
+class Refusals(HostKind):
     """A folder and inputs in, the ways that were not refused out."""
 
     thresholds: ClassVar = {"fp32": (Threshold("accepted", 0, "what cannot be right is refused, or it is not"),)}
 
-    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, folder, options = time.monotonic(), self.store.folder(case.model, seed), layout.options("fp32")
+    def look(self, case: Case, seed: int) -> dict[str, Any]:
+        folder, options = self.store.folder(case.model, seed), case.layout.options("fp32")
         if (target := MODELS[case.model].target) is None:
             kind = load(get(MODELS[case.model].class_name).kind)(self.store)
             inputs = kind.inputs(dataclasses.replace(case, family="normal"), seed)
@@ -55,7 +53,7 @@ class Refusals(CpuKind):
         else:  # a drafter runs beside its target
             inputs, run = {}, partial(_draft, target=self.store.folder(target, seed), options=options)
         accepted = [name for name, spoil in WAYS.items() if not self._refused(folder, inputs, spoil, run)]
-        return Result([{"accepted": accepted}], {}, {}, [], wall_s=time.monotonic() - begun)
+        return {"complaints": {"accepted": accepted}}
 
     @staticmethod
     def _refused(folder: Path, inputs: Tensors, spoil: Spoil, run: Callable[..., Any]) -> bool:
@@ -72,15 +70,6 @@ class Refusals(CpuKind):
             except UserError as error:
                 return named in str(error) and (spoil in ON_RANKS or not _from_ranks(error))
         return False
-
-    def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        return {"accepted": len(result.value["accepted"])}
-
-    def extra(self, result: Result) -> dict[str, Any]:
-        return {"accepted": result.value["accepted"]} if result.value["accepted"] else {}
-
-    def answers(self, result: Result) -> Tensors:
-        return {}
 
 
 def _from_ranks(error: UserError) -> bool:

@@ -13,7 +13,6 @@ import inspect
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,11 +22,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from parity.cases import Case, Layout
+from parity.cases import Case
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.requests import ratios
 from parity.cases.pipelines import PIPELINES, quietly
-from parity.kinds.base import CpuKind, Metrics
+from parity.kinds.base import HostKind, Metrics
 from parity.kinds.cpu.pipeline import arguments_of, load_pipeline
 from parity.measure.thresholds import Threshold
 from refsim.base import scratch
@@ -63,20 +62,19 @@ WAYS = {
 }
 
 
-class Requests(CpuKind):
+class Requests(HostKind):
     """A folder and requests in, what they come to out."""
 
     thresholds: ClassVar = {
         "fp32": (Threshold("unlike_diffusers", 0, "tokens, noise, time steps and sizes are diffusers' own or not"),)
     }
 
-    def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, folder = time.monotonic(), self.store.folder(case.model, seed)
-        found = {}
+    def look(self, case: Case, seed: int) -> dict[str, Any]:
+        folder, found = self.store.folder(case.model, seed), {}
         for name, way in WAYS.items():
             with _lacking(folder, way.lacking) as root:
                 found[name] = ours(root, asked(case.model, way))
-        return Result([found], {}, {}, [], wall_s=time.monotonic() - begun)
+        return found
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         folder, unlike = self.store.folder(case.model, seed), []
@@ -89,14 +87,8 @@ class Requests(CpuKind):
                 right = theirs(asker, root, asked(case.model, way))
             found = result.value[name]
             unlike += [f"{name}: {key}" for key in right.keys() | found.keys() if not _same(right, found, key)]
-        result.value["unlike"] = sorted(unlike)
+        result.value["complaints"] = {"unlike": sorted(unlike)}
         return {"unlike_diffusers": len(unlike)}
-
-    def extra(self, result: Result) -> dict[str, Any]:
-        return {"unlike": result.value["unlike"]} if result.value["unlike"] else {}
-
-    def answers(self, result: Result) -> dict[str, Tensor]:
-        return {}
 
 
 def asked(name: str, way: Way) -> PipelineRequest:

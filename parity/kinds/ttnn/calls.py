@@ -38,9 +38,6 @@ class _Calls(TTNNKind):
     def reference(self, case: Case, seed: int, inputs: Path) -> Result:
         return Result([], {}, {}, [])
 
-    def drop(self, case: Case, seed: int) -> None:
-        pass
-
 
 class RefusedCalls(_Calls):
     """Calls that a mesh cannot do are refused in a sentence, and those beside them that it can do are made."""

@@ -12,19 +12,15 @@ Legend: B batch, L tokens, F features.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from parity.cases import Case
-from parity.cases.checkpoints import MODELS
-from parity.cases.oracles import oracle_of
-from parity.kinds.base import Metrics, TTNNKind
+from parity.kinds.base import Metrics, TTNNKind, text_inputs
 from parity.kinds.ttnn.transformer import WHOLE, compare_communication
 from parity.measure import metrics as m
 from parity.measure.thresholds import Threshold
-from refsim import api
 from refsim.parallel.padding import padded_features
 from refsim.runtime.launch import Result
 
@@ -51,11 +47,7 @@ class TTNNTextEncoder(TTNNKind):
     thresholds: ClassVar = {"bf16": (*WHOLE, MEAN_TOKEN)}
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        model = MODELS[case.model]
-        return oracle_of(model.class_name).text_inputs(model.config, case.shape, seed)
-
-    def reference(self, case: Case, seed: int, inputs: Path) -> Result:
-        return api.run(self.store.folder(case.model, seed), inputs=inputs, options=case.layout.options(case.dtype))
+        return text_inputs(case, seed)
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         config = case.layout.config()
@@ -83,10 +75,7 @@ def compare(
         found["mean_token_rmse"] = mean_token_rmse(a, b) if causal and b.shape[1] >= _TOKENS else None
         found["one_minus_pcc_shard"] = m.worst_shard(a.transpose(1, 2), b.transpose(1, 2), lanes)
         results[name] = found
-    names = next(iter(results.values()))
-    measured = {metric: [r[metric] for r in results.values() if r[metric] is not None] for metric in names}
-    worst = {metric: m.worst(values) if values else None for metric, values in measured.items()}
-    return worst | {"non_finite": sum(r["non_finite"] for r in results.values())}, results
+    return m.worst_of(results.values()), results
 
 
 def mean_token_rmse(out_BLF: Tensor, ref_BLF: Tensor) -> float:

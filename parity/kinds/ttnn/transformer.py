@@ -6,7 +6,6 @@ pads, orders and communicates the same way, so both get the same checkpoint and 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -17,7 +16,6 @@ from parity.kinds.cpu.transformer import compare_samples, transformer_inputs
 from parity.measure import metrics as m
 from parity.measure.comm import differences, unexplained
 from parity.measure.thresholds import FINITE, Threshold, pcc
-from refsim import api
 from refsim.runtime.launch import Result
 
 if TYPE_CHECKING:
@@ -48,10 +46,6 @@ class TTNNTransformer(TTNNKind):
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         return super().arguments(case, seed) | {"guidance": case.guidance}
-
-    def reference(self, case: Case, seed: int, inputs: Path) -> Result:
-        options = case.layout.options(case.dtype)
-        return api.run(self.store.folder(case.model, seed), inputs=inputs, options=options, guidance=case.guidance)
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         ours, ref = outcome.tensors, reference.tensors

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from parity.cases import Case
 from parity.cases.checkpoints import MODELS
-from parity.cases.inputs import decoder_inputs, rounded
-from parity.kinds.base import Metrics, TTNNKind
-from parity.kinds.cpu.vae_decoder import compare_frames
+from parity.kinds.base import Metrics, TTNNKind, latent_inputs
+from parity.kinds.cpu.vae_decoder import compare_frames, cuts
 from parity.kinds.ttnn.transformer import WHOLE, compare_communication
 from parity.measure.thresholds import Threshold
-from refsim import api
 from refsim.models.registry import by_class_name
 from refsim.runtime.launch import Result
 
@@ -40,21 +37,15 @@ class TTNNVAEDecoder(TTNNKind):
     }
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        config = MODELS[case.model].config
-        channels = config.get("z_dim") or config["latent_channels"]
-        return rounded(decoder_inputs(case.shape, channels, case.family, seed), case.dtype)
-
-    def reference(self, case: Case, seed: int, inputs: Path) -> Result:
-        return api.run(self.store.folder(case.model, seed), inputs=inputs, options=case.layout.options(case.dtype))
+        return latent_inputs(case, seed)
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         """Frames are judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
-        config = case.layout.config()
-        columns = config.tp if case.layout.vae_parallel == "spatial" else 1
+        cfg, (rows, columns) = case.layout.config().cfg, cuts(case)
         ours, ref = outcome.tensors["sample"].float(), reference.tensors["sample"].float()
-        found = compare_frames(ours, ref, case.shape.latent, (config.sp, columns))
-        results = self._passes(case) * ((config.sp > 1) + (columns > 1)) + (config.cfg > 1)
-        counted, extra = compare_communication(outcome, reference, config.cfg, results=results)
+        found = compare_frames(ours, ref, case.shape.latent, (rows, columns))
+        results = self._passes(case) * ((rows > 1) + (columns > 1)) + (cfg > 1)
+        counted, extra = compare_communication(outcome, reference, cfg, results=results)
         return found | counted, extra
 
     @staticmethod
