@@ -28,15 +28,15 @@ OF_PARITY = (
     "parity/faults/",
 )
 OUTLINED = ("sd35", "flux1", "flux2", "mochi", "qwenimage")
-"""Models whose class is changed into an outline, see ``parity.kinds.published.outlined``."""
+"""Models whose class is changed into an outline, see ``parity.kinds.published.outlined_classes``."""
 DECODING = ("refsim/pipelines/speculative.py", "tt_impl/pipelines/speculative.py")
 """Decoding has no pipeline folder of its own."""
 ALSO = {
     "qwen3_moe": DECODING,
     "dflash": (*DECODING, "parity/kinds/ttnn/calls.py"),  # a drafter that is called wrongly
-    **dict.fromkeys(OUTLINED, ("parity/kinds/published/outlined.py",)),
-    "sd35": ("parity/kinds/published/outlined.py", "parity/kinds/cpu/single_file.py"),  # which refuses another class
+    **dict.fromkeys(OUTLINED, ("parity/kinds/published/outlined_classes.py",)),
 }
+ALSO["sd35"] += ("parity/kinds/cpu/single_file.py",)  # which refuses a file of another class
 for _name in ("qwenimage", "mochi"):  # sizes of upstream's own tests
     ALSO[_name] += ("benchmarks/upstream/weights.py",)
 

@@ -8,6 +8,7 @@ shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -55,8 +56,23 @@ from refsim.pipelines.denoise import denoise
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Partial, Placement, Replicate, Shard, shards
 
-Named = Iterator[tuple[str, bool | str, Callable[[], Any]]]
-"""Calls by name, with True of a right one, and of a wrong one how its sentence begins."""
+
+@dataclass(frozen=True)
+class Call:
+    """A call that is right, or one that is wrong.
+
+    Attributes:
+        name: unique among those of a run.
+        make: makes it.
+        wrong: how the sentence that refuses it begins; None of a right one.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    wrong: str | None = None
+
+
+Calls = Iterator[Call]
 
 LAYOUTS: tuple[Placement, ...] = (Replicate(), *map(Shard, range(4)), Partial("sum"), Partial("max"))
 SEQUENCE = ("sp", "ring", "ulysses")
@@ -68,14 +84,15 @@ def program(device: Device) -> tuple[dict[str, Any], dict[str, Tensor]]:
     ``failed`` though right."""
     found: dict[str, Any] = {"accepted": [], "failed": [], "calls": 0}
     for calls in (features, norms, heads, parts, tokens, joint, rings, exchanges, pictures, numbers, rows, dtypes):
-        for name, right, call in calls(device):
-            sent, error = sum(device.trace.sent.values()), _error(call)
+        for call in calls(device):
+            sent, error = sum(device.trace.sent.values()), _error(call.make)
             found["calls"] += 1
-            sentence = f"{name}: {type(error).__name__} {error}"
-            if right is True and error is not None:
-                found["failed"].append(sentence)
-            refused = isinstance(error, PlacementError | UserError | ValueError) and str(error).startswith(str(right))
-            if right is not True and not (refused and sent == sum(device.trace.sent.values())):
+            sentence = f"{call.name}: {type(error).__name__} {error}"
+            if call.wrong is None:
+                found["failed"] += [] if error is None else [sentence]
+                continue
+            refused = isinstance(error, PlacementError | UserError | ValueError) and str(error).startswith(call.wrong)
+            if not refused or sent != sum(device.trace.sent.values()):
                 found["accepted"].append(sentence)
     return found, {}
 
@@ -95,16 +112,16 @@ def spoiled(
     groups: tuple[str, ...],
     *tensors: MeshTensor,
     wrong: tuple[Placement, ...] = LAYOUTS,
-) -> Named:
+) -> Calls:
     """A call as it is right; then with one tensor after the other laid out in every ``wrong`` way over each group."""
-    yield op, True, partial(call, *tensors)
+    yield Call(op, partial(call, *tensors))
     for group in (name for name in groups if device.groups[name].size > 1):
         for at, x in enumerate(tensors):
             for placement in wrong:
                 if x.placement(group) != placement:
                     other = x.with_local(x.local, **{group: placement})
                     given = (*tensors[:at], other, *tensors[at + 1 :])
-                    yield f"{op}: tensor {at} {group}={placement}", op, partial(call, *given)
+                    yield Call(f"{op}: tensor {at} {group}={placement}", partial(call, *given), wrong=op)
 
 
 def laid_out(device: Device, *shape: int, **dims: int) -> MeshTensor:
@@ -117,7 +134,7 @@ def check(holds: bool, what: str) -> None:
         raise AssertionError(what)
 
 
-def features(device: Device) -> Named:
+def features(device: Device) -> Calls:
     """Linears and sums over tp; the vocabulary; shift, scale and gate."""
     weights, size = ShapeWeights(torch.float32, torch.ones), TILE * device.groups["tp"].size
     down, up, each = torch.ones(TILE, size), torch.ones(size, TILE), partial(spoiled, device)
@@ -136,13 +153,13 @@ def features(device: Device) -> Named:
             token, margin = best(laid_out(device, _B, TILE, tp=1), vocab_size=count)
             check(int(token) == 0 and float(margin) == (0 if count > 1 else torch.inf), f"{token} by {margin}")
 
-        yield f"the first of {vocabulary} equal tokens", True, first
+        yield Call(f"the first of {vocabulary} equal tokens", first)
     modulation = Modulation(weights, device, "modulation", features=size, chunks=2)
     yield from each("modulation", modulation, ("tp",), laid_out(device, _B, size))
     yield from each("", modulate, ("tp", "sp"), *[laid_out(device, _B, 2, TILE, tp=2, sp=1)] * 3)
 
 
-def norms(device: Device) -> Named:
+def norms(device: Device) -> Calls:
     weights, size = ShapeWeights(torch.float32, torch.ones), TILE * device.groups["tp"].size
     each, per_head = partial(spoiled, device), laid_out(device, _B, 2, 2, _E, tp=1)
     norm = RMSNorm(weights, device, "norm_q", features=_E, eps=1e-6).of_heads
@@ -155,7 +172,7 @@ def norms(device: Device) -> Named:
     yield from each("distributed_layer_norm", layer_norm, ("tp",), laid_out(device, _B, 2, TILE, tp=2))
 
 
-def heads(device: Device) -> Named:
+def heads(device: Device) -> Calls:
     """Attention of rows that every device has."""
     each, over = partial(spoiled, device), ("tp", *SEQUENCE)
     qkv = [laid_out(device, _B, 2, _PROMPT, _E, tp=1)] * 3
@@ -165,11 +182,11 @@ def heads(device: Device) -> Named:
     yield from each("grouped_attention's", grouped, over, *qkv)
     for placement in LAYOUTS if device.groups["tp"].size > 1 else ():
         alike = [x.with_local(x.local, tp=placement) for x in qkv]
-        right = placement in (Replicate(), Shard(1))
-        yield f"grouped_attention, all tensors tp={placement}", right or "grouped_attention's", partial(grouped, *alike)
+        wrong = None if placement in (Replicate(), Shard(1)) else "grouped_attention's"
+        yield Call(f"grouped_attention, all tensors tp={placement}", partial(grouped, *alike), wrong)
 
 
-def parts(device: Device) -> Named:
+def parts(device: Device) -> Calls:
     """What models add to the layers: two ranges of features in one linear, attention to a prompt, experts."""
     weights, each = ShapeWeights(torch.float32, torch.ones), partial(spoiled, device)
     flux = SimpleNamespace(features=32, num_attention_heads=4, attention_head_dim=8, mlp_features=64)
@@ -190,14 +207,14 @@ def parts(device: Device) -> Named:
     yield from each("experts", Qwen3MoeSparseMoeBlock(weights, device, "mlp", qwen), ("tp",), chosen)
 
 
-def tokens(device: Device) -> Named:
+def tokens(device: Device) -> Calls:
     each, cut = partial(spoiled, device), TokenShards.of(40, device.groups["sp"].size)
     whole, mine = laid_out(device, _B, 40, _E), laid_out(device, _B, cut.local_n, _E, sp=1)
     yield from each("cut_tokens", lambda x: cut_tokens(device, x, cut, dim=1), SEQUENCE, whole)
     yield from each("gather_tokens", lambda x: gather_tokens(device, x, cut, dim=1), SEQUENCE, mine)
 
 
-def joint(device: Device) -> Named:
+def joint(device: Device) -> Calls:
     """Attention over all tokens, without a prompt, with one that every device has, and with one that is cut."""
     each, over = partial(spoiled, device), ("tp", *SEQUENCE)
     cut, cut_prompt = (TokenShards.of(n, device.groups["sp"].size) for n in (40, _PROMPT))
@@ -218,14 +235,11 @@ def joint(device: Device) -> Named:
     yield from each("joint_attention's", partial(attend, prompt_tokens=cut_prompt), over, *image, *split)
     for (q, *kv), cut_as in ((prompt, None), (split, cut_prompt)):
         silent = q.with_local(q.local[:, :, :0])  # of a block that drops its prompt
-        yield (
-            "joint_attention, a prompt without queries",
-            True,
-            partial(attend, *image, silent, *kv, prompt_tokens=cut_as),
-        )
+        asked = partial(attend, *image, silent, *kv, prompt_tokens=cut_as)
+        yield Call("joint_attention, a prompt without queries", asked)
 
 
-def rings(device: Device) -> Named:
+def rings(device: Device) -> Calls:
     """Attention over a ring, of the heads that are there; and what has no key to attend to."""
     each, over = partial(spoiled, device), ("tp", "ulysses", "ring")
     shard = [laid_out(device, _B, 2, 5, _E, tp=1, ulysses=1, ring=2)] * 3
@@ -241,11 +255,11 @@ def rings(device: Device) -> Named:
         (out, _), (lse, _) = attend(*shard, keys=0)
         check(not out.local.any() and bool((lse.local == -torch.inf).all()), f"{out} and {lse} of no keys")
 
-    yield "ring_attention without keys", True, no_keys
-    yield "no block of keys", True, lambda: check(not OnlineSoftmax(device, shard[0].local).result()[0].any(), "none")
+    yield Call("ring_attention without keys", no_keys)
+    yield Call("no block of keys", lambda: check(not OnlineSoftmax(device, shard[0].local).result()[0].any(), "none"))
 
 
-def exchanges(device: Device) -> Named:
+def exchanges(device: Device) -> Calls:
     """Tokens for heads and back."""
     size, each = device.groups["ulysses"].size, partial(spoiled, device)
     of_heads, over = _B, ("ulysses",)
@@ -258,11 +272,11 @@ def exchanges(device: Device) -> Named:
     yield from each("ulysses' prompt ", lambda *x: exchange.take_heads(x), over, *[whole] * 3)
     yield from each("ulysses' answer for the prompt", exchange.gather_heads, over, cut)
     for count in (2 * size, 3 * size, 2 * size + 1):
-        right = count % size == 0 or f"ulysses {size} cannot split {count} heads"
-        yield f"{count} heads over ulysses {size}", right, partial(Exchange, device, count)
+        wrong = f"ulysses {size} cannot split {count} heads" if count % size else None
+        yield Call(f"{count} heads over ulysses {size}", partial(Exchange, device, count), wrong)
 
 
-def pictures(device: Device) -> Named:
+def pictures(device: Device) -> Calls:
     """A picture is cut by rows and columns unless it is said otherwise; statistics are merged over columns first."""
     sp, tp = device.groups["sp"], device.groups["tp"]
     whole = torch.arange(float(_E * sp.size * 5 * tp.size)).view(1, 1, _E * sp.size, 5 * tp.size)
@@ -283,22 +297,22 @@ def pictures(device: Device) -> Named:
         found = gathers(lambda: norm(cut_image(device, whole, cut), cut))
         check(found == [group.name for group in (tp, sp) if group.size > 1], f"gathered over {found}")
 
-    yield "a picture cut and gathered", True, there_and_back
-    yield "a norm of a picture", True, normed
+    yield Call("a picture cut and gathered", there_and_back)
+    yield Call("a norm of a picture", normed)
 
 
-def numbers(device: Device) -> Named:
+def numbers(device: Device) -> Calls:
     """What must divide by a group, and what needs a link."""
     sp, tp, cfg = (device.groups[name] for name in ("sp", "tp", "cfg"))
     x = torch.ones(2 * sp.size, 2 * sp.size)
     for extra in (0, 1) if sp.size > 1 else (0,):
         rows = torch.ones(2 * sp.size + extra, 2)
         for dim, moved in enumerate((rows, rows.T)):
-            right = not extra or f"reduce_scatter cannot cut dim {dim} of size {len(rows)}"
-            yield f"reduce_scatter of {len(rows)}", right, partial(reduce_scatter, device, moved, sp, dim=dim)
-            right = not extra or f"all_to_all cannot cut dim {dim} of size {len(rows)}"
+            scatter = partial(reduce_scatter, device, moved, sp, dim=dim)
             exchange = partial(all_to_all, device, moved, sp, split_dim=dim, concat_dim=1 - dim)
-            yield f"all_to_all of {len(rows)}", right, exchange
+            for name, call in (("reduce_scatter", scatter), ("all_to_all", exchange)):
+                wrong = f"{name} cannot cut dim {dim} of size {len(rows)}" if extra else None
+                yield Call(f"{name} of {len(rows)}", call, wrong)
     for length, most in ((3, 1), (3, 7), (5, 8), (700_000, CHUNK_BYTES)):
 
         def pieces(length: int = length, most: int = most) -> None:
@@ -307,61 +321,61 @@ def numbers(device: Device) -> Named:
             found = [len(piece) for piece in split_chunks(x, most)]
             check(found == wanted and CHUNK_BYTES == 2**20, f"pieces of {found}")
 
-        yield f"{length} numbers in pieces of {most} bytes", True, pieces
+        yield Call(f"{length} numbers in pieces of {most} bytes", pieces)
     for by in (0, 1, 2, 3):
-        right = by in (1, 2) or f"neighbor_pad cannot give {by} of 2 rows"
-        yield f"neighbor_pad of {by}", right, partial(neighbor_pad, device, torch.ones(3, 2), sp, dim=1, by=by)
+        wrong = None if by in (1, 2) else f"neighbor_pad cannot give {by} of 2 rows"
+        yield Call(f"neighbor_pad of {by}", partial(neighbor_pad, device, torch.ones(3, 2), sp, dim=1, by=by), wrong)
     line = sp.topology is Topology.LINEAR and sp.size > 2
-    yield "shift", "shift over sp needs the wrap-around link" if line else True, partial(shift, device, x, sp)
+    yield Call("shift", partial(shift, device, x, sp), "shift over sp needs the wrap-around link" if line else None)
     for kv_heads in (1, tp.size, 2 * tp.size):
-        yield f"{kv_heads} heads of keys", True, partial(head_ranges, 2 * tp.size, kv_heads, tp)
+        yield Call(f"{kv_heads} heads of keys", partial(head_ranges, 2 * tp.size, kv_heads, tp))
     if tp.size > 1:
         for counts in ((2 * tp.size + 1, 1), (3 * tp.size, 3)):
             wrong = f"tp{tp.size} cannot split {counts[0]} heads with {counts[1]}"
-            yield f"{counts} heads", wrong, partial(head_ranges, *counts, tp)
-    yield "a sample per guidance branch", True, partial(batch_range, device, cfg.size)
+            yield Call(f"{counts} heads", partial(head_ranges, *counts, tp), wrong)
+    yield Call("a sample per guidance branch", partial(batch_range, device, cfg.size))
     if cfg.size > 1:
         wrong = f"cfg{cfg.size} cannot split a batch of {cfg.size + 1}"
-        yield "samples that do not divide", wrong, partial(batch_range, device, cfg.size + 1)
-    yield "guidance of a pair", True, partial(guide, torch.ones(2, 3), 4.0)
-    yield "guidance of three samples", "guidance needs a batch", partial(guide, torch.ones(3, 3), 4.0)
+        yield Call("samples that do not divide", partial(batch_range, device, cfg.size + 1), wrong)
+    yield Call("guidance of a pair", partial(guide, torch.ones(2, 3), 4.0))
+    yield Call("guidance of three samples", partial(guide, torch.ones(3, 3), 4.0), "guidance needs a batch")
 
 
-def rows(device: Device) -> Named:
+def rows(device: Device) -> Calls:
     """Rows of a table, of a cache and of a picture's patches: those that there are."""
     weights = ShapeWeights(torch.float32, torch.ones)
     size = {"features": TILE * device.groups["tp"].size, "table_size": 4}
     grid = PatchEmbed(weights, device, "pos_embed", patch=2, in_channels=1, **size).grid
-    yield "a latent of 4x8", True, lambda: check(grid(4, 8) == (2, 4), "other patches")
+    yield Call("a latent of 4x8", lambda: check(grid(4, 8) == (2, 4), "other patches"))
     for latent, wrong in (
         ((3, 4), "a latent of 3x4 does not divide"),
         ((4, 3), "a latent of 4x3 does not divide"),
         ((10, 4), "a latent of 10x4 needs a positional table of 5"),
         ((4, 10), "a latent of 4x10 needs a positional table of 5"),
     ):
-        yield f"a latent of {latent}", wrong, partial(grid, *latent)
+        yield Call(f"a latent of {latent}", partial(grid, *latent), wrong)
     table = TokenEmbedding(weights, "tokens", vocab_size=5, features=4)
-    yield "the first and the last token", True, lambda: table(torch.tensor([0, 4]))
+    yield Call("the first and the last token", partial(table, torch.tensor([0, 4])))
     for ids in ([2, 5], [-1, 2]):
-        yield f"tokens {ids}", "the tokenizer gave the id", lambda ids=ids: table(torch.tensor(ids))
+        yield Call(f"tokens {ids}", partial(table, torch.tensor(ids)), "the tokenizer gave the id")
     pool, pages = PagePool(1, 2), list[int]()
-    yield "rows of all pages", True, lambda: pool.reserve(pages, 2 * PAGE)
+    yield Call("rows of all pages", partial(pool.reserve, pages, 2 * PAGE))
     for count in (4, 5):
 
         def every(pool: PagePool, taken: list[int]) -> None:
             pool.reserve(taken, pool.pages * PAGE)
             check(sorted(taken) == list(range(pool.pages)), f"pages {taken} of {pool.pages}")
 
-        yield f"each of {count} pages once", True, partial(every, PagePool(1, count), [])
-    yield "a row more than there are", "all 2 pages", lambda: pool.reserve(pages, 2 * PAGE + 1)
+        yield Call(f"each of {count} pages once", partial(every, PagePool(1, count), []))
+    yield Call("a row more than there are", partial(pool.reserve, pages, 2 * PAGE + 1), "all 2 pages")
     for name, cache in (("a cache", KVCache()), ("a cache of pages", PagePool(1, 2).new_cache()[0])):
         cache.append(*[MeshTensor(torch.ones(1, 2, 3, 4))] * 2)
         for length in (4, -1, 3, 0):
-            right = 0 <= length <= 3 or "a cache of 3 rows cannot be cropped"
-            yield f"{name} cropped to {length}", right, partial(cache.crop, length)
+            wrong = None if 0 <= length <= 3 else "a cache of 3 rows cannot be cropped"
+            yield Call(f"{name} cropped to {length}", partial(cache.crop, length), wrong)
 
 
-def dtypes(device: Device) -> Named:
+def dtypes(device: Device) -> Calls:
     """What is computed in fp32 whatever the storage dtype is: rotary tables, and guidance where a pipeline says so."""
     axes, ids = SimpleNamespace(axes_dims_rope=(4, 4)), torch.arange(2.0 * TILE).view(TILE, 2)
 
@@ -370,7 +384,7 @@ def dtypes(device: Device) -> Named:
         held = {x.dtype for x in (*found.rotary, *found.prompt_rotary)}
         check(held == {torch.float32}, f"tables of {held}")
 
-    yield "rotary tables of Flux.1", True, tables
+    yield Call("rotary tables of Flux.1", tables)
     pair = torch.tensor([[1.0], [1.0078125]], dtype=torch.bfloat16)
     for dtype in (torch.float32, None):
 
@@ -379,7 +393,7 @@ def dtypes(device: Device) -> Named:
             wanted = guide(pair.to(dtype or pair.dtype), 6.1)
             check(found.dtype == wanted.dtype and torch.equal(found, wanted), f"{found}, not {wanted}")
 
-        yield f"guidance in {dtype}", True, guided
+        yield Call(f"guidance in {dtype}", guided)
 
 
 def _one_step(device: Device, pair: Tensor, dtype: torch.dtype | None) -> tuple[Any, Any, dict[str, Tensor]]:
