@@ -269,7 +269,7 @@ def ttnn_previous(session: nox.Session) -> None:
 def ttnn_faults(session: nox.Session) -> None:
     """Mistakes in the device backend: its gate must catch every one of them and alarm on no program that is right."""
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
-    session.run("pytest", "tests/parity/test_ttnn_faults.py")
+    session.run("pytest", "tests/parity/faults/test_ttnn_faults.py")
     session.run("refsim", "faults", "run", "--backend", "ttnn-mock", "--out", "out/faults-ttnn", *session.posargs)
 
 

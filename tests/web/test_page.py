@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from parity.report.page import ring, write
-from tests.parity import page_records
+from tests.parity.report import page_records
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `nox -s web` has it")
 FIGURE = {"model": "m", "size": "1024", "mesh": "n300", "parallel": "tp2", "arch": "blackhole", "measured": 12.0}

@@ -9,7 +9,7 @@ from parity.policies import Fabric, program, prove
 from parity.report.public_bugs import BUGS, found, markdown
 from tests.refsim.runtime.test_hazards import FOUND
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "public_bugs.md"
+DOC = Path(__file__).resolve().parents[3] / "docs" / "public_bugs.md"
 
 
 @pytest.mark.parametrize("bug", found(), ids=lambda bug: bug.thread)

@@ -16,7 +16,7 @@ from parity.report.page import ring, rows, trends, write
 from parity.report.report import results_json
 from refsim.cli.process import run_command
 from refsim.results import KINDS
-from tests.parity import page_records
+from tests.parity.report import page_records
 from tests.refsim import trace_form
 from tests.refsim.helpers import assert_one_sentence
 

@@ -13,8 +13,8 @@ from parity.measure import machine
 from parity.report import history
 from refsim.cli.process import run_command
 from tests.json_output import loads
-from tests.parity import page_records
-from tests.parity.test_diff import FLOOR, record, run
+from tests.parity.report import page_records
+from tests.parity.report.test_diff import FLOOR, record, run
 from tests.refsim.helpers import assert_one_sentence
 
 CASE = {"rel_rmse": FLOOR / 4, "one_minus_pcc": 1e-12}

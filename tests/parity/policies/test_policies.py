@@ -30,7 +30,7 @@ from refsim.base.errors import UserError
 from refsim.base.mesh import Topology
 from refsim.files.tables import as_markdown
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "buffers.md"
+DOC = Path(__file__).resolve().parents[3] / "docs" / "buffers.md"
 SAFE = {
     "upstream": False,
     "barrier": True,
