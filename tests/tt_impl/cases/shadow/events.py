@@ -35,7 +35,7 @@ def lines_and_buffers(t: Env) -> None:
         ttnn.multiply_(total, x)
         view = ttnn.reshape(total, (1, 32, 32))
     added, multiplied, viewed = log.events
-    assert added.where == f"tests/tt_impl/cases/events.py:{line}", added.where
+    assert added.where == f"tests/tt_impl/cases/shadow/events.py:{line}", added.where
     assert [use.shape for use in added.inputs] == [(1, 1, 32, 32)] and added.options == {"1": 2.5}
     (result,) = added.outputs
     assert (result.dtype, result.layout, result.memory, result.sharding) == ("BFLOAT16", "TILE", "DRAM", None)
