@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import threading
@@ -23,7 +24,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import psutil
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from refsim import api
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files import output
+from refsim.files.keys import Beside, Document, Loose, Sometimes, as_json
 from refsim.files.tables import as_markdown
 from refsim.models.registry import published, spec_of
 from refsim.models.spec import Published
@@ -115,6 +116,8 @@ class PssSampler:
         self._thread.join()
 
     def _work(self) -> None:
+        import psutil
+
         while not self._stop.wait(self.every_s):
             pss = anonymous = 0
             for process in psutil.Process().children(recursive=True):
@@ -222,14 +225,56 @@ class Step:
     rounds: int = 1
 
 
-def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+@dataclass
+class FullSize:
+    """One denoising step; seconds and memory are those of all ranks."""
+
+    model: str
+    layers: int
+    mesh: str
+    parallel: str
+    attention: str
+    latent: tuple[int, ...]
+    batch: int
+    dtype: str
+    math: str
+    transport: str
+    seed: int
+    weights_bytes: int
+    write_s: float
+    rounds: int
+    step_s: float
+    step_cpu_s: float
+    peak_pss_bytes: int
+    peak_pss_anonymous_bytes: int
+    pss_over_weights: float
+    pss_samples: int
+    finite: bool
+    ranks_agree: bool
+    sent_bytes: dict[str, int]
+    machine: str
+    load_before: float
+    measured: str
+    check: Sometimes[dict[str, float]]
+
+
+@dataclass
+class FullSizeDocument(Document):
+    """One denoising step."""
+
+    record: Beside[FullSize]
+
+
+def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str], None] = print) -> FullSize:
     """The record of one step; ``folder`` holds, or gets, the weights."""
+    import psutil
+
     model = published()[step.model]
     started = time.monotonic()
     weights = write_checkpoint(folder, model, layers=step.layers, seed=step.seed, say=say)
     written_s = time.monotonic() - started
     inputs = make_inputs(model, step.size, step.batch, step.seed)
-    busy, memory = psutil.getloadavg()[0], PssSampler()
+    busy, memory = os.getloadavg()[0], PssSampler()
     seconds: list[tuple[float, float]] = []
     alone: list[tuple[float, float]] = []
     oracle = Alone(folder) if step.checked else None
@@ -244,37 +289,36 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
             alone.append((taken[0], taken[1]))
     seconds, alone = seconds[-step.rounds :], alone[-step.rounds :]
     step_s, step_cpu_s = _medians(seconds)
-    record: dict[str, Any] = {
-        "model": step.model,
-        "layers": step.layers or model.config["num_layers"],
-        "mesh": options.mesh.name,
-        "parallel": str(options.parallel),
-        "attention": options.parallel.attention,
-        "latent": list(step.size),
-        "batch": step.batch,
-        "dtype": options.dtype,
-        "math": options.math,
-        "transport": result.transport,
-        "seed": step.seed,
-        "weights_bytes": weights,
-        "write_s": written_s,
-        "rounds": step.rounds,
-        "step_s": step_s,
-        "step_cpu_s": step_cpu_s,
-        "peak_pss_bytes": memory.peak,
-        "peak_pss_anonymous_bytes": memory.peak_anonymous,
-        "pss_over_weights": memory.peak / weights,
-        "pss_samples": memory.samples,
-        "finite": bool(torch.isfinite(result.tensors["sample"]).all()),
-        "ranks_agree": len(set(result.value["digests"])) == 1,
-        "sent_bytes": result.bytes_by_collective,
-        "machine": f"{platform.machine()}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "load_before": busy,
-        "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-    }
-    if oracle is not None:
-        record["check"] = compare(result.tensors["sample"], theirs, seconds, alone)
-    return record
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return FullSize(
+        model=step.model,
+        layers=step.layers or model.config["num_layers"],
+        mesh=options.mesh.name,
+        parallel=str(options.parallel),
+        attention=options.parallel.attention,
+        latent=step.size,
+        batch=step.batch,
+        dtype=options.dtype,
+        math=options.math,
+        transport=result.transport,
+        seed=step.seed,
+        weights_bytes=weights,
+        write_s=written_s,
+        rounds=step.rounds,
+        step_s=step_s,
+        step_cpu_s=step_cpu_s,
+        peak_pss_bytes=memory.peak,
+        peak_pss_anonymous_bytes=memory.peak_anonymous,
+        pss_over_weights=memory.peak / weights,
+        pss_samples=memory.samples,
+        finite=bool(torch.isfinite(result.tensors["sample"]).all()),
+        ranks_agree=len(set(result.value["digests"])) == 1,
+        sent_bytes=result.bytes_by_collective,
+        machine=f"{platform.machine()}, {psutil.cpu_count()} cores, {memory_gib:.0f} GiB",
+        load_before=busy,
+        measured=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        check=compare(result.tensors["sample"], theirs, seconds, alone) if oracle is not None else None,
+    )
 
 
 _COLUMNS = (
@@ -334,12 +378,13 @@ def parse_size(text: str, name: str) -> tuple[int, ...]:
     )
 
 
-def write(record: dict[str, Any], folder: Path) -> None:
+def write(record: FullSize, folder: Path) -> None:
     """Add a record to full_size.json, in place of one of the same step, and make full_size.md of it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "full_size.json"
     known = json.loads(path.read_text())["records"] if path.exists() else []
     key = ("model", "layers", "mesh", "parallel", "attention", "latent", "batch")
-    records = [r for r in known if any(r[k] != record[k] for k in key)] + [record]
-    output.write(path, (output.document({"records": records}) + "\n").encode())
+    new = as_json(record)
+    records = [r for r in known if any(r[k] != new[k] for k in key)] + [new]
+    output.write(path, (output.document(Loose({"records": records})) + "\n").encode())
     output.write(folder / "full_size.md", markdown(records).encode())

@@ -18,7 +18,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import torch
@@ -29,6 +29,7 @@ from parity.cases import AttentionShape, Case, Layout, make_case
 from parity.cases.suites import suite_cases
 from parity.run.cpu_runner import CpuRunner
 from refsim.base.jobs import named
+from refsim.files.keys import Document
 from refsim.runtime import launch
 from refsim.runtime.buffers import BufferPool
 from refsim.runtime.device import Device
@@ -39,6 +40,33 @@ FULL_LENGTH = make_case(
 )
 ENOUGH_S, SAY_S = 30.0, 5.0
 SMOKE = ("sd35_medium-t3k-cfg2_sp2_tp2-ring-fp32", "sd35_tiny-t3k-cfg2_sp2_tp2-ring-fp32")
+
+
+@dataclass
+class WithHazards:
+    """``ratio``: with the search for hazards over without, the median over pairs."""
+
+    ratio: float
+    quartiles: list[float]
+    without_s: float
+
+
+@dataclass
+class HazardCost:
+    """One case."""
+
+    case: str
+    pairs: int
+    counted: dict[str, float]
+    cpu: WithHazards
+    wall: WithHazards
+
+
+@dataclass
+class HazardCosts(Document):
+    """All cases."""
+
+    records: list[HazardCost]
 
 
 def measure(runner: CpuRunner, case: Case, detect: bool) -> tuple[float, float]:
@@ -99,7 +127,7 @@ def counted(runner: CpuRunner, case: Case) -> dict:
     return {"share": worst["share"], "uses": worst["uses"]}
 
 
-def compare(runner: CpuRunner, case: Case, pairs: int, say: Callable[[str], None] = lambda line: None) -> dict:
+def compare(runner: CpuRunner, case: Case, pairs: int, say: Callable[[str], None] = lambda line: None) -> HazardCost:
     """Ratios with / without over at least ``pairs`` pairs of runs; ``say`` gets a line every few seconds."""
     measure(runner, case, True)
     _, wall = measure(runner, case, False)
@@ -117,15 +145,15 @@ def compare(runner: CpuRunner, case: Case, pairs: int, say: Callable[[str], None
             seconds[detect].append(measured)
         for i, name in enumerate(found):
             found[name].append(run[True][i] / run[False][i])
-    record: dict = {"case": case.id, "pairs": pairs, "counted": counted(runner, case)}
+    costs = {}
     for i, (name, ratios) in enumerate(found.items()):
         low, middle, high = statistics.quantiles(ratios, n=4)
         without = statistics.median(measured[i] for measured in seconds[False])
-        record[name] = {"ratio": middle, "quartiles": [low, high], "without_s": without}
-    return record
+        costs[name] = WithHazards(middle, [low, high], without)
+    return HazardCost(case.id, pairs, counted(runner, case), **costs)
 
 
-def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[dict]:
+def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[HazardCost]:
     """Records of the full-length attention and of two models; ``say`` gets a line for people now and then."""
     smoke = {case.id: case for case in suite_cases("smoke")}
     records = []
@@ -136,14 +164,14 @@ def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[dict]:
     return records
 
 
-def text(record: dict) -> str:
+def text(record: HazardCost) -> str:
     """A record in three lines for people."""
-    share, uses = record["counted"]["share"], record["counted"]["uses"]
-    lines = [f"{record['case']}: counted {share:.2%} of the CPU of a rank ({uses} uses)"]
-    for name in ("cpu", "wall"):
-        low, high = record[name]["quartiles"]
+    share, uses = record.counted["share"], record.counted["uses"]
+    lines = [f"{record.case}: counted {share:.2%} of the CPU of a rank ({uses} uses)"]
+    for name, cost in (("cpu", record.cpu), ("wall", record.wall)):
+        low, high = cost.quartiles
         lines.append(
-            f"{record['case']}: {name} with / without {record[name]['ratio']:.3f} (quartiles {low:.3f} to {high:.3f}, "
-            f"{record[name]['without_s']:.2f} s without, {record['pairs']} pairs)"
+            f"{record.case}: {name} with / without {cost.ratio:.3f} (quartiles {low:.3f} to {high:.3f}, "
+            f"{cost.without_s:.2f} s without, {record.pairs} pairs)"
         )
     return "\n".join(lines)

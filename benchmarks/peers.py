@@ -18,7 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,11 +26,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.sim import WORST, Setup, error, exact, one_process
+from benchmarks.sim import WORST, Machine, Setup, error, exact, machine, one_process
 from refsim.api.inputs import as_file
 from refsim.base.errors import RankFailure
 from refsim.base.options import RunOptions
 from refsim.ccl import all_gather
+from refsim.files.keys import Beside, Document, Sometimes
 from refsim.files.tensor_file import TensorFile
 from refsim.parallel.sequence import TokenShards
 from refsim.parallel.usp import joint_attention
@@ -191,6 +192,35 @@ def program(device: Device, *, peer: str, inputs: str) -> tuple[dict[str, Any], 
     return {"began": began, "ended": ended, "threads": torch.get_num_threads()}, {"out": whole}
 
 
+@dataclass
+class PeerRecord:
+    """``ratio``: its seconds over refsim's; one that could not run has an ``error`` and no numbers."""
+
+    name: str
+    kind: str
+    version: str
+    error: Sometimes[str] = None
+    seconds: Sometimes[float] = None
+    threads_per_rank: Sometimes[int] = None
+    ratio: Sometimes[float] = None
+    ratio_range: Sometimes[list[float]] = None
+    rel_rmse: Sometimes[float] = None
+    right: Sometimes[bool] = None
+
+
+@dataclass
+class Peers(Document):
+    """Every implementation that was asked for, and this simulator's two."""
+
+    setup: Beside[Setup]
+    load_before: float
+    one_process: dict[str, float]
+    records: list[PeerRecord]
+    could_not_run: int
+    wrong: int
+    machine: Machine
+
+
 class _Measured:
     """What has come of one implementation so far."""
 
@@ -217,22 +247,23 @@ class _Measured:
         self.out, self.threads = result.tensors["out"], result.value["threads"]
         self.seconds.append(max(v["ended"] for v in result.values) - min(v["began"] for v in result.values))
 
-    def record(self, ours: list[float], alone: float, rows: Tensor, truth: Tensor) -> dict[str, Any]:
+    def record(self, ours: list[float], alone: float, rows: Tensor, truth: Tensor) -> PeerRecord:
         """``ratio`` is its time over ``ours``, so above 1 where this simulator is the faster one."""
         package = self.peer.package
-        of = {"name": self.name, "kind": self.peer.kind, "version": _version(package)}
+        of = PeerRecord(self.name, self.peer.kind, _version(package), self.error or None)
         if self.error:
-            return of | {"error": self.error}
+            return of
         ratios = [theirs / our for theirs, our in zip(self.seconds, ours, strict=True)]
         wrong_by = error(self.out[:, :, rows], truth)
-        return of | {
-            "seconds": statistics.median(self.seconds),
-            "threads_per_rank": self.threads,
-            "ratio": statistics.median(ratios),
-            "ratio_range": [min(ratios), max(ratios)],
-            "rel_rmse": wrong_by,
-            "right": wrong_by <= WORST * alone,
-        }
+        return replace(
+            of,
+            seconds=statistics.median(self.seconds),
+            threads_per_rank=self.threads,
+            ratio=statistics.median(ratios),
+            ratio_range=[min(ratios), max(ratios)],
+            rel_rmse=wrong_by,
+            right=wrong_by <= WORST * alone,
+        )
 
 
 def _version(package: str) -> str:
@@ -242,7 +273,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = print) -> dict[str, Any]:
+def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = print) -> Peers:
     """Return a record of every implementation in ``names``, to which this simulator's two are added if missing."""
     names = [name for name in PEERS if name in names or PEERS[name].package == "refsim"]
     measured, tensors = {name: _Measured(name, setup) for name in names}, setup.inputs()
@@ -258,31 +289,28 @@ def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = prin
     floor = error(alone[:, :, rows], truth)
     ours = {kind: measured[f"refsim {kind}"].seconds for kind in ("ring", "ulysses")}
     records = [m.record(ours[m.peer.kind], floor, rows, truth) for m in measured.values()]
-    return {
-        **asdict(setup),
-        "load_before": load,
-        "one_process": {"seconds": alone_s, "rel_rmse": floor},
-        "records": records,
-        "could_not_run": sum("error" in record for record in records),
-        "wrong": sum(not record.get("right", True) for record in records),
-    }
+    could_not_run = sum(record.error is not None for record in records)
+    wrong = sum(record.right is False for record in records)
+    alone_was = {"seconds": alone_s, "rel_rmse": floor}
+    return Peers(setup, load, alone_was, records, could_not_run, wrong, machine())
 
 
-def text(found: dict[str, Any]) -> str:
+def text(found: Peers) -> str:
     """The records as a table for people."""
+    of = found.setup
     lines = [
-        f"{found['ranks']} ranks, {found['rows']} x {found['heads']} x {found['head_dim']} {found['dtype']}, "
-        f"median of {found['repetitions']} rounds; load average before: {found['load_before']:.1f}",
+        f"{of.ranks} ranks, {of.rows} x {of.heads} x {of.head_dim} {of.dtype}, "
+        f"median of {of.repetitions} rounds; load average before: {found.load_before:.1f}",
         f"{'':54} {'seconds':>8}  {'times refsim':22} error",
     ]
-    for r in found["records"]:
-        name = f"{r['name']} {r['version']}"
-        if "error" in r:
-            lines.append(f"{name:54} could not run: {r['error']}")
+    for r in found.records:
+        name = f"{r.name} {r.version}"
+        if r.error is not None:
+            lines.append(f"{name:54} could not run: {r.error}")
             continue
-        low, high = r["ratio_range"]
-        times = f"{r['ratio']:.2f} ({low:.2f} to {high:.2f})"
-        lines.append(f"{name:54} {r['seconds']:8.3f}  {times:22} {r['rel_rmse']:.1e}{'' if r['right'] else ' WRONG'}")
-    alone = found["one_process"]
+        low, high = r.ratio_range
+        times = f"{r.ratio:.2f} ({low:.2f} to {high:.2f})"
+        lines.append(f"{name:54} {r.seconds:8.3f}  {times:22} {r.rel_rmse:.1e}{'' if r.right else ' WRONG'}")
+    alone = found.one_process
     lines.append(f"{'one process, all cores':54} {alone['seconds']:8.3f}  {'':22} {alone['rel_rmse']:.1e}")
-    return "\n".join([*lines, f"{found['could_not_run']} could not run, {found['wrong']} answered wrongly"])
+    return "\n".join([*lines, f"{found.could_not_run} could not run, {found.wrong} answered wrongly"])

@@ -15,17 +15,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.sim import machine
+from benchmarks.sim import Machine, machine
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec
 from refsim.base.options import RunOptions
 from refsim.ccl import all_gather
 from refsim.ccl.exchange import exchange
+from refsim.files.keys import Beside, Document
 from refsim.runtime import launch
 from refsim.runtime.device import Device
 from refsim.runtime.memory import check_fits
@@ -64,7 +66,47 @@ def program(device: Device, *, size: int, copy: bool, times: int) -> tuple[dict[
     return {"began": began, "ended": ended, "right": right}, {}
 
 
-def measure(ranks: int, mib: int, rounds: int, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+@dataclass
+class Ratio:
+    """The median over rounds, least and most."""
+
+    ratio: float
+    range: list[float]
+
+    @classmethod
+    def of(cls, over: list[float], under: list[float]) -> Ratio:
+        """Compare round by round."""
+        ratios = [a / b for a, b in zip(over, under, strict=True)]
+        return cls(statistics.median(ratios), [min(ratios), max(ratios)])
+
+
+@dataclass
+class Shifted:
+    """One size.
+
+    Attributes:
+        seconds: Of one shift, by transport, and of a plain copy.
+    """
+
+    ranks: int
+    rounds: int
+    seconds: dict[str, float]
+    gb_per_s: dict[str, float]
+    times_gloo: Ratio
+    of_copy: Ratio
+    right: bool
+
+
+@dataclass
+class Shift(Document):
+    """A shift of ``mib`` MiB a rank."""
+
+    machine: Machine
+    mib: int
+    shifted: Beside[Shifted]
+
+
+def measure(ranks: int, mib: int, rounds: int, *, say: Callable[[str], None] = print) -> Shift:
     """Return the record of a shift of ``mib`` MiB a rank; ``seconds`` of one shift are medians over rounds.
 
     Raises:
@@ -72,12 +114,10 @@ def measure(ranks: int, mib: int, rounds: int, *, say: Callable[[str], None] = p
     """
     if not (2 <= ranks <= 1024 and mib >= 1 and rounds >= 1):
         raise UserError(f"ranks are 2 to 1024, MiB and rounds 1 or more, not {ranks}, {mib} and {rounds}.")
-    return {"machine": machine(), "mib": mib} | compare(ranks, mib << 20, rounds, say=say)
+    return Shift(machine(), mib, compare(ranks, mib << 20, rounds, say=say))
 
 
-def compare(
-    ranks: int, size: int, rounds: int, *, times: int = TIMES, say: Callable[[str], None] = print
-) -> dict[str, Any]:
+def compare(ranks: int, size: int, rounds: int, *, times: int = TIMES, say: Callable[[str], None] = print) -> Shifted:
     """Return what a shift of ``size`` bytes a rank takes, ``times`` of them in a measurement.
 
     Raises:
@@ -103,31 +143,21 @@ def compare(
         if number:
             say(f"{mib}, round {number}: " + ", ".join(f"{way} {1e3 * seconds[way][-1]:.3g} ms" for way in WAYS))
     middle = {way: statistics.median(taken) for way, taken in seconds.items()}
-    return {
-        "ranks": ranks,
-        "rounds": rounds,
-        "seconds": middle,
-        "gb_per_s": {way: ranks * size / taken / 1e9 for way, taken in middle.items()},
-        "times_gloo": _ratio(seconds["gloo"], seconds["shared"]),
-        "of_copy": _ratio(seconds["copy"], seconds["shared"]),
-        "right": right,
-    }
+    speeds = {way: ranks * size / taken / 1e9 for way, taken in middle.items()}
+    gloo, copy = (Ratio.of(seconds[way], seconds["shared"]) for way in ("gloo", "copy"))
+    return Shifted(ranks, rounds, middle, speeds, gloo, copy, right)
 
 
-def text(record: dict[str, Any]) -> str:
+def text(found: Shift) -> str:
     """A record in a few lines for people."""
-    speeds = [f"{way:6} {1e3 * record['seconds'][way]:8.1f} ms {record['gb_per_s'][way]:6.2f} GB/s" for way in WAYS]
-    gloo, copy = record["times_gloo"], record["of_copy"]
+    record = found.shifted
+    speeds = [f"{way:6} {1e3 * record.seconds[way]:8.1f} ms {record.gb_per_s[way]:6.2f} GB/s" for way in WAYS]
+    gloo, copy = record.times_gloo, record.of_copy
     return "\n".join(
         [
-            f"{record['ranks']} ranks, {record['mib']} MiB each{'' if record['right'] else ': WRONG'}",
+            f"{record.ranks} ranks, {found.mib} MiB each{'' if record.right else ': WRONG'}",
             *speeds,
-            f"shared is {gloo['ratio']:.2f} times as fast as gloo ({gloo['range'][0]:.2f} to {gloo['range'][1]:.2f}), "
-            f"{copy['ratio']:.0%} of a plain copy ({copy['range'][0]:.0%} to {copy['range'][1]:.0%})",
+            f"shared is {gloo.ratio:.2f} times as fast as gloo ({gloo.range[0]:.2f} to {gloo.range[1]:.2f}), "
+            f"{copy.ratio:.0%} of a plain copy ({copy.range[0]:.0%} to {copy.range[1]:.0%})",
         ]
     )
-
-
-def _ratio(over: list[float], under: list[float]) -> dict[str, Any]:
-    ratios = [a / b for a, b in zip(over, under, strict=True)]
-    return {"ratio": statistics.median(ratios), "range": [min(ratios), max(ratios)]}

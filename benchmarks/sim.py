@@ -14,16 +14,16 @@ it took: of this process, and for the mesh of its ranks too.
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,6 +32,7 @@ from refsim.api.attention import attention_options, attention_result
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec
 from refsim.base.options import RunOptions
+from refsim.files.keys import Beside, Document
 from refsim.runtime.memory import check_fits
 from refsim.runtime.ranks.pool import ForkServer
 
@@ -85,7 +86,51 @@ class Setup:
         return {name: torch.randn(shape, generator=g).to(_DTYPES[self.dtype]) for name in "qkv"}
 
 
-def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+@dataclass
+class Machine:
+    """What times are of: processor, cores, threads of one process, memory, versions, day."""
+
+    arch: str
+    cores: int
+    threads: int
+    memory_gib: int
+    python: str
+    torch: str
+    measured: str
+
+
+@dataclass
+class Simulated:
+    """One scheme.
+
+    Attributes:
+        ratio: the mesh's seconds over those of one process, the median over pairs.
+        cpu_seconds: Of this process; of the mesh with its ranks.
+    """
+
+    scheme: str
+    setup: Beside[Setup]
+    seconds: dict[str, float]
+    ratio: float
+    ratio_range: list[float]
+    cpu_seconds: dict[str, float]
+    cpu_ratio: float
+    rel_rmse: dict[str, float]
+    right: bool
+    hazards: int
+    sent_bytes: int
+    load_before: float
+
+
+@dataclass
+class Simulations(Document):
+    """Every scheme that was asked for."""
+
+    machine: Machine
+    records: list[Simulated]
+
+
+def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) -> Simulated:
     """The record of one scheme; ``seconds`` are medians, a ratio is the median over pairs.
 
     Raises:
@@ -93,7 +138,7 @@ def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) ->
         RankFailure: a rank died, raised or hung.
     """
     options, tensors = setup.options(scheme), setup.inputs()
-    load, pairs, cpu_pairs = psutil.getloadavg()[0], [], []
+    load, pairs, cpu_pairs = os.getloadavg()[0], [], []
     for number in range(setup.repetitions + 1):
         if number % 2:
             alone, alone_s, alone_cpu_s = one_process(tensors)
@@ -109,20 +154,20 @@ def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) ->
     rows, truth = exact(tensors)
     errors = {"one_process": error(alone[:, :, rows], truth), "mesh": error(result.tensors["out"][:, :, rows], truth)}
     ratios = [mesh_s / alone_s for alone_s, mesh_s in pairs]
-    return {
-        "scheme": scheme,
-        **asdict(setup),
-        "seconds": _medians(pairs),
-        "ratio": statistics.median(ratios),
-        "ratio_range": [min(ratios), max(ratios)],
-        "cpu_seconds": _medians(cpu_pairs),
-        "cpu_ratio": statistics.median(mesh / alone for alone, mesh in cpu_pairs),
-        "rel_rmse": errors,
-        "right": errors["mesh"] <= WORST * errors["one_process"],
-        "hazards": len(result.hazards),
-        "sent_bytes": sum(result.bytes_by_collective.values()),
-        "load_before": load,
-    }
+    return Simulated(
+        scheme=scheme,
+        setup=setup,
+        seconds=_medians(pairs),
+        ratio=statistics.median(ratios),
+        ratio_range=[min(ratios), max(ratios)],
+        cpu_seconds=_medians(cpu_pairs),
+        cpu_ratio=statistics.median(mesh / alone for alone, mesh in cpu_pairs),
+        rel_rmse=errors,
+        right=errors["mesh"] <= WORST * errors["one_process"],
+        hazards=len(result.hazards),
+        sent_bytes=sum(result.bytes_by_collective.values()),
+        load_before=load,
+    )
 
 
 def _medians(pairs: list[tuple[float, float]]) -> dict[str, float]:
@@ -131,34 +176,32 @@ def _medians(pairs: list[tuple[float, float]]) -> dict[str, float]:
 
 def cpu_s() -> float:
     """Seconds of CPU that the ranks have used so far."""
+    import psutil
+
     ranks = psutil.Process(ForkServer.get()._process.pid).children()
     tasks = (task for rank in ranks for task in Path(f"/proc/{rank.pid}/task").iterdir())
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def machine() -> dict[str, Any]:
-    """What the times are of: processor, cores, threads of one process, memory, versions, day."""
-    return {
-        "arch": platform.machine(),
-        "cores": psutil.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-    }
+def machine() -> Machine:
+    """Describe this machine."""
+    import psutil
+
+    memory, day = psutil.virtual_memory().total, datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    known = (platform.machine(), psutil.cpu_count(), torch.get_num_threads(), round(memory / 2**30))
+    return Machine(*known, platform.python_version(), torch.__version__, day)
 
 
-def text(record: dict[str, Any]) -> str:
+def text(record: Simulated) -> str:
     """A record in a line for people."""
-    low, high = record["ratio_range"]
-    error, alone = record["rel_rmse"]["mesh"], record["rel_rmse"]["one_process"]
+    low, high = record.ratio_range
+    of, error, alone = record.setup, record.rel_rmse["mesh"], record.rel_rmse["one_process"]
     return (
-        f"{record['scheme']:8} {record['ranks']} ranks, {record['rows']} x {record['heads']} x {record['head_dim']} "
-        f"{record['dtype']}, {record['math']} math: {record['seconds']['mesh']:.3f} s, {record['ratio']:.2f} times one "
-        f"process ({low:.2f} to {high:.2f}), {record['cpu_ratio']:.2f} times its CPU seconds; error {error:.1e}, "
+        f"{record.scheme:8} {of.ranks} ranks, {of.rows} x {of.heads} x {of.head_dim} "
+        f"{of.dtype}, {of.math} math: {record.seconds['mesh']:.3f} s, {record.ratio:.2f} times one "
+        f"process ({low:.2f} to {high:.2f}), {record.cpu_ratio:.2f} times its CPU seconds; error {error:.1e}, "
         f"of one process {alone:.1e}"
-        f"{'' if record['right'] else ': WRONG'}"
+        f"{'' if record.right else ': WRONG'}"
     )
 
 

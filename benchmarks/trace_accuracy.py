@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from refsim.files.keys import Document
 from refsim.timing.cost import device_ops
 from refsim.timing.cost.device_ops import Unpriced
 from refsim.timing.cost.ops import Params
@@ -129,14 +130,24 @@ def unclassified(found: Comparison) -> pd.DataFrame:
     return each.rename(columns={"count": "runs"})[["op", "reason", "runs", "us", "share"]]
 
 
-def document(found: Comparison) -> dict[str, Any]:
-    """Return everything as JSON values."""
-    tables = {"classes": classes, "devices": devices, "worst": worst, "unclassified": unclassified}
-    return {
-        "files": _files(found),
-        "units": {"errors": "predicted / measured - 1", "share": "of measured time"},
-        "signposts_and_host_rows": found.left_out,
-    } | {name: _records(table(found)) for name, table in tables.items()}
+@dataclass
+class Profiled(Document):
+    """Errors on profiler files."""
+
+    files: dict[str, str]
+    units: dict[str, str]
+    signposts_and_host_rows: int
+    classes: list[dict[str, Any]]
+    devices: list[dict[str, Any]]
+    worst: list[dict[str, Any]]
+    unclassified: list[dict[str, Any]]
+
+
+def document(found: Comparison) -> Profiled:
+    """Return everything as a result."""
+    units = {"errors": "predicted / measured - 1", "share": "of measured time"}
+    tables = (_records(table(found)) for table in (classes, devices, worst, unclassified))
+    return Profiled(_files(found), units, found.left_out, *tables)
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:

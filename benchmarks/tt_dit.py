@@ -28,6 +28,7 @@ from parity.cases.store import CheckpointStore
 from parity.measure.metrics import one_minus_pcc
 from refsim.base.options import RunOptions
 from refsim.files import output
+from refsim.files.keys import Loose
 from refsim.files.tables import as_markdown
 from refsim.runtime import launch
 from tt_impl.reports import ops
@@ -180,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     print(table(found))
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        output.write(given.out / f"{MODEL}.json", (output.document(found) + "\n").encode())
+        output.write(given.out / f"{MODEL}.json", (output.document(Loose(found)) + "\n").encode())
         output.write(given.out / f"{MODEL}.md", table(found).encode())
     return 0
 

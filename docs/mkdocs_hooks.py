@@ -2,7 +2,8 @@
 
 Pages keep their places, so that a link that works in the repository works on the site. A link to a file of code leads
 to a page that shows it; a link to a folder becomes its name. The reference of the commands is read from the commands,
-that of Python from signatures and docstrings: neither is written, and neither can go stale.
+that of their JSON from the classes of their results, that of Python from signatures and docstrings: none is written,
+and none can go stale.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def on_files(files: Files, *, config: Any) -> Files:
         found.append(File(uri, str(ROOT), config.site_dir, config.use_directory_urls))
     linked = {target for path in paths if path.suffix == ".md" for target in _targets(path)}
     shown = {_source(path): _code(path) for path in sorted(linked - set(paths)) if path.is_file()}
-    for uri, text in {"docs/reference_cli.md": _commands(), "docs/reference_python.md": _python(), **shown}.items():
+    made = {"cli": _commands(), "json": _json(), "python": _python()}
+    reference = {f"docs/reference_{name}.md": text for name, text in made.items()}
+    for uri, text in {**reference, **shown}.items():
         found.append(File.generated(config, uri, content=text))
     return found
 
@@ -88,6 +91,12 @@ def _commands() -> str:
     mount()
     command = typer.main.get_command(app)
     return get_docs_for_click(obj=command, ctx=typer.Context(command), name="refsim", title="The command line")
+
+
+def _json() -> str:
+    from refsim.cli.schemas import markdown
+
+    return markdown()
 
 
 def _python() -> str:

@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from refsim.cli.outputs import OUTPUTS
+from refsim.cli.schemas import result_of
 
 
 @cache
 def adapter(command: str) -> TypeAdapter:
-    return TypeAdapter(OUTPUTS[command]())
+    return TypeAdapter(result_of(command))
 
 
 def loads(command: str, text: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -57,7 +56,7 @@ def coverage(
     if out is not None:
         report.write(asked, counts, found, out)
     if as_json:
-        typer.echo(json.dumps(report.as_dict(asked, counts, found), indent=1))
+        typer.echo(output.document(report.Lines.of(asked, counts, found), 1))
     else:
         typer.echo(report.text(counts, found))
     if report.total(counts).percent < least:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from parity.cli.mutate import mutate
 from parity.cli.parity import AsJson, Expr
 from refsim.base.errors import UserError
+from refsim.files import output
+from refsim.files.keys import Key
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command()(mutate)
 BACKENDS = ("cpu", "ttnn-mock")
 Backend = Annotated[str, typer.Option("--backend", help="cpu (refsim's ranks), ttnn-mock (needs ttnn) or both.")]
+
+
+@dataclass
+class Recognised:
+    """How many faults an explanation recognises."""
+
+    seed: int
+    judged: int
+    places_right: int
+    causes_right: int
+    unseen: list[str]
+    faults: Annotated[list[Any], Key(form=list[dict[str, Any]])]
 
 
 def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
@@ -73,13 +88,13 @@ def run_faults(
         typer.echo(report.as_json(records), nl=False)
     else:
         typer.echo(
-            f"{summary['caught']} of {summary['faults']} faults caught, {len(summary['false_alarms'])} false alarms on "
-            f"{summary['clean_cases']} clean cases; PCC >= 0.999 alone would have missed "
-            f"{len(summary['missed_by_pcc_0.999'])}{f' (part {part} of the corpus)' if part else ''}"
+            f"{summary.caught} of {summary.faults} faults caught, {len(summary.false_alarms)} false alarms on "
+            f"{summary.clean_cases} clean cases; PCC >= 0.999 alone would have missed "
+            f"{len(summary.missed_by_pcc)}{f' (part {part} of the corpus)' if part else ''}"
         )
-        for survivor in summary["survived"]:
+        for survivor in summary.survived:
             typer.echo(f"survived: {survivor}")
-    if not summary["good"]:
+    if not summary.good:
         raise typer.Exit(1)
 
 
@@ -93,7 +108,6 @@ def signatures(
 
     from parity.explain import causes
     from parity.faults import study
-    from refsim.files import output
 
     made = study.make(_chosen("cpu", expr)["cpu"], lambda text: typer.echo(text, err=True))
     target = causes.SIGNATURES if out is None else out
@@ -111,15 +125,12 @@ def recognise(
 
     The goal: the right place in all, the right fault among the first three in five of six.
     """
-    import json
-
     from parity.faults import study
 
     found, unseen = study.judge_draw(count, seed, lambda text: typer.echo(text, err=True))
     places, right = (sum(getattr(one, name) for one in found) for name in ("place_right", "cause_right"))
     if as_json:
-        summary = {"seed": seed, "judged": len(found), "places_right": places, "causes_right": right, "unseen": unseen}
-        typer.echo(json.dumps(summary | {"faults": [vars(one) for one in found]}, indent=1))
+        typer.echo(output.document(Recognised(seed, len(found), places, right, unseen, found), 1))
     else:
         typer.echo(f"{places} of {len(found)} places right, {right} causes among the first three")
         if unseen:

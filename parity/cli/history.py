@@ -44,7 +44,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Metric and limit, measured and predicted seconds and memory over commits, and what became worse."""
-    from parity.measure.records import plain
     from parity.report import history
     from refsim.files import output
     from refsim.files.tables import check_csv, write_csv
@@ -53,7 +52,7 @@ def show(
     found = history.rows(history.read(db, expr), metric)
     write_csv(found, csv)
     if as_json:
-        typer.echo(output.document({"metric": metric, "rows": plain(found)}))
+        typer.echo(output.document(history.History(metric, found)))
     else:
         _print(found, metric)
 
@@ -67,7 +66,7 @@ def bisect(expr: Expr = None, db: Db = DB, as_json: AsJson = False) -> None:
     entries = history.read(db, expr, ("parity",))
     found = history.bisect(entries)
     if as_json:
-        typer.echo(output.document({"turns": [vars(turn) for turn in found]}))
+        typer.echo(output.document(history.Turns(found)))
     for turn in [] if as_json else found:
         after = f"after {turn.before}, compared with {turn.since}" if turn.before else "the first in the history"
         typer.echo(f"{turn.case} ({turn.setting}): {turn.commit} ({turn.date}), {after}: {'; '.join(turn.worse_by)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refsim.cli.choices import TRACE
+from refsim.files import output
 
 if TYPE_CHECKING:
     from parity.cases import Case
@@ -40,7 +40,7 @@ def list_cases(
 
         cases = select(suite, expr, backend, part)
     if as_json:
-        typer.echo(json.dumps([case.describe() for case in cases], indent=2))
+        typer.echo(output.document([case.describe() for case in cases]))
         return
     for case in cases:
         typer.echo(case.id)
@@ -76,7 +76,7 @@ def run(
         launch.warm_up()
     with _Lines() as lines:
         done = run_suite(selected, out, lines)
-    write_csv([record.to_json() for record in done.records], csv)
+    write_csv(done.records, csv)
     ci.tell(done)
     if as_json:
         from parity.report.report import results_json
@@ -106,7 +106,7 @@ def explain(
     done = run_one(case_id, backend, seed, out, trace)
     record = done.records[0]
     if as_json:
-        typer.echo(json.dumps(record.to_json(), indent=2))
+        typer.echo(output.document(record))
     else:
         typer.echo("\n".join(filter(None, [f"{record.verdict}: {record.id}: {record.reason}", explained(record)])))
     if done.exit_code:
@@ -144,7 +144,7 @@ def compare(
     else:
         found = bits.compare(bits.read(first), bits.read(second))
         text = bits.as_text(found)
-    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else text)
+    typer.echo(output.document(found) if as_json else text)
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 
@@ -166,9 +166,9 @@ def calibrate(
     found = calibration.calibrate(seeds, lambda text: typer.echo(text, err=True))
     calibration.write(found)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(output.document(found, 1))
         return
-    for kind, floor in found["floors"].items():
+    for kind, floor in found.floors.items():
         typer.echo(f"{kind}: " + ", ".join(f"{metric} {value:.2g}" for metric, value in floor.items()))
 
 
@@ -194,7 +194,7 @@ def sensitivity(
     rows = sens.measure(cases, seed, tuple(op or sens.OPS), lambda text: typer.echo(text, err=True))
     if out is not None:
         sens.write(rows, out)
-    typer.echo(json.dumps(sens.to_json(rows), indent=1) if as_json else sens.as_markdown(rows), nl=as_json)
+    typer.echo(output.document(sens.Sensitivity.of(rows), 1) if as_json else sens.as_markdown(rows), nl=as_json)
     if not all(row.good for row in rows):
         raise typer.Exit(1)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Annotated
 
 import typer
 
 from parity.cli.parity import AsJson, Expr, Suite
+from refsim.files import output
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 Longest = Annotated[float, typer.Option("--longest", min=0, max=1000, help="Longest pause in milliseconds.")]
@@ -47,7 +47,7 @@ def run_schedules(
                 typer.echo(f"  replay: {command}", err=True)
     count = Counter(outcome.verdict for outcome in outcomes)
     if as_json:
-        typer.echo(json.dumps([outcome.as_json(suite, longest / 1e3) for outcome in outcomes], indent=2))
+        typer.echo(output.document([outcome.result(suite, longest / 1e3) for outcome in outcomes]))
     else:
         counts = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
         typer.echo(f"{counts}; a case passes if it keeps its bits under {schedules} schedules, without a hazard")
@@ -78,7 +78,7 @@ def replay(
     with CpuRunner() as runner:
         outcome = explore(runner, chosen, [seed], longest / 1e3)
     if as_json:
-        typer.echo(json.dumps(outcome.as_json(suite, longest / 1e3), indent=2))
+        typer.echo(output.document(outcome.result(suite, longest / 1e3)))
     else:
         for reasons in outcome.failures.values():
             for reason in reasons:
@@ -126,7 +126,7 @@ def policy(
     names = [name] if name else [one for one in report.POLICIES if report.suits(one, over)]
     verdicts = [report.judge(one, ranks, seeds, over) for one in names]
     if as_json:
-        typer.echo(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
+        typer.echo(output.document(verdicts))
     else:
         typer.echo("\n\n".join(map(str, verdicts)))
     if name and not verdicts[0].safe:

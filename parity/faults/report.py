@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from parity.faults.records import Record, is_good
-from parity.measure.records import plain
 from parity.measure.thresholds import Threshold, judge
 from refsim.files import output, tables
-
-SCHEMA = 1
-"""Version of the form of faults.json."""
+from refsim.files.keys import Document, Key, Measured
 
 WHOLE_PCC = Threshold("one_minus_pcc", 1e-3, "PCC >= 0.999 over the whole tensor, the usual gate")
 
@@ -27,32 +24,83 @@ def missed_by(record: Record) -> list[str]:
     return missed + (["pcc 0.999"] if not judge(metrics, (WHOLE_PCC,)) else [])
 
 
-def summary(records: list[Record]) -> dict[str, Any]:
+@dataclass
+class FaultCounts:
     """Counts; ``good`` is what the exit code says."""
+
+    faults: int
+    caught: int
+    survived: list[str]
+    clean_cases: int
+    false_alarms: list[str]
+    missed_by_pcc: Annotated[list[str], Key("missed_by_pcc_0.999")]
+    good: bool
+
+
+@dataclass
+class Exceeded:
+    """A bound that a fault exceeds."""
+
+    metric: str
+    value: Measured
+    threshold: float
+
+
+@dataclass
+class Put:
+    """A fault, or a clean case (``kind``).
+
+    Attributes:
+        caught_by: The bounds exceeded, the furthest first.
+        missed_by: Metrics that alone would have let the fault pass.
+    """
+
+    id: str
+    kind: Literal["fault", "clean"]
+    backend: str
+    family: str
+    sentence: str
+    mistake: str
+    case: str
+    caught_by: list[Exceeded]
+    error: str
+    metrics: dict[str, Any]
+    thresholds: dict[str, float]
+    seconds: float | None
+    verdict: Literal["caught", "survived", "passed", "false alarm"]
+    missed_by: list[str]
+
+
+@dataclass
+class Faults(Document):
+    """All faults and clean cases that were run."""
+
+    summary: FaultCounts
+    records: list[Put]
+
+
+def summary(records: list[Record]) -> FaultCounts:
+    """Count the records."""
     faults = [r for r in records if r["kind"] == "fault"]
-    return {
-        "faults": len(faults),
-        "caught": sum(r["verdict"] == "caught" for r in faults),
-        "survived": [r["id"] for r in faults if r["verdict"] != "caught"],
-        "clean_cases": len(records) - len(faults),
-        "false_alarms": [r["id"] for r in records if r["verdict"] == "false alarm"],
-        "missed_by_pcc_0.999": [r["id"] for r in faults if "pcc 0.999" in missed_by(r)],
-        "good": bool(faults) and is_good(records),
-    }
+    return FaultCounts(
+        faults=len(faults),
+        caught=sum(r["verdict"] == "caught" for r in faults),
+        survived=[r["id"] for r in faults if r["verdict"] != "caught"],
+        clean_cases=len(records) - len(faults),
+        false_alarms=[r["id"] for r in records if r["verdict"] == "false alarm"],
+        missed_by_pcc=[r["id"] for r in faults if "pcc 0.999" in missed_by(r)],
+        good=bool(faults) and is_good(records),
+    )
 
 
-def judged(record: Record) -> Record:
+def judged(record: Record) -> Put:
     """The record with what would have missed the fault; nothing of a clean case."""
-    return {**record, "missed_by": missed_by(record) if record["kind"] == "fault" else []}
+    return Put(**record, missed_by=missed_by(record) if record["kind"] == "fault" else [])
 
 
 def as_json(records: list[Record]) -> str:
     """Summary and records; not-a-numbers as text."""
-    made = [judged(r) for r in records]
-    return (
-        json.dumps(plain({"schema": SCHEMA, "summary": summary(records), "records": made}), indent=1, allow_nan=False)
-        + "\n"
-    )
+    return output.document(Faults(summary(records), [judged(r) for r in records]), 1) + "\n"
 
 
 def markdown(records: list[Record]) -> str:
@@ -62,9 +110,9 @@ def markdown(records: list[Record]) -> str:
     lines = [
         "# Faults",
         "",
-        f"**Measured.** {counts['caught']} of {counts['faults']} deliberate faults caught, "
-        f"{len(counts['false_alarms'])} false alarms on {counts['clean_cases']} clean cases. "
-        f"A gate of whole-tensor PCC >= 0.999 alone would have let {len(counts['missed_by_pcc_0.999'])} of them pass.",
+        f"**Measured.** {counts.caught} of {counts.faults} deliberate faults caught, "
+        f"{len(counts.false_alarms)} false alarms on {counts.clean_cases} clean cases. "
+        f"A gate of whole-tensor PCC >= 0.999 alone would have let {len(counts.missed_by_pcc)} of them pass.",
         "",
     ]
     for family in dict.fromkeys(r["family"] for r in faults):

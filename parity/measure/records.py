@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from parity.cases import Case
 from parity.measure.thresholds import Threshold
+from refsim.files.keys import Beside, Document, Measured
 
 SCHEMA = 1
 """Version of the form of results.json; a field that is dropped or means something else raises it."""
@@ -17,23 +17,14 @@ VERDICTS = ("passed", "failed", "skipped")
 
 
 @dataclass(frozen=True)
-class Record:
-    """One judged case.
+class Configuration:
+    """What one case is.
 
     Attributes:
         id: of the case, with ``-seedN`` behind it where a run has several seeds.
         kind, model, mesh, parallel, scheme, prompt_layout, ring_order, math, dtype, family, shape, guidance,
             other_layout, suite: the case's configuration, see :class:`parity.cases.Case`; ``prompt_layout`` is ``none``
             without a prompt, ``other_layout`` the second layout in words, or None.
-        backend, seed: what computed, and the seed of weights and inputs.
-        verdict: ``passed``, ``failed`` or ``skipped``, and the ``reason`` why not passed.
-        error: the traceback of an exception, empty otherwise.
-        last_events: rank -> its last events, of a run that ended early.
-        metrics, noise, bytes_by_collective, digests, hazards, sim_s, oracle_s: see :class:`parity.kinds.base.Measured`.
-        thresholds: metric -> what was allowed.
-        reasons: metric -> why so much; for readers of the report, not in JSON.
-        wall_s: seconds of the whole case.
-        extra: what a backend has to say beyond that; its names stand beside the others in JSON.
     """
 
     id: str
@@ -51,6 +42,30 @@ class Record:
     guidance: float | None
     other_layout: str | None
     suite: str
+
+
+@dataclass(frozen=True)
+class Record(Configuration):
+    """One judged case. What a backend has to say beyond these keys stands beside them.
+
+    Attributes:
+        backend, seed: what computed, and the seed of weights and inputs.
+        verdict: ``passed``, ``failed`` or ``skipped``, and the ``reason`` why not passed.
+        error: the traceback of an exception, empty otherwise.
+        last_events: rank -> its last events, of a run that ended early.
+        metrics, noise, bytes_by_collective, digests, hazards, sim_s, oracle_s: see :class:`parity.kinds.base.Measured`.
+        thresholds: metric -> what was allowed.
+        reasons: metric -> why so much; for readers of the report, not in JSON.
+        wall_s: seconds of the whole case.
+        extra: what a backend has to say beyond that; its names stand beside the others in JSON.
+    """
+
+    KEYS = (
+        *(one.name for one in fields(Configuration)),
+        *("backend", "seed", "verdict", "reason", "error", "last_events", "metrics", "thresholds", "noise"),
+        *("bytes_by_collective", "digests", "hazards", "sim_s", "oracle_s", "wall_s", "more"),
+    )
+
     backend: str
     seed: int
     verdict: str = "failed"
@@ -60,7 +75,7 @@ class Record:
     metrics: dict[str, Any] = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    noise: dict[str, float] = field(default_factory=dict)
+    noise: dict[str, Measured] = field(default_factory=dict)
     bytes_by_collective: dict[str, int] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     hazards: list[str] = field(default_factory=list)
@@ -75,16 +90,22 @@ class Record:
         limits, reasons = {t.metric: t.limit for t in thresholds}, {t.metric: t.reason for t in thresholds}
         return cls(**case.describe(), backend=backend, seed=seed, thresholds=limits, reasons=reasons)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values; the table of operations is left out, which has a file of its own."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("extra", "reasons")}
-        return plain(own | {name: value for name, value in self.extra.items() if name != "optable"})
+    @property
+    def more(self) -> Beside[dict[str, Any]]:
+        """What a backend has to say, without the table of operations, which has a file of its own."""
+        return {name: value for name, value in self.extra.items() if name != "optable"}
 
 
 @dataclass
-class SuiteRun:
+class SuiteRun(Document):
     """The records of one run and what they were made with; ``commit`` and ``committed``: see
     :mod:`parity.measure.machine`."""
+
+    SCHEMA = SCHEMA
+    KEYS = (
+        *("suite", "expr", "backend", "seed", "versions", "machine", "started", "wall_s", "commit", "committed"),
+        *("part", "records", "counts", "exit_code"),
+    )
 
     suite: str
     expr: str | None
@@ -109,25 +130,3 @@ class SuiteRun:
     def exit_code(self) -> int:
         """0 if something passed and nothing failed, else 1: a run that skipped everything proves nothing."""
         return 0 if self.counts["passed"] and not self.counts["failed"] else 1
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values: the schema's version, what the run was made with, and all records."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "records"}
-        return {
-            "schema": SCHEMA,
-            **plain(own),
-            "records": [record.to_json() for record in self.records],
-            "counts": self.counts,
-            "exit_code": self.exit_code,
-        }
-
-
-def plain(value: Any) -> Any:
-    """Strict JSON values: what is not finite becomes the string ``nan``, ``inf`` or ``-inf``."""
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from parity.mutation import child, measure
 from parity.mutation.equivalent import proof
 from parity.mutation.measure import Executed, LineMap
 from parity.mutation.sites import Mutation, drawn
 from parity.mutation.tree import Tree, copied
+from refsim.files.keys import Beside, Key
 
 KILLED, SURVIVED, UNREACHED, EQUIVALENT, UNTOLD = "killed", "survived", "unreached", "equivalent", "untold"
 """A case fails; every case passes, or those that there was time for; no case executes it; proved to change nothing;
@@ -68,7 +69,9 @@ class Tried:
         seconds: wall time.
     """
 
-    mutation: Mutation
+    KEYS = ("mutation", "verdict", "by", "how", "reason", "ran", "cases", "diff", "rounded")
+
+    mutation: Beside[Mutation]
     diff: str
     verdict: str
     by: str = ""
@@ -77,6 +80,11 @@ class Tried:
     cases: int = 0
     seconds: float = 0.0
     how: str = ""
+
+    @property
+    def rounded(self) -> Annotated[float, Key("seconds")]:
+        """Wall time."""
+        return round(self.seconds, 2)
 
 
 @dataclass(frozen=True)

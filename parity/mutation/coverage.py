@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from parity.mutation.measure import Asked, LineMap
 from parity.mutation.source import statements
 from refsim.files import output, tables
+from refsim.files.keys import Document, Key
 from refsim.models.registry import own
-
-SCHEMA = 2
-"""Version of the form of coverage.json."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +24,8 @@ class Count:
         missing: the first lines of those that are not, but for refusals.
         refused: how many of those that are not stand in refusals, see :func:`count`.
     """
+
+    KEYS = ("file", "lines", "executed", "missing", "refused", "rounded", "rounded_of_runs")
 
     file: str
     lines: int
@@ -43,6 +42,41 @@ class Count:
     def percent_of_runs(self) -> float:
         """Return the part of those that are not refused."""
         return _percent(self.executed, self.lines - self.refused)
+
+    @property
+    def rounded(self) -> Annotated[float, Key("percent")]:
+        """Of all lines."""
+        return round(self.percent, 2)
+
+    @property
+    def rounded_of_runs(self) -> Annotated[float, Key("percent_of_runs")]:
+        """Of those that are not refused."""
+        return round(self.percent_of_runs, 2)
+
+
+@dataclass
+class Lines(Document):
+    """Lines of functions that cases execute, by file."""
+
+    SCHEMA = 2
+
+    asked: Asked
+    lines: int
+    executed: int
+    refused: int
+    percent: float
+    percent_of_runs: float
+    files: list[Count]
+    cases: int
+    not_counted: list[dict[str, str]]
+
+    @classmethod
+    def of(cls, asked: Asked, counts: list[Count], found: LineMap) -> Lines:
+        """Sum up."""
+        every = total(counts)
+        troubled = [{"case": c.case, "verdict": c.verdict, "reason": c.reason} for c in found.troubled]
+        sums = (every.lines, every.executed, every.refused, every.rounded, every.rounded_of_runs)
+        return cls(asked, *sums, counts, len(found.cases) - len(found.troubled), troubled)
 
 
 def _percent(executed: int, lines: int) -> float:
@@ -111,25 +145,6 @@ def text(counts: list[Count], found: LineMap) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def as_dict(asked: Asked, counts: list[Count], found: LineMap) -> dict[str, Any]:
-    every = total(counts)
-    return {
-        "schema": SCHEMA,
-        "asked": asdict(asked),
-        "lines": every.lines,
-        "executed": every.executed,
-        "refused": every.refused,
-        **_percents(every),
-        "files": [asdict(c) | _percents(c) for c in counts],
-        "cases": len(found.cases) - len(found.troubled),
-        "not_counted": [{"case": c.case, "verdict": c.verdict, "reason": c.reason} for c in found.troubled],
-    }
-
-
-def _percents(c: Count) -> dict[str, float]:
-    return {"percent": round(c.percent, 2), "percent_of_runs": round(c.percent_of_runs, 2)}
-
-
 def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
     """coverage.md."""
     every, cases = total(counts), len(found.cases) - len(found.troubled)
@@ -157,5 +172,5 @@ def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
 def write(asked: Asked, counts: list[Count], found: LineMap, folder: Path) -> None:
     """``coverage.json`` and ``coverage.md`` in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    output.write(folder / "coverage.json", (json.dumps(as_dict(asked, counts, found), indent=1) + "\n").encode())
+    output.write(folder / "coverage.json", (output.document(Lines.of(asked, counts, found), 1) + "\n").encode())
     output.write(folder / "coverage.md", markdown(asked, counts, found).encode())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ from parity.mutation.campaign import (
     Campaign,
     Tried,
 )
+from parity.mutation.measure import Asked
 from parity.mutation.operators import COMMUTES
 from refsim.files import output, tables
-
-SCHEMA = 2
-"""Version of the form of mutation.json."""
+from refsim.files.keys import Document
 
 VERDICTS = (KILLED, SURVIVED, UNREACHED, UNTOLD, EQUIVALENT)
 _Z = 1.959964
@@ -77,31 +75,23 @@ def summary(campaign: Campaign) -> dict[str, Any]:
     }
 
 
+@dataclass
+class Mutations(Document):
+    """All mutations tried, and the cases that failed without any."""
+
+    SCHEMA = 2
+
+    asked: Asked
+    seed: int
+    summary: dict[str, Any]
+    failed_unchanged: list[dict[str, str]]
+    mutations: list[Tried]
+
+
 def as_json(campaign: Campaign) -> str:
-    fields = {
-        "schema": SCHEMA,
-        "asked": asdict(campaign.asked),
-        "seed": campaign.seed,
-        "summary": summary(campaign),
-        "failed_unchanged": [{"case": c.case, "reason": c.reason} for c in campaign.troubled],
-        "mutations": [_as_dict(t) for t in campaign.tried],
-    }
-    return json.dumps(fields, indent=1) + "\n"
-
-
-def _as_dict(tried: Tried) -> dict[str, Any]:
-    mutation = tried.mutation
-    names = ("verdict", "by", "how", "reason", "ran", "cases", "diff")
-    return {
-        "file": mutation.file,
-        "line": mutation.line,
-        "operator": mutation.operator,
-        "of_document": mutation.of_document,
-        "before": mutation.before,
-        "after": mutation.after,
-        **{name: getattr(tried, name) for name in names},
-        "seconds": round(tried.seconds, 2),
-    }
+    troubled = [{"case": c.case, "reason": c.reason} for c in campaign.troubled]
+    found = Mutations(campaign.asked, campaign.seed, summary(campaign), troubled, campaign.tried)
+    return output.document(found, 1) + "\n"
 
 
 def line(index: int, tried: Tried) -> str:

@@ -29,6 +29,8 @@ class Mutation:
         of_document: it is a figure that only a document has, see :mod:`parity.mutation.documents`.
     """
 
+    KEYS = ("file", "line", "operator", "of_document", "before", "after")
+
     file: str
     line: int
     operator: str

@@ -7,12 +7,13 @@ how a change of the code shows that it changed nothing.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parity.measure.records import SCHEMA
 from refsim.base.errors import UserError
+from refsim.files.keys import Document
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Document):
     """Two runs beside each other.
 
     Attributes:
@@ -45,6 +46,9 @@ class Comparison:
         differences: those that differ.
         only_first, only_second: ids of cases that one run has.
     """
+
+    SCHEMA = SCHEMA
+    KEYS = ("compared", "without_digests", "differences", "only_first", "only_second", "exit_code")
 
     compared: int
     without_digests: int
@@ -56,10 +60,6 @@ class Comparison:
     def exit_code(self) -> int:
         """1 if a case differs, or if there was no case to compare, which shows nothing."""
         return int(bool(self.differences) or not self.compared)
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return {"schema": SCHEMA, **asdict(self), "exit_code": self.exit_code}
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from parity.measure.records import VERDICTS
 from parity.measure.thresholds import calibration
 from parity.report.compare import Pairs
 from refsim.files import tables
+from refsim.files.keys import Key
 
 LEAST = 1.05
 """A metric that grew by less than this factor is unchanged."""
@@ -67,11 +68,13 @@ class Diff:
         seconds: of the simulator in both runs, over the cases that both have.
     """
 
+    KEYS = ("compared", "worsened", "rows", "only_before", "only_after", "seconds", "exit_code")
+
     compared: int
     rows: list[Row] = field(default_factory=list)
     only_before: list[str] = field(default_factory=list)
     only_after: list[str] = field(default_factory=list)
-    seconds: tuple[float, float] = (0.0, 0.0)
+    seconds: Annotated[tuple[float, float], Key("sim_s")] = (0.0, 0.0)
 
     @property
     def worse(self) -> list[Row]:
@@ -79,21 +82,14 @@ class Diff:
         return [row for row in self.rows if row.worse and not row.noise]
 
     @property
+    def worsened(self) -> Annotated[int, Key("worse")]:
+        """How many rows are worse by more than noise."""
+        return len(self.worse)
+
+    @property
     def exit_code(self) -> int:
         """1 if something got worse, if a case is gone, or if nothing could be compared."""
         return int(bool(self.worse or self.only_before) or not self.compared)
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "compared": self.compared,
-            "worse": len(self.worse),
-            "rows": [vars(row) for row in self.rows],
-            "only_before": self.only_before,
-            "only_after": self.only_after,
-            "sim_s": list(self.seconds),
-            "exit_code": self.exit_code,
-        }
 
 
 def diff(before: dict[str, Any], after: dict[str, Any]) -> Diff:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.selection import compile_expression
-from parity.measure.records import plain
 from parity.report.diff import Diff, Row, diff
 from refsim.base.errors import UserError
+from refsim.files.keys import Document, as_json
 from refsim.files.output import check_target
 from refsim.files.tables import SKIPPED
 from refsim.results import KINDS, read_records
@@ -101,6 +101,26 @@ class Turn:
     worse_by: list[str]
 
 
+@dataclass
+class Turns(Document):
+    """Of every case that became worse the first commit."""
+
+    turns: list[Turn]
+
+
+@dataclass
+class History(Document):
+    """Results by commit.
+
+    Attributes:
+        rows: Case, setting, commit, date, verdict, value and limit of the metric, seconds, memory, and what became
+            worse.
+    """
+
+    metric: str
+    rows: list[dict[str, Any]]
+
+
 def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None = None) -> Added:
     """Put the results below a folder into the history, which is made if need be.
 
@@ -123,7 +143,7 @@ def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None
     last = runs[-1] if runs else {}
     date = date or (last.get("run.committed") if noted == [commit] else None)
     entries = [_entry(kind, record) for kind in _NAMES for record in found.get(kind, [])]
-    lines = [(commit, kind, name, setting, json.dumps(plain(kept))) for kind, name, setting, kept in entries]
+    lines = [(commit, kind, name, setting, json.dumps(as_json(kept))) for kind, name, setting, kept in entries]
     check_target(path, "--db")
     with _opened(path, "rwc") as db:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

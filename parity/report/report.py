@@ -13,8 +13,9 @@ from typing import Any
 
 from parity.cases.kinds import KINDS
 from parity.explain import explanation
-from parity.measure.records import Record, SuiteRun, plain
+from parity.measure.records import Record, SuiteRun
 from refsim.files import output
+from refsim.files.keys import as_json
 from refsim.files.tables import as_markdown
 
 OPERATIONS = "operations.json"
@@ -93,7 +94,7 @@ def _operations(run: SuiteRun) -> dict[str, list[dict[str, Any]]]:
 
 def results_json(run: SuiteRun) -> str:
     """Strict JSON of a run, see :meth:`parity.measure.records.SuiteRun.to_json`."""
-    return json.dumps(run.to_json(), indent=2, allow_nan=False) + "\n"
+    return output.document(run) + "\n"
 
 
 def junit_xml(run: SuiteRun) -> bytes:
@@ -122,7 +123,7 @@ def junit_xml(run: SuiteRun) -> bytes:
         elif r.verdict == "failed":
             child = ET.SubElement(element, "error" if r.error else "failure", message)
             child.text = _xml_text("\n".join(filter(None, [r.error or r.reason, explained(r)])))
-        ET.SubElement(element, "system-out").text = _xml_text(json.dumps(plain({"metrics": r.metrics})))
+        ET.SubElement(element, "system-out").text = _xml_text(json.dumps(as_json({"metrics": r.metrics})))
     ET.indent(root)
     return ET.tostring(root, encoding="utf-8", xml_declaration=True)
 

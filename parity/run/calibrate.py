@@ -10,9 +10,9 @@ The floor of a metric is the worst over the cases of the smoke suite and the see
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +31,18 @@ KINDS = ("attention", "transformer")
 """Kinds whose oracle is cheap enough in two dtypes; see :meth:`parity.kinds.base.CpuKind.floor`."""
 
 
+@dataclass
+class Floors:
+    """What was measured, and with what.
+
+    Attributes:
+        floors: The oracle's own rounding: kind and dtype, then metric.
+    """
+
+    made: dict[str, Any]
+    floors: dict[str, dict[str, float]]
+
+
 def cases() -> list[Case]:
     """The cases that count: one per shape, family and dtype."""
     found: dict[Any, Case] = {}
@@ -40,7 +52,7 @@ def cases() -> list[Case]:
     return list(found.values())
 
 
-def calibrate(seeds: int, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def calibrate(seeds: int, say: Callable[[str], None] = lambda text: None) -> Floors:
     """Measure the floors over ``seeds`` seeds."""
     floors: dict[str, dict[str, float]] = defaultdict(dict)
     chosen, measured = cases(), set()
@@ -57,9 +69,9 @@ def calibrate(seeds: int, say: Callable[[str], None] = lambda text: None) -> dic
                 kinds[case.kind].drop(case, seed)
             say(f"seed {seed + 1} of {seeds}")
     made = {"seeds": seeds, "cases": len(measured), "versions": versions(), "threads": torch.get_num_threads()}
-    return {"made": made, "floors": {key: dict(sorted(floor.items())) for key, floor in sorted(floors.items())}}
+    return Floors(made, {key: dict(sorted(floor.items())) for key, floor in sorted(floors.items())})
 
 
-def write(found: dict[str, Any]) -> None:
+def write(found: Floors) -> None:
     """Replace the stored floors."""
-    output.write(CALIBRATION, (json.dumps(found, indent=1) + "\n").encode())
+    output.write(CALIBRATION, (output.document(found, 1) + "\n").encode())

@@ -32,6 +32,35 @@ class Simulator(Protocol):
 
 
 @dataclass
+class ScheduleFailure:
+    """What was wrong under one schedule.
+
+    Attributes:
+        seed: Of the schedule; null: the undisturbed run.
+    """
+
+    seed: int | None
+    reasons: list[str]
+
+
+@dataclass
+class ScheduleOutcome:
+    """One case under its schedules.
+
+    Attributes:
+        replay: The command for every schedule that failed.
+    """
+
+    case: str
+    schedules: int
+    verdict: str
+    reason: str
+    failures: list[ScheduleFailure]
+    replay: list[str]
+    wall_s: float
+
+
+@dataclass
 class Outcome:
     """One case under its schedules.
 
@@ -57,16 +86,11 @@ class Outcome:
             if seed is not None:
                 yield replay_command(self.case, seed, suite, longest_s)
 
-    def as_json(self, suite: str, longest_s: float) -> dict[str, Any]:
-        return {
-            "case": self.case,
-            "schedules": len(self.schedules),
-            "verdict": self.verdict,
-            "reason": self.skipped,
-            "failures": [{"seed": seed, "reasons": reasons} for seed, reasons in self.failures.items()],
-            "replay": list(self.replays(suite, longest_s)),
-            "wall_s": round(self.wall_s, 3),
-        }
+    def result(self, suite: str, longest_s: float) -> ScheduleOutcome:
+        """The same as a result."""
+        failures = [ScheduleFailure(seed, reasons) for seed, reasons in self.failures.items()]
+        replays, wall_s = list(self.replays(suite, longest_s)), round(self.wall_s, 3)
+        return ScheduleOutcome(self.case, len(self.schedules), self.verdict, self.skipped, failures, replays, wall_s)
 
 
 def replay_command(case: str, seed: int, suite: str, longest_s: float) -> str:

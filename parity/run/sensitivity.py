@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from parity.cases import Case
 from parity.kinds import thresholds_for
@@ -57,6 +56,8 @@ class Row:
         seen_by: the bounds that were exceeded there.
     """
 
+    KEYS = ("case", "dtype", "op", "rank", "call", "passes", "fails", "seen_by", "good")
+
     case: str
     dtype: str
     op: str
@@ -70,6 +71,20 @@ class Row:
     def good(self) -> bool:
         """Whether the goal of the storage dtype is met."""
         return self.fails is not None and self.fails <= GOAL[self.dtype]
+
+
+@dataclass
+class Sensitivity:
+    """The goals, the rows, and how many meet their goal."""
+
+    goal: dict[str, float]
+    good: int
+    rows: list[Row]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Sensitivity:
+        """Count the rows that are good."""
+        return cls(GOAL, sum(row.good for row in rows), list(rows))
 
 
 def measure(
@@ -172,11 +187,6 @@ def line(row: Row) -> str:
     return f"{'ok  ' if row.good else 'MISS'} {row.case} {row.op}: {row.passes:g} passes, {fails}"
 
 
-def to_json(rows: Sequence[Row]) -> dict[str, Any]:
-    """The goals, the rows, and how many meet their goal."""
-    return {"goal": GOAL, "good": sum(row.good for row in rows), "rows": [asdict(r) | {"good": r.good} for r in rows]}
-
-
 def as_markdown(rows: Sequence[Row]) -> str:
     """The table of ``sensitivity.md``."""
     lines = [
@@ -202,5 +212,5 @@ def _cells(row: Row) -> tuple[str, ...]:
 def write(rows: Sequence[Row], folder: Path) -> None:
     """Write sensitivity.json and sensitivity.md into a folder, made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    output.write(folder / "sensitivity.json", (json.dumps(to_json(rows), indent=1) + "\n").encode())
+    output.write(folder / "sensitivity.json", (output.document(Sensitivity.of(rows), 1) + "\n").encode())
     output.write(folder / "sensitivity.md", as_markdown(rows).encode())

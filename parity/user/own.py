@@ -24,7 +24,7 @@ from parity.explain import explanation
 from parity.kinds import load
 from parity.kinds.base import ModelKind
 from parity.kinds.cpu.transformer import Answer
-from parity.measure.records import Record, plain
+from parity.measure.records import Record
 from parity.run.case import run_case
 from parity.run.cpu_runner import CpuRunner
 from refsim import api
@@ -34,6 +34,7 @@ from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint
 from refsim.files.folder import Found
+from refsim.files.keys import Measured, Sometimes
 from refsim.files.tensor_file import TensorFile
 from refsim.models.registry import look_at, spec_of_checkpoint
 from refsim.pipelines.request import PipelineRequest, read_index
@@ -42,6 +43,31 @@ from refsim.runtime.watch import observe
 
 _SMALL_BYTES = 64 << 20
 """A folder with less weights is judged layer by layer as well, which keeps what every layer took and gave."""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A metric and the most that it may be."""
+
+    value: Measured
+    bound: float
+
+
+@dataclass(frozen=True)
+class CheckAgainst:
+    """The answer, judged by a library's own class.
+
+    Attributes:
+        explanation: Why it failed, as ``refsim parity explain`` says it.
+    """
+
+    against: str
+    passed: bool
+    reason: str
+    metrics: dict[str, Bounded]
+    not_measured: list[str]
+    explanation: dict[str, Any] | None
+    step_rel_rmse: Sometimes[list[Measured]] = None
 
 
 @dataclass(frozen=True)
@@ -62,30 +88,25 @@ class Judged:
     def passed(self) -> bool:
         return self.record.verdict == "passed"
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values: every bounded metric with its bound, those that were not measured, and why it failed if it did.
+    def result(self) -> CheckAgainst:
+        """Every bounded metric with its bound, those that were not measured, and why it failed if it did.
 
         What every layer gives is not measured in a large folder, and no metric of parts where there are none.
         """
         metrics, bounds = self.record.metrics, self.record.thresholds
-        known = {name: metrics[name] for name in bounds if metrics.get(name) is not None}
-        found = {
-            "against": self.against,
-            "passed": self.passed,
-            "reason": self.record.reason,
-            "metrics": {name: {"value": value, "bound": bounds[name]} for name, value in known.items()},
-            "not_measured": sorted(bounds.keys() - known.keys()),
-            "explanation": self.record.extra.get("explanation"),
-        }
-        return plain(found | ({"step_rel_rmse": list(self.steps)} if self.steps else {}))
+        known = {name: Bounded(metrics[name], bounds[name]) for name in bounds if metrics.get(name) is not None}
+        missing, why = sorted(bounds.keys() - known.keys()), self.record.extra.get("explanation")
+        return CheckAgainst(
+            self.against, self.passed, self.record.reason, known, missing, why, list(self.steps) or None
+        )
 
     def text(self) -> str:
         """The same in lines."""
-        found = self.to_json()
-        bounded, missing = found["metrics"].items(), found["not_measured"]
+        found = self.result()
+        bounded, missing = found.metrics.items(), found.not_measured
         lines = [f"check against {self.against}, {self.record.dtype}: {self.record.verdict}"]
         lines += [f"step {i:3d}  rel_rmse {error:.3e}" for i, error in enumerate(self.steps)]
-        lines += [f"  {name:26} {float(m['value']):9.2e}  at most {m['bound']:.2e}" for name, m in bounded]
+        lines += [f"  {name:26} {float(m.value):9.2e}  at most {m.bound:.2e}" for name, m in bounded]
         lines += [f"not measured: {', '.join(missing)}"] if missing else []
         lines += [self.record.reason] if self.record.reason else []
         if why := self.record.extra.get("explanation"):

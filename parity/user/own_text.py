@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -22,8 +21,7 @@ from safetensors.torch import save_file
 from parity.cases import Layout
 from parity.cases.folders import load_oracle
 from parity.measure import metrics as m
-from parity.measure.records import plain
-from parity.user.own import Judged, judge_model
+from parity.user.own import Bounded, CheckAgainst, Judged, judge_model
 from refsim.api.text import TextRequest
 from refsim.base import scratch
 from refsim.base.options import RunOptions
@@ -72,6 +70,19 @@ class Followed:
 
 
 @dataclass(frozen=True)
+class TextCheck:
+    """The text, judged by a library's own generation."""
+
+    against: str
+    passed: bool
+    tokens: int
+    ties: list[int]
+    wrong: Wrong | None
+    metrics: dict[str, Bounded]
+    forward: CheckAgainst | None
+
+
+@dataclass(frozen=True)
 class JudgedText:
     """The verdict on one text; ``forward``, the target's forward over its ids, is judged where the text is wrong."""
 
@@ -85,20 +96,11 @@ class JudgedText:
     def passed(self) -> bool:
         return self.followed.wrong is None and self.margin_error <= self.followed.limit
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        found = self.followed
-        return plain(
-            {
-                "against": self.against,
-                "passed": self.passed,
-                "tokens": self.tokens,
-                "ties": found.ties,
-                "wrong": found.wrong and asdict(found.wrong),
-                "metrics": {"margin_max_abs": {"value": self.margin_error, "bound": found.limit}},
-                "forward": self.forward and self.forward.to_json(),
-            }
-        )
+    def result(self) -> TextCheck:
+        """The same as a result."""
+        found, forward = self.followed, self.forward and self.forward.result()
+        metrics = {"margin_max_abs": Bounded(self.margin_error, found.limit)}
+        return TextCheck(self.against, self.passed, self.tokens, found.ties, found.wrong, metrics, forward)
 
     def text(self, word: Callable[[Sequence[int]], str] = str) -> str:
         """The same in lines; ``word`` makes text of ids."""

@@ -105,6 +105,8 @@ class Check:
         against: what it is checked against, in words.
     """
 
+    KEYS = ("against", "step_pcc", "picture_pcc", "max_pixel_difference", "passed")
+
     step_pcc: list[float]
     max_pixel_difference: int
     exact: bool

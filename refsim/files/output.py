@@ -17,14 +17,12 @@ from typing import IO, Any
 from refsim.base import scratch
 from refsim.base.errors import UserError
 from refsim.base.given import out_of_descriptors
-
-SCHEMA = 1
-"""Version of the JSON that commands print and write; it grows when a field is renamed or changes its meaning."""
+from refsim.files.keys import as_json
 
 
-def document(fields: dict[str, Any]) -> str:
-    """Return a JSON object for programs to read, its ``schema`` first."""
-    return json.dumps({"schema": SCHEMA, **fields}, indent=2)
+def document(result: Any, indent: int = 2) -> str:
+    """Return the JSON of a result, or of a list of some, for programs to read."""
+    return json.dumps(as_json(result), indent=indent)
 
 
 def check_target(path: Path, option: str, *inputs: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim.files import output
+from refsim.files.keys import as_json
 
 SKIPPED = ("last_events", "error", "explanation", "optable")
 """Fields of records that no cell can hold; an ``error`` that is a number is no traceback."""
@@ -50,16 +51,19 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def as_csv(records: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:
-    """The text of a CSV file; columns in the order in which they appear first, those given in front."""
+def as_csv(records: Sequence[Any], columns: Sequence[str] = ()) -> str:
+    """The text of a CSV file of results, or of dictionaries.
+
+    Columns stand in the order in which they appear first, those given in front.
+    """
     import pandas as pd
 
-    rows = [flat(record) for record in records]
+    rows = [flat(record if isinstance(record, dict) else as_json(record)) for record in records]
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
     return pd.DataFrame(rows, columns=names, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def write_csv(records: Sequence[dict[str, Any]], path: Path | None, columns: Sequence[str] = ()) -> None:
+def write_csv(records: Sequence[Any], path: Path | None, columns: Sequence[str] = ()) -> None:
     """Write :func:`as_csv` to a file, if one is named."""
     if path is not None:
         output.write(path, as_csv(records, columns).encode(), "--csv")

@@ -25,7 +25,7 @@ REDUCED = list(cases(real=False))
 @pytest.mark.parametrize("case", REDUCED, ids=lambda case: case.id)
 def test_equals_torch(case):
     record = judge(case)
-    assert record["passed"], record
+    assert record.passed, record
 
 
 def test_every_kernel_has_aligned_and_other_shapes_in_both_dtypes():
@@ -42,7 +42,7 @@ def test_every_kernel_has_aligned_and_other_shapes_in_both_dtypes():
 def test_any_number_of_nodes_gives_the_same(kernel, grid):
     """Nodes without a block do nothing."""
     case = next(case for case in REDUCED if case.kernel == kernel)
-    assert judge(KernelCase(kernel, case.shape, "fp32", grid))["passed"]
+    assert judge(KernelCase(kernel, case.shape, "fp32", grid)).passed
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_any_number_of_nodes_gives_the_same(kernel, grid):
 def test_a_wrong_kernel_fails(kernel, options):
     case = next(case for case in REDUCED if case.kernel == kernel)
     record = judge(KernelCase(kernel, case.shape, "fp32", options=options))
-    assert not record["error"]
-    assert record["rel_rmse"] > 1e-2
+    assert not record.error
+    assert record.rel_rmse > 1e-2
 
 
 def test_padded_columns_must_be_masked():
@@ -99,7 +99,7 @@ def test_the_report(tmp_path, monkeypatch):
     monkeypatch.setattr("tt_impl.kernels.check.cases", lambda real: iter(REDUCED[:2]))
     lines = []
     found = run_checks(progress=lines.append)
-    assert (found["cases"], found["failed"]) == (2, 0)
+    assert (found.cases, found.failed) == (2, 0)
     assert [line.split()[0] for line in lines] == ["passed"] * 2
     write(found, tmp_path)
     assert "| residual_add | 70x300 | bf16 |" in (tmp_path / "kernels.md").read_text()

@@ -59,13 +59,13 @@ def test_bytes_per_step_follow_the_collective(large):
 )
 def test_the_order_of_a_ring_and_of_a_line(mesh, parallel, member, shards):
     found = layout(RunOptions.of(mesh=mesh, parallel=parallel))
-    assert [step["shards"] for step in found["ring"][member]["steps"]] == shards
-    assert found["ring"][member]["steps"][0]["from"] == []
+    assert [step["shards"] for step in found.ring[member]["steps"]] == shards
+    assert found.ring[member]["steps"][0]["from"] == []
 
 
 def test_who_sends_is_the_neighbour():
     found = layout(RunOptions.of(mesh="t3k", parallel="sp4@1_tp2@0"))
-    assert [step["from"] for step in found["ring"][1]["steps"]] == [[], [0, 2], [2]]
+    assert [step["from"] for step in found.ring[1]["steps"]] == [[], [0, 2], [2]]
 
 
 def test_the_picture_has_every_device_and_every_hop(tmp_path):

@@ -8,9 +8,10 @@ import typer
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from parity.measure.thresholds import CALIBRATION
 from refsim.base.errors import UserError
 from refsim.cli.app import app, mount
-from refsim.cli.outputs import OUTPUTS, schema_of
+from refsim.cli.schemas import RESULTS, schema_of
 from tests.json_output import loads
 
 ROOT = Path(__file__).parents[2]
@@ -31,20 +32,20 @@ def commands(group, words=()):
 
 def test_every_command_with_json_has_a_schema():
     mount()
-    assert set(commands(typer.main.get_command(app))) == OUTPUTS.keys()
-    assert all(schema_of(command) for command in OUTPUTS)
+    assert set(commands(typer.main.get_command(app))) == RESULTS.keys()
+    assert all(schema_of(command) for command in RESULTS)
 
 
 def test_what_every_command_prints_is_read_by_a_test():
     """Those of ``CHEAP`` here, the others beside the tests of what they do."""
     texts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     here = {" ".join(words[:count]) for words in CHEAP for count in (1, 2)}
-    assert [name for name in OUTPUTS if name not in here and f'loads("{name}", ' not in texts] == []
+    assert [name for name in RESULTS if name not in here and f'loads("{name}", ' not in texts] == []
 
 
 def test_the_stored_floors_are_what_the_schema_says():
     """``refsim parity calibrate --json`` prints what it stores."""
-    assert loads("parity calibrate", (ROOT / "parity/calibration.json").read_text(encoding="utf-8"))["floors"]
+    assert loads("parity calibrate", CALIBRATION.read_text(encoding="utf-8"))["floors"]
 
 
 @pytest.mark.parametrize("words", CHEAP, ids=lambda words: " ".join(words[:2]))
@@ -71,7 +72,8 @@ def test_the_command_prints_json_schema_the_page_and_what_there_is():
     shown = json.loads(CliRunner().invoke(app, ["schema", "schedules", "replay"]).stdout)
     assert shown["properties"]["failures"]["items"] == {"$ref": "#/$defs/ScheduleFailure"}
     page = CliRunner().invoke(app, ["schema", "--markdown"]).stdout
-    assert page == (ROOT / "docs/reference_json.md").read_text(encoding="utf-8"), "make it anew by the command"
-    assert CliRunner().invoke(app, ["schema"]).stdout.split("\n")[:-1] == list(OUTPUTS)
+    assert [line[10:] for line in page.split("\n") if line.startswith("## refsim ")] == list(RESULTS)
+    assert "| `devices` | list of Held |" in page and "\n| *`ttnn`* | InTtnn |" in page
+    assert CliRunner().invoke(app, ["schema"]).stdout.split("\n")[:-1] == list(RESULTS)
     with pytest.raises(UserError, match="'meshs' prints no JSON; choose one of meshes, run"):
         CliRunner().invoke(app, ["schema", "meshs"], catch_exceptions=False)

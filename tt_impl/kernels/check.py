@@ -4,33 +4,67 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from refsim.files import output
+from refsim.files.keys import Document, Sometimes
 from refsim.files.tables import as_markdown
 from tt_impl.kernels.cases import LIMITS, KernelCase, cases, operands
 from tt_impl.kernels.simulator import KernelError, run
 
 
-def judge(case: KernelCase) -> dict[str, Any]:
+@dataclass
+class Kernel:
+    """``error`` says why a kernel was refused, which then has no numbers."""
+
+    KEYS = (
+        *("id", "kernel", "shape", "dtype", "grid", "limit", "error", "one_minus_pcc", "rel_rmse", "l1_bytes"),
+        *("buffers", "seconds", "passed"),
+    )
+
+    id: str
+    kernel: str
+    shape: tuple[int, ...]
+    dtype: str
+    grid: tuple[int, ...]
+    limit: float
+    error: str = ""
+    passed: bool = False
+    one_minus_pcc: Sometimes[float] = None
+    rel_rmse: Sometimes[float] = None
+    l1_bytes: Sometimes[int] = None
+    buffers: Sometimes[int] = None
+    seconds: Sometimes[float] = None
+
+
+@dataclass
+class Kernels(Document):
+    """All cases."""
+
+    machine: str
+    cases: int
+    failed: int
+    records: list[Kernel]
+
+
+def judge(case: KernelCase) -> Kernel:
     """Return a record: 1 - PCC, relative RMSE, L1, buffers, seconds, ``passed``; ``error`` where it was refused."""
     given, golden, options = operands(case)
-    record: dict[str, Any] = {"id": case.id, "kernel": case.kernel, "shape": list(case.shape), "dtype": case.dtype}
-    record |= {"grid": list(case.grid), "limit": LIMITS[case.dtype], "error": ""}
+    record = Kernel(case.id, case.kernel, case.shape, case.dtype, case.grid, LIMITS[case.dtype])
     try:
         got = run(case.kernel, given, tuple(golden.shape), grid=case.grid, **options | case.options)
     except KernelError as e:
-        return record | {"passed": False, "error": str(e)}
+        return replace(record, error=str(e))
     out = got.out.double()
     error = out - golden
-    record["one_minus_pcc"] = one_minus_pcc(out, golden)
-    record["rel_rmse"] = float(error.square().mean().sqrt() / golden.square().mean().sqrt())
-    record |= {"l1_bytes": got.l1_bytes, "buffers": got.buffers, "seconds": round(got.seconds, 3)}
+    record.one_minus_pcc = one_minus_pcc(out, golden)
+    record.rel_rmse = float(error.square().mean().sqrt() / golden.square().mean().sqrt())
+    record.l1_bytes, record.buffers, record.seconds = got.l1_bytes, got.buffers, round(got.seconds, 3)
     exact = case.kernel != "argmax" or bool((error == 0).all())  # an index is right or wrong
-    record["passed"] = bool(torch.isfinite(out).all()) and record["one_minus_pcc"] <= record["limit"] and exact
+    record.passed = bool(torch.isfinite(out).all()) and record.one_minus_pcc <= record.limit and exact
     return record
 
 
@@ -40,7 +74,7 @@ def one_minus_pcc(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a / a.norm() - b / b.norm()).square().sum() / 2)
 
 
-def markdown(records: list[dict[str, Any]]) -> str:
+def markdown(records: list[Kernel]) -> str:
     """Write the records as a table."""
     head = (
         "# TT-Lang kernels at the drafter's shapes\n\n"
@@ -50,38 +84,35 @@ def markdown(records: list[dict[str, Any]]) -> str:
     columns = ("1 - PCC", "relative RMSE", "L1 bytes of a node", "buffers", "simulated s")
     rows = []
     for r in records:
-        shape, grid = ("x".join(map(str, r[name])) for name in ("shape", "grid"))
-        cells = [f"refused: {r['error']}"]
-        if not r["error"]:
-            cells = [f"{r['one_minus_pcc']:.1e}", f"{r['rel_rmse']:.1e}", f"{r['l1_bytes']:,}", r["buffers"]]
-            cells.append(f"{r['seconds']:.1f}")
-        rows.append((r["kernel"], shape, r["dtype"], grid, *cells))
+        shape, grid = ("x".join(map(str, sides)) for sides in (r.shape, r.grid))
+        cells = [f"refused: {r.error}"]
+        if not r.error:
+            cells = [f"{r.one_minus_pcc:.1e}", f"{r.rel_rmse:.1e}", f"{r.l1_bytes:,}", r.buffers]
+            cells.append(f"{r.seconds:.1f}")
+        rows.append((r.kernel, shape, r.dtype, grid, *cells))
     return head + as_markdown(rows, ("kernel", "shape", "dtype", "grid", *columns)) + "\n"
 
 
-def run_checks(*, real: bool = False, progress: Callable[[str], None] | None = None) -> dict[str, Any]:
+def run_checks(*, real: bool = False, progress: Callable[[str], None] | None = None) -> Kernels:
     """Run every case and judge it.
 
     Args:
         real: take the drafter's own shapes.
         progress: is called with a line after every case.
-
-    Returns:
-        ``machine``, ``cases``, ``failed`` and ``records``, one of :func:`judge` for each case.
     """
     records = []
     for case in cases(real=real):
         record = judge(case)
         records.append(record)
         if progress:
-            how = record["error"] or f"1 - PCC {record['one_minus_pcc']:.1e}, {record['seconds']:.1f} s"
-            progress(f"{'passed' if record['passed'] else 'FAILED'}  {record['id']}  {how}")
-    failed = sum(not record["passed"] for record in records)
-    return {"machine": platform.machine(), "cases": len(records), "failed": failed, "records": records}
+            how = record.error or f"1 - PCC {record.one_minus_pcc:.1e}, {record.seconds:.1f} s"
+            progress(f"{'passed' if record.passed else 'FAILED'}  {record.id}  {how}")
+    failed = sum(not record.passed for record in records)
+    return Kernels(platform.machine(), len(records), failed, records)
 
 
-def write(found: dict[str, Any], out: Path) -> None:
+def write(found: Kernels, out: Path) -> None:
     """Write what :func:`run_checks` returned to kernels.json and kernels.md in the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     output.write(out / "kernels.json", f"{output.document(found)}\n".encode())
-    output.write(out / "kernels.md", markdown(found["records"]).encode())
+    output.write(out / "kernels.md", markdown(found.records).encode())

@@ -26,10 +26,12 @@ from refsim.base.errors import InvariantError, UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
 from refsim.files.folder import class_name_of
+from refsim.files.keys import as_json
 from refsim.models.registry import get
 from refsim.models.spec import ModelSpec, resolve
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
+from tt_impl.reports.memory import L1, CfgGroup
 from tt_impl.trace.graph import capturing
 from tt_impl.trace.usage import Usage, usage
 
@@ -100,25 +102,28 @@ def program(
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Allocate ``model`` (config.json or a published name) and run one forward of one block of each kind.
 
-    The report has one entry under ``groups``, for the first cfg group. Sizes are bytes of one device's DRAM: ``total``;
-    ``weights``; ``persistent``, which adds what a forward leaves; ``owners`` of what was added; ``peak``, the highest
-    level of the forward, reached in ``peak_op``; ``headroom`` = total - peak; ``largest_free``, the largest contiguous
-    block of a bank times the banks, after the forward. ``l1``: see :func:`_l1`, bytes of one core.
+    The report has one entry under ``groups``, for the first cfg group: a :class:`tt_impl.reports.memory.CfgGroup`.
     """
     subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
     weights, ctx, started = ShapeWeights(torch.bfloat16), Context(submesh, options), time.monotonic()
     built = subject.build(ctx, weights)
     loaded = Level.of(submesh, ttnn.BufferType.DRAM)
-    group = {"shape": list(submesh.shape), "parameters": weights.parameters, "total": loaded.total}
-    group |= {"weights": loaded.allocated, "build_s": round(time.monotonic() - started, 2)}
-    started = time.monotonic()
+    built_s, started = round(time.monotonic() - started, 2), time.monotonic()
     with one_of_each(built, subject.counts()):
         subject.feed(built)
         level = Level.of(submesh, ttnn.BufferType.DRAM)
         taken = captured(subject, built, submesh)
-    group |= {"forward_s": round(time.monotonic() - started, 2)} | _sizes(level, taken, level.allocated)
-    group |= {"l1": _l1(submesh, taken), "owners": _owners(ctx, level.allocated - loaded.allocated)}
-    return {"model": subject.config, "groups": [group], "fits": True}, {}
+    group = CfgGroup(
+        shape=list(submesh.shape),
+        parameters=weights.parameters,
+        weights=loaded.allocated,
+        build_s=built_s,
+        forward_s=round(time.monotonic() - started, 2),
+        **_sizes(level, taken, level.allocated),
+        l1=_l1(submesh, taken),
+        owners=_owners(ctx, level.allocated - loaded.allocated),
+    )
+    return {"model": subject.config, "groups": [as_json(group)], "fits": True}, {}
 
 
 def needs(
@@ -141,10 +146,15 @@ def needs(
     ctx = Context(submesh, options)
     taken = captured(subject, subject.with_counts(one).build(ctx, ShapeWeights(torch.bfloat16)), submesh)
     level = Level.of(submesh, ttnn.BufferType.DRAM)
-    group = {"shape": list(submesh.shape), "parameters": total[1], "total": level.total, "weights": total[0]}
-    group |= _sizes(level, taken, total[0] + taken.kept) | {"l1": _l1(submesh, taken)}
-    group |= {"owners": _owners(ctx, taken.kept), "largest_free": 0}
-    return {"model": subject.config, "groups": [group], "fits": False}, {}
+    group = CfgGroup(
+        shape=list(submesh.shape),
+        parameters=total[1],
+        weights=total[0],
+        **_sizes(level, taken, total[0] + taken.kept) | {"largest_free": 0},
+        l1=_l1(submesh, taken),
+        owners=_owners(ctx, taken.kept),
+    )
+    return {"model": subject.config, "groups": [as_json(group)], "fits": False}, {}
 
 
 @contextmanager
@@ -185,6 +195,7 @@ def _sizes(level: Level, taken: Usage, persistent: int) -> dict[str, Any]:
     """``taken`` is of a forward that found ``persistent`` bytes in place, those it kept itself included."""
     peak = persistent + taken.peak.size - taken.kept
     return {
+        "total": level.total,
         "persistent": persistent,
         "peak": peak,
         "peak_op": taken.peak.op,
@@ -193,14 +204,13 @@ def _sizes(level: Level, taken: Usage, persistent: int) -> dict[str, Any]:
     }
 
 
-def _l1(device: ttnn.MeshDevice, taken: Usage) -> dict[str, Any]:
-    """Bytes of one core: ``total`` that the allocator has, ``kept`` by semaphores and tensors that stay, ``peak`` in
-    ``peak_op``, of which ``tensors`` are no circular buffers, ``headroom``."""
+def _l1(device: ttnn.MeshDevice, taken: Usage) -> L1:
+    """Return what the fullest core holds."""
     view = ttnn.get_memory_view(device, ttnn.BufferType.L1)
     kept = max(taken.l1_kept, view.total_bytes_allocated_per_bank)
     peak = taken.l1_peak.size + kept - taken.l1_kept
-    found = {"total": view.total_bytes_per_bank, "kept": kept, "peak": peak, "peak_op": taken.l1_peak.op}
-    return found | {"tensors": taken.l1_tensors + kept - taken.l1_kept, "headroom": view.total_bytes_per_bank - peak}
+    total, tensors = view.total_bytes_per_bank, taken.l1_tensors + kept - taken.l1_kept
+    return L1(total, kept, peak, taken.l1_peak.op, tensors, total - peak)
 
 
 def _owners(ctx: Context, kept: int) -> list[dict[str, Any]]:

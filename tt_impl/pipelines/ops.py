@@ -16,10 +16,12 @@ import ttnn
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
+from refsim.files.keys import as_json
 from refsim.models.registry import find, spec_of
 from refsim.models.spec import Published, resolve
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
+from tt_impl.reports.ops import Block, Operation, Totals
 from tt_impl.trace.intercept import Invocation, intercepted
 from tt_impl.trace.optable import OpTable
 
@@ -120,29 +122,24 @@ def forward(
 
 def entry(kind: str, count: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """One part of the report: its rows and their sums."""
-    return {"kind": kind, "count": count, "operations": rows, "totals": totals(rows)}
+    return as_json(Block(kind, count, [Operation(**row) for row in rows], totals(rows)))
 
 
-def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sums over ``rows``, bytes of one device.
-
-    ``operations``; ``fused`` of them; ``collectives`` (fused ones too); ``read_bytes`` and ``written_bytes`` of DRAM;
-    ``link_bytes`` that a device receives; ``cores`` and ``l1_bytes``: the most that an operation takes (circular
-    buffers, tensors and semaphores of the fullest core), and the operation ``l1_op`` that does.
-    """
+def totals(rows: list[dict[str, Any]]) -> Totals:
+    """Sum over ``rows``."""
 
     def summed(key: str) -> int:
         return sum(row[key] * row["count"] for row in rows)
 
     l1, l1_op = max(((row["cb_bytes"] + row["l1_bytes"], row["op"]) for row in rows), default=(0, ""))
-    return {
-        "operations": sum(row["count"] for row in rows),
-        "fused": sum(row["count"] for row in rows if row["fuses"]),
-        "collectives": sum(row["count"] for row in rows if row["link_bytes"]),
-        "read_bytes": summed("read_bytes"),
-        "written_bytes": summed("written_bytes"),
-        "link_bytes": summed("link_bytes"),
-        "cores": max((row["cores"] for row in rows), default=0),
-        "l1_bytes": l1,
-        "l1_op": l1_op,
-    }
+    return Totals(
+        operations=sum(row["count"] for row in rows),
+        fused=sum(row["count"] for row in rows if row["fuses"]),
+        collectives=sum(row["count"] for row in rows if row["link_bytes"]),
+        read_bytes=summed("read_bytes"),
+        written_bytes=summed("written_bytes"),
+        link_bytes=summed("link_bytes"),
+        cores=max((row["cores"] for row in rows), default=0),
+        l1_bytes=l1,
+        l1_op=l1_op,
+    )

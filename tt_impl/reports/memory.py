@@ -8,6 +8,7 @@ from typing import Any
 
 from refsim.base.errors import RankFailure, UserError
 from refsim.base.options import RunOptions
+from refsim.files.keys import Document, Sometimes
 from refsim.models.inputs import BATCH
 from refsim.models.registry import get_published, models
 from refsim.models.spec import Published
@@ -85,6 +86,75 @@ def input_shapes(
     """
     spec = next(spec for spec in models().all if model.class_name in spec.class_names)
     return spec.input_shapes(model, size, batch or max(1, model.branches // options.parallel.cfg))
+
+
+@dataclass
+class L1:
+    """Bytes of one core.
+
+    Attributes:
+        total: that the allocator has.
+        kept: by semaphores and tensors that stay.
+        peak: in ``peak_op``.
+        tensors: what of the peak is no circular buffers.
+    """
+
+    total: int
+    kept: int
+    peak: int
+    peak_op: str
+    tensors: int
+    headroom: int
+
+
+@dataclass(kw_only=True)
+class CfgGroup:
+    """Bytes of one device's DRAM; ``persistent`` has ``weights`` in it, ``peak`` both.
+
+    Attributes:
+        persistent: adds what a forward leaves.
+        peak: the highest level of the forward, reached in ``peak_op``.
+        headroom: total - peak.
+        largest_free: the largest contiguous block of a bank times the banks, after the forward.
+        owners: of what was added.
+    """
+
+    shape: list[int]
+    parameters: int
+    total: int
+    weights: int
+    build_s: Sometimes[float] = None
+    forward_s: Sometimes[float] = None
+    persistent: int
+    peak: int
+    peak_op: str
+    headroom: int
+    largest_free: int
+    l1: L1
+    owners: list[dict[str, Any]]
+
+
+@dataclass
+class Memory(Document):
+    """A model on a mesh.
+
+    Attributes:
+        groups: JSON values, as they come from the process that asked ttnn.
+        refused: What ttnn said of a model that does not fit.
+    """
+
+    name: str
+    mesh: str
+    parallel: str
+    latent: tuple[int, ...]
+    ran: str
+    wall_s: float
+    model: dict[str, Any] | str
+    groups: list[CfgGroup]
+    fits: bool
+    refused: Sometimes[str] = None
+    resources: Sometimes[dict[str, Any]] = None
+    optable: Sometimes[list[dict[str, Any]]] = None
 
 
 @dataclass(frozen=True)

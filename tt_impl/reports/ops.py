@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
+from refsim.files.keys import Document
 from refsim.models.registry import find, published, spec_of
 from tt_impl.run.installed import ttnn_package
 from tt_impl.run.launch import Outcome, execute
@@ -15,6 +17,78 @@ from tt_impl.run.launch import Outcome, execute
 MIB = 1024 * 1024
 PROGRAM = "tt_impl.pipelines.ops:program"
 _HEAD = f"  {'count':>5}  {'operation':46} {'fuses':26} {'read':>8} {'written':>8} {'links':>8} {'cores':>5} {'L1':>6}"
+
+
+@dataclass
+class Totals:
+    """Sums over the operations of a block, bytes of one device.
+
+    Attributes:
+        fused: how many of them are.
+        collectives: fused ones too.
+        link_bytes: that a device receives.
+        cores: the most that an operation takes.
+        l1_bytes: the most that one takes of the fullest core: circular buffers, tensors and semaphores.
+        l1_op: the operation that does.
+    """
+
+    operations: int
+    fused: int
+    collectives: int
+    read_bytes: int
+    written_bytes: int
+    link_bytes: int
+    cores: int
+    l1_bytes: int
+    l1_op: str
+
+
+@dataclass
+class Operation:
+    """Bytes of one call on one device; ``count`` calls are alike. See :class:`tt_impl.trace.optable.OpTable`."""
+
+    op: str
+    device_op: str
+    fidelity: str | None
+    fp32_acc: bool | None
+    outputs: list[dict[str, Any]]
+    l1_bytes: int
+    dram_bytes: int
+    read_bytes: int
+    written_bytes: int
+    programs: int
+    cores: int
+    cb_bytes: int
+    inputs: list[list[int]]
+    fuses: list[str]
+    link_bytes: int
+    count: int
+
+
+@dataclass
+class Block:
+    """One kind of block, or what is around all of them: how many there are, and the operations of one."""
+
+    kind: str
+    count: int
+    operations: list[Operation]
+    totals: Totals
+
+
+@dataclass
+class Operations(Document):
+    """The operations of a transformer; blocks are JSON values, as they come from the process that ran it."""
+
+    mesh: str
+    parallel: str
+    ran: str
+    wall_s: float
+    model: str
+    size: str
+    batch: int
+    shape: list[int]
+    blocks: list[Block]
+    around: Block
 
 
 def check_program(model: str) -> None:

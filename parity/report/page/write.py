@@ -13,9 +13,9 @@ import jinja2
 from markupsafe import Markup
 
 import refsim
-from parity.measure.records import plain
 from parity.report.page import ring, rows, trends
 from refsim.files import output
+from refsim.files.keys import as_json
 from refsim.results import KINDS
 from refsim.timing.report import ranking
 
@@ -77,5 +77,5 @@ def page(data: dict[str, Any]) -> str:
         Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "table.js", "charts.js", "page.js")
     )
     return environment.get_template("page.html").render(
-        data=plain(data), style=style, program=Markup("\n").join(programs)
+        data=as_json(data), style=style, program=Markup("\n").join(programs)
     )

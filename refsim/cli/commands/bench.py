@@ -63,7 +63,7 @@ def accuracy(
 
         known = ranking.runs(progress), ranking.wirings(), ranking.others(progress)
         document = ranking.document(*known)
-        tables.write_csv(document["figures"], csv)
+        tables.write_csv(document.figures, csv)
         typer.echo(output.document(document) if as_json else ranking.markdown(*known))
         return
 
@@ -77,9 +77,9 @@ def accuracy(
     from benchmarks import trace_accuracy
 
     found = trace_accuracy.compare(files, arch)
-    document = trace_accuracy.document(found)
-    tables.write_csv(document["devices"], csv)
-    typer.echo(output.document(document) if as_json else trace_accuracy.text(found))
+    profiled = trace_accuracy.document(found)
+    tables.write_csv(profiled.devices, csv)
+    typer.echo(output.document(profiled) if as_json else trace_accuracy.text(found))
 
 
 @bench.command()
@@ -88,11 +88,11 @@ def hazards(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure what it costs to look for hazards: the same run with and without, in turn."""
-    from benchmarks.hazards import compare_all, text
+    from benchmarks.hazards import HazardCosts, compare_all, text
     from refsim.files import output
 
     records = compare_all(pairs, say=lambda line: typer.echo(line, err=True))
-    typer.echo(output.document({"records": records}) if as_json else "\n".join(map(text, records)))
+    typer.echo(output.document(HazardCosts(records)) if as_json else "\n".join(map(text, records)))
 
 
 @bench.command()
@@ -103,12 +103,10 @@ def values(
 ) -> None:
     """Measure what golden values cost: ttnn operations on a mock mesh with and without them, in turn."""
     from refsim.files import output
-    from tt_impl.harness.reports.speed import HEADER, measure, text
+    from tt_impl.harness.reports.speed import HEADER, ValueCosts, measure, text
 
     records = measure(mesh, rounds)
-    typer.echo(
-        output.document({"mesh": mesh, "records": records}) if as_json else "\n".join([HEADER, *map(text, records)])
-    )
+    typer.echo(output.document(ValueCosts(mesh, records)) if as_json else "\n".join([HEADER, *map(text, records)]))
 
 
 @bench.command()
@@ -125,7 +123,7 @@ def sim(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure what it costs to play a mesh: attention on its ranks and in one process on the same cores, in turn."""
-    from benchmarks.sim import SCHEMES, Setup, machine, measure, text
+    from benchmarks.sim import SCHEMES, Setup, Simulations, machine, measure, text
     from refsim.base.errors import UserError
     from refsim.files import output
     from refsim.runtime.launch import under_torchrun
@@ -139,9 +137,8 @@ def sim(
     for name in scheme or SCHEMES:
         setup.options(name)  # what does not fit is refused before the first second is spent
     records = [measure(setup, name, say=lambda line: typer.echo(line, err=True)) for name in scheme or SCHEMES]
-    found = {"machine": machine(), "records": records}
-    typer.echo(output.document(found) if as_json else "\n".join(map(text, records)))
-    if not all(record["right"] and not record["hazards"] for record in records):
+    typer.echo(output.document(Simulations(machine(), records)) if as_json else "\n".join(map(text, records)))
+    if not all(record.right and not record.hazards for record in records):
         raise typer.Exit(1)
 
 
@@ -162,7 +159,7 @@ def peers(
     A library that cannot run on CPU, or answers wrongly, is listed and counted; exit code 1 if refsim is one of them.
     """
     from benchmarks.peers import PEERS, measure, text
-    from benchmarks.sim import Setup, machine
+    from benchmarks.sim import Setup
     from refsim.base.errors import UserError
     from refsim.files import output
     from refsim.runtime.launch import under_torchrun
@@ -175,9 +172,9 @@ def peers(
     if rows % ranks or heads % ranks:
         raise UserError(f"--rows and --heads are multiples of the {ranks} ranks here, since not every library pads.")
     setup = Setup(ranks, rows, heads, head_dim, dtype, "storage", repetitions, seed)
-    found = measure(setup, peer or list(PEERS), say=lambda line: typer.echo(line, err=True)) | {"machine": machine()}
+    found = measure(setup, peer or list(PEERS), say=lambda line: typer.echo(line, err=True))
     typer.echo(output.document(found) if as_json else text(found))
-    if not all(record.get("right", False) for record in found["records"] if record["name"].startswith("refsim ")):
+    if not all(record.right for record in found.records if record.name.startswith("refsim ")):
         raise typer.Exit(1)
 
 
@@ -198,7 +195,7 @@ def shift(
         raise UserError("this benchmark starts its own ranks; run it without torchrun.")
     record = measure(ranks, mib, rounds, say=lambda line: typer.echo(line, err=True))
     typer.echo(output.document(record) if as_json else text(record))
-    if not record["right"]:
+    if not record.shifted.right:
         raise typer.Exit(1)
 
 
@@ -235,7 +232,7 @@ def scale(
     if out is not None:
         write(found, out)
     typer.echo(output.document(found) if as_json else markdown(found))
-    if found["wrong"] or not (found["ranks"] or found["rows"] or found["messages"]):
+    if found.wrong or not (found.ranks or found.rows or found.messages):
         raise typer.Exit(1)
 
 
@@ -257,11 +254,11 @@ def full_size(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure one denoising step of a full-size model on this machine: seconds, and memory summed over ranks."""
-    from benchmarks.full_size import Step, markdown, measure, parse_size, write
+    from benchmarks.full_size import FullSizeDocument, Step, markdown, measure, parse_size, write
     from refsim.base import scratch
     from refsim.base.errors import UserError
     from refsim.base.options import RunOptions
-    from refsim.files import output
+    from refsim.files import keys, output
     from refsim.models.registry import find, refuse_timing_only
     from refsim.runtime.launch import under_torchrun
 
@@ -275,8 +272,8 @@ def full_size(
     with ExitStack() as stack:
         folder = weights or Path(stack.enter_context(scratch.Folder("full-size")))
         record = measure(step, options, folder, say=lambda line: typer.echo(line, err=True))
-    typer.echo(output.document(record) if as_json else markdown([record]))
+    typer.echo(output.document(FullSizeDocument(record)) if as_json else markdown([keys.as_json(record)]))
     if out is not None:
         write(record, out)
-    if not (record["finite"] and record["ranks_agree"]):
+    if not (record.finite and record.ranks_agree):
         raise typer.Exit(1)

@@ -20,5 +20,5 @@ def calibrate(
 
     output.check_target(out, "--out")
     made = calibrations.fit(trace, arch)
-    output.write(out, output.document(made.row()).encode() + b"\n")
-    typer.echo(output.document(made.row()) if as_json else calibrations.text(made))
+    output.write(out, output.document(made).encode() + b"\n")
+    typer.echo(output.document(made) if as_json else calibrations.text(made))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refsim.cli.choices import ATTENTION_OFFERED, DTYPE_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED
+
+if TYPE_CHECKING:
+    from refsim.cli.commands.explain_layout import Held, Layout
 
 
 def explain(
@@ -64,39 +67,39 @@ def explain(
         typer.echo(f"picture -> {svg}")
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: Layout) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
-    rows, columns = found["shape"]
+    rows, columns = found.shape
     grid = Table(box=box.ROUNDED, show_header=False, show_lines=True, title_justify="left")
-    grid.title = f"{found['mesh']} ({rows}x{columns}), {found['parallel']}, {found['attention']}; rows are axis 0"
+    grid.title = f"{found.mesh} ({rows}x{columns}), {found.parallel}, {found.attention}; rows are axis 0"
     for line in range(rows):
-        grid.add_row(*(_cell(d, found["attention"]) for d in found["devices"] if d["coord"][0] == line))
+        grid.add_row(*(_cell(d, found.attention) for d in found.devices if d.coord[0] == line))
     console.print(grid)
-    for group in found["groups"]:
+    for group in found.groups:
         where = f"axis {group['axis']}, {group['topology']}, {group['links']} link{'s' * (group['links'] != 1)}"
         console.print(f"{group['name']:8}{where}: ranks {' '.join(map(str, group['ranks']))}", soft_wrap=True)
-    for member in found["ring"]:
+    for member in found.ring:
         steps = [f"{'+'.join(map(str, s['shards']))}{_from(s)}" for s in member["steps"]]
         line = " | ".join(steps)
         console.print(
             f"ring member {member['member']} (rank {member['rank']}) attends to shards {line}", soft_wrap=True
         )
-    if "model" in found:
+    if found.model:
         _print_model(found, console)
 
 
-def _cell(device: dict[str, Any], attention: str) -> str:
-    lines = [f"rank {device['rank']}", f"cfg {device['cfg']} sp {device['sp']} tp {device['tp']}"]
+def _cell(device: Held, attention: str) -> str:
+    lines = [f"rank {device.rank}", f"cfg {device.cfg} sp {device.sp} tp {device.tp}"]
     if attention == "usp":
-        lines.append(f"r {device['ring']} u {device['ulysses']}")
+        lines.append(f"r {device.ring} u {device.ulysses}")
     lines += [
-        f"{label} {device[k][0]}..{device[k][1] - 1}"
-        for k, label in (("token_rows", "rows"), ("heads", "heads"))
-        if k in device
+        f"{label} {held[0]}..{held[1] - 1}"
+        for held, label in ((device.token_rows, "rows"), (device.heads, "heads"))
+        if held is not None
     ]
     return "\n".join(lines)
 
@@ -105,17 +108,17 @@ def _from(step: dict[str, Any]) -> str:
     return f" (from rank {' and '.join(map(str, step['from']))})" if step["from"] else ""
 
 
-def _print_model(found: dict[str, Any], console: Any) -> None:
-    held = found["per_device"]
+def _print_model(found: Layout, console: Any) -> None:
+    held = found.per_device
     console.print(
-        f"{found['model']}, latent {'x'.join(map(str, found['latent']))}, {found['dtype']}: weights "
+        f"{found.model}, latent {'x'.join(map(str, found.latent))}, {found.dtype}: weights "
         f"{held['weights_bytes'] / 1e9:.2f} GB, buffers {held['buffer_bytes'] / 1e6:.1f} MB a device",
         soft_wrap=True,
     )
-    for buffer in found["buffers"]:
+    for buffer in found.buffers:
         slots = f"{buffer['slots']} x " if buffer["slots"] > 1 else ""
         console.print(f"buffer {buffer['name']}: {slots}{buffer['bytes'] / 1e6:.2f} MB")
-    for row in found["collectives"]:
+    for row in found.collectives:
         console.print(
             f"{row['count']:5} x {row['name']} of {row['members']} on axis {row['axis']} ({row['topology']}): "
             f"{row['steps']} step{'s' * (row['steps'] > 1)} of {row['bytes_per_step'] / 1e6:.3f} MB",

@@ -5,10 +5,12 @@ All of it as JSON values; shapes, buffers and bytes are those of a model read on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from refsim.base.mesh import Topology
 from refsim.base.options import RunOptions
+from refsim.files.keys import Document, Sometimes
 from refsim.models.spec import Published
 from refsim.parallel.kv_ring import Stream, streams
 from refsim.runtime.group import Group, parallel_groups
@@ -16,35 +18,64 @@ from refsim.runtime.group import Group, parallel_groups
 GROUPS = ("cfg", "sp", "tp", "ring", "ulysses")
 
 
-def layout(options: RunOptions, model: Published | None = None, size: tuple[int, ...] | None = None) -> dict[str, Any]:
+@dataclass
+class Held:
+    """What a device holds: its index in every group; of a model the first row and head, and those after the last."""
+
+    rank: int
+    coord: tuple[int, ...]
+    cfg: int
+    sp: int
+    tp: int
+    ring: int
+    ulysses: int
+    token_rows: Sometimes[list[int]] = None
+    heads: Sometimes[list[int]] = None
+
+
+@dataclass
+class Layout(Document):
+    """Sizes are of one device; what follows ``ring`` is there where a model is given.
+
+    Attributes:
+        groups: Name, mesh axis, topology, links, and the ranks in the order of shards.
+        ring: Whose keys each member attends to at each step, and which ranks send them.
+        collectives: Of rank 0 in one forward: ``bytes`` it brings, ``steps`` of one, ``bytes_per_step`` it sends in one
+            direction.
+    """
+
+    mesh: str
+    shape: tuple[int, ...]
+    parallel: str
+    attention: str
+    devices: list[Held]
+    groups: list[dict[str, Any]]
+    ring: list[dict[str, Any]]
+    model: Sometimes[str] = None
+    latent: Sometimes[tuple[int, ...]] = None
+    dtype: Sometimes[str] = None
+    per_device: Sometimes[dict[str, int]] = None
+    buffers: Sometimes[list[dict[str, Any]]] = None
+    collectives: Sometimes[list[dict[str, Any]]] = None
+
+
+def layout(options: RunOptions, model: Published | None = None, size: tuple[int, ...] | None = None) -> Layout:
     """Describe a configuration.
 
     Args:
         options: mesh, factors, attention and storage dtype.
         model, size: a published model and the latent it is run on; without them there are no shapes and no bytes.
-
-    Returns:
-        ``devices`` (rank, coord, index in each group, and with a model the token rows, heads and weight bytes),
-        ``groups`` (name, mesh axis, topology, links, ranks in shard order), ``ring`` (what each member holds at each
-        step), and with a model ``buffers`` and ``collectives`` (of rank 0 in one forward: ``bytes``
-        it brings, ``steps`` of one, ``bytes_per_step`` it sends in one direction).
     """
     mesh, config = options.mesh, options.parallel
     by_rank = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
-    found: dict[str, Any] = {
-        "mesh": mesh.name,
-        "shape": list(mesh.shape),
-        "parallel": str(config),
-        "attention": config.attention,
-        "devices": [
-            {"rank": rank, "coord": list(mesh.coord(rank)), **{name: groups[name].index for name in GROUPS}}
-            for rank, groups in enumerate(by_rank)
-        ],
-        "groups": _distinct(by_rank),
-        "ring": _visits(by_rank[0]["ring"], by_rank) if config.ring > 1 else [],
-    }
+    devices = [
+        Held(rank, mesh.coord(rank), **{name: groups[name].index for name in GROUPS})
+        for rank, groups in enumerate(by_rank)
+    ]
+    ring = _visits(by_rank[0]["ring"], by_rank) if config.ring > 1 else []
+    found = Layout(mesh.name, mesh.shape, str(config), config.attention, devices, _distinct(by_rank), ring)
     if model is not None and size is not None:
-        found |= _of_model(found, options, model, size)
+        _add_model(found, options, model, size)
     return found
 
 
@@ -86,8 +117,8 @@ def _sources(group: Group, arriving: list[Stream], step: int) -> list[int]:
     return [group.ranks[s.source] for s in arriving] if step else []
 
 
-def _of_model(found: dict[str, Any], options: RunOptions, model: Published, size: tuple[int, ...]) -> dict[str, Any]:
-    """What a model adds: rows and heads of every device, buffers, collectives."""
+def _add_model(found: Layout, options: RunOptions, model: Published, size: tuple[int, ...]) -> None:
+    """Add what a model has: rows and heads of every device, buffers, collectives."""
     from refsim.timing.read.reading import read_published
 
     config = options.parallel
@@ -98,17 +129,12 @@ def _of_model(found: dict[str, Any], options: RunOptions, model: Published, size
         (batch, heads, _, width), (_, _, keys, _) = attention[0].inputs
         rows, per_device = keys // config.ulysses, heads * config.ulysses
         shapes = {"batch": batch, "token_rows": rows, "heads": per_device, "head_dim": width}
-        for device in found["devices"]:
-            device["token_rows"] = [device["sp"] * rows, (device["sp"] + 1) * rows]
-            device["heads"] = [device["tp"] * per_device, (device["tp"] + 1) * per_device]
-    return {
-        "model": model.name,
-        "latent": list(size),
-        "dtype": options.dtype,
-        "per_device": shapes | {"weights_bytes": reading.weights_bytes, "buffer_bytes": reading.buffer_bytes},
-        "buffers": _buffers(options, reading.ops),
-        "collectives": _collectives(reading.ops),
-    }
+        for device in found.devices:
+            device.token_rows = [device.sp * rows, (device.sp + 1) * rows]
+            device.heads = [device.tp * per_device, (device.tp + 1) * per_device]
+    found.model, found.latent, found.dtype = model.name, size, options.dtype
+    found.per_device = shapes | {"weights_bytes": reading.weights_bytes, "buffer_bytes": reading.buffer_bytes}
+    found.buffers, found.collectives = _buffers(options, reading.ops), _collectives(reading.ops)
 
 
 def _buffers(options: RunOptions, ops: list[Any]) -> list[dict[str, Any]]:

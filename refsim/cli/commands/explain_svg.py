@@ -6,18 +6,20 @@ import itertools
 from html import escape
 from typing import Any
 
+from refsim.cli.commands.explain_layout import Held, Layout
+
 CELL, GAP, TOP = (150, 84), (46, 46), 56
 COLOURS = ("#dbe9ff", "#ffe6cc", "#dff5dd", "#f3dcf5")
 INK, RING = "#1f2933", "#c0392b"
 
 
-def svg(found: dict[str, Any]) -> str:
+def svg(found: Layout) -> str:
     """The SVG document of what :func:`refsim.cli.commands.explain_layout.layout` gives."""
-    rows, columns = found["shape"]
+    rows, columns = found.shape
     width = columns * (CELL[0] + GAP[0]) + GAP[0]
     height = TOP + rows * (CELL[1] + GAP[1]) + GAP[1]
-    title = f"{found['mesh']} {rows}x{columns}, {found['parallel']}, {found['attention']}"
-    title += f", {found['model']} {'x'.join(map(str, found['latent']))}" if "model" in found else ""
+    title = f"{found.mesh} {rows}x{columns}, {found.parallel}, {found.attention}"
+    title += f", {found.model} {'x'.join(map(str, found.latent))}" if found.latent else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
@@ -28,33 +30,33 @@ def svg(found: dict[str, Any]) -> str:
         f'<text x="{GAP[0]}" y="24" font-size="15" font-weight="bold" fill="{INK}">{escape(title)}</text>',
         f'<text x="{GAP[0]}" y="42" fill="{INK}">colour: cfg group; red arrows: where keys and values travel</text>',
     ]
-    parts += [_device(device) for device in found["devices"]]
-    places = {device["rank"]: device["coord"] for device in found["devices"]}
-    for group in found["groups"]:
+    parts += [_device(device) for device in found.devices]
+    places = {device.rank: device.coord for device in found.devices}
+    for group in found.groups:
         if group["name"] == "ring":
             parts += _arrows(group, places)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _corner(coord: list[int]) -> tuple[int, int]:
+def _corner(coord: tuple[int, ...]) -> tuple[int, int]:
     return GAP[0] + coord[1] * (CELL[0] + GAP[0]), TOP + GAP[1] // 2 + coord[0] * (CELL[1] + GAP[1])
 
 
-def _device(device: dict[str, Any]) -> str:
-    x, y = _corner(device["coord"])
-    lines = [f"rank {device['rank']}  ({device['coord'][0]}, {device['coord'][1]})"]
-    lines.append(f"cfg {device['cfg']}  sp {device['sp']}  tp {device['tp']}")
-    for name, label in (("token_rows", "rows"), ("heads", "heads")):
-        if name in device:
-            lines.append(f"{label} {device[name][0]}..{device[name][1] - 1}")
+def _device(device: Held) -> str:
+    x, y = _corner(device.coord)
+    lines = [f"rank {device.rank}  ({device.coord[0]}, {device.coord[1]})"]
+    lines.append(f"cfg {device.cfg}  sp {device.sp}  tp {device.tp}")
+    for held, label in ((device.token_rows, "rows"), (device.heads, "heads")):
+        if held is not None:
+            lines.append(f"{label} {held[0]}..{held[1] - 1}")
     text = "".join(
         f'<text x="{x + 10}" y="{y + 20 + 18 * i}" fill="{INK}">{escape(line)}</text>' for i, line in enumerate(lines)
     )
-    fill = COLOURS[device["cfg"] % len(COLOURS)]
+    fill = COLOURS[device.cfg % len(COLOURS)]
     return f'<rect x="{x}" y="{y}" width="{CELL[0]}" height="{CELL[1]}" rx="6" fill="{fill}" stroke="{INK}"/>{text}'
 
 
-def _arrows(group: dict[str, Any], places: dict[int, list[int]]) -> list[str]:
+def _arrows(group: dict[str, Any], places: dict[int, tuple[int, ...]]) -> list[str]:
     """One arrow per hop; a Ring closes with a curve around, a Line has arrows both ways."""
     ranks, found = group["ranks"], []
     for a, b in itertools.pairwise(ranks):
@@ -70,12 +72,12 @@ def _arrows(group: dict[str, Any], places: dict[int, list[int]]) -> list[str]:
     return found
 
 
-def _middle(coord: list[int]) -> tuple[int, int]:
+def _middle(coord: tuple[int, ...]) -> tuple[int, int]:
     x, y = _corner(coord)
     return x + CELL[0] // 2, y + CELL[1] // 2
 
 
-def _arrow(a: list[int], b: list[int]) -> str:
+def _arrow(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """From border to border, a little aside, so that both directions are seen."""
     (x0, y0), (x1, y1) = _middle(a), _middle(b)
     if a[0] == b[0]:

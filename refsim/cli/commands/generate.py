@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refsim.cli.choices import DTYPE_OFFERED, MESH, MESHES_OFFERED, VARIANT
+from refsim.files.keys import Document, Key, Measured
 
 if TYPE_CHECKING:
     from refsim.base.options import RunOptions
+
+
+@dataclass
+class Text(Document):
+    """What a decoder went on with.
+
+    Attributes:
+        steps: Rounds of drafting and verifying: what was proposed and accepted, margins, rows of the caches, seconds.
+    """
+
+    mesh: str
+    parallel: str
+    dtype: str
+    cache: str | None
+    block: int | None
+    prompt_tokens: int
+    tokens: list[int]
+    text: str
+    steps: Annotated[list[Any], Key(form=list[dict[str, Any]])]
+    mean_accepted: float | None
+    smallest_margin: Measured
+    same_as_target: bool | None
+    check_against: Annotated[Any, Key(form="parity.user.own_text:TextCheck | None")]
+    replicas_equal: bool
+    hazards: list[str]
+    bytes_by_collective: dict[str, int]
+    seconds: dict[str, float]
+    wall_s: float
 
 
 def generate(
@@ -59,26 +88,26 @@ def generate(
         return
     (text,) = found.texts
     judged = None if against is None else _judge(target_dir, ids, text, request, against, options)
-    summary = {
-        "mesh": options.mesh.name,
-        "parallel": parallel,
-        "dtype": dtype,
-        "cache": cache if draft else None,
-        "block": found.block,
-        "prompt_tokens": len(ids),
-        "tokens": text.tokens,
-        "text": tokenizer.text(text.tokens),
-        "steps": [asdict(step) for step in text.steps],
-        "mean_accepted": round(found.mean_accepted, 3) if draft else None,
-        "smallest_margin": found.margin,
-        "same_as_target": found.same_as_target,
-        "check_against": judged and judged.to_json(),
-        "replicas_equal": found.replicas_equal,
-        "hazards": found.hazards,
-        "bytes_by_collective": found.bytes_by_collective,
-        "seconds": found.seconds,
-        "wall_s": round(found.wall_s, 3),
-    }
+    summary = Text(
+        mesh=options.mesh.name,
+        parallel=parallel,
+        dtype=dtype,
+        cache=cache if draft else None,
+        block=found.block,
+        prompt_tokens=len(ids),
+        tokens=text.tokens,
+        text=tokenizer.text(text.tokens),
+        steps=text.steps,
+        mean_accepted=round(found.mean_accepted, 3) if draft else None,
+        smallest_margin=found.margin,
+        same_as_target=found.same_as_target,
+        check_against=judged and judged.result(),
+        replicas_equal=found.replicas_equal,
+        hazards=found.hazards,
+        bytes_by_collective=found.bytes_by_collective,
+        seconds=found.seconds,
+        wall_s=round(found.wall_s, 3),
+    )
     if as_json:
         typer.echo(output.document(summary))
     else:
@@ -105,21 +134,21 @@ def _judge(*given: Any) -> Any:
     return judge_text(*given)
 
 
-def _print(summary: dict, draft: Path | None) -> None:
-    typer.echo(summary["text"])
+def _print(summary: Text, draft: Path | None) -> None:
+    typer.echo(summary.text)
     given = 0
     if draft:
-        for number, step in enumerate(summary["steps"], 1):
-            given += step["accepted"]
-            average = f"acc={step['accepted']}/{summary['block']} avg={given / number:.1f}"
-            sys.stderr.write(f"step {number}: {average} {step['seconds']:.2f} s gen={given}\n")
-    count, seconds = len(summary["tokens"]), summary["seconds"]["decode"]
-    passes = len(summary["steps"]) + bool(draft)  # the first token is the prompt's own pass
+        for number, step in enumerate(summary.steps, 1):
+            given += step.accepted
+            average = f"acc={step.accepted}/{summary.block} avg={given / number:.1f}"
+            sys.stderr.write(f"step {number}: {average} {step.seconds:.2f} s gen={given}\n")
+    count, seconds = len(summary.tokens), summary.seconds["decode"]
+    passes = len(summary.steps) + bool(draft)  # the first token is the prompt's own pass
     same = {None: "", True: ", the target alone says the same", False: ", THE TARGET ALONE SAYS SOMETHING ELSE"}
-    agree = "all ranks agree" if summary["replicas_equal"] else "RANKS DISAGREE"
-    average = f", {summary['mean_accepted']:.2f} tokens a step" if draft else ""
+    agree = "all ranks agree" if summary.replicas_equal else "RANKS DISAGREE"
+    average = f", {summary.mean_accepted:.2f} tokens a step" if draft else ""
     typer.echo(
         f"{count} tokens in {passes} passes of the target{average}, {seconds:.2f} s "
-        f"({agree}, smallest margin {summary['smallest_margin']:.2g}{same[summary['same_as_target']]})",
+        f"({agree}, smallest margin {summary.smallest_margin:.2g}{same[summary.same_as_target]})",
         err=True,
     )

@@ -29,7 +29,7 @@ def kernels(
     found = run_checks(real=real, progress=lambda line: typer.echo(line, err=True))
     if out is not None:
         write(found, out)
-    passed = found["cases"] - found["failed"]
-    typer.echo(output.document(found) if as_json else f"{passed} passed, {found['failed']} failed")
-    if found["failed"]:
+    passed = found.cases - found.failed
+    typer.echo(output.document(found) if as_json else f"{passed} passed, {found.failed} failed")
+    if found.failed:
         raise typer.Exit(1)

@@ -36,11 +36,13 @@ def memory(
     shape = ttnn_memory.latent(known, size)
     shapes = ttnn_memory.input_shapes(known, shape, options, batch)
     found = ttnn_memory.plan(known, options, shapes, optable=optable)
-    row = {"name": known.name, "mesh": mesh, "parallel": parallel, "latent": list(shape), "ran": found.ran}
-    row |= {"wall_s": round(monotonic() - started, 1)} | found.report
+    took = round(monotonic() - started, 1)
+    row = ttnn_memory.Memory(known.name, mesh, parallel, shape, found.ran, took, **found.report)
     tables.write_csv([row], csv)
     if not as_json:
         title = f"{known.name} {parallel}, latent {'x'.join(map(str, shape))}"
         typer.echo(ttnn_memory.text(found, title))
         return
-    typer.echo(output.document(row | ({"resources": found.resources, "optable": found.optable} if optable else {})))
+    if optable:
+        row.resources, row.optable = found.resources, found.optable
+    typer.echo(output.document(row))

@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from refsim.base.mesh import MeshSpec
+from refsim.base.mesh import MeshSpec
+from refsim.files.keys import Document
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """One mesh.
+
+    Attributes:
+        links: Per hop, by axis.
+        topology: Ring or Linear, by axis; null for an axis of one device.
+    """
+
+    name: str
+    system: str
+    arch: str
+    shape: tuple[int, ...]
+    devices: int
+    links: tuple[int, ...]
+    wrap_around: list[bool]
+    topology: list[str | None]
+
+    @classmethod
+    def of(cls, m: MeshSpec) -> Mesh:
+        """Describe a mesh."""
+        topology = [t.value if t else None for t in (m.topology(0), m.topology(1))]
+        wrapped = [name == "Ring" for name in topology]
+        return cls(m.name, m.system, m.arch, m.shape, m.num_devices, m.links, wrapped, topology)
+
+
+@dataclass(frozen=True)
+class Meshes(Document):
+    """All that are known, those of packages included."""
+
+    meshes: list[Mesh]
 
 
 def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
@@ -19,21 +53,9 @@ def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
     known = find_meshes()
     for problem in known.problems:
         typer.echo(f"note: {problem}.", err=True)
-    rows: list[dict[str, Any]] = [
-        {
-            "name": m.name,
-            "system": m.system,
-            "arch": m.arch,
-            "shape": list(m.shape),
-            "devices": m.num_devices,
-            "links": list(m.links),
-            "wrap_around": [topology == "Ring" for topology in _topologies(m)],
-            "topology": _topologies(m),
-        }
-        for m in known.all
-    ]
+    found = Meshes([Mesh.of(m) for m in known.all])
     if as_json:
-        typer.echo(output.document({"meshes": rows}))
+        typer.echo(output.document(found))
         return
     from rich.console import Console
     from rich.table import Table
@@ -41,19 +63,9 @@ def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
     table = Table(title="Meshes (axis 0 = rows, axis 1 = columns)")
     for heading in ("name", "system", "arch", "shape", "devices", "links/axis", "wrap/axis", "topology/axis"):
         table.add_column(heading, justify="right" if heading == "devices" else "left")
-    for r in rows:
-        table.add_row(
-            r["name"],
-            r["system"],
-            r["arch"],
-            f"{r['shape'][0]}x{r['shape'][1]}",
-            str(r["devices"]),
-            " / ".join(map(str, r["links"])),
-            " / ".join("yes" if w else "no" for w in r["wrap_around"]),
-            " / ".join(t or "none" for t in r["topology"]),
-        )
+    for m in found.meshes:
+        wrapped = " / ".join("yes" if w else "no" for w in m.wrap_around)
+        topology = " / ".join(t or "none" for t in m.topology)
+        shape, links = "x".join(map(str, m.shape)), " / ".join(map(str, m.links))
+        table.add_row(m.name, m.system, m.arch, shape, str(m.devices), links, wrapped, topology)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
-
-
-def _topologies(mesh: MeshSpec) -> list[str | None]:
-    return [t.value if t else None for t in (mesh.topology(0), mesh.topology(1))]

@@ -49,5 +49,5 @@ def ops(
     if not as_json:
         typer.echo(ttnn_ops.text(found))
         return
-    row = {"mesh": mesh, "parallel": parallel, "ran": found.ran, "wall_s": round(monotonic() - started, 1)}
-    typer.echo(output.document(row | found.report))
+    took = round(monotonic() - started, 1)
+    typer.echo(output.document(ttnn_ops.Operations(mesh, parallel, found.ran, took, **found.report)))

@@ -5,19 +5,55 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import typer
 
-from refsim.api.images import Generated, Progress, Ran, check_writer, generate_images, to_check_against, write_pictures
+from refsim.api.images import (
+    Check,
+    Generated,
+    Progress,
+    Ran,
+    check_writer,
+    generate_images,
+    to_check_against,
+    write_pictures,
+)
 from refsim.base.options import RunOptions
 from refsim.cli.commands.wanted import Wanted
 from refsim.cli.progress import StepProgress
 from refsim.files import output
+from refsim.files.keys import Beside, Document, Key
 from refsim.files.output import check_folder
 from refsim.models.registry import FoundPipeline
 from refsim.pipelines.request import PipelineRequest
+
+
+@dataclass
+class Pictures(Document):
+    """A pipeline from prompt to pictures; what a backend has to say beyond these keys stands beside them.
+
+    Attributes:
+        seconds: By stage, and ``total``.
+    """
+
+    prompt: str
+    mesh: str
+    parallel: str
+    backend: str
+    math: str | None
+    transport: str | None
+    pictures: int
+    size: list[int]
+    files: list[str]
+    seconds: dict[str, float]
+    replicas_equal: bool
+    hazards: list[str]
+    bytes_by_collective: dict[str, int]
+    notes: Beside[dict[str, Any]]
+    check: Check | None
+    check_against: Annotated[Any, Key(form="parity.user.own:CheckAgainst | None")]
 
 
 def run_pipeline(found: FoundPipeline, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
@@ -60,31 +96,24 @@ def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions
         from parity.user.own import judge_pipeline
 
         by_library = judge_pipeline(pipeline.root, request, wanted.against, options, found)
-    summary = {
-        "prompt": request.prompt,
-        "mesh": options.mesh.name,
-        "parallel": str(options.parallel),
-        "backend": options.backend,
-        "math": options.math if options.backend == "cpu" else None,
-        "transport": found.transport,
-        "pictures": len(found.pixels),
-        "size": list(found.pixels.shape[1:3]),
-        "files": [str(path) for path in files],
-        "seconds": {name: round(s, 3) for name, s in (*found.seconds.items(), ("total", found.wall_s))},
-        "replicas_equal": found.replicas_equal,
-        "hazards": found.hazards,
-        "bytes_by_collective": found.bytes_by_collective,
-        **found.notes,
-        "check": judged
-        and {
-            "against": judged.against,
-            "step_pcc": judged.step_pcc,
-            "picture_pcc": judged.picture_pcc,
-            "max_pixel_difference": judged.max_pixel_difference,
-            "passed": judged.passed,
-        },
-        "check_against": by_library and by_library.to_json(),
-    }
+    summary = Pictures(
+        prompt=request.prompt,
+        mesh=options.mesh.name,
+        parallel=str(options.parallel),
+        backend=options.backend,
+        math=options.math if options.backend == "cpu" else None,
+        transport=found.transport,
+        pictures=len(found.pixels),
+        size=list(found.pixels.shape[1:3]),
+        files=[str(path) for path in files],
+        seconds={name: round(s, 3) for name, s in (*found.seconds.items(), ("total", found.wall_s))},
+        replicas_equal=found.replicas_equal,
+        hazards=found.hazards,
+        bytes_by_collective=found.bytes_by_collective,
+        notes=found.notes,
+        check=judged,
+        check_against=by_library and by_library.result(),
+    )
     typer.echo(output.document(summary) if wanted.as_json else _text(summary, found))
     if by_library is not None and not wanted.as_json:
         typer.echo(by_library.text())
@@ -112,13 +141,13 @@ def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress
     return Ran(outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(held))
 
 
-def _text(summary: dict[str, Any], found: Generated) -> str:
-    height, width = summary["size"]
-    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["seconds"].items())
+def _text(summary: Pictures, found: Generated) -> str:
+    height, width = summary.size
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary.seconds.items())
     same = "all ranks agree; " if found.replicas_equal else "RANKS DISAGREE; "
-    if summary["backend"] != "cpu":
+    if summary.backend != "cpu":
         same = ""
-    lines = [f"{summary['pictures']} picture(s) of {height}x{width} -> {summary['files'][0]}  ({same}{stages})"]
+    lines = [f"{summary.pictures} picture(s) of {height}x{width} -> {summary.files[0]}  ({same}{stages})"]
     lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str | int)]
     if "dram_left" in found.notes:
         sizes = {f"with {name}": sizes[1] for name, sizes in found.notes["dram_of_experts"].items()}

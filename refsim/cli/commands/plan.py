@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,6 +38,7 @@ def plan(
     from refsim.timing.cost.fitted import read_calibration
     from refsim.timing.predict.plan import Only, limits
     from refsim.timing.predict.plan import plan as make
+    from refsim.timing.report.documents import Plan
 
     if topology not in (None, "Ring", "Linear"):
         raise UserError(f"--topology is Ring, Linear or left out (both), not '{topology}'.")
@@ -59,29 +60,13 @@ def plan(
     runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
     if not found:
         raise UserError(f"no configuration lies on {mesh}.")
-    document = _as_json(runs, refused, limits(on), top)
-    tables.write_csv(document["plans"], csv)
+    document = Plan.of(runs, refused, limits(on), top)
+    tables.write_csv(document.plans, csv)
     if as_json:
         typer.echo(output.document(document))
         return
     _print_runs(runs, top)
     _print_refused(refused, limits(on), nothing_runs=not runs)
-
-
-def _as_json(
-    runs: list[Candidate], refused: list[Candidate], limits: dict[str, str], top: int
-) -> dict[str, list[dict[str, Any]]]:
-    rows = [
-        c.estimate.row()
-        | {"rank": c.rank, "best_of_rank": c.best, "distinguishable_from_first": c.apart, "would_save": c.savings}
-        | {"topology": c.wiring.topology, "links": c.wiring.links}
-        | {"seconds_by_wiring": {str(w): s for w, s in c.seconds.items()}, "tt_dit_today": c.tt_dit_refusal or "runs"}
-        for c in runs
-        if c.rank <= top
-    ]
-    infeasible = [{"parallel": c.text, "reason": c.reason} for c in refused]
-    infeasible += [{"wiring": what, "reason": why} for what, why in limits.items()]
-    return {"plans": rows, "infeasible": infeasible}
 
 
 def _print_runs(runs: list[Candidate], top: int) -> None:

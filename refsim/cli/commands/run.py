@@ -14,6 +14,7 @@ import typer
 from refsim.base.errors import UserError
 from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, TRACE, VARIANT
 from refsim.cli.commands.wanted import Wanted, refuse_of_a_pipeline
+from refsim.files.keys import Document, Key
 
 if TYPE_CHECKING:
     from refsim.base.options import RunOptions
@@ -146,11 +147,11 @@ def run(
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
     _check_files(checkpoint_dir, inputs, out, trace, backend=options.backend)
     forward = _run_model if options.backend == "cpu" else _run_ttnn
-    forward(_Forward(found, inputs, out, guidance, trace, against), options, as_json=as_json)
+    forward(_Asked(found, inputs, out, guidance, trace, against), options, as_json=as_json)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Forward:
+class _Asked:
     """One forward as the command line asks for it."""
 
     checkpoint: Found
@@ -210,10 +211,54 @@ def _run_pipeline(found: Any, request: Any, options: RunOptions, wanted: Wanted)
         raise typer.Exit(code)
 
 
+@dataclasses.dataclass
+class _Summary(Document):
+    """One forward of a model.
+
+    Attributes:
+        factors: Factor and mesh axis, by scheme.
+        outputs: Shapes of the tensors in ``out``.
+    """
+
+    mesh: str
+    parallel: str
+    factors: dict[str, Any]
+    attention: str
+    dtype: str
+    backend: str
+    math: str | None
+    transport: str | None
+    outputs: dict[str, list[int]]
+    out: str
+    trace: str | None
+
+
+@dataclasses.dataclass
+class Forward(_Summary):
+    """One model on refsim's ranks."""
+
+    ranks: int
+    replicas_equal: bool
+    hazards: list[str]
+    bytes_by_collective: dict[str, int]
+    wall_s: float
+    check_against: Annotated[Any, Key(form="parity.user.own:CheckAgainst | None")]
+
+
+@dataclasses.dataclass
+class ForwardInTtnn(_Summary):
+    """One model on a ttnn backend."""
+
+    ran: str
+    operations: int
+    collectives: list[dict[str, Any]]
+    wall_s: float
+
+
 def _summary(
-    asked: _Forward, options: RunOptions, tensors: dict[str, Any], transport: str | None = None
+    asked: _Asked, options: RunOptions, tensors: dict[str, Any], transport: str | None = None
 ) -> dict[str, Any]:
-    """Return what both kinds of backend print of a run."""
+    """Return the fields that both kinds of backend have, for the one or the other's class."""
     parallel = options.parallel
     return {
         "mesh": options.mesh.name,
@@ -230,12 +275,12 @@ def _summary(
     }
 
 
-def _title(asked: _Forward, options: RunOptions) -> str:
+def _title(asked: _Asked, options: RunOptions) -> str:
     backend = "" if options.backend == "cpu" else f"{options.backend} "
     return f"{asked.checkpoint.path.name} on {backend}{options.mesh}, {options.parallel}, {options.parallel.attention}"
 
 
-def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
+def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     """Run the forward on refsim's own ranks; exit code 1 where ranks disagree or a hazard was found."""
     from refsim.cli.progress import Spinner
     from refsim.files import output
@@ -259,33 +304,34 @@ def _run_model(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         from refsim.runtime.watch import perfetto
 
         perfetto.write(result.trace, asked.trace, _title(asked, options))
-    summary = _summary(asked, options, result.tensors, result.transport) | {
-        "ranks": options.mesh.num_devices,
-        "replicas_equal": len(set(result.value["digests"])) == 1,
-        "hazards": [str(hazard) for hazard in result.hazards],
-        "bytes_by_collective": result.bytes_by_collective,
-        "wall_s": round(result.wall_s, 3),
-        "check_against": judged and judged.to_json(),
-    }
+    summary = Forward(
+        **_summary(asked, options, result.tensors, result.transport),
+        ranks=options.mesh.num_devices,
+        replicas_equal=len(set(result.value["digests"])) == 1,
+        hazards=[str(hazard) for hazard in result.hazards],
+        bytes_by_collective=result.bytes_by_collective,
+        wall_s=round(result.wall_s, 3),
+        check_against=judged and judged.result(),
+    )
     if as_json:
         typer.echo(output.document(summary))
     else:
-        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary.outputs.items())
         sent = sum(result.bytes_by_collective.values()) / 1e6
-        same = "all ranks agree" if summary["replicas_equal"] else "RANKS DISAGREE"
+        same = "all ranks agree" if summary.replicas_equal else "RANKS DISAGREE"
         ranks = f"{options.mesh.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s"
         typer.echo(f"{shapes} -> {asked.out}  ({ranks})")
         if asked.trace is not None:
             typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
         if judged is not None:
             typer.echo(judged.text())
-    for hazard in summary["hazards"]:
+    for hazard in summary.hazards:
         sys.stderr.write(f"refsim: {hazard}\n")
-    if summary["hazards"] or not summary["replicas_equal"] or (judged is not None and not judged.passed):
+    if summary.hazards or not summary.replicas_equal or (judged is not None and not judged.passed):
         raise typer.Exit(1)
 
 
-def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
+def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     """Run the forward in TTNN, in a process of its own."""
     from refsim.cli.progress import Spinner
     from refsim.files import output
@@ -302,17 +348,15 @@ def _run_ttnn(asked: _Forward, options: RunOptions, *, as_json: bool) -> None:
         )
     if asked.trace is not None:
         output.write(asked.trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
-    summary = _summary(asked, options, outcome.tensors) | {
-        "ran": outcome.ran,
-        "operations": len(outcome.ops),
-        "collectives": outcome.collectives,
-        "wall_s": round(time.monotonic() - started, 3),
-    }
+    common, wall_s = _summary(asked, options, outcome.tensors), round(time.monotonic() - started, 3)
+    summary = ForwardInTtnn(
+        **common, ran=outcome.ran, operations=len(outcome.ops), collectives=outcome.collectives, wall_s=wall_s
+    )
     if as_json:
         typer.echo(output.document(summary))
         return
-    shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary["outputs"].items())
+    shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary.outputs.items())
     mock = options.backend == "ttnn-mock"
     values = "golden values, kernels not run" if mock else "computed by the device's kernels"
-    typer.echo(f"{shapes} -> {asked.out}  ({len(outcome.ops)} operations, {summary['wall_s']:.2f} s)")
+    typer.echo(f"{shapes} -> {asked.out}  ({len(outcome.ops)} operations, {summary.wall_s:.2f} s)")
     typer.echo(f"ran on {outcome.ran} ({values})")

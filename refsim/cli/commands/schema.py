@@ -14,18 +14,18 @@ def schema(
     command: Annotated[
         list[str] | None, typer.Argument(help="Words of a command, such as: parity run. None: all that have one.")
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/reference_json.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the reference.")] = False,
 ) -> None:
     """Print the JSON Schema of what a command prints with --json."""
-    from refsim.cli.outputs import OUTPUTS, page, schema_of
+    from refsim.cli import schemas
 
     if markdown:
-        typer.echo(page.markdown({command: schema_of(command) for command in OUTPUTS}), nl=False)
+        typer.echo(schemas.markdown(), nl=False)
         return
     words = " ".join(command or ())
     if not words:
-        typer.echo("\n".join(OUTPUTS))
-    elif words in OUTPUTS:
-        typer.echo(json.dumps(schema_of(words), indent=2))
+        typer.echo("\n".join(schemas.RESULTS))
+    elif words in schemas.RESULTS:
+        typer.echo(json.dumps(schemas.schema_of(words), indent=2))
     else:
-        raise UserError(f"'{words}' prints no JSON; choose one of {', '.join(OUTPUTS)}.")
+        raise UserError(f"'{words}' prints no JSON; choose one of {', '.join(schemas.RESULTS)}.")

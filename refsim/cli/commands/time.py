@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -15,6 +15,7 @@ from refsim.cli.commands import time_ttnn
 if TYPE_CHECKING:
     from refsim.timing.predict.estimate import Estimate
     from refsim.timing.read.reading import Reading
+    from refsim.timing.report.documents import Time
 
 Weights = Literal["bf16", "bfp8", "bfp4"]
 Fidelity = Literal["LoFi", "HiFi2", "HiFi3", "HiFi4"]
@@ -81,6 +82,7 @@ def time(
         from refsim.timing.predict import estimate as estimates
         from refsim.timing.predict.memory import check_ttnn, read_ttnn
         from refsim.timing.read.reading import read_published
+        from refsim.timing.report.documents import CriticalPath, Time
 
         on = get_mesh(mesh)
         config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
@@ -99,22 +101,19 @@ def time(
         )  # fmt: skip
         found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
         fits = force or found.memory.fits
-        path = _critical(found, reading) if fits else {}
-    if not fits:
+        path = CriticalPath.of(found, reading) if fits else None
+    if path is None:
         _refuse(found, as_json)
     _write_traces(found, reading, trace, chakra)
-    row = found.row() | {"critical_path": path, "unclassified": reading.unclassified}
+    row = Time(**vars(found.row()), critical_path=path, unclassified=reading.unclassified)
     _warn_of_undeclared(reading)
     if allocated:
-        row["memory_gb"]["ttnn"] = {
-            "ran": allocated.ran, "weights": allocated.weights / 1e9, "buffers": allocated.buffers / 1e9,
-            "transient": allocated.transient / 1e9, "capacity": allocated.capacity / 1e9,
-        }  # fmt: skip
+        row.memory_gb.ttnn = allocated.gb()
     if source == "ttnn-mock":
-        row["ttnn"] = time_ttnn.compare(found, model, shape)
+        row.ttnn = time_ttnn.compare(found, model, shape)
     if layers:
-        row["layers"] = advice.by_layer(found)
-    tables.write_csv(row["layers"] if layers else [row], csv)
+        row.layers = advice.by_layer(found)
+    tables.write_csv(row.layers or [row], csv)
     if as_json:
         typer.echo(output.document(row))
     else:
@@ -147,12 +146,11 @@ def _write_traces(found: Estimate, reading: Reading, trace: Path | None, chakra:
 def _refuse(found: Estimate, as_json: bool) -> NoReturn:
     """Say that a configuration does not fit, without its seconds; exit code 1."""
     from refsim.files import output
+    from refsim.timing.report.documents import DoesNotFit
 
     m = found.memory
     if as_json:
-        kept = ("model", "size", "mesh", "parallel", "topology", "links", "memory_gb")
-        row = found.row()
-        typer.echo(output.document({name: row[name] for name in kept} | {"seconds": None}))
+        typer.echo(output.document(DoesNotFit.of(found)))
     typer.echo(
         f"{found.model} {found.size} on {found.mesh} needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per "
         f"device and does not fit; see `refsim plan` for what does, or add --force for its seconds all the same.",
@@ -172,21 +170,6 @@ def _warn_of_undeclared(reading: Reading) -> None:
         )
 
 
-def _critical(found: Estimate, reading: Reading) -> dict[str, Any]:
-    """Return the critical path of the denoising loop, in seconds; without the gathering of weights."""
-    from refsim.timing.predict.critical import critical_path
-    from refsim.timing.read.program import programs
-
-    path = critical_path(programs(reading.ops), reading.ops, found.machine)
-    overlapped = found.at_power_limit(path.ns)
-    forwards = found.forwards * found.steps / 1e9
-    return {
-        "overlapped_seconds": overlapped * forwards,
-        "dependencies_alone_seconds": path.chain_ns * found.timeline.beyond * forwards,
-        "by_kind": {kind: ns * forwards * overlapped / path.ns for kind, ns in path.by_kind.items()},
-    }
-
-
 def _of_ranges(found: Estimate) -> str:
     if found.calibration:
         return f"Calibration {found.calibration}; ranges are those of the stored calibration.\n"
@@ -198,42 +181,41 @@ def _of_ranges(found: Estimate) -> str:
 _NO_STAGES = "Denoising alone: its encoders and its decoder are not predicted.\n"
 
 
-def _print_time(found: Estimate, row: dict[str, Any]) -> None:
+def _print_time(found: Estimate, row: Time) -> None:
     from refsim.timing.predict import advice
 
-    m, t, path = row["memory_gb"], found.timeline, row["critical_path"]
-    weights = "" if row["weights"] == "bf16" else f", weights in {row['weights']}"
+    m, t, path = row.memory_gb, found.timeline, row.critical_path
+    weights = "" if row.weights == "bf16" else f", weights in {row.weights}"
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
     typer.echo(
-        f"{found.title} {found.size} on {found.mesh}, {row['parallel']}{weights}: {found.seconds:.2f} s "
-        f"for {found.steps} steps ({row['seconds_per_step'] * 1000:.1f} ms each), predicted; "
+        f"{found.title} {found.size} on {found.mesh}, {row.parallel}{weights}: {found.seconds:.2f} s "
+        f"for {found.steps} steps ({row.seconds_per_step * 1000:.1f} ms each), predicted; "
         f"{found.range()} s with a chance of 80 %.\n"
         + (f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s).\n" if stages else _NO_STAGES)
         + f"{_of_ranges(found)}"
-        f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row['fidelity']}; "
-        f"bound by {found.bound}; communication exposed {row['exposed_communication']:.0%}, "
+        f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row.fidelity}; "
+        f"bound by {found.bound}; communication exposed {row.exposed_communication:.0%}, "
         f"hidden {t.hidden_ns / t.ns:.0%}.\n"
         + (f"Loops on this chip take {t.beyond:.2f} times what their kernels do.\n" if t.beyond > 1 else "")
         + (f"The chips' power limit makes it {t.throttling:.2f} times as long.\n" if t.throttling > 1 else "")
-        + f"Critical path {path['overlapped_seconds']:.2f} s if every collective ran as soon as what it reads is there "
-        f"(dependencies alone {path['dependencies_alone_seconds']:.2f} s): "
-        + ", ".join(f"{kind} {s / path['overlapped_seconds']:.0%}" for kind, s in path["by_kind"].items())
+        + f"Critical path {path.overlapped_seconds:.2f} s if every collective ran as soon as what it reads is there "
+        f"(dependencies alone {path.dependencies_alone_seconds:.2f} s): "
+        + ", ".join(f"{kind} {s / path.overlapped_seconds:.0%}" for kind, s in path.by_kind.items())
         + ".\n"
-        f"Memory per device: weights {m['weights']:.2f} + activations {m['activations']:.2f} + buffers "
-        f"{m['buffers']:.2f} GB of {m['capacity']:.1f} GB{' (FSDP)' if m['fsdp'] else ''}"
-        f"{'' if m['fits'] else ': DOES NOT FIT'}."
+        f"Memory per device: weights {m.weights:.2f} + activations {m.activations:.2f} + buffers "
+        f"{m.buffers:.2f} GB of {m.capacity:.1f} GB{' (FSDP)' if m.fsdp else ''}"
+        f"{'' if m.fits else ': DOES NOT FIT'}."
     )
-    if "ttnn" in m:
-        n = m["ttnn"]
+    if n := m.ttnn:
         typer.echo(
-            f"ttnn's allocator ({n['ran']}): weights {n['weights']:.2f} + transient {n['transient']:.2f} + buffers "
-            f"{n['buffers']:.2f} GB of {n['capacity']:.1f} GB."
+            f"ttnn's allocator ({n.ran}): weights {n.weights:.2f} + transient {n.transient:.2f} + buffers "
+            f"{n.buffers:.2f} GB of {n.capacity:.1f} GB."
         )
-    for title, key in (("op class", "by_kind"), ("bound by", "by_bound")):
+    for title, shares in (("op class", row.by_kind), ("bound by", row.by_bound)):
         typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
-        for name, seconds in sorted(row[key].items(), key=lambda item: -item[1]):
+        for name, seconds in sorted(shares.items(), key=lambda item: -item[1]):
             typer.echo(f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}")
-    if "layers" in row:
-        typer.echo(advice.text(row["layers"]))
-    if "ttnn" in row:
-        typer.echo(time_ttnn.text(row["ttnn"]))
+    if row.layers is not None:
+        typer.echo(advice.text(row.layers))
+    if row.ttnn is not None:
+        typer.echo(time_ttnn.text(row.ttnn))

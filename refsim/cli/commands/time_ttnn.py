@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from refsim.base.options import RunOptions
     from refsim.timing.predict.estimate import Estimate
     from refsim.timing.read.reading import Shape
+    from refsim.timing.report.documents import InTtnn
 
 
 def check(model: str, given: dict[str, Any]) -> None:
@@ -29,19 +30,15 @@ def check(model: str, given: dict[str, Any]) -> None:
         raise UserError(f"--from ttnn-mock prices the program in TTNN as it is written; leave out {chosen[0]}.")
 
 
-def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] | None = None) -> dict[str, Any]:
+def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] | None = None) -> InTtnn:
     """Return the program's seconds beside those of ``found``.
 
     Args:
         run: ``tt_impl.run.launch.execute`` if not given, or that of a warm ``Worker``.
-
-    Returns:
-        ``seconds`` of the denoising loop, ``reference_seconds``, ``classes`` as
-        :func:`refsim.timing.report.side_by_side.side_by_side` has them, ``unpriced`` (``op``, ``reason``, ``count`` in
-        a forward; no part of the seconds) and ``ran``, what was built.
     """
     from refsim.base.options import RunOptions
     from refsim.timing.predict.replay import Ran
+    from refsim.timing.report.documents import InTtnn
     from refsim.timing.report.side_by_side import side_by_side
     from tt_impl.run.launch import execute
 
@@ -52,13 +49,8 @@ def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] |
     priced = [Ran(**row | {"ns": row["ns"] * slow}) for row in outcome.report["priced"]]
     forwards = found.forwards * found.steps
     classes = side_by_side(found.timeline.programs, priced, found.machine.params.gap_ns * slow, forwards)
-    return {
-        "ran": outcome.ran,
-        "seconds": sum(row["ttnn_s"] for row in classes),
-        "reference_seconds": sum(row["reference_s"] for row in classes),
-        "classes": classes,
-        "unpriced": outcome.report["unpriced"],
-    }
+    seconds, reference = sum(row.ttnn_s for row in classes), sum(row.reference_s for row in classes)
+    return InTtnn(outcome.ran, seconds, reference, classes, outcome.report["unpriced"])
 
 
 def program(device: Any, options: RunOptions, *, model: str, shape: list[int]) -> tuple[dict[str, Any], dict]:
@@ -97,20 +89,20 @@ def _inputs(kind: str, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return shapes
 
 
-def text(row: dict[str, Any]) -> str:
+def text(row: InTtnn) -> str:
     """Return the table by class, and what makes up the classes that differ."""
     lines = [
-        f"\nIts program in TTNN ({row['ran']}): {row['seconds']:.2f} s beside the reference's "
-        f"{row['reference_seconds']:.2f} s, priced by the same model.",
+        f"\nIts program in TTNN ({row.ran}): {row.seconds:.2f} s beside the reference's "
+        f"{row.reference_seconds:.2f} s, priced by the same model.",
         f"{'op class':12} {'reference':>9} {'ttnn':>9} {'ratio':>6}",
     ]
-    for found in row["classes"]:
-        ratio = "-" if found["ratio"] is None else f"{found['ratio']:.2f}"
-        lines.append(f"{found['class']:12} {found['reference_s']:9.3f} {found['ttnn_s']:9.3f} {ratio:>6}")
-    for found in (c for c in row["classes"] if c["ops"]):
-        lines += ["", f"{found['class']}: count in a forward and seconds, reference | ttnn"]
-        for op in found["ops"]:
+    for found in row.classes:
+        ratio = "-" if found.ratio is None else f"{found.ratio:.2f}"
+        lines.append(f"{found.op_class:12} {found.reference_s:9.3f} {found.ttnn_s:9.3f} {ratio:>6}")
+    for found in (c for c in row.classes if c.ops):
+        lines += ["", f"{found.op_class}: count in a forward and seconds, reference | ttnn"]
+        for op in found.ops:
             sides = (f"{op[f'{s}count']:5} {op[f'{s}s']:8.3f}" for s in ("reference_", "ttnn_"))
             lines.append(f"  {op['op']:58} {' | '.join(sides)}")
-    lines += [f"No price: {u['count']} x {u['op']} a forward ({u['reason']})." for u in row["unpriced"]]
+    lines += [f"No price: {u['count']} x {u['op']} a forward ({u['reason']})." for u in row.unpriced]
     return "\n".join(lines)

@@ -49,7 +49,7 @@ def run(
         asked = runner.Program(words[0], tuple(words[1:]), code=code)
     verdict = runner.run(asked, runner.Options(mesh, fallback, report, quiet_stdout=as_json))
     if as_json:
-        typer.echo(output.document(verdict.as_json()))
+        typer.echo(output.document(verdict))
     else:
         typer.echo(f"refsim: {runner.text(verdict)}", err=True)
     return 0 if verdict.outcome == "passed" else 1
@@ -78,5 +78,5 @@ def diff(
     from tt_impl.harness.comparison.versions import report_of
 
     found = compared(report_of(a, mesh, fallback), report_of(b, mesh, fallback), Tolerance(pcc, memory, time))
-    typer.echo(output.document(found.as_json()) if as_json else found.text())
+    typer.echo(output.document(found) if as_json else found.text())
     return 0 if found.same else 1

@@ -16,11 +16,12 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import pandas as pd
 
 from refsim.base.errors import UserError
+from refsim.files.keys import Document, Key
 from refsim.timing.cost import device_ops
 from refsim.timing.cost.device_ops import DeviceOp, Unpriced
 from refsim.timing.cost.fitted import get_params
@@ -38,41 +39,48 @@ BOUNDS = calibration.BOUNDS | {"dram_share": (0.05, 1.0), "gap_ns": (0.0, 1e6)}
 
 
 @dataclass
-class Fit:
+class HeldOut:
+    """Errors on distinct operations that nothing was fitted on; null if there are none."""
+
+    shapes: int
+    mape_before: float | None
+    mape_after: float | None
+
+
+@dataclass
+class Fit(Document):
     """What was found.
 
     Attributes:
-        determined: fitted parameters, with how many operations say something of each.
+        determined: Fitted parameters, with how many operations say something of each.
         kept: parameters that too few operations say anything of; they have the stored values.
         shapes, held_out: distinct operations fitted on, and not.
         before, after: MAPE on those held out, with the stored and with the found parameters; NaN if there are none.
         unclassified: names without a price, with how many distinct operations.
     """
 
+    KEYS = ("arch", "rounded", "determined", "kept", "files", "shapes", "errors", "unclassified")
+
     arch: str
     params: Params
-    files: list[str]
+    files: Annotated[list[str], Key("from")]
     determined: dict[str, int] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
-    shapes: int = 0
+    shapes: Annotated[int, Key("fitted_shapes")] = 0
     held_out: int = 0
     before: float = math.nan
     after: float = math.nan
     unclassified: dict[str, int] = field(default_factory=dict)
 
-    def row(self) -> dict[str, Any]:
-        """Return what the file holds; what is no number is null."""
-        errors = {name: None if math.isnan(v) else v for name, v in (("before", self.before), ("after", self.after))}
-        return {
-            "arch": self.arch,
-            "params": {name: float(f"{value:.4g}") for name, value in asdict(self.params).items()},
-            "determined": self.determined,
-            "kept": self.kept,
-            "from": self.files,
-            "fitted_shapes": self.shapes,
-            "held_out": {"shapes": self.held_out} | {f"mape_{name}": value for name, value in errors.items()},
-            "unclassified": self.unclassified,
-        }
+    @property
+    def rounded(self) -> Annotated[dict[str, float], Key("params")]:
+        """The parameters to four digits."""
+        return {name: float(f"{value:.4g}") for name, value in asdict(self.params).items()}
+
+    @property
+    def errors(self) -> Annotated[HeldOut, Key("held_out")]:
+        """On operations that were held out."""
+        return HeldOut(self.held_out, *(None if math.isnan(mape) else mape for mape in (self.before, self.after)))
 
 
 def fit(paths: list[Path], arch: str | None = None) -> Fit:

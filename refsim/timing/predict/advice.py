@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -48,20 +49,41 @@ def of_whole(t: Timeline) -> dict[str, float]:
     return {name: ns / t.ns for name, ns in found.items()}
 
 
-def by_layer(found: Estimate) -> list[dict[str, Any]]:
-    """Return every operation of the denoising loop once for all layers that are alike, in the order they run in.
+@dataclass
+class Layer:
+    """One operation of all layers that are alike.
 
-    Returns:
-        rows with ``layers`` (as ``block 0..36``, empty outside the blocks), ``op``, ``kind``, ``inputs`` (shapes),
-        ``count`` in a forward, ``seconds`` of the loop with the gap before it, ``share`` of the loop, ``by_bound`` and
-        ``would_save`` (seconds), ``bound`` (the largest of the first) and ``advice``, one line.
+    Attributes:
+        layers: as ``block 0..36``, empty outside the blocks.
+        inputs: shapes.
+        count: in a forward.
+        seconds: of the loop, with the gap before it.
+        share: of the loop.
+        bound: the largest of ``by_bound``, which is in seconds as ``would_save`` is.
+        advice: one line.
     """
+
+    layers: str
+    op: str
+    kind: str
+    inputs: tuple[tuple[int, ...], ...]
+    count: int
+    seconds: float
+    share: float
+    bound: str
+    by_bound: dict[str, float]
+    would_save: dict[str, float]
+    advice: str
+
+
+def by_layer(found: Estimate) -> list[Layer]:
+    """Return every operation of the denoising loop once for all layers that are alike, in the order they run in."""
     alike: dict[tuple[Any, ...], list[Ran]] = defaultdict(list)
     for ran in found.timeline.programs:
         alike[_main(ran).op.module, ran.name, ran.inputs].append(ran)
     rows = [_row(rans, found) for rans in alike.values()]
-    order = list(dict.fromkeys(row["layers"] for row in rows))
-    return sorted(rows, key=lambda row: order.index(row["layers"]))
+    order = list(dict.fromkeys(row.layers for row in rows))
+    return sorted(rows, key=lambda row: order.index(row.layers))
 
 
 def _main(ran: Ran) -> Span:
@@ -70,7 +92,7 @@ def _main(ran: Ran) -> Span:
     return next((s for s in own if s.lane != "fabric"), own[0])
 
 
-def _row(rans: list[Ran], found: Estimate) -> dict[str, Any]:
+def _row(rans: list[Ran], found: Estimate) -> Layer:
     by_bound: dict[str, float] = defaultdict(float)
     kernels = roof = 0.0
     for ran in rans:
@@ -83,19 +105,19 @@ def _row(rans: list[Ran], found: Estimate) -> dict[str, Any]:
     ns, first = sum(by_bound.values()), rans[0]
     would_save = savings(kernels, roof, by_bound["fabric"], by_bound["host"])
     times = found.forwards * found.steps / 1e9
-    return {
-        "layers": _layers([_main(ran).stage for ran in rans]),
-        "op": label("", _main(first).op.module, first.name),
-        "kind": first.kind,
-        "inputs": [list(shape) for shape in first.inputs],
-        "count": len(rans),
-        "seconds": ns * times,
-        "share": ns / found.timeline.ns,
-        "bound": max(by_bound, key=by_bound.__getitem__),
-        "by_bound": {name: value * times for name, value in by_bound.items() if value > 0},
-        "would_save": {name: value * times for name, value in would_save.items()},
-        "advice": _advice(first, by_bound, would_save, roof / kernels if kernels else 0.0),
-    }
+    return Layer(
+        layers=_layers([_main(ran).stage for ran in rans]),
+        op=label("", _main(first).op.module, first.name),
+        kind=first.kind,
+        inputs=first.inputs,
+        count=len(rans),
+        seconds=ns * times,
+        share=ns / found.timeline.ns,
+        bound=max(by_bound, key=by_bound.__getitem__),
+        by_bound={name: value * times for name, value in by_bound.items() if value > 0},
+        would_save={name: value * times for name, value in would_save.items()},
+        advice=_advice(first, by_bound, would_save, roof / kernels if kernels else 0.0),
+    )
 
 
 def _advice(ran: Ran, by_bound: dict[str, float], would_save: dict[str, float], reached: float) -> str:
@@ -121,18 +143,18 @@ def _layers(stages: list[str]) -> str:
     return ", ".join(f"{run[0][0]}{run[0][1]}" + (f"..{run[-1][1]}" if len(run) > 1 else "") for run in runs)
 
 
-def text(rows: list[dict[str, Any]]) -> str:
+def text(rows: list[Layer]) -> str:
     """Return the table as the command line prints it, a heading for layers that are alike."""
     lines = ["", f"{'count':>5} {'seconds':>9} {'share':>6} {'bound':8} {'operation':48} {'inputs':28} would help"]
-    for layers, of_layers in groupby(rows, key=lambda row: row["layers"]):
+    for layers, of_layers in groupby(rows, key=lambda row: row.layers):
         held = list(of_layers)
-        lines.append(f"{layers or 'outside the blocks'}: {sum(row['seconds'] for row in held):.3f} s")
+        lines.append(f"{layers or 'outside the blocks'}: {sum(row.seconds for row in held):.3f} s")
         for row in held:
-            shown = row["inputs"][: 2 if row["kind"] in ("matmul", "sdpa") else 1]
+            shown = row.inputs[: 2 if row.kind in ("matmul", "sdpa") else 1]
             shapes = " ".join("x".join(map(str, shape)) for shape in shown)
-            saved = next(iter(row["would_save"].values()))
+            saved = next(iter(row.would_save.values()))
             lines.append(
-                f"{row['count']:5} {row['seconds']:9.4f} {row['share']:6.1%} {row['bound']:8} {row['op']:48} "
-                f"{shapes:28} -{saved:.4f} s: {row['advice']}"
+                f"{row.count:5} {row.seconds:9.4f} {row.share:6.1%} {row.bound:8} {row.op:48} "
+                f"{shapes:28} -{saved:.4f} s: {row.advice}"
             )
     return "\n".join(lines)

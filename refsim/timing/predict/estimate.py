@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 
@@ -16,7 +16,7 @@ from refsim.models.spec import Figure, Published
 from refsim.timing.cost import power
 from refsim.timing.cost.fitted import Calibration, get_params
 from refsim.timing.predict import loops, ranges, replay, stages
-from refsim.timing.predict.memory import Memory, memory
+from refsim.timing.predict.memory import Memory, MemoryGb, memory
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import Reading, read_published
 from refsim.timing.read.tensors import BYTES
@@ -82,6 +82,53 @@ class Execution:
             "busy": self.busy,
         }
         return replay.machine(mesh, params, **options, weights=self.weights, fidelity=self.fidelity)
+
+
+_UNITS = {"seconds": "s", "by_kind": "s", "by_bound": "s", "memory_gb": "1e9 bytes per device"}
+
+
+@dataclass(kw_only=True)
+class Predicted:
+    """One configuration.
+
+    Attributes:
+        seconds: Of the denoising loop.
+        total_seconds: With encoders and decoder.
+        desired_seconds: Of the denoising loop at the roofline.
+        throttling: Times as long as without the power limit of the chips.
+        beyond_kernels: Times as long as kernels and gaps alone, as public loops on the chip were; the power limit is
+            not in it.
+        exposed_communication: Share of the time in which links are waited for.
+    """
+
+    model: str
+    timing_only: bool
+    size: str
+    mesh: str
+    parallel: str
+    steps: int
+    forwards_per_step: int
+    topology: str
+    links: tuple[int, ...] | int
+    weights: str
+    fidelity: str
+    calibration: str
+    units: dict[str, str] = field(default_factory=_UNITS.copy)
+    seconds: float
+    seconds_range: ranges.Range
+    total_seconds: float
+    total_seconds_range: ranges.Range
+    stages: dict[str, float]
+    seconds_per_step: float
+    desired_seconds: float
+    utilisation: float
+    bound: str
+    throttling: float
+    beyond_kernels: float
+    exposed_communication: float
+    by_kind: dict[str, float]
+    by_bound: dict[str, float]
+    memory_gb: MemoryGb
 
 
 @dataclass
@@ -191,45 +238,30 @@ class Estimate:
         shares = self.timeline.by_bound()
         return max(shares, key=shares.__getitem__)
 
-    def row(self) -> dict:
+    def row(self) -> Predicted:
+        """Return the same as a result."""
         t = self.timeline
-        return {
-            "model": self.model,
-            "timing_only": self.timing_only,
-            "size": self.size,
-            "mesh": self.mesh.name,
-            "parallel": describe(self.parallel),
-            "steps": self.steps,
-            "forwards_per_step": self.forwards,
-            "topology": self.topology,
-            "links": list(self.mesh.links),
-            "weights": self.execution.weights,
-            "fidelity": self.execution.fidelity,
-            "calibration": self.calibration or ranges.calibration_version(),
-            "units": {"seconds": "s", "by_kind": "s", "by_bound": "s", "memory_gb": "1e9 bytes per device"},
-            "seconds": self.seconds,
-            "seconds_range": self.range().row(),
-            "total_seconds": self.total_seconds,
-            "total_seconds_range": self.total_range().row(),
-            "stages": self.around | {"denoising": self.seconds},
-            "seconds_per_step": self.forward_seconds * self.forwards,
-            "desired_seconds": self.desired_seconds,
-            "utilisation": self.utilisation,
-            "bound": self.bound,
-            "throttling": t.throttling,
-            "beyond_kernels": t.beyond,
-            "exposed_communication": t.exposed_ns / t.ns,
-            "by_kind": self.by_kind,
-            "by_bound": {k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
-            "memory_gb": {
-                "weights": self.memory.weights / 1e9,
-                "activations": self.memory.activations / 1e9,
-                "buffers": self.memory.buffers / 1e9,
-                "capacity": self.memory.capacity / 1e9,
-                "fsdp": self.memory.fsdp,
-                "fits": self.memory.fits,
-            },
-        }
+        same = ("model", "timing_only", "size", "steps", "topology", "seconds", "total_seconds", "desired_seconds")
+        same += ("utilisation", "bound", "by_kind")
+        return Predicted(
+            **{name: getattr(self, name) for name in same},
+            mesh=self.mesh.name,
+            parallel=describe(self.parallel),
+            forwards_per_step=self.forwards,
+            links=self.mesh.links,
+            weights=self.execution.weights,
+            fidelity=self.execution.fidelity,
+            calibration=self.calibration or ranges.calibration_version(),
+            seconds_range=self.range(),
+            total_seconds_range=self.total_range(),
+            stages=self.around | {"denoising": self.seconds},
+            seconds_per_step=self.forward_seconds * self.forwards,
+            throttling=t.throttling,
+            beyond_kernels=t.beyond,
+            exposed_communication=t.exposed_ns / t.ns,
+            by_bound={k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
+            memory_gb=self.memory.gb(),
+        )
 
 
 def describe(p: DiTParallelConfig) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from refsim.base.config import DiTParallelConfig, parse_parallel
 from refsim.base.errors import RefsimError, UserError
 from refsim.base.mesh import MeshSpec, get_mesh
+from refsim.files.keys import Sometimes
 from refsim.timing.cost.chips import Chip
 from refsim.timing.read.reading import Reading
 
@@ -22,6 +23,30 @@ PING_PONG = 2
 GIB = 2**30
 RESERVED = 0.02
 """Share of DRAM left for programs, traces and gaps; ttnn's allocator itself gives out 99.9 % (reports/ttnn_memory)."""
+
+
+@dataclass
+class Allocated:
+    """1e9 bytes per device, of ttnn's allocator."""
+
+    ran: str
+    weights: float
+    buffers: float
+    transient: float
+    capacity: float
+
+
+@dataclass
+class MemoryGb:
+    """1e9 bytes per device."""
+
+    weights: float
+    activations: float
+    buffers: float
+    capacity: float
+    fsdp: bool
+    fits: bool
+    ttnn: Sometimes[Allocated] = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +66,11 @@ class Memory:
     @property
     def fits(self) -> bool:
         return self.total <= self.capacity
+
+    def gb(self) -> MemoryGb:
+        """Return the same as a result."""
+        weights, activations, buffers = (size / 1e9 for size in (self.weights, self.activations, self.buffers))
+        return MemoryGb(weights, activations, buffers, self.capacity / 1e9, self.fsdp, self.fits)
 
 
 def memory(
@@ -79,6 +109,11 @@ class TtnnMemory:
     @property
     def total(self) -> int:
         return self.weights + self.buffers + self.transient
+
+    def gb(self) -> Allocated:
+        """Return the same as a result."""
+        sizes = (self.weights, self.buffers, self.transient, self.capacity)
+        return Allocated(self.ran, *(size / 1e9 for size in sizes))
 
 
 def read_ttnn(path: Path) -> TtnnMemory:

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from refsim.files.keys import Key
 from refsim.timing.cost.fitted import FITTED
 from refsim.timing.cost.power import H3_DENOISING
 
@@ -55,12 +56,16 @@ class Range:
         fitted: the classes among it whose range is partly from operations that parameters were fitted on.
     """
 
+    KEYS = ("low", "high", "share", "fitted")
+
     low: float
     high: float
-    fitted: tuple[str, ...] = ()
+    fitted: Annotated[tuple[str, ...], Key("partly_fitted")] = ()
 
-    def row(self) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high, "share": SHARE, "partly_fitted": list(self.fitted)}
+    @property
+    def share(self) -> float:
+        """How likely a measurement lies inside."""
+        return SHARE
 
     def __str__(self) -> str:
         return f"{self.low:.4g} to {self.high:.4g}"

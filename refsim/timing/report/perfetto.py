@@ -35,7 +35,7 @@ def write(found: Estimate, reading: Reading, path: Path) -> None:
 
 def trace_events(found: Estimate, reading: Reading) -> TraceEvents:
     title = f"{found.model} {found.size} on {found.mesh}, {describe(found.parallel)}: one forward, predicted"
-    trace = TraceEvents(title, calibration=found.row()["calibration"])
+    trace = TraceEvents(title, calibration=found.row().calibration)
     trace.process(HOST, "host, predicted")
     spans = [s for s in found.timeline.spans if s.op is not None]
     for s in (s for s in spans if s.kind == "host"):

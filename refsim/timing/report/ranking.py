@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from refsim.base.config import parse_parallel
 from refsim.base.mesh import get_mesh
+from refsim.files.keys import Document
 from refsim.files.tables import as_markdown
 from refsim.models.registry import figures, published
 from refsim.models.spec import Figure
@@ -42,6 +42,11 @@ class Run:
     high: float
     source: str
 
+    KEYS = (
+        *("model", "size", "mesh", "parallel", "arch", "measured", "predicted", "low", "high", "source"),
+        *("inside", "half_width"),
+    )
+
     @property
     def inside(self) -> bool:
         return self.low <= self.measured <= self.high
@@ -63,6 +68,8 @@ class Compared:
     measured: float
     predicted: float
     source: str
+
+    KEYS = ("model", "size", "first", "second", "measured", "predicted", "source", "right")
 
     @property
     def right(self) -> bool:
@@ -132,24 +139,32 @@ def tau(compared: Iterable[Compared]) -> float:
     return sum(signs) / len(signs) if signs else math.nan
 
 
-def document(known: list[Run], compared: list[Compared], more: list[Run] | None = None) -> dict[str, Any]:
-    """Return everything as JSON values: figures, systems, wirings, tau by model, and sums by chip."""
+@dataclass
+class Ranking(Document):
+    """Published pipelines and wirings, where no file is given.
+
+    Attributes:
+        chips: sums of the figures by chip.
+        others: Pipelines of one more source, which no range is made of.
+    """
+
+    units: dict[str, str]
+    figures: list[Run]
+    chips: dict[str, dict[str, float]]
+    others: list[Run]
+    other_chips: dict[str, dict[str, float]]
+    kendall_tau: dict[str, float]
+    systems: list[Compared]
+    wirings: list[Compared]
+
+
+def document(known: list[Run], compared: list[Compared], more: list[Run] | None = None) -> Ranking:
+    """Return everything: figures, systems, wirings, tau by model, and sums by chip."""
     pairs = systems(known)
     by_model = {model: [c for c in pairs if c.model == model] for model in dict.fromkeys(c.model for c in pairs)}
-    return {
-        "units": {"measured": "s, or a ratio", "predicted": "s, or a ratio"},
-        "figures": _rows(known),
-        "chips": _chips(known),
-        "others": _rows(more or []),
-        "other_chips": _chips(more or []),
-        "kendall_tau": {model: tau(found) for model, found in by_model.items()},
-        "systems": [asdict(c) | {"right": c.right} for c in pairs],
-        "wirings": [asdict(c) | {"right": c.right} for c in compared],
-    }
-
-
-def _rows(known: list[Run]) -> list[dict[str, Any]]:
-    return [asdict(r) | {"inside": r.inside, "half_width": r.half_width} for r in known]
+    taus = {model: tau(found) for model, found in by_model.items()}
+    units, others = {"measured": "s, or a ratio", "predicted": "s, or a ratio"}, more or []
+    return Ranking(units, known, _chips(known), others, _chips(others), taus, pairs, compared)
 
 
 def _chips(known: list[Run]) -> dict[str, dict[str, float]]:
@@ -185,8 +200,8 @@ def markdown(known: list[Run], compared: list[Compared], more: list[Run] | None 
         "\n## Systems of one model\n",
         as_markdown(
             (
-                (model, f"{value:+.2f}", sum(c["model"] == model for c in found["systems"]))
-                for model, value in found["kendall_tau"].items()
+                (model, f"{value:+.2f}", sum(c.model == model for c in found.systems))
+                for model, value in found.kendall_tau.items()
             ),
             ("model", "Kendall's tau", "pairs"),
         ),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from refsim.files.keys import Key
 from refsim.timing.cost.chips import TILE
 from refsim.timing.cost.ops import tiles
 from refsim.timing.predict.replay import Ran
@@ -26,11 +28,25 @@ Group = dict[str, tuple[int, float]]
 """Count and ns by operation."""
 
 
-def side_by_side(reference: Iterable[Ran], ttnn: Iterable[Ran], gap_ns: float, times: float) -> list[dict[str, Any]]:
-    """Return a row a class: ``class``, ``reference_s``, ``ttnn_s``, ``ratio`` (None without the first) and ``ops``.
+@dataclass
+class OpClass:
+    """One class of operations.
 
-    ``ops`` of a class that differs by more than ``APART``: ``op``, and count in a forward and seconds of either, the
-    largest difference first.
+    Attributes:
+        ratio: None without the reference.
+        ops: of a class that differs by more than 10 %: ``op``, and count in a forward and seconds of either, the
+            largest difference first.
+    """
+
+    op_class: Annotated[str, Key("class")]
+    reference_s: float
+    ttnn_s: float
+    ratio: float | None
+    ops: list[dict[str, Any]]
+
+
+def side_by_side(reference: Iterable[Ran], ttnn: Iterable[Ran], gap_ns: float, times: float) -> list[OpClass]:
+    """Return a row a class.
 
     Args:
         gap_ns: from one program to the next, the class ``host``.
@@ -52,11 +68,11 @@ def _grouped(programs: Iterable[Ran]) -> dict[str, Group]:
     return found
 
 
-def _row(kind: str, reference: Group, ttnn: Group, seconds: float) -> dict[str, Any]:
+def _row(kind: str, reference: Group, ttnn: Group, seconds: float) -> OpClass:
     a, b = (sum(ns for _, ns in group.values()) * seconds for group in (reference, ttnn))
     apart = abs(b - a) > APART * a
     ops = list(_apart(reference, ttnn, seconds)) if apart and kind != _HOST else []
-    return {"class": kind, "reference_s": a, "ttnn_s": b, "ratio": b / a if a else None, "ops": ops}
+    return OpClass(kind, a, b, b / a if a else None, ops)
 
 
 def _apart(reference: Group, ttnn: Group, seconds: float) -> Iterable[dict[str, Any]]:

@@ -29,6 +29,7 @@ from parity.run.cpu_runner import CpuRunner
 from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
 from refsim.base.mesh import get_mesh
+from refsim.files.keys import as_json
 from refsim.pipelines.speculative import Decoded, Step
 from tests.json_output import loads
 
@@ -202,14 +203,14 @@ def failed():
 
 def test_a_failed_case_says_where_and_what_in_every_report(failed):
     record = failed.records[0]
-    why = record.to_json()["explanation"]
+    why = as_json(record)["explanation"]
     assert (why["place"]["rank"], why["place"]["heads"], why["place"]["rows"]) == (2, [3, 4], [71, 72])
     assert why["causes"][0]["fault"] == "one-row"
     assert why["again"] == f"refsim parity explain {record.id} --seed 5"
     for text in (report.junit_xml(failed).decode(), report.markdown(failed)):
         assert "rank 2 at mesh (0, 2), heads 3..3, rows 71..71" in text
         assert "looks like: one-row" in text and "refsim parity explain" in text
-    json.dumps(failed.to_json(), allow_nan=False)
+    json.dumps(as_json(failed), allow_nan=False)
 
 
 def test_an_explanation_that_fails_costs_no_verdict(failed):

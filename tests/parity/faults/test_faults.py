@@ -92,8 +92,8 @@ def harmless():
 def test_a_survivor_is_told_and_fails_the_run(harmless):
     records = run.run("cpu", [harmless])
     assert [r["verdict"] for r in records] == ["passed", "survived"]
-    assert report.summary(records)["survived"] == [harmless]
-    assert not report.summary(records)["good"]
+    assert report.summary(records).survived == [harmless]
+    assert not report.summary(records).good
     assert "SURVIVED" in report.markdown(records)
 
 
@@ -101,7 +101,7 @@ def test_a_false_alarm_fails_the_run(monkeypatch):
     monkeypatch.setattr(run.traces, "check", lambda trace, layout: {"trace_wrong_axis": 1})
     records = run.run("cpu", ["answer-scaled"])
     assert [r["verdict"] for r in records] == ["false alarm", "caught"]
-    assert not report.summary(records)["good"]
+    assert not report.summary(records).good
 
 
 def test_buffer_faults_leave_a_hazard_or_are_refused():

@@ -199,7 +199,7 @@ def test_rows_of_the_table_say_what_is_seen():
     text = sensitivity.as_markdown(rows)
     assert "| a | attention | 1 | 2 | 0.01 | 0.03 | yes | layer_gain |" in text
     assert "| a | norm | - | - | 1 | - | no | - |" in text
-    assert sensitivity.to_json(rows)["good"] == 1
+    assert sensitivity.Sensitivity.of(rows).good == 1
 
 
 @pytest.mark.parametrize(

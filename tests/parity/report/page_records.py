@@ -55,8 +55,9 @@ def fault_records() -> list[dict]:
     caught = {"caught_by": [{"metric": "gain", "value": 0.4, "threshold": 0.1}], "metrics": {"gain": 0.4}}
     clean = {"caught_by": [], "metrics": {"gain": 0.01}}
     words = {"sentence": "Two heads are swapped.", "mistake": "an index"}
+    none = dict.fromkeys(words, "")
     return [
-        {"id": ref_cases.RING.id, "kind": "clean", "family": "", "verdict": "passed", **clean, **common},
+        {"id": ref_cases.RING.id, "kind": "clean", "family": "", "verdict": "passed", **none, **clean, **common},
         {"id": "two-heads", "kind": "fault", "family": "heads", "verdict": "caught", **words, **caught, **common},
         {"id": "late", "kind": "fault", "family": "buffers", "verdict": "survived", **words, **clean, **common},
     ]

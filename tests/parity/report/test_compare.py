@@ -14,6 +14,7 @@ from parity.measure.thresholds import Threshold
 from parity.report.compare import compare, read
 from parity.report.report import results_json
 from refsim.base.errors import UserError
+from refsim.files.keys import as_json
 from tests.json_output import loads
 
 CASE = make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape(), other_layout=Layout("n300", "tp2"))
@@ -92,7 +93,7 @@ def test_what_is_no_results_json_is_one_sentence(tmp_path, text, says):
 
 def test_a_record_says_where_it_ran():
     """The field names are what others read; dropping or renaming one raises the schema."""
-    said = record("x", **SAME).to_json()
+    said = as_json(record("x", **SAME))
     assert list(said) == [
         *("id", "kind", "model", "mesh", "parallel", "scheme", "prompt_layout", "ring_order", "math", "dtype"),
         *("family", "shape", "guidance", "other_layout", "suite", "backend", "seed", "verdict", "reason", "error"),

@@ -13,6 +13,7 @@ from parity.report import ci
 from parity.report.compare import read
 from parity.report.diff import diff, markdown
 from refsim.base.errors import UserError
+from refsim.files.keys import as_json
 from refsim.files.tables import as_csv
 from tests.json_output import loads
 
@@ -38,7 +39,7 @@ def run(*records):
 
 
 def changed(**more):
-    a = run(record()).to_json()
+    a = as_json(run(record()))
     b = copy.deepcopy(a)
     b["records"][0] |= more
     return diff(a, b)
@@ -72,13 +73,13 @@ def test_a_loosened_limit_is_shown_as_such():
 def test_verdicts_and_bytes_and_missing_cases():
     assert changed(verdict="failed").worse[0].what == "verdict"
     assert changed(bytes_by_collective={"ring@ring": 20}).worse[0].what == "bytes of ring@ring"
-    gone = diff(run(record(), record("b")).to_json(), run(record()).to_json())
+    gone = diff(as_json(run(record(), record("b"))), as_json(run(record())))
     assert gone.only_before == ["b"] and gone.exit_code == 1
-    assert diff(run(record()).to_json(), run(record("b")).to_json()).exit_code == 1
+    assert diff(as_json(run(record())), as_json(run(record("b")))).exit_code == 1
 
 
 def test_the_worst_comes_first():
-    a = run(record(metrics={"rel_rmse": FLOOR, "gain": 1e-9}, thresholds={"rel_rmse": 1e-6, "gain": 1.0})).to_json()
+    a = as_json(run(record(metrics={"rel_rmse": FLOOR, "gain": 1e-9}, thresholds={"rel_rmse": 1e-6, "gain": 1.0})))
     b = copy.deepcopy(a)
     b["records"][0]["metrics"] = {"rel_rmse": FLOOR * 3, "gain": 1e-3}
     assert [row.what for row in diff(a, b).rows] == ["gain", "rel_rmse"]
@@ -88,7 +89,7 @@ def test_the_worst_comes_first():
 def test_the_command_takes_folders_and_writes_csv(tmp_path):
     for name, more in (("before", {}), ("after", {"verdict": "failed"})):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "results.json").write_text(json.dumps(run(record(**more)).to_json()))
+        (tmp_path / name / "results.json").write_text(json.dumps(as_json(run(record(**more)))))
     folders = [str(tmp_path / "before"), str(tmp_path / "after")]
     result = CliRunner().invoke(app, ["diff", *folders, "--csv", str(tmp_path / "diff.csv")])
     assert result.exit_code == 1 and "| `a` | verdict | passed | failed |" in result.stdout
@@ -129,7 +130,7 @@ def test_a_summary_and_annotations_for_githubs_runner(tmp_path, monkeypatch, cap
 
 
 def test_csv_has_a_line_a_record_and_a_column_a_value():
-    lines = as_csv([record().to_json(), record("b").to_json()]).splitlines()
+    lines = as_csv([as_json(record()), as_json(record("b"))]).splitlines()
     header = lines[0].split(",")
     assert len(lines) == 3 and {"id", "metrics.rel_rmse", "shape.n", "bytes_by_collective.ring@ring"} <= set(header)
     assert lines[2].split(",")[0] == "b"

@@ -12,6 +12,7 @@ import pytest
 from parity.measure import machine
 from parity.report import history
 from refsim.cli.process import run_command
+from refsim.files.keys import as_json
 from tests.json_output import loads
 from tests.parity.report import page_records
 from tests.parity.report.test_diff import FLOOR, record, run
@@ -27,7 +28,7 @@ def put(tmp_path, number, *records, commit=None, day=None):
     folder.mkdir(exist_ok=True)
     done = run(*records)
     done.commit, done.committed = commit or f"c{number}", f"2026-01-{(day or number) + 10}T00:00:00Z"
-    (folder / "results.json").write_text(json.dumps(done.to_json()))
+    (folder / "results.json").write_text(json.dumps(as_json(done)))
     return history.add(folder, tmp_path / "h.sqlite")
 
 
@@ -156,7 +157,7 @@ def test_a_mistake_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentenc
     (tmp_path / "text").write_text("no database at all" * 100)
     with sqlite3.connect("other") as other:
         other.execute("CREATE TABLE mine (x)")
-    for name, value in (("old", run(record()).to_json()), ("foreign", {"records": [{"name": "x"}]})):
+    for name, value in (("old", as_json(run(record()))), ("foreign", {"records": [{"name": "x"}]})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(json.dumps(value))
     code, _, said = command(capsys, *words)

@@ -84,11 +84,11 @@ def test_what_is_unknown_is_counted_and_named_and_what_did_not_run_is_left_out(t
         row("block starts", "", **{"OP TYPE": "signpost"}),
     )  # fmt: skip
     found = trace_accuracy.document(trace_accuracy.compare([file]))
-    assert found["unclassified"] == [
+    assert found.unclassified == [
         {"op": "MadeUpDeviceOperation", "reason": "no formula", "runs": 2, "us": 4.0, "share": pytest.approx(4 / 13)}
     ]
-    assert found["signposts_and_host_rows"] == 1
-    assert [(c["class"], c["shapes"]) for c in found["classes"]] == [("elementwise", 1), ("all", 1)]
+    assert found.signposts_and_host_rows == 1
+    assert [(c["class"], c["shapes"]) for c in found.classes] == [("elementwise", 1), ("all", 1)]
 
 
 def test_errors_by_class_by_time_and_by_device(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_errors_by_class_by_time_and_by_device(tmp_path: Path) -> None:
     rows = [row("Unary", exact, **{"DEVICE ID": device}) for device in ("0", "1", "1")]
     file = write(tmp_path / "ops.csv", *rows, row("Transpose", slow, **{"DEVICE ID": "1"}))
     found = trace_accuracy.document(trace_accuracy.compare([file]))
-    whole = found["classes"][-1]
+    whole = found.classes[-1]
     assert whole["mape"] == pytest.approx(0.25) and whole["worst"] == pytest.approx(0.5)
     assert whole["by_time"] == pytest.approx(0.5 * slow / (3 * exact + slow))
-    assert [d["critical"] for d in found["devices"]] == [False, True]
-    assert found["devices"][1]["error"] == pytest.approx((2 * exact + slow / 2) / (2 * exact + slow) - 1)
-    assert found["worst"][0]["op"] == "Transpose"
+    assert [d["critical"] for d in found.devices] == [False, True]
+    assert found.devices[1]["error"] == pytest.approx((2 * exact + slow / 2) / (2 * exact + slow) - 1)
+    assert found.worst[0]["op"] == "Transpose"
 
 
 def product(x: Tensor_, w: Tensor_, attributes: str = "", **more: Any) -> float:

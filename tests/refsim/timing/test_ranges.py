@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from refsim.base.mesh import get_mesh
 from refsim.cli.app import app
 from refsim.files import output
+from refsim.files.keys import as_json
 from refsim.models import registry
 from refsim.timing.fit import published, spread
 from refsim.timing.predict import ranges
@@ -145,11 +146,11 @@ def test_the_tables_say_what_is_inside_and_what_is_wrong():
     known = [run("quietbox", 12, 10, high=13), run("galaxy", 6, 4, high=5)]
     wrong = Compared("m", "1024", "galaxy sp2 Linear", "galaxy sp2 Ring", 1.2, 0.9, "somebody")
     found = ranking.document(known, [wrong], known[1:])
-    assert [row["mesh"] for row in found["others"]] == ["galaxy"] and found["other_chips"][WH]["inside"] == 0
-    assert found["chips"][WH]["inside"] == 1 and found["chips"][WH]["narrow"] == 2
-    assert found["chips"][WH]["geometric_mean"] == pytest.approx(math.sqrt(10 / 12 * 4 / 6))
-    assert found["kendall_tau"] == {"m": 1.0} and not found["wirings"][0]["right"]
-    assert loads("bench accuracy", output.document(found)) == {"schema": output.SCHEMA, **found}
+    assert [row.mesh for row in found.others] == ["galaxy"] and found.other_chips[WH]["inside"] == 0
+    assert found.chips[WH]["inside"] == 1 and found.chips[WH]["narrow"] == 2
+    assert found.chips[WH]["geometric_mean"] == pytest.approx(math.sqrt(10 / 12 * 4 / 6))
+    assert found.kendall_tau == {"m": 1.0} and not found.wirings[0].right
+    assert loads("bench accuracy", output.document(found)) == as_json(found)
     assert "Other figures" not in ranking.markdown(known, [wrong])
     text = ranking.markdown(known, [wrong], known[1:])
     assert text.count("| 6 | 4.00 | 3.60 to 5.00 | no |") == 2

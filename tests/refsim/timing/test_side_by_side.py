@@ -28,12 +28,12 @@ def test_classes_add_up_and_the_listed_operations_make_up_what_differs(reference
     rows = side_by_side(reference, ttnn, gap_ns, forwards)
     for side, programs in (("reference", reference), ("ttnn", ttnn)):
         took = sum(ran.count * (ran.ns + gap_ns) for ran in programs) * forwards / 1e9
-        assert sum(row[f"{side}_s"] for row in rows) == pytest.approx(took)
+        assert sum(getattr(row, f"{side}_s") for row in rows) == pytest.approx(took)
     for row in rows[:-1]:
-        apart = abs(row["ttnn_s"] - row["reference_s"])
-        listed = sum(abs(op["ttnn_s"] - op["reference_s"]) for op in row["ops"])
-        assert (row["ops"] == []) == (apart <= APART * row["reference_s"])
-        assert listed >= apart * (1 - APART - 1e-9) or not row["ops"]
+        apart = abs(row.ttnn_s - row.reference_s)
+        listed = sum(abs(op["ttnn_s"] - op["reference_s"]) for op in row.ops)
+        assert (row.ops == []) == (apart <= APART * row.reference_s)
+        assert listed >= apart * (1 - APART - 1e-9) or not row.ops
 
 
 def test_both_sides_name_what_is_the_same_alike():

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
+from refsim.files.keys import Document
+
 Operation = dict[str, Any]
 _KINDS = {"dtype": "dtype", "layout": "layout", "memory": "placement", "sharding": "placement"}
 SHOWN = 12
@@ -49,16 +51,17 @@ class Difference:
     a: dict[str, Any] | None = None
     b: dict[str, Any] | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "sentence": self.sentence, "a": self.a, "b": self.b}
-
 
 @dataclass
-class Diff:
+class Diff(Document):
     """What differs, the first of every kind; ``only_a`` and ``only_b`` are all calls without a partner.
 
-    ``unknown``: results whose values neither run knows, so that they were not compared.
+    Attributes:
+        differences: The first of every kind: ``kind``, ``sentence``, and the calls ``a`` and ``b``.
+        unknown: Results whose values neither run knows.
     """
+
+    KEYS = ("same", "differences", "only_a", "only_b", "unknown", "predicted_ns")
 
     differences: list[Difference] = field(default_factory=list)
     only_a: list[dict[str, Any]] = field(default_factory=list)
@@ -69,19 +72,6 @@ class Diff:
     @property
     def same(self) -> bool:
         return not self.differences
-
-    def as_json(self) -> dict[str, Any]:
-        """``same``, ``differences`` (``kind``, ``sentence``, ``a``, ``b``: ``number``, ``op``, ``where``), ``only_a``,
-        ``only_b``, ``unknown``, ``predicted_ns``.
-        """
-        return {
-            "same": self.same,
-            "differences": [d.as_json() for d in self.differences],
-            "only_a": self.only_a,
-            "only_b": self.only_b,
-            "unknown": self.unknown,
-            "predicted_ns": list(self.predicted_ns),
-        }
 
     def text(self) -> str:
         """Lines for people."""

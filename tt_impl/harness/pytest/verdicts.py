@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from refsim.files.keys import Document
+
 OWN, FALLBACK, NO_DEVICE = "own", "fallback", "no-device"
 ASSERTION, UNSEEN, OPTION, RULE, SHADOW, CAUGHT = "assertion", "unseen", "option", "rule", "shadow", "caught"
 REFUSED, CRASH, TIMEOUT, VERSION, ENVIRONMENT, ERROR = "refused", "crash", "timeout", "version", "environment", "error"
@@ -47,7 +49,7 @@ _MESSAGE_CHARS = 400
 
 
 @dataclass
-class Verdict:
+class Verdict(Document):
     """What one test showed.
 
     Attributes:
@@ -66,7 +68,7 @@ class Verdict:
         report: file of its report, in the folder of reports.
         unreported: why it has none although one was asked for.
         findings: errors that :mod:`tt_impl.harness.checks.findings` names: line, kind and sentence; of a script notes,
-        too.
+            too.
     """
 
     id: str

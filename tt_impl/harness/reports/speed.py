@@ -12,7 +12,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from refsim.files.keys import Document
 
 SIDE = 256
 CALLS = 20
@@ -55,7 +58,25 @@ def milliseconds(call: Operation) -> float:
     return (time.process_time() - before) / CALLS * 1e3
 
 
-def measure(mesh: str, rounds: int) -> list[dict[str, Any]]:
+@dataclass
+class ValueCost:
+    """Of one operation."""
+
+    operation: str
+    with_values_ms: float
+    without_ms: float
+    extra_ms: float
+
+
+@dataclass
+class ValueCosts(Document):
+    """Of all operations that were measured."""
+
+    mesh: str
+    records: list[ValueCost]
+
+
+def measure(mesh: str, rounds: int) -> list[ValueCost]:
     """One record per operation: ms with values, without, and their difference."""
     import torch
 
@@ -71,7 +92,7 @@ def measure(mesh: str, rounds: int) -> list[dict[str, Any]]:
         torch.set_num_threads(threads)
 
 
-def _record(name: str, call: Operation, rounds: int, uncaught: Callable[[], Any]) -> dict[str, Any]:
+def _record(name: str, call: Operation, rounds: int, uncaught: Callable[[], Any]) -> ValueCost:
     with_values, without = [], []
     milliseconds(call)  # builds the program
     for _ in range(rounds):
@@ -79,15 +100,13 @@ def _record(name: str, call: Operation, rounds: int, uncaught: Callable[[], Any]
         with uncaught():
             without.append(milliseconds(call))
     extra = [a - b for a, b in zip(with_values, without, strict=True)]
-    names = ("with_values_ms", "without_ms", "extra_ms")
-    medians = (round(statistics.median(values), 3) for values in (with_values, without, extra))
-    return {"operation": name, **dict(zip(names, medians, strict=True))}
+    return ValueCost(name, *(round(statistics.median(values), 3) for values in (with_values, without, extra)))
 
 
-def text(record: dict[str, Any]) -> str:
+def text(record: ValueCost) -> str:
     """One line of the table."""
-    numbers = (record[name] for name in ("with_values_ms", "without_ms", "extra_ms"))
-    return f"{record['operation']:20}" + "".join(f"{number:10.3f}" for number in numbers)
+    numbers = (record.with_values_ms, record.without_ms, record.extra_ms)
+    return f"{record.operation:20}" + "".join(f"{number:10.3f}" for number in numbers)
 
 
 HEADER = f"{'ms per operation':20}{'with':>10}{'without':>10}{'extra':>10}"
