@@ -21,7 +21,9 @@ from parity.run.suite import Asked, Selected, run_suite
 from refsim.base.errors import RefsimError, UserError
 from refsim.files.keys import as_json
 
-FEW = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or t5_tiny_quiet or attention-n300-sp2-ulysses"
+FEW = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or t5_tiny_quiet-n300 or attention-n300-sp2-ulysses"
+LIGHT = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal"
+"""Two groups for which no library of models is imported."""
 
 
 def jobs(expr: str, suite: str = "smoke") -> list[Job]:
@@ -74,10 +76,7 @@ def test_a_worker_is_given_the_first_group_that_memory_has_room_for() -> None:
 def test_two_groups_that_need_much_run_at_once_where_memory_holds_both(
     monkeypatch: pytest.MonkeyPatch, memory: float | None, at_once: int
 ) -> None:
-    asked = [
-        (replace(case, needs_gb=8.0 if "sp2" in case.id else 6.0), seed)
-        for case, seed in jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
-    ]
+    asked = [(replace(case, needs_gb=8.0 if "sp2" in case.id else 6.0), seed) for case, seed in jobs(LIGHT)]
     monkeypatch.setattr(workers, "groups", lambda jobs: [[index] for index in range(len(jobs))])
     monkeypatch.setattr(workers, "available_bytes", lambda: memory and memory * 2**30)
     given, give = list[int](), workers._Worker.give
@@ -128,12 +127,12 @@ def test_workers_are_not_interrupted_by_whom_they_wake(monkeypatch: pytest.Monke
 
     found = set[int]()
     monkeypatch.setattr(workers.processes, "start", started)
-    workers.run(jobs(FEW), 2, lambda case, record: found.update(map(os.sched_getscheduler, pids)))
+    workers.run(jobs(LIGHT), 2, lambda case, record: found.update(map(os.sched_getscheduler, pids)))
     assert os.SCHED_BATCH in found  # once they have begun
 
 
 def test_a_worker_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
-    asked = jobs("t5_tiny_quiet or attention-n300-sp2-ring-fp32-normal")
+    asked = jobs("t5_tiny_quiet-n300 or attention-n300-sp2-ring-fp32-normal")
     victim = next(case for case, _ in asked if case.model == "t5_tiny_quiet")
     assert sum(case.model == "t5_tiny_quiet" for case, _ in asked) > 1  # another one waits behind it
 
@@ -161,7 +160,7 @@ def test_a_worker_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
 
 def test_a_worker_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every group needs much memory, so that nobody else takes it."""
-    asked = jobs("attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal")
+    asked = jobs(LIGHT)
     monkeypatch.setattr(workers, "_needs_gb", lambda jobs, group: math.inf if group else 0.0)
     killed = []
 

@@ -24,7 +24,7 @@ LOOPBACK = ["127.0.0.1"]
 
 
 def torchrun(launcher: str, program: str, timeout_s: float = 30.0, **arguments) -> subprocess.CompletedProcess:
-    worker = ["tests.refsim.torchrun_worker", program, str(timeout_s), json.dumps(arguments)]
+    worker = ["tests.refsim.runtime.torchrun_worker", program, str(timeout_s), json.dumps(arguments)]
     command = [sys.executable, "-m", launcher, "--nproc-per-node", "2", "-m", *worker]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -60,7 +60,7 @@ assert server.wait() == 0 and not os.path.exists(f"/proc/{server.pid}")
 
 
 def test_ranks_are_forked_off_the_process_that_imports_for_them():
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # for the program, which is one of the tests'
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}  # for the program, which is one of the tests'
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, env=env)
     assert (done.stdout, done.returncode) == ("{'ranks': [0.0, 1.0]}\n", 0), done.stderr
 

@@ -1,6 +1,6 @@
 """Run under torchrun: a program of the tests on two ranks, with the command line's report of what goes wrong.
 
-torchrun --nproc-per-node 2 -m tests.refsim.torchrun_worker PROGRAM TIMEOUT_S ARGUMENTS_AS_JSON
+torchrun --nproc-per-node 2 -m tests.refsim.runtime.torchrun_worker PROGRAM TIMEOUT_S ARGUMENTS_AS_JSON
 """
 
 from __future__ import annotations
