@@ -40,9 +40,10 @@ def test_a_forked_server_is_spoken_to_by_pipes(tmp_path, monkeypatch):
 
 ALONE = """
 import os, sys
-from refsim import processes
+from refsim.base import processes
 from refsim.options import RunOptions
-from refsim.runtime import launch, pool
+from refsim.runtime import launch
+from refsim.runtime.ranks import pool
 
 launch.fork_server("json.tool", "no_such_module")
 server = pool.ForkServer._current._process

@@ -58,7 +58,9 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 def test_folders_of_dead_owners_go_at_the_next_start(temporary):
     """Those of the living, of somebody else and of other programs stay, and so does what a link points to."""
-    started = "import signal, time; from refsim import scratch; f = scratch.Folder('x'); print(f.name, flush=True); "
+    started = (
+        "import signal, time; from refsim.base import scratch; f = scratch.Folder('x'); print(f.name, flush=True); "
+    )
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", started + "time.sleep(600)"]
     owners = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -27,7 +27,7 @@ import json, os, sys
 from pathlib import Path
 from refsim.api.text import _stop_ids
 from refsim.api.validate import _check_inputs
-from refsim.checkpoint import Checkpoint
+from refsim.files.checkpoint import Checkpoint
 from refsim.errors import UserError
 from refsim.models.registry import find
 from refsim.pipelines.request import is_pipeline, load_tokenizer
@@ -166,7 +166,8 @@ def test_too_few_file_descriptors_are_called_so(tmp_path, limit, mesh):
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); import sys\n"
         "from refsim.base.mesh import get_mesh; from refsim.cli import process\n"
-        "from refsim.runtime import launch, pool; devices = get_mesh(sys.argv[1]).num_devices\n"
+        "from refsim.runtime import launch; from refsim.runtime.ranks import pool\n"
+        "devices = get_mesh(sys.argv[1]).num_devices\n"
         "launch.warm_up = lambda: pool.Pool(devices)\n"
         "sys.exit(process.run_command(['run', sys.argv[3], '--mesh', 'n150', '--inputs', 'x', '--out', sys.argv[2]]))"
     )

@@ -135,7 +135,7 @@ def test_a_header_is_kept_until_somebody_writes_to_the_file(tmp_path):
 _READ = """
 import json, sys
 from pathlib import Path
-from refsim.tensor_file import TensorFile
+from refsim.files.tensor_file import TensorFile
 
 def resident():
     fields = [line.split() for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Rss")]

@@ -79,8 +79,8 @@ def test_status_board_is_shared_and_keeps_ranks_apart(tmp_path):
 
 _KEEP_SAYING = """
 import sys, time
-from refsim.runtime.activity import Activity, Kind
-from refsim.runtime.status import StatusBoard
+from refsim.runtime.watch.activity import Activity, Kind
+from refsim.runtime.watch.status import StatusBoard
 with open(sys.argv[1], "r+b") as file:
     board, end = StatusBoard(file.fileno(), 1), time.process_time() + 1
 while time.process_time() < end:
