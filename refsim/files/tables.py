@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim.files import output
-from refsim.files.keys import as_json
+from refsim.files.keys import Document, as_json
 
 SKIPPED = ("last_events", "error", "explanation", "optable")
 """Fields of records that no cell can hold; an ``error`` that is a number is no traceback."""
@@ -59,6 +59,9 @@ def as_csv(records: Sequence[Any], columns: Sequence[str] = ()) -> str:
     import pandas as pd
 
     rows = [flat(record if isinstance(record, dict) else as_json(record)) for record in records]
+    for row, record in zip(rows, records, strict=True):
+        if isinstance(record, Document):
+            del row["schema"]  # it is of the whole, not of a line
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
     return pd.DataFrame(rows, columns=names, dtype=object).to_csv(index=False, lineterminator="\n")
 

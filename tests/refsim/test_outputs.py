@@ -12,6 +12,8 @@ from parity.measure.thresholds import CALIBRATION
 from refsim.base.errors import UserError
 from refsim.cli.app import app, mount
 from refsim.cli.schemas import RESULTS, schema_of
+from refsim.files.keys import Loose
+from refsim.files.tables import as_csv
 from tests.json_output import loads
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +79,7 @@ def test_the_command_prints_json_schema_the_page_and_what_there_is():
     assert CliRunner().invoke(app, ["schema"]).stdout.split("\n")[:-1] == list(RESULTS)
     with pytest.raises(UserError, match="'meshs' prints no JSON; choose one of meshes, run"):
         CliRunner().invoke(app, ["schema", "meshs"], catch_exceptions=False)
+
+
+def test_a_line_of_csv_says_no_schema():
+    assert as_csv([Loose({"a": {"b": 1}, "c": [2]})]) == "a.b,c\n1,[2]\n"
