@@ -104,14 +104,12 @@ def signatures(
     expr: Expr = None,
 ) -> None:
     """Run every fault of the reference on the cases its signature is made from, and store what failures look like."""
-    import json
-
-    from parity.explain import causes
-    from parity.faults import study
+    from parity.explain.causes import SIGNATURES
+    from parity.faults.study import signatures as study
 
     made = study.make(_chosen("cpu", expr)["cpu"], lambda text: typer.echo(text, err=True))
-    target = causes.SIGNATURES if out is None else out
-    output.write(target, (json.dumps(made, separators=(",", ":")) + "\n").encode())
+    target = SIGNATURES if out is None else out
+    study.write(made, target)
     typer.echo(f"{made['made']['runs']} signatures of {len(made['sentences'])} faults -> {target}")
 
 
@@ -125,7 +123,7 @@ def recognise(
 
     The goal: the right place in all, the right fault among the first three in five of six.
     """
-    from parity.faults import study
+    from parity.faults.study import signatures as study
 
     found, unseen = study.judge_draw(count, seed, lambda text: typer.echo(text, err=True))
     places, right = (sum(getattr(one, name) for one in found) for name in ("place_right", "cause_right"))

@@ -6,6 +6,5 @@ layered      a transformer: the first wrong tensor in program order, from the ta
 pictures     a decoder: rows and columns of the picture
 decoding     generation of text: prompt, round, and what went wrong there first
 tokens       any other answer of tokens
-causes       which faults of the corpus look alike, with a likelihood
-study        makes the stored signatures of the faults, and judges how often they name the right one
+causes       which faults of the corpus look alike, with a likelihood; :mod:`parity.faults.study` made what it knows
 """

@@ -3,13 +3,14 @@
 A signature is the features of one run with one fault in it, on a mesh, a model and a seed that stand beside it. Two
 signatures of a kind of case differ by a sum over features of a bounded squared distance; the likelihood of a fault is
 exp(-distance / temperature) of its nearest signature, over the sum of all faults'. The temperature is the one under
-which signatures are best told apart that are left out of the store in turn (:mod:`parity.faults.study`).
+which signatures are best told apart that are left out of the store in turn (:mod:`parity.faults.study.signatures`).
 
 A likelihood says which known mistake is nearest, not that it is one of them.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -22,8 +23,8 @@ from typing import Any
 from parity.cases import Case
 from parity.explain.places import Evidence, Features, log_error
 
-SIGNATURES = Path(__file__).with_name("signatures.json")
-"""Made by ``refsim faults signatures``; says how."""
+SIGNATURES = Path(__file__).with_name("signatures.json.gz")
+"""Made by ``refsim faults signatures``; says how. Read when the first failed case is explained."""
 
 WIDTHS = {
     "log": 1.0,
@@ -105,8 +106,8 @@ def distance(a: Features, b: Features) -> float:
 
 @cache
 def stored(path: Path = SIGNATURES) -> dict[str, Any]:
-    """``made`` (how), ``temperature`` and ``signatures``: fault, kind, features and the run they are of."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Return ``made`` (how), ``temperature`` and ``signatures``: fault, kind, features and the run they are of."""
+    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def likelihoods(distances: Mapping[str, float], temperature: float) -> dict[str, float]:

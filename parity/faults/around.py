@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 Patch = AbstractContextManager[Any]
+Place = Callable[[Callable[..., Any]], Patch]
 
 
 def instead(owner: Any, name: str, replacement: Any) -> Patch:
@@ -48,12 +49,13 @@ def together(*patches: Patch) -> Iterator[None]:
         yield
 
 
-def at(*places: str, within: str = "") -> Callable[[Callable[..., Any]], Callable[[], Patch]]:
+def at(*places: str | Place, within: str = "") -> Callable[[Callable[..., Any]], Callable[[], Patch]]:
     """Make a fault of the decorated function: it is called instead of every place, as :func:`around` calls a wrapper.
 
     Args:
-        places: such as ``refsim.parallel.sdpa:merge`` or ``tt_impl.layers.norm:RMSNorm.__call__``.
-        within: a place, too; the others are replaced only while this one runs.
+        places: such as ``refsim.parallel.sdpa:merge`` or ``tt_impl.layers.norm:RMSNorm.__call__``; or a function that
+            gives the patch for the decorated one, and says itself what that is called with.
+        within: a place in words; the others are replaced only while this one runs.
     """
 
     def decorate(wrong: Callable[..., Any]) -> Callable[[], Patch]:
@@ -64,7 +66,7 @@ def at(*places: str, within: str = "") -> Callable[[Callable[..., Any]], Callabl
             return around(*_resolved(within), only_here)
 
         def everywhere() -> Patch:
-            return together(*(around(*_resolved(place), wrong) for place in places))
+            return together(*(p(wrong) if callable(p) else around(*_resolved(p), wrong) for p in places))
 
         def only_here(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             with everywhere():

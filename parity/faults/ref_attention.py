@@ -271,11 +271,9 @@ def scores_scaled(original: Any, self: Any, device: Any, q: Tensor) -> None:
 
 
 @fault(SEAM, RING, "The first row of every shard has its neighbour's answer.", "an index off by one at shard borders")
-def border_rows() -> Patch:
-    def change(device: Any, out: Tensor) -> None:
-        out[:, :, 0] = out[:, :, 1]
-
-    return _answer(change)
+@at(_answer)
+def border_rows(device: Any, out: Tensor) -> None:
+    out[:, :, 0] = out[:, :, 1]
 
 
 @fault(
@@ -288,30 +286,24 @@ def border_keys(original: Any, self: KVRing, shard: int, block: int) -> Any:
 
 
 @fault(RARE, RING, "One row of one head on one rank is zero.", "an idle core keeps an old mask")
-def one_row() -> Patch:
-    def change(device: Any, out: Tensor) -> None:
-        if device.rank == 2:
-            out[:, 3, 7] = 0
-
-    return _answer(change)
+@at(_answer)
+def one_row(device: Any, out: Tensor) -> None:
+    if device.rank == 2:
+        out[:, 3, 7] = 0
 
 
 @fault(RARE, RING, "One head on one rank is its neighbour's.", "SDPA error that grows with the head count")
-def one_head() -> Patch:
-    def change(device: Any, out: Tensor) -> None:
-        if device.rank == 1:
-            out[:, 5] = out[:, 4]
-
-    return _answer(change)
+@at(_answer)
+def one_head(device: Any, out: Tensor) -> None:
+    if device.rank == 1:
+        out[:, 5] = out[:, 4]
 
 
 @fault(RARE, RING, "One element on one rank is not a number.", "0 * inf in a lane nobody looks at")
-def one_nan() -> Patch:
-    def change(device: Any, out: Tensor) -> None:
-        if device.rank == 3:
-            out[0, 0, 0, 0] = float("nan")
-
-    return _answer(change)
+@at(_answer)
+def one_nan(device: Any, out: Tensor) -> None:
+    if device.rank == 3:
+        out[0, 0, 0, 0] = float("nan")
 
 
 @fault(RARE, RING, "On the last step the merge weight is off by 1 %.", "a branch taken only when the ring closes")

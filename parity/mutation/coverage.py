@@ -9,6 +9,7 @@ from typing import Annotated
 
 from parity.mutation.measure import Asked, LineMap
 from parity.mutation.source import statements
+from parity.mutation.tree import folder_of
 from refsim.files import output, tables
 from refsim.files.keys import Document, Key
 from refsim.models.registry import own
@@ -113,12 +114,8 @@ def total(counts: Iterable[Count], name: str = "all") -> Count:
 
 def folders(counts: list[Count]) -> list[Count]:
     """The sum of every folder two levels deep, such as ``refsim/parallel``."""
-    names = dict.fromkeys(_folder(c.file) for c in counts)
-    return [total((c for c in counts if _folder(c.file) == name), name) for name in names]
-
-
-def _folder(file: str) -> str:
-    return "/".join(file.split("/")[:2])
+    names = dict.fromkeys(folder_of(c.file) for c in counts)
+    return [total((c for c in counts if folder_of(c.file) == name), name) for name in names]
 
 
 def ranges(lines: list[int]) -> str:

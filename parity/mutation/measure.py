@@ -105,12 +105,13 @@ def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) ->
     return LineMap(cases, imported)
 
 
-def run_cases(tell: child.Hear, files: list[str], suite: str, expr: str | None, backend: str, seed: int) -> None:
-    """In the child: run every case under the recorder and tell what it executed."""
-    cases = select(suite, expr, backend)
-    with recorder.recorded_jobs(files) as folder:
+def run_cases(tell: child.Hear, **question: Any) -> None:
+    """Run every case under the recorder, in the child, and tell what it executed."""
+    asked = Asked(**question)
+    cases = select(asked.suite, asked.expr, asked.backend)
+    with recorder.recorded_jobs(asked.files) as folder:
         launch.warm_up()  # forked while this process has one thread
-        _run(tell, cases, folder, Asked(files, suite, expr, backend, seed))
+        _run(tell, cases, folder, asked)
     tell({"imported": child.imported()})
 
 

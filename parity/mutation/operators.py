@@ -231,7 +231,7 @@ COMMUTES = {"min", "max", "ttnn.add", "ttnn.multiply", "torch.minimum", "torch.m
 
 @operator
 def swapped_arguments(node: ast.AST) -> Iterator[ast.AST]:
-    """Of what is the same the other way round, nothing."""
+    """Yield nothing for what may stand in any order."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) not in COMMUTES:
         for at in range(len(node.args) - 1):
             if _are_alike(node.args[at : at + 2]):

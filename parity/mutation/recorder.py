@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from parity.faults.around import Patch, around
 from refsim.base import scratch
 from refsim.base.errors import UserError
 from refsim.base.jobs import Job
@@ -39,20 +39,13 @@ def needs_coverage() -> None:
         ) from e
 
 
-@contextmanager
-def every_job(**changes: Any) -> Iterator[None]:
+def every_job(**changes: Any) -> Patch:
     """Change options of every job that this process starts in the block, such as ``fault`` and ``timeout_s``."""
-    original = Job.to_json
 
-    @wraps(original)
-    def changed(job: Job) -> dict[str, Any]:
+    def to_json(original: Callable, job: Job) -> dict[str, Any]:
         return original(replace(job, options=replace(job.options, **changes)))
 
-    Job.to_json = changed
-    try:
-        yield
-    finally:
-        Job.to_json = original
+    return around(Job, "to_json", to_json)
 
 
 @contextmanager

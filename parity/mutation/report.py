@@ -22,6 +22,7 @@ from parity.mutation.campaign import (
 )
 from parity.mutation.measure import Asked
 from parity.mutation.operators import COMMUTES
+from parity.mutation.tree import folder_of
 from refsim.files import output, tables
 from refsim.files.keys import Document
 
@@ -164,10 +165,14 @@ def markdown(campaign: Campaign) -> str:
         _apart(s),
         "",
     ]
-    for heading, key in (("operator", _operator), ("folder", _folder)):
+    by_heading = {
+        "operator": [t.mutation.operator for t in campaign.tried],
+        "folder": [folder_of(t.mutation.file) for t in campaign.tried],
+    }
+    for heading, names in by_heading.items():
         rows = []
-        for name in sorted({key(t) for t in campaign.tried}):
-            count = Counter(t.verdict for t in campaign.tried if key(t) == name)
+        for name in sorted(set(names)):
+            count = Counter(t.verdict for t, its in zip(campaign.tried, names, strict=True) if its == name)
             rows.append((name, count.total(), *(count[v] for v in VERDICTS)))
         lines += [tables.as_markdown(rows, (heading, "mutations", *VERDICTS)), ""]
     lines += ["## Survivors", ""]
@@ -176,14 +181,6 @@ def markdown(campaign: Campaign) -> str:
     if proved := [t for t in campaign.tried if t.verdict == EQUIVALENT]:
         lines += ["## Proved equivalent", ""] + [f"- `{t.mutation.id}`: {t.reason}" for t in proved] + [""]
     return "\n".join(lines)
-
-
-def _operator(tried: Tried) -> str:
-    return tried.mutation.operator
-
-
-def _folder(tried: Tried) -> str:
-    return "/".join(tried.mutation.file.split("/")[:2])
 
 
 def write(campaign: Campaign, folder: Path) -> None:

@@ -104,26 +104,10 @@ def _is_program(source: str) -> bool:
     return True
 
 
-_TELLING = {
-    *(
-        "compute",
-        "collective",
-        "activity",
-        "stage",
-        "progress",
-        "loading",
-        "reading",
-        "writing",
-        "warn",
-        "simplefilter",
-        "lap",
-        "monotonic",
-        "deprecated",
-        "check",
-        "super",
-    ),
-    *("UserError", "PlacementError", "InvariantError", "cast", "isinstance", "TypeVar", "zip"),
-}
+_TELLING = set(
+    "compute collective activity stage progress loading reading writing warn simplefilter lap monotonic deprecated "
+    "check super UserError PlacementError InvariantError cast isinstance TypeVar zip".split()
+)
 """Calls that name something for traces, tell users, read a clock, speak to type checkers."""
 _BOUND_LOOSELY = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -193,9 +177,8 @@ class _Walk:
                 yield Mutation(self._file, line, name, before, after, runs, start, end, self._of_document)
 
     def _span(self, node: Any) -> tuple[int, int]:
-        return self._offsets[node.lineno - 1] + node.col_offset, self._offsets[
-            node.end_lineno - 1
-        ] + node.end_col_offset
+        start, end = self._offsets[node.lineno - 1], self._offsets[node.end_lineno - 1]
+        return start + node.col_offset, end + node.end_col_offset
 
 
 def _is_silent(node: ast.AST) -> bool:

@@ -52,6 +52,11 @@ def copied(files: list[str] | None = None) -> Iterator[Tree]:
         yield Tree(root)
 
 
+def folder_of(file: str) -> str:
+    """Return the folder two levels deep that a file of the packages lies in, such as ``refsim/parallel``."""
+    return "/".join(file.split("/")[:2])
+
+
 def files_under(names: list[str]) -> list[str]:
     """The Python files of the packages that are meant by files, folders or patterns such as ``refsim/*/r*.py``.
 

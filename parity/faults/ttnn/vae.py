@@ -41,60 +41,53 @@ def _cut(x: Any, dim: int, start: int, stop: int) -> Any:
 
 
 @fault(HALO, IMAGE, "Every device pads its part with zeros itself.", "a convolution's own padding left on in the port")
-def vae_halo_missing() -> Patch:
+@at(_halos)
+def vae_halo_missing(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
 
-    def alone(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-        exchange(x, dims, axes)
-        return ttnn.pad(x, [(int(d in dims), int(d in dims)) for d in range(4)], 0.0)
-
-    return _halos(alone)
+    exchange(x, dims, axes)
+    return ttnn.pad(x, [(int(d in dims), int(d in dims)) for d in range(4)], 0.0)
 
 
 @fault(HALO, IMAGE, "The borders of the two neighbours are exchanged for each other.", "left and right mixed up")
-def vae_halo_sides_swapped() -> Patch:
+@at(_halos)
+def vae_halo_sides_swapped(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
 
-    def swapped(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-        wide = exchange(x, dims, axes)
-        for dim in dims:
-            n = wide.shape[dim]
-            parts = [_cut(wide, dim, n - 1, n), _cut(wide, dim, 1, n - 1), _cut(wide, dim, 0, 1)]
-            wide = ttnn.concat(parts, dim=dim)
-        return wide
-
-    return _halos(swapped)
+    wide = exchange(x, dims, axes)
+    for dim in dims:
+        n = wide.shape[dim]
+        parts = [_cut(wide, dim, n - 1, n), _cut(wide, dim, 1, n - 1), _cut(wide, dim, 0, 1)]
+        wide = ttnn.concat(parts, dim=dim)
+    return wide
 
 
 @fault(HALO, IMAGE, "The border rows are a row short: the outermost one is the second again.", "padding of 1 read as 0")
-def vae_halo_one_row_short() -> Patch:
+@at(_halos)
+def vae_halo_one_row_short(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
 
-    def short(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-        wide = exchange(x, dims, axes)
-        return ttnn.concat([_cut(wide, 1, 1, 2), _cut(wide, 1, 1, wide.shape[1])], dim=1)
-
-    return _halos(short)
+    wide = exchange(x, dims, axes)
+    return ttnn.concat([_cut(wide, 1, 1, 2), _cut(wide, 1, 1, wide.shape[1])], dim=1)
 
 
 @fault(HALO, IMAGE, "Rows are exchanged over the axis of the columns.", "cluster_axis of the two dims mixed up")
-def vae_halo_over_the_other_axis() -> Patch:
-    return _halos(lambda exchange, x, dims, axes: exchange(x, dims, axes[::-1]))
+@at(_halos)
+def vae_halo_over_the_other_axis(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
+    return exchange(x, dims, axes[::-1])
 
 
 @fault(HALO, IMAGE, "Corners of the halo stay empty.", "both axes exchanged at once instead of one after the other")
-def vae_halo_without_corners() -> Patch:
+@at(_halos)
+def vae_halo_without_corners(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
 
-    def bare(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-        wide = exchange(x, dims, axes)
-        n = wide.shape[1]
-        middle = ttnn.pad(_cut(wide, 1, 1, n - 1), [(0, 0), (1, 1), (0, 0), (0, 0)], 0.0)
-        m = wide.shape[2]
-        between = [_cut(middle, 2, 0, 1), _cut(wide, 2, 1, m - 1), _cut(middle, 2, m - 1, m)]
-        return ttnn.concat(between, dim=2)
-
-    return _halos(bare)
+    wide = exchange(x, dims, axes)
+    n = wide.shape[1]
+    middle = ttnn.pad(_cut(wide, 1, 1, n - 1), [(0, 0), (1, 1), (0, 0), (0, 0)], 0.0)
+    m = wide.shape[2]
+    between = [_cut(middle, 2, 0, 1), _cut(wide, 2, 1, m - 1), _cut(middle, 2, m - 1, m)]
+    return ttnn.concat(between, dim=2)
 
 
 @fault(HALO, IMAGE, "The picture's own edge is repeated where zeros belong.", "padding_mode of the other models")

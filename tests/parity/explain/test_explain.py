@@ -15,10 +15,11 @@ from parity.cases.selection import find_case
 from parity.cli.faults import app as faults_app
 from parity.cli.parity import app
 from parity.explain import attention, causes, decoding, explanation, layered, pictures, places, tokens
-from parity.faults import ref_cases, study
+from parity.faults import ref_cases
 from parity.faults.run import corpus
-from parity.faults.settings import settings
-from parity.faults.truth import right_place
+from parity.faults.study import signatures as study
+from parity.faults.study.settings import settings
+from parity.faults.study.truth import right_place
 from parity.kinds import load
 from parity.kinds.base import Measured
 from parity.kinds.cpu.transformer import Transformer, guided_sample

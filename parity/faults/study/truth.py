@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,13 +27,7 @@ def right_place(place: Place | None, case: Case, faulty: Any, clean: Any, messag
         return True  # a hazard says itself where it is
     if place.what == "event":
         return _schedule(faulty.trace, place) != _schedule(clean.trace, place)
-    if case.kind == "attention":
-        return _attention(place, case, faulty.tensors, clean.tensors)
-    if case.kind == "transformer":
-        return _transformer(place, faulty, clean)
-    if case.kind == "vae_decoder":
-        return _picture(place, faulty.tensors["sample"], clean.tensors["sample"])
-    return _text(place, faulty, clean)
+    return _OF_KIND[case.kind](place, case, faulty, clean)
 
 
 def _schedule(trace: list[dict[str, Any]], place: Place) -> list[tuple[str, ...]]:
@@ -51,7 +46,7 @@ def _differs(a: Tensor, b: Tensor) -> bool:
     return float((a.double() - b.double()).square().mean().sqrt()) > SEEN * size
 
 
-def _attention(place: Place, case: Case, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
+def _attention(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
     """All of the error of the named rank lies in the named heads and rows, and there is some."""
     options, shape = case.layout.options(), case.shape
     groups = parallel_groups(options.mesh, options.parallel, place.rank or 0)
@@ -60,7 +55,7 @@ def _attention(place: Place, case: Case, ours: dict[str, Tensor], theirs: dict[s
     if place.rows is None or place.heads is None:
         return False
     names = ("out", "joint_out") if place.tensor == "out" else ("lse",)
-    a, b = (torch.cat([x[n] for n in names if n in x], 2) for x in (ours, theirs))
+    a, b = (torch.cat([x[n] for n in names if n in x], 2) for x in (faulty.tensors, clean.tensors))
     gap = shape.n - shape.rows  # rows of padding, which places do not count
     change = (a != b).flatten(3).any(3) if a.ndim == 4 else a != b
     change = torch.cat([change[:, :, : shape.rows], change[:, :, shape.rows + gap :]], 2)
@@ -69,7 +64,7 @@ def _attention(place: Place, case: Case, ours: dict[str, Tensor], theirs: dict[s
     return bool(named.any()) and inside
 
 
-def _transformer(place: Place, faulty: Any, clean: Any) -> bool:
+def _transformer(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
     """The named tensor is the first that differs on any rank, and it differs on the named one."""
     first: dict[str, set[int]] = {}
     least = None
@@ -93,14 +88,15 @@ def _real(a: Any, b: Any) -> bool:
     return float(b.local.double().abs().max()) > 0 or float(a.local.double().abs().max()) > SEEN
 
 
-def _picture(place: Place, ours: Tensor, theirs: Tensor) -> bool:
+def _picture(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
+    """The named rows and columns differ."""
     if place.rows is None or place.columns is None:
         return False
     part = (..., slice(*place.rows), slice(*place.columns))
-    return _differs(ours[part], theirs[part])
+    return _differs(faulty.tensors["sample"][part], clean.tensors["sample"][part])
 
 
-def _text(place: Place, faulty: Any, clean: Any) -> bool:
+def _text(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
     """The named kind of value is the first that differs in the first round in which anything does."""
     rounds = []
     for prompt, (a, b) in enumerate(zip(faulty.texts, clean.texts, strict=True)):
@@ -120,3 +116,12 @@ def _text(place: Place, faulty: Any, clean: Any) -> bool:
 
 def _rows(step: Any) -> tuple[int, int]:
     return step.target_rows, step.draft_rows
+
+
+_OF_KIND: dict[str, Callable[[Place, Case, Any, Any], bool]] = {
+    "attention": _attention,
+    "transformer": _transformer,
+    "vae_decoder": _picture,
+    "generation": _text,
+}
+"""Whether a place is right, given the answers of the faulty and of the clean run, by kind of case."""

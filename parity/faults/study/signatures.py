@@ -6,10 +6,13 @@ be where those of the faulty run differ from them. The explanation sees the orac
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,13 +23,14 @@ from parity.explain.explanation import place_of_message, place_of_trace
 from parity.explain.places import Evidence, Features, Place
 from parity.faults.registry import Fault
 from parity.faults.run import TIMEOUT_S, corpus
-from parity.faults.settings import JUDGED_SEED, SEEDS, of_fault, settings
-from parity.faults.truth import right_place
+from parity.faults.study.settings import JUDGED_SEED, SEEDS, of_fault, settings
+from parity.faults.study.truth import right_place
 from parity.kinds import thresholds_for
 from parity.measure.thresholds import judge
 from parity.measure.traces import check
 from parity.run.cpu_runner import CpuRunner
 from refsim.base.errors import RefsimError
+from refsim.files import output
 
 Progress = Callable[[str], None]
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
@@ -100,6 +104,12 @@ def make(ids: Iterable[str] | None, progress: Progress) -> dict[str, Any]:
         "sentences": {name: faults[name].sentence for name in sorted({one["fault"] for one in found})},
         "signatures": found,
     }
+
+
+def write(made: dict[str, Any], target: Path) -> None:
+    """Write the signatures as JSON, compressed if the file is called ``.gz``."""
+    text = (json.dumps(made, separators=(",", ":")) + "\n").encode()
+    output.write(target, gzip.compress(text, mtime=0) if target.suffix == ".gz" else text)
 
 
 def temperature(signatures: list[dict[str, Any]]) -> float:
