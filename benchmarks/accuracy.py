@@ -12,20 +12,24 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import mean, median
 
-from refsim.timing.cost.chips import get_chip
+from refsim.timing.cost.device_ops import price
 from refsim.timing.cost.fitted import get_params
 from refsim.timing.fit import measured
+from refsim.timing.fit.measured import Measured
+
+_TABLES = {"matmul": "MinimalMatmulOp", "collective": "Collective", "sdpa": "RingJointSDPA"}
+"""What lines of published tables are called, by class."""
 
 
-def errors(samples: list[measured.Sample]) -> list[tuple[measured.Sample, float]]:
+def errors(samples: list[Measured]) -> list[tuple[Measured, float]]:
     """(sample, predicted / measured - 1) of each."""
-    return [(s, measured.predict(get_chip(s.arch), get_params(s.arch), s).ns / s.ns - 1) for s in samples]
+    return [(s, price(s.op, get_params(s.op.arch)).ns / s.ns - 1) for s in samples]
 
 
-def summary(found: list[tuple[measured.Sample, float]]) -> dict[str, float]:
+def summary(found: list[tuple[Measured, float]]) -> dict[str, float]:
     size = [abs(e) for _, e in found]
     time = [s.ns * s.count for s, _ in found]
-    vendor = [abs(s.vendor_ideal_ns / s.ns - 1) for s, _ in found if s.vendor_ideal_ns]
+    vendor = [abs(s.ideal_ns / s.ns - 1) for s, _ in found if s.ideal_ns]
     return {
         "shapes": len(size),
         "bias": median(e for _, e in found),
@@ -37,16 +41,16 @@ def summary(found: list[tuple[measured.Sample, float]]) -> dict[str, float]:
     }
 
 
-def table(samples: list[measured.Sample]) -> list[tuple[str, str, dict[str, float]]]:
+def table(samples: list[Measured]) -> list[tuple[str, str, dict[str, float]]]:
     found, rows = errors(samples), []
     for arch in ("wormhole_b0", "blackhole"):
-        of_arch = [f for f in found if f[0].arch == arch]
+        of_arch = [f for f in found if f[0].op.arch == arch]
         for kind in ("matmul", "conv", "norm", "elementwise", "layout", "collective", "sdpa"):
             part = [f for f in of_arch if f[0].kind == kind]
             if part:
                 rows.append((arch, kind, summary(part)))
-            for case in sorted({s.attributes for s, _ in part if s.mkn and s.attributes}):
-                rows.append((arch, f"- {case}", summary([f for f in part if f[0].attributes == case])))
+            for case in sorted({s.use for s, _ in part if s.use}):
+                rows.append((arch, f"- {case}", summary([f for f in part if f[0].use == case])))
         if of_arch:
             rows.append((arch, "all", summary(of_arch)))
     return rows
@@ -61,4 +65,6 @@ def print_tables(folder: Path, *, shapes: bool = False) -> None:
             numbers = " ".join(f"{row[k]:8.1%}" for k in ("bias", "mape", "median", "worst", "by_time", "vendor_mape"))
             print(f"{arch:12} {kind:28} {row['shapes']:6} {numbers}")
         for s, e in errors(samples) if shapes and name == "calibration" else ():
-            print(f"{e:+7.1%} {s.ns / 1000:9.1f} us x{s.count:<4} {s.code} {s.mkn or [t.shape for t in s.inputs[:2]]}")
+            name = f"{_TABLES[s.kind]} {s.use}" if s.use else s.op.name
+            shapes = s.sizes or [t.shape for t in s.op.inputs[:2]]
+            print(f"{e:+7.1%} {s.ns / 1000:9.1f} us x{s.count:<4} {name} {shapes}")

@@ -68,7 +68,7 @@ def compare(paths: list[Path], arch: str | None = None, params: Params | None = 
 
 def _priced(row: Any, params: Params | None) -> tuple[str, float, str]:
     try:
-        found = device_ops.price(device_ops.of_row(row), params)
+        found = device_ops.price(profile.device_op(row), params)
     except Unpriced as reason:
         return "unclassified", math.nan, str(reason)
     return found.kind, found.ns, ""

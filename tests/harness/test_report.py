@@ -15,6 +15,7 @@ import pytest
 
 from refsim.base.errors import UserError
 from refsim.timing.cost import device_ops
+from refsim.timing.fit.measured import trace
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.suites import run_suite
 from tt_impl.harness.pytest import summary
@@ -125,7 +126,7 @@ def test_csv_has_the_columns_of_a_profiler(measured: dict[str, Any]) -> None:
 
 def test_csv_is_read_back_to_the_same_prices(measured: dict[str, Any]) -> None:
     """By the reader of real profiler files; a collective's links are no column, so they are left out."""
-    found = {op.name: (op, ns) for op, ns in device_ops.profiled(path_of(measured, "costs", ".csv"))}
+    found = {m.op.name: (m.op, m.ns) for m in trace(path_of(measured, "costs", ".csv"))}
     for name in ("MatmulDeviceOperation", "UnaryDeviceOperation", "LayerNormDeviceOperation"):
         op, ns = found[name]
         assert device_ops.price(op).ns == pytest.approx(ns, rel=1e-3)

@@ -1,6 +1,6 @@
 """The chips: what their data sheets and public measurements say, in units of ns, bytes and cycles.
 
-Nothing here is fitted; what is fitted to measured operations stands in ``calibrated.json`` (see ``calibration.py``).
+Nothing here is fitted; what is fitted to measured operations stands in ``calibrated.json`` (see ``calibrate.py``).
 All bandwidths are GB/s = bytes per ns.
 """
 

@@ -1,4 +1,4 @@
-"""The numbers that ``calibration.py`` has fitted (``calibrated.json``), and those of users' own chips."""
+"""The numbers that ``calibrate.py`` has fitted (``calibrated.json``), and those of users' own chips."""
 
 from __future__ import annotations
 

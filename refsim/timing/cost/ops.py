@@ -21,7 +21,7 @@ UNTILIZE_CYCLES = {"wormhole_b0": 57.0, "blackhole": 82.0}
 
 @dataclass(frozen=True)
 class Params:
-    """What is fitted per architecture, on the calibration data alone, and what ``calibration.py`` takes from documents.
+    """What is fitted per architecture, on the calibration data alone, and what ``calibrate.py`` takes from documents.
 
     Attributes:
         launch_ns: of one program: dispatch to the first tile, last tile to done.

@@ -3,7 +3,7 @@
     core  q chunk |k chunk 0     |k chunk 1     |...     a pair of chunks: products in steps of a subblock
                   |QK softmax PV |QK softmax PV |        (``matmul.py``), softmax_cycles a tile of scores, chunk_cycles
 
-Both are fitted on published ring attention of 128-wide heads (``calibration.py``); nothing of wider heads is.
+Both are fitted on published ring attention of 128-wide heads (``calibrate.py``); nothing of wider heads is.
 """
 
 from __future__ import annotations

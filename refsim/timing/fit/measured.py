@@ -1,23 +1,22 @@
-"""Measured operations, from profiler traces and published tables, and the model's answer to each."""
+"""Measured operations, from profiler files and published tables."""
 
 from __future__ import annotations
 
 import csv
 import math
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refsim.base.mesh import Topology
-from refsim.timing.cost import ops
-from refsim.timing.cost.chips import CYCLES_PER_TILE, Chip, get_chip
-from refsim.timing.cost.fabric import Fabric, fused_ns
-from refsim.timing.cost.matmul import MatmulConfig, MulticastConfig, batched_matmul, matmul, multicast_matmul
-from refsim.timing.cost.sdpa import SDPAConfig, sdpa
+import pandas as pd
+
+from refsim.timing.cost.chips import CYCLES_PER_TILE, get_chip
 from refsim.timing.fit import published
+from refsim.timing.read import profile
+from refsim.timing.read.device_op import Cut, DeviceOp, Wires
 from refsim.timing.read.op_names import op_name
-from refsim.timing.read.tensors import BYTES, Tensor_
+from refsim.timing.read.tensors import Tensor_
 
 CALIBRATION = [
     "wh_clip_encoder_2.csv",
@@ -28,310 +27,152 @@ CALIBRATION = [
     "Flux.1 on a QuietBox and a Galaxy: seconds at 4 and 28 steps (the host's seconds alone)",
 ]
 VALIDATION = ["matmul_wh_galaxy_best.csv", "bh_p100_dlv3.csv"]
-
-_USE_CASES = {
-    "mm": "mm",
-    "agmm": "all_gather_matmul",
-    "mmrs": "matmul_reduce_scatter",
-    "ag": "all_gather",
-    "rs": "reduce_scatter",
-    "sdpa": "sdpa",
+_NAMES = {
+    "mm": "MinimalMatmulOp",
+    "all_gather_matmul": "AllGatherMinimalMatmulAsyncOp",
+    "matmul_reduce_scatter": "matmul_reduce_scatter",
+    "all_gather": "AllGatherAsync",
+    "reduce_scatter": "ReduceScatterMinimalAsync",
+    "sdpa": "RingJointSDPA",
 }
-_COPIES = (
-    "Move",
-    "Copy",
-    "Halo",
-    "Slice",
-    "PaddedSlice",
-    "Concat",
-    "Upsample",
-    "InterleavedTo",
-    "ShardedTo",
-    "Reshard",
-    "Permute",
-)
-_FIDELITY = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
+"""What a table of linears measures, and ttnn's operation."""
+_SHORT = {"agmm": "all_gather_matmul", "mmrs": "matmul_reduce_scatter", "ag": "all_gather", "rs": "reduce_scatter"}
+HIDDEN = 10**6
+"""Links of ring attention whose gather is taken to hide under it wholly: so that its seconds are those of attention."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One distinct measured op: it took ``ns`` of kernel time on average over ``count`` runs.
+class Measured:
+    """One distinct operation that took ``ns`` of kernel time on average over ``count`` runs.
 
-    ``mkn`` where the source is a table; ``grid``: cores for M, for N; ``ring``, ``links``: of a collective in it.
+    Attributes:
+        source: the file or document.
+        use: what a table of linears measures, as ``_NAMES`` has it.
+        sizes: M, K and N as a table has them.
+        ideal_ns: what the vendor's own model says; 0 if there is none.
     """
 
-    source: str
-    arch: str
-    code: str
+    op: DeviceOp
     ns: float
-    count: int
-    cores: int
-    fidelity: str = "HiFi2"
-    inputs: tuple[Tensor_, ...] = ()
-    output: Tensor_ | None = None
-    mkn: tuple[int, int, int] | None = None
-    grid: tuple[int, int] | None = None
-    block: tuple[int, int, int] = (8, 8, 8)
-    sub: tuple[int, int] | None = None
-    dtype: str = "bf16"
-    ring: int = 1
-    links: int = 1
-    attributes: str = ""
+    count: int = 1
+    source: str = ""
+    use: str = ""
+    sizes: tuple[int, ...] = ()
     gap_ns: float = 0.0
-    vendor_ideal_ns: float = 0.0
+    ideal_ns: float = 0.0
 
     @property
     def kind(self) -> str:
         """Return its class; ``unclassified`` if nothing is known of its name."""
-        if self.code.startswith("Collective"):
-            return "collective"
-        known = op_name(self.code)
+        known = op_name(self.op.name)
         return known.kind if known else "unclassified"
 
 
-def calibration(folder: Path) -> list[Sample]:
+def calibration(folder: Path) -> list[Measured]:
     """Return the measurements that parameters may be fitted on."""
     return [*trace(folder / CALIBRATION[0]), *trace(folder / CALIBRATION[1]), *_published()]
 
 
-def validation(folder: Path) -> list[Sample]:
+def validation(folder: Path) -> list[Measured]:
     """Return the measurements that no parameter may be fitted on."""
     return [*_swept(folder / VALIDATION[0]), *trace(folder / VALIDATION[1])]
 
 
-def trace(path: Path) -> list[Sample]:
-    """Return the distinct ops of a profiler file (columns of tt-perf-report)."""
-    from refsim.timing.read import profile
-
-    found = []
-    for row in profile.distinct(profile.read(path)).itertuples():
-        config = re.search(
-            r"M_block_size=(\d+);K_block_size=(\d+);N_block_size=(\d+).*?x=(\d+);y=(\d+)", row.attributes
-        )
-        numbers = [int(g) for g in config.groups()] if config else None
-        found.append(
-            Sample(
-                row.source,
-                row.arch,
-                row.op,
-                row.ns,
-                row.count,
-                row.cores,
-                row.fidelity or "HiFi4",
-                row.inputs[:5],
-                row.outputs[0] if row.outputs else None,
-                grid=(numbers[4], numbers[3]) if numbers else None,
-                block=tuple(numbers[:3]) if numbers else (8, 8, 8),
-                attributes=row.attributes,
-                gap_ns=row.gap_ns,
-                vendor_ideal_ns=row.ideal_ns,
-            )
-        )
-    return found
+def trace(path: Path) -> list[Measured]:
+    """Return the distinct operations of a profiler's file."""
+    return of_rows(profile.read(path))
 
 
-def _published() -> list[Sample]:
-    found = []
+def of_rows(rows: pd.DataFrame) -> list[Measured]:
+    """Return the distinct operations of a table of :func:`refsim.timing.read.profile.read`."""
+    return [
+        Measured(profile.device_op(row), row.ns, row.count, row.source, gap_ns=row.gap_ns, ideal_ns=row.ideal_ns)
+        for row in profile.distinct(rows).itertuples()
+    ]
+
+
+def _published() -> Iterator[Measured]:
+    """Yield the lines of the tables of ``published.py``."""
     for (arch, grid, dtype, fidelity), table in published.GEMM.items():
-        per_tile = CYCLES_PER_TILE[fidelity] / get_chip(arch).clock_ghz
+        per_tile, cores = CYCLES_PER_TILE[fidelity] / get_chip(arch).clock_ghz, math.prod(grid)
         for line in table.split("|"):
-            m, k, n = (int(x) for x in line.split()[:3])
-            cores = grid[0] * grid[1]
+            m, k, n = sizes = _numbers(" ".join(line.split()[:3]))
             ns = m * k * n / 32768 * per_tile / cores / float(line.split()[3]) * 100
-            found.append(
-                Sample("GEMM_FLOPS.md", arch, "Matmul", ns, 1, cores, fidelity, mkn=(m, k, n), grid=grid, dtype=dtype)
-            )
+            operands, out = (tensor(1, m, k, dtype), tensor(1, k, n, dtype)), tensor(1, m, n, dtype)
+            op = DeviceOp("Matmul", arch, cores, fidelity, operands, (out,), cut=Cut(grid))
+            yield Measured(op, ns, source="GEMM_FLOPS.md", sizes=sizes)
     for arch, table in published.H3.items():
         for line in table.strip().splitlines():
-            op, m, k, n, grid, block, sub, links, us = line.split()
-            found.append(_linear(
-                "MiniMax-H3", arch, _USE_CASES[op], float(us), mkn=(int(m), int(k), int(n)), grid=_pair(grid, "x"),
-                block=_pair(block, ","), sub=_pair(sub, ","), ring=8 if op == "sdpa" else 4, links=int(links),
-            ))  # fmt: skip
-    for (rows, heads, width, ring, links, cores), table in published.RING_SDPA.items():
+            use, *numbers, grid, block, sub, links, us = line.split()
+            cut = Cut(_numbers(grid, "x"), _numbers(block, ","), _numbers(sub, ","))
+            sizes, use = tuple(map(int, numbers)), _SHORT.get(use, use)
+            op = _linear(arch, use, sizes, cut, (8 if use == "sdpa" else 4, int(links)))
+            yield Measured(op, float(us) * 1000, source="MiniMax-H3", use=use, sizes=sizes)
+    for (*sizes, ring, links, cores), table in published.RING_SDPA.items():
         for line in table.split("|"):
             q, k, us = line.split()
-            found.append(_linear(
-                "Wan2.2-TI2V-5B", "blackhole", "sdpa", float(us), mkn=(rows, heads, width), grid=(cores, 1),
-                block=(0, int(q), int(k)), ring=ring, links=links,
-            ))  # fmt: skip
-    return found
+            cut = Cut((cores, 1), (0, int(q), int(k)))
+            op = _linear("blackhole", "sdpa", sizes, cut, (ring, links))
+            yield Measured(op, float(us) * 1000, source="Wan2.2-TI2V-5B", use="sdpa", sizes=tuple(sizes))
 
 
-def _pair(text: str, by: str) -> tuple[int, ...]:
-    return tuple(int(x) for x in text.split(by))
+def _numbers(text: str, by: str | None = None) -> tuple[Any, ...]:
+    return tuple(int(number) for number in text.split(by))
 
 
-def _linear(source: str, arch: str, use: str, us: float, **shape: Any) -> Sample:
-    """Make the sample of a linear of a sweep; ``shape`` are the fields of :class:`Sample` that say what was
-    multiplied and where.
+def _swept(path: Path) -> Iterator[Measured]:
+    """Yield the best times of a sweep; minimal_matmul's cores lie transposed where M > N, the fused reduce-scatter's
+    never.
     """
-    code = {"all_gather": "Collective", "reduce_scatter": "Collective", "sdpa": "RingJointSDPA"}
-    name = f"{code.get(use, 'MinimalMatmulOp')} {use}"
-    return Sample(source, arch, name, us * 1000, 1, math.prod(shape["grid"]), attributes=use, **shape)
-
-
-def _swept(path: Path) -> list[Sample]:
-    """Return the best times of a sweep; minimal_matmul's cores lie transposed where M > N, the fused
-    reduce-scatter's never.
-    """
-    found = []
     with path.open(newline="") as file:
-        for r in csv.DictReader(file):
-            x, y = _pair(r["core_grid"], "x")
-            use = r["use_case"].removesuffix("_tp8")
-            transposed = use != "matmul_reduce_scatter" and int(r["M"]) > int(r["N"])
-            block = (int(r["M_block"]), int(r["K_block"]), int(r["N_block"]))
-            found.append(_linear(
-                path.name, "wormhole_b0", use, float(r["best_us"]), mkn=(int(r["M"]), int(r["K"]), int(r["N"])),
-                grid=(x, y) if transposed else (y, x), block=block,
-                sub=(int(r["subblock_h"]), int(r["subblock_w"])), ring=8, links=4,
-            ))  # fmt: skip
-    return found
+        for row in csv.DictReader(file):
+            x, y = _numbers(row["core_grid"], "x")
+            use, sizes = row["use_case"].removesuffix("_tp8"), tuple(int(row[name]) for name in "MKN")
+            transposed = use != "matmul_reduce_scatter" and sizes[0] > sizes[2]
+            block = (int(row["M_block"]), int(row["K_block"]), int(row["N_block"]))
+            cut = Cut((x, y) if transposed else (y, x), block, (int(row["subblock_h"]), int(row["subblock_w"])))
+            op = _linear("wormhole_b0", use, sizes, cut, (8, 4))
+            yield Measured(op, float(row["best_us"]) * 1000, source=path.name, use=use, sizes=sizes)
 
 
-class Unsaid(Exception):
-    """What a formula needs to know of an operation and the operation does not say."""
+def _linear(arch: str, use: str, sizes: Sequence[int], cut: Cut, wires: tuple[int, int]) -> DeviceOp:
+    """Return an operation of a table of linears; ``wires``: devices of a Galaxy's ring, and links."""
+    m, k, n = sizes
+    cores, (ring, links) = math.prod(cut.grid), wires
+    if use == "sdpa":
+        return ring_attention((_NAMES[use], m, k, n, n, ring, cores, "bf16"), cut.block[1:], arch, HIDDEN)
+    x, w, out = tensor(1, m, k), tensor(1, k, n), tensor(1, m, n)
+    inputs = {"all_gather": (tensor(1, m, k // ring),), "reduce_scatter": (out,)}.get(use, (x, w))
+    on = Wires() if use == "mm" else Wires(ring, links, ring=True, galaxy=True)
+    return DeviceOp(_NAMES[use], arch, cores, "HiFi2", inputs, (out,), wires=on, cut=cut)
 
 
-def predict(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
-    """Return the model's cost of a measured op."""
-    fidelity = s.fidelity if s.fidelity in _FIDELITY else "HiFi4"
-    if s.mkn:
-        if s.code != "Matmul" and s.attributes != "mm":
-            return _with_collective(chip, params, s)
-        if s.code == "Matmul":
-            return multicast_matmul(chip, params, *s.mkn, MulticastConfig(s.grid, fidelity, s.dtype))
-        return matmul(chip, params, *s.mkn, MatmulConfig(fidelity, grid=s.grid, block=s.block, sub=s.sub))
-    if not s.inputs or s.output is None:
-        return ops.l1_copy(chip, params, 0.0, s.cores)
-    x, out = s.inputs[0], s.output
-    if s.kind in ("matmul", "conv") and len(s.inputs) > 1:
-        return _product(chip, params, s, fidelity)
-    # A slice is read, or written, as large as it is; an embedding reads the rows it is asked for.
-    written = x if s.code.startswith("SliceWrite") else out
-    operands = s.inputs[:1] if s.kind == "layout" and s.code != "ConcatDeviceOperation" else s.inputs
-    taken = [t for t in operands if t.numel <= 4 * out.numel]
-    whole = x.numel <= written.numel or s.kind != "layout"
-    read = sum(t.nbytes for t in taken if not t.in_l1) if whole else out.numel * BYTES[x.dtype] * (not x.in_l1)
-    if s.code.startswith("RotaryEmbedding") and len(s.inputs) > 2:  # each head reads the tables again
-        read += 2 * (x.shape[1] - 1) * s.inputs[1].nbytes
-    moved = read + (0.0 if out.in_l1 else written.nbytes)
-    if s.code == "ReshapeDeviceOperation" and x.layout == out.layout == "TILE" and x.shape[3] != out.shape[3]:
-        wider = x.shape[3] // out.shape[3]  # a tile's rows come from as many tiles
-        sources = min(32, wider if wider > 1 else out.rows)
-        return ops.by_tiles(chip, params, out.numel, moved, cores=s.cores, sources=sources)
-    if s.kind == "norm":
-        return ops.by_tiles(chip, params, x.numel, moved, width=x.shape[3], cores=s.cores)
-    local = all(t.sharded for t in (*s.inputs, out))
-    if s.code.startswith(_COPIES):
-        untilized = -(-x.numel // 1024) if x.layout == "TILE" and out.layout != "TILE" else 0
-        if local:
-            return ops.l1_copy(chip, params, max(x.nbytes, out.nbytes), s.cores, untilized)
-        pages = max(x.pages if whole else 0, written.pages)
-        return ops.copy(chip, params, moved, pages, s.cores)
-    elements = max((x.numel if whole else 0), written.numel)
-    return ops.by_tiles(chip, params, elements, moved, cores=s.cores, sharded=local)
+def gates(lines: Mapping[published.Attended, str] = published.SDPA_GATES) -> Iterator[Measured]:
+    """Yield published ring attention; nothing was fitted on ``SDPA_GATES``."""
+    chip = get_chip("blackhole", galaxy=True)
+    for attended, line in lines.items():
+        model, rows, heads, width, value, size, cores, _ = attended
+        q, k, percent = line.split()
+        flops = 2 * rows * rows * size * heads * (width + value) / (2 if model == "MLA" else 1)
+        ns = flops / (float(percent) / 100 * chip.peak_tflops("HiFi2", cores) * 1000)
+        yield Measured(ring_attention(attended, (int(q), int(k))), ns)
 
 
-def _number(s: Sample, name: str) -> int:
-    """Return the number of an attribute; ``Unsaid`` if the operation has none of that name."""
-    if (found := re.search(rf"{name}=(\d+)", s.attributes)) is None:
-        raise Unsaid(name)
-    return int(found[1])
+def ring_attention(
+    attended: published.Attended, chunks: tuple[int, ...], arch: str = "blackhole", links: int = 2
+) -> DeviceOp:
+    """Return ring joint attention as an operation; MLA's is causal and balanced, with one head of keys."""
+    model, rows, heads, width, value, size, cores, dtype = attended
+    latent = model == "MLA"
+    queries, keys = tensor(heads, rows, width), tensor(1 if latent else heads, rows, width, dtype)
+    inputs = (queries, keys, tensor(heads, rows, value, dtype))
+    attributes = "q_chunk_size={};k_chunk_size={};".format(*chunks)
+    if latent:
+        attributes += "'is_causal': 'true'; 'is_balanced': 'true'; 'is_cross': 'false'"
+    wires = Wires(size, links, ring=True, galaxy=size == 8)
+    return DeviceOp("RingJointSDPA", arch, cores, "HiFi2", inputs, (queries,), attributes, wires)
 
 
-def _product(chip: Chip, params: ops.Params, s: Sample, fidelity: str) -> ops.Cost:
-    """Predict a linear or convolution of a trace, on the cores and in the blocks that its row names."""
-    x, w, out = s.inputs[0], s.inputs[1], s.output
-    places, spills = (x.place, w.place, out.place), "packer_l1_acc=0" in s.attributes
-    if s.kind == "conv":
-        m, k, n = out.shape[0] * out.shape[1] * out.shape[2], w.shape[2], out.shape[3]
-        row_cores, input_parts, column_cores, rows = (
-            _number(s, name)
-            for name in ("num_cores_nhw", "num_cores_c_in", "num_cores_c_out", "per_core_out_matrix_height_ntile")
-        )
-        height, width, h, v = (
-            _number(s, f"{name}_ntiles") for name in ("act_block_h", "act_block_w", "out_subblock_h", "out_subblock_w")
-        )
-        blocks = -(-rows // height) * -(-ops.tiles(k) // width) if column_cores > 1 else 0
-        config = MulticastConfig(
-            (row_cores, column_cores), fidelity, w.dtype, width, (h, v), places, spills,
-            tilized=rows * ops.tiles(k) // input_parts, handed_on=blocks,
-        )  # fmt: skip
-        return multicast_matmul(chip, params, m, k, n, config)
-    dtype = (x.dtype, w.dtype, out.dtype)
-    batch, m, k, n = x.shape[0] * x.shape[1], x.shape[2], x.shape[3], w.shape[3]
-    block = re.search(r"in0_block_w=(\d+);out_subblock_h=(\d+);out_subblock_w=(\d+)", s.attributes)
-    given = {"kb": int(block[1]), "sub": (int(block[2]), int(block[3]))} if block else {}
-    config = MulticastConfig((1, 1), fidelity, dtype, places=places, spills=spills, **given)
-    if per_core := re.search(r"per_core_M=(\d+);per_core_N=(\d+)", s.attributes):
-        return _configured(chip, params, s, config, (int(per_core[1]), int(per_core[2])))
-    if w.shape[0] * w.shape[1] > 1:
-        return batched_matmul(chip, params, (batch, m, k, n), cores=s.cores, fidelity=fidelity, dtype=dtype)
-    if op_name(s.code).code != "Matmul":
-        grid = s.grid or _grid(s.cores, m, n)
-        return matmul(chip, params, m, k, n, MatmulConfig(fidelity, dtype, grid, s.block), batch=batch)
-    config = replace(config, grid=_grid(s.cores, batch * m, n))
-    return multicast_matmul(chip, params, batch * m, k, n, config)
-
-
-def _configured(
-    chip: Chip, params: ops.Params, s: Sample, config: MulticastConfig, per_core: tuple[int, int]
-) -> ops.Cost:
-    """Predict a product whose program says how many tiles of M and of N a core has (``per_core``).
-
-    Products of a batch that are not one matrix (``fuse_batch=0``) run one after the other in one program. A first
-    operand that serves them all is read once and stays in L1 (``reuse_in0_in_CB`` of ttnn's 1-D program factory).
-    """
-    x, w = s.inputs[:2]
-    products = max(x.shape[0] * x.shape[1], w.shape[0] * w.shape[1])
-    rows, k, n = x.shape[2], x.shape[3], w.shape[3]
-    if "fuse_batch=1" in s.attributes:
-        products, rows = 1, products * rows
-    grid = -(-ops.tiles(rows) // per_core[0]), -(-ops.tiles(n) // per_core[1])
-    held = re.search(r"out_block_h=(\d+);out_block_w=(\d+)", s.attributes)
-    config = replace(config, grid=grid, held=(int(held[1]), int(held[2])) if held else per_core)
-    first = rest = multicast_matmul(chip, params, rows, k, n, config)
-    if products > x.shape[0] * x.shape[1]:
-        rest = multicast_matmul(chip, params, rows, k, n, replace(config, places=("own", *config.places[1:])))
-    more = products - 1
-    return replace(
-        first, ns=first.ns + more * (rest.ns - params.launch_ns), compute_ns=first.compute_ns + more * rest.compute_ns,
-        dram_ns=first.dram_ns + more * rest.dram_ns, ideal_ns=first.ideal_ns + more * rest.ideal_ns,
-    )  # fmt: skip
-
-
-def _with_collective(chip: Chip, params: ops.Params, s: Sample) -> ops.Cost:
-    """Predict a collective on a Galaxy's ring, alone or fused with the matmul that takes or makes what it moves."""
-    m, k, n = s.mkn
-    fabric = Fabric(get_chip(chip.arch, galaxy=True), s.ring, s.links, Topology.RING)
-    if s.kind == "sdpa":  # the gather hides under it at these sizes
-        step = sdpa(chip, params, 1, k, m, m, n, SDPAConfig("HiFi2", s.cores, *s.block[1:]))
-        return replace(step, ns=s.ring * (step.ns - params.launch_ns) + params.launch_ns)
-    if s.kind == "collective":
-        gathers = s.attributes == "all_gather"
-        took = fabric.collective_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
-        ideal = fabric.ideal_ns(s.attributes, m * k / s.ring * 2 if gathers else m * n * 2)
-        return ops.Cost(took, "fabric", 0.0, 0.0, ideal)
-    alone = matmul(chip, params, m, k, n, MatmulConfig(s.fidelity, grid=s.grid, block=s.block, sub=s.sub))
-    if s.attributes == "all_gather_matmul":
-        took = fabric.fused_gather_ns(m, k, s.block[1])
-        ns = fabric.gathered_matmul_ns(alone.ns, took)
-    else:
-        took, parts = fabric.fused_scatter_ns(m, n, s.grid), fabric.fused_parts(m, s.grid, s.block)
-        ns = fused_ns(alone.ns, took, parts)
-    return replace(alone, ns=ns, bound="fabric" if took > alone.ns else alone.bound)
-
-
-def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
-    """Return the cores for M and for N: one side alone where its tiles make up that count (1-D), else the fewest
-    tiles a core.
-    """
-    mt, nt = ops.tiles(m), ops.tiles(n)
-    if cores == -(-mt // -(-mt // cores)):
-        return cores, 1
-    if cores == -(-nt // -(-nt // cores)):
-        return 1, cores
-    sides = [(a, cores // a) for a in range(1, cores + 1) if cores % a == 0]
-    return min(sides, key=lambda s: -(-mt // s[0]) * -(-nt // s[1]))
+def tensor(heads: int, rows: int, width: int, dtype: str = "bf16") -> Tensor_:
+    """Return a tensor in interleaved DRAM."""
+    return Tensor_((1, heads, rows, width), dtype, "DEV_0_DRAM_INTERLEAVED", "TILE", rows)

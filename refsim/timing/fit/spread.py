@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,13 @@ from refsim.base.options import RunOptions
 from refsim.models import registry
 from refsim.models.registry import figures
 from refsim.timing.cost import device_ops, power
-from refsim.timing.cost.chips import get_chip
-from refsim.timing.cost.device_ops import DeviceOp, Wires
-from refsim.timing.cost.fitted import get_params
 from refsim.timing.fit import measured, published
+from refsim.timing.fit.measured import Measured
 from refsim.timing.predict import estimate, loops, ranges
-from refsim.timing.predict.ranges import KEPT, LEAST, Spread, get_spread, percentiles
+from refsim.timing.predict.ranges import LEAST, percentiles
 from refsim.timing.read.op_names import KINDS
 from refsim.timing.read.reading import read_published
-from refsim.timing.read.tensors import Tensor_
 
-__all__ = ["KEPT", "Spread", "get_spread", "of"]
 UNSEEN = "bh_8xp150_deepseek_v3_d_p.csv"
 """A trace that no parameter was fitted on. What was seen in it: that a causal ring keeps step on its diagonal, that
 operands stay in L1 and outputs there are not free, that a kernel was rewritten, that small packets gather slower."""
@@ -42,43 +38,17 @@ Ratio = tuple[str, str, bool, float]
 """Chip, class, whether parameters were fitted on the operation, measured / predicted."""
 
 
-def ratios(samples: list[measured.Sample], *, fitted: bool) -> list[Ratio]:
-    """Return those of samples; ``fitted``: parameters were fitted on them."""
-    found = []
-    for s in samples:
-        predicted = measured.predict(get_chip(s.arch), get_params(s.arch), s).ns
-        found.append((s.arch, s.kind, fitted, s.ns / predicted))
-    return found
+def ratios(found: Iterable[Measured], *, fitted: bool = False) -> list[Ratio]:
+    """Return those of measured operations, without those that have no price.
 
-
-def profiled(pairs: list[tuple[DeviceOp, float]]) -> list[Ratio]:
-    """Return those of operations of a profiler's file that nothing was fitted on; without those that have no price."""
-    found = []
-    for op, ns in pairs:
+    Args:
+        fitted: parameters were fitted on them.
+    """
+    rows = []
+    for m in found:
         with suppress(device_ops.Unpriced):
-            priced = device_ops.price(op)
-            found.append((op.arch, priced.kind, False, ns / priced.ns))
-    return found
-
-
-def ring_attention(lines: Mapping[published.Attended, str] = published.SDPA_GATES) -> Iterator[tuple[DeviceOp, float]]:
-    """Yield published ring attention as operations, with ns; nothing was fitted on ``SDPA_GATES``."""
-    chip = get_chip("blackhole", galaxy=True)
-    for (model, rows, heads, width, value, size, cores, dtype), line in lines.items():
-        q, k, percent = line.split()
-        latent = model == "MLA"
-        keys, values = _tensor(1 if latent else heads, rows, width, dtype), _tensor(heads, rows, value, dtype)
-        wires = Wires(size, 2, ring=True, galaxy=size == 8)
-        flops = 2 * rows * rows * size * heads * (width + value) / (2 if latent else 1)
-        ns = flops / (float(percent) / 100 * chip.peak_tflops("HiFi2", cores) * 1000)
-        causal = "'is_causal': 'true'; 'is_balanced': 'true'; 'is_cross': 'false'" if latent else ""
-        queries, attributes = _tensor(heads, rows, width), f"q_chunk_size={q};k_chunk_size={k};{causal}"
-        inputs = (queries, keys, values)
-        yield DeviceOp("RingJointSDPA", "blackhole", cores, "HiFi2", inputs, (queries,), attributes, wires), ns
-
-
-def _tensor(heads: int, rows: int, width: int, dtype: str = "bf16") -> Tensor_:
-    return Tensor_((1, heads, rows, width), dtype, "DEV_0_DRAM_INTERLEAVED", "TILE", rows)
+            rows.append((m.op.arch, m.kind, fitted, m.ns / device_ops.price(m.op).ns))
+    return rows
 
 
 def of(found: list[Ratio]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -142,9 +112,9 @@ def measured_loops() -> list[dict[str, Any]]:
 def main(folder: Path) -> None:
     found = [
         *ratios(measured.calibration(folder), fitted=True),
-        *ratios(measured.validation(folder), fitted=False),
-        *profiled(device_ops.profiled(folder / UNSEEN)),
-        *profiled(list(ring_attention())),
+        *ratios(measured.validation(folder)),
+        *ratios(measured.trace(folder / UNSEEN)),
+        *ratios(measured.gates()),
     ]
     classes = of(found)
     kept = {

@@ -25,11 +25,12 @@ from dataclasses import dataclass, replace
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import SPEC
 from refsim.timing.cost.chips import CYCLES_PER_TILE, TILE, get_chip
+from refsim.timing.cost.device_ops import cost_of
 from refsim.timing.cost.fitted import get_params
 from refsim.timing.cost.ops import Cost, bounded, tiles
 from refsim.timing.cost.sdpa import SDPAConfig, sdpa
-from refsim.timing.fit.measured import Sample, predict
 from refsim.timing.predict.stages import EAGER_GAP_NS
+from refsim.timing.read.device_op import DeviceOp
 from refsim.timing.read.tensors import BYTES, Tensor_
 
 # One forward on a Blackhole chip in TT-Lang kernels and TTNN, as the document says that these predictions are compared
@@ -234,7 +235,7 @@ def _tile(b: int, z: int, y: int, x: int) -> Tensor_:
 def _op(kind: str, out: Tensor_, *inputs: Tensor_, name: str = "") -> Kernel:
     """Price one of ttnn's operations like those of a profiler file."""
     cores = min(CHIP.num_cores, tiles(out.numel // TILE))
-    cost = predict(CHIP, PARAMS, Sample("", CHIP.arch, CODES[kind], 0.0, 1, cores, inputs=inputs, output=out))
+    cost = cost_of(DeviceOp(CODES[kind], CHIP.arch, cores, "HiFi2", inputs, (out,)))
     nbytes = sum(t.nbytes for t in (*inputs, out))
     return Kernel(name or kind, "ttnn", cost, 0.0, nbytes, nbytes)
 

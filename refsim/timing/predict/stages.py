@@ -7,7 +7,7 @@ the image decoder, from their specs. Counted here, not read off code: on the dev
 test holds the decoder's counts against refsim's own decoder. Video decoders: ``decoders.py``.
 
 ``host`` of an image pipeline is one number for all meshes and models: what Flux.1's published seconds leave at no steps
-beyond the stages here (``calibration.py``): tokenizing, uploads, the picture on the host, whatever else of the decoder
+beyond the stages here (``calibrate.py``): tokenizing, uploads, the picture on the host, whatever else of the decoder
 the host holds up. A video's host work is not in it.
 """
 

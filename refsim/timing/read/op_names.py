@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 KINDS = ("matmul", "conv", "norm", "elementwise", "layout", "collective", "sdpa")
 _AS: dict[str, dict[str, tuple[str, ...]]] = {
-    "matmul": {"Matmul": (), "MinimalMatmulOp": ("MinimalMatmulSplit",), "AllGatherMinimalMatmulAsyncOp": ()},
+    "matmul": {"Matmul": (), "MinimalMatmulOp": ("MinimalMatmulSplit",), "AllGatherMinimalMatmulAsyncOp": (),
+        "matmul_reduce_scatter": (),
+    },
     "conv": {"Conv2dDeviceOperation": ("OptimizedConvNew",)},
     "norm": {
         "LayerNormDeviceOperation": (
@@ -79,7 +81,7 @@ def _known() -> dict[str, OpName]:
         for code, alike in codes.items():
             for name in (code, *alike):
                 compared = code in _COMPARED if kind in ("collective", "sdpa") else name == code
-                found[plain(name)] = OpName(kind, code, compared and "AllGatherMinimal" not in code)
+                found[plain(name)] = OpName(kind, code, compared)
     return found
 
 

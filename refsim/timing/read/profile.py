@@ -19,6 +19,8 @@ from typing import Any
 import pandas as pd
 
 from refsim.base.errors import UserError
+from refsim.timing.read.device_op import DeviceOp, Wires
+from refsim.timing.read.op_names import op_name
 from refsim.timing.read.tensors import DTYPES, Tensor_
 
 TIMES = ("DEVICE KERNEL DURATION [ns]", "DEVICE FW DURATION [ns]")
@@ -76,6 +78,21 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     groups = rows.groupby(KEY, sort=False, dropna=False)
     found = groups.agg(source=("source", "first"), ns=("ns", "mean"), gap_ns=("gap_ns", _middle), count=("ns", "size"))
     return found.reset_index()
+
+
+def device_op(row: Any) -> DeviceOp:
+    """Return the operation of a row of :func:`read`'s table.
+
+    A collective whose file does not say its ring is as large as what it gathers is larger than what it is given, or of
+    size 0; links that are not named are one.
+    """
+    text, known = row.attributes, op_name(row.op)
+    found = {name: re.search(rf"'{name}': '(\d+)'", text) for name in ("ring_size", "num_links")}
+    size, links = (int(m[1]) if m else 0 for m in found.values())
+    if not size and known and known.code == "all_gather" and row.inputs and row.outputs:
+        size = row.outputs[0].numel // max(row.inputs[0].numel, 1)
+    wires = Wires(size, links or 1, "Topology::Ring" in text)
+    return DeviceOp(row.op, row.arch, row.cores, row.fidelity, row.inputs, row.outputs, text, wires)
 
 
 def _middle(values: pd.Series) -> float:

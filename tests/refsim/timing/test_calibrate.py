@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from refsim.base.errors import UserError
 from refsim.cli.app import app
 from refsim.timing.cost import device_ops
-from refsim.timing.cost.device_ops import DeviceOp
 from refsim.timing.cost.fitted import get_params, read_calibration
 from refsim.timing.fit import calibrate, search
+from refsim.timing.read.device_op import DeviceOp
 from refsim.timing.read.tensors import Tensor_
 from tests.json_output import loads
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from refsim.timing.cost import device_ops
-from refsim.timing.cost.device_ops import DeviceOp, Unpriced, Wires, price
-from refsim.timing.fit import spread
-from refsim.timing.fit.measured import Sample
+from refsim.timing.cost.device_ops import Unpriced, price
+from refsim.timing.fit import measured, spread
+from refsim.timing.fit.measured import Measured
 from refsim.timing.predict import ranges
+from refsim.timing.read.device_op import DeviceOp, Wires
 from refsim.timing.read.op_names import KINDS
 from refsim.timing.read.tensors import Tensor_
 
@@ -89,8 +89,9 @@ def test_a_profiler_file_is_read_by_its_own_names(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    ((found, ns),) = device_ops.profiled(tmp_path / "ops.csv")
-    assert ns == 2000 and found.wires == Wires(4, 2, ring=True)
+    (read,) = measured.trace(tmp_path / "ops.csv")
+    found = read.op
+    assert read.ns == 2000 and found.wires == Wires(4, 2, ring=True)
     assert found.inputs[0].shape == (1, 1, 64, 32) and found.outputs[0].shape == (1, 1, 64, 128)
 
 
@@ -105,11 +106,8 @@ def _kinds() -> list[tuple[str, str]]:
 def test_spread_is_that_of_measured_over_predicted() -> None:
     """Eleven operations, measured from 0.5 to 1.5 times as long as predicted: four in five lie in 0.6 to 1.4."""
     predicted = price(op("UnaryDeviceOperation")).ns
-    samples = [
-        Sample("x", "wormhole_b0", "UnaryDeviceOperation", predicted * (0.5 + i / 10), 1, 64, "HiFi2", (X,), X)
-        for i in range(11)
-    ]
-    found = spread.of(spread.ratios(samples, fitted=False))["wormhole_b0"]
+    samples = [Measured(op("UnaryDeviceOperation"), predicted * (0.5 + i / 10)) for i in range(11)]
+    found = spread.of(spread.ratios(samples))["wormhole_b0"]
     assert found["elementwise"] == {"low": 0.6, "high": 1.4, "shapes": 11, "fitted": False}
 
 

@@ -23,7 +23,7 @@ from refsim.models import registry
 from refsim.runtime.group import parallel_groups
 from refsim.timing.cost import power
 from refsim.timing.cost.fitted import get_host_seconds, get_params
-from refsim.timing.fit import calibration, published
+from refsim.timing.fit import calibrate, published
 from refsim.timing.predict import advice, replay
 from refsim.timing.predict import estimate as estimates
 from refsim.timing.read.program import programs
@@ -224,7 +224,7 @@ def test_chunks_are_those_of_the_transformer_alone(sd35):
 def test_the_hosts_seconds_come_from_one_model_and_are_the_same_on_two_meshes():
     """Flux.1's, at no steps, less its encoders and decoder here; no figure of another model has a part in it."""
     assert {("quietbox", 12.2), ("galaxy", 5.6)} <= {(c[2], k.seconds) for c, k in registry.figures().items()}
-    found = calibration.host_seconds(get_params("wormhole_b0"))
+    found = calibrate.host_seconds(get_params("wormhole_b0"))
     assert found.keys() == {"quietbox", "galaxy"}
     assert found["galaxy"] == pytest.approx(found["quietbox"], rel=0.1)
     assert get_host_seconds() == pytest.approx(sum(found.values()) / 2, rel=0.01)

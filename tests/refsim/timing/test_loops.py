@@ -19,6 +19,7 @@ from refsim.timing.cost.fitted import get_params
 from refsim.timing.fit import published
 from refsim.timing.predict import estimate as estimates
 from refsim.timing.predict import loops
+from refsim.timing.read.device_op import Wires
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import read_published
 from refsim.timing.read.recorder import Op
@@ -150,7 +151,7 @@ def test_gathered_keys_are_no_prompt():
     """Ring attention without a prompt: ttnn leaves out the empty tensors, and the buffers come fourth and fifth."""
     q = Tensor_((1, 10, 4096, 128), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 4096)
     keys, prompt = replace(q, shape=(1, 10, 8 * 4096, 128)), replace(q, shape=(1, 10, 512, 128))
-    op = SimpleNamespace(wires=device_ops.Wires(8, 2, ring=True), inputs=(q, q, q, keys, keys))
+    op = SimpleNamespace(wires=Wires(8, 2, ring=True), inputs=(q, q, q, keys, keys))
     assert device_ops._joint_rows(op) == 0
     assert device_ops._joint_rows(SimpleNamespace(wires=op.wires, inputs=(q, q, q, prompt, prompt, prompt))) == 512
     assert device_ops._joint_rows(SimpleNamespace(wires=op.wires, inputs=(q, q, q))) == 0

@@ -24,7 +24,7 @@ from refsim.timing.cost.matmul import (
     tile_cycles,
 )
 from refsim.timing.cost.sdpa import SDPAConfig, sdpa
-from refsim.timing.fit import calibration, measured, published, spread
+from refsim.timing.fit import calibrate, measured, published, spread
 from refsim.timing.read.program import programs
 from refsim.timing.read.recorder import Op
 
@@ -60,7 +60,7 @@ def test_ring_attention_of_the_performance_gates_which_nothing_was_fitted_on(mon
     """Within 15 % each, latent heads of 576 among them; with the products alone two of the four are off by more."""
 
     def errors() -> list[float]:
-        return [device_ops.price(op).ns / ns - 1 for op, ns in spread.ring_attention()]
+        return [device_ops.price(m.op).ns / m.ns - 1 for m in measured.gates()]
 
     assert len(errors()) == 4 and all(abs(error) < 0.15 for error in errors())
     whole = fitted.get_params
@@ -71,7 +71,8 @@ def test_ring_attention_of_the_performance_gates_which_nothing_was_fitted_on(mon
 
 
 def test_a_causal_ring_of_before_june_2026_took_as_long_as_published_then():
-    (op, ns), *_ = spread.ring_attention(published.SDPA_SERIAL)
+    serial, *_ = measured.gates(published.SDPA_SERIAL)
+    op, ns = serial.op, serial.ns
     before = replace(op, attributes=op.attributes.replace("'is_cross': 'false'", ""))
     assert device_ops.price(before).ns == pytest.approx(ns, rel=0.01)
     assert device_ops.price(op).ns < 0.9 * ns
@@ -89,7 +90,7 @@ def test_fewer_keys_a_chunk_and_rows_that_fill_no_chunk_take_longer():
 
 def test_on_the_diagonal_a_ring_keeps_step_with_the_core_of_the_last_rows():
     """Device 0 of a causal ring of two has one step, device 1 two: three steps of two devices."""
-    (op, _), *_ = [pair for pair in spread.ring_attention() if "is_causal" in pair[0].attributes]
+    op, *_ = [m.op for m in measured.gates() if "is_causal" in m.op.attributes]
     wires = replace(op.wires, size=2)
     causal = replace(op, wires=wires, attributes=op.attributes.replace("'is_balanced': 'true'", ""))
     full = replace(causal, attributes=causal.attributes.replace("'is_causal': 'true'", ""))
@@ -124,8 +125,8 @@ def test_packets_of_two_tiles_gather_by_what_two_boards_measured_slower():
 @needs_traces
 def test_gathers_of_a_trace_that_had_no_part_in_the_time_of_a_packet():
     """Four gathers of eight P150 in packets of two tiles; at the rate of 8 KiB they were 16 to 20 % too short."""
-    pairs = device_ops.profiled(TRACES / spread.UNSEEN)
-    errors = [device_ops.price(op).ns / ns - 1 for op, ns in pairs if "AllGather" in op.name]
+    found = [m for m in measured.trace(TRACES / spread.UNSEEN) if "AllGather" in m.op.name]
+    errors = [device_ops.price(m.op).ns / m.ns - 1 for m in found]
     assert len(errors) >= 4 and max(map(abs, errors)) < 0.11
 
 
@@ -198,7 +199,7 @@ def test_what_a_blackhole_keeps_up_is_that_of_three_runs():
 def test_the_stored_parameters_are_what_calibration_finds():
     stored = json.loads(fitted.FITTED.read_text())["params"]
     for arch in stored:
-        found = calibration.fit(arch, [s for s in measured.calibration(TRACES) if s.arch == arch])
+        found = calibrate.fit_stored(arch, [m for m in measured.calibration(TRACES) if m.op.arch == arch])
         assert vars(found) == pytest.approx(stored[arch], rel=1e-3)
 
 
@@ -214,11 +215,11 @@ def test_validation_files_are_never_fitted_on(monkeypatch):
 @needs_traces
 @pytest.mark.parametrize("arch,most", [("wormhole_b0", 0.20), ("blackhole", 0.20)])
 def test_matmuls_of_the_calibration_set(arch, most):
-    params, chip = fitted.get_params(arch), get_chip(arch)
-    samples = [s for s in measured.calibration(TRACES) if s.arch == arch and s.kind == "matmul"]
+    params = fitted.get_params(arch)
+    samples = [s for s in measured.calibration(TRACES) if s.op.arch == arch and s.kind == "matmul"]
 
     def mape(p: ops.Params) -> float:
-        return sum(abs(measured.predict(chip, p, s).ns / s.ns - 1) for s in samples) / len(samples)
+        return sum(abs(device_ops.price(s.op, p).ns / s.ns - 1) for s in samples) / len(samples)
 
     assert mape(params) <= most
     assert mape(replace(params, step_cycles=params.step_cycles + 100)) > most  # the bound means something
@@ -238,7 +239,7 @@ def test_parts_of_the_model_matter_on_validation_data(monkeypatch):
     """Without the relay's pace or the reads' the errors exceed the bounds, without the unpacker's they grow."""
 
     def errors(arch: str, kind: str) -> float:
-        found = [s for s in measured.validation(TRACES) if s.arch == arch and s.kind == kind]
+        found = [s for s in measured.validation(TRACES) if s.op.arch == arch and s.kind == kind]
         return accuracy.summary(accuracy.errors(found))["mape"]
 
     whole = fitted.get_params

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from benchmarks import trace_accuracy
 from refsim.base.errors import UserError
 from refsim.timing.cost import device_ops
-from refsim.timing.cost.device_ops import DeviceOp, Wires, price
+from refsim.timing.cost.device_ops import price
 from refsim.timing.cost.matmul import tile_cycles
 from refsim.timing.read import op_names, profile
+from refsim.timing.read.device_op import DeviceOp, Wires
 from refsim.timing.read.tensors import Tensor_
 from tests.json_output import loads
 
@@ -49,7 +50,7 @@ def test_files_of_all_years_say_the_same(tmp_path: Path) -> None:
         profile.read(old)
     a, b = profile.read(old, "wormhole_b0").iloc[0], profile.read(new).iloc[0]
     assert a["inputs"] == b["inputs"] == (X,) and a["outputs"] == b["outputs"] and a["arch"] == b["arch"]
-    assert price(device_ops.of_row(a)) == price(device_ops.of_row(b))
+    assert price(profile.device_op(a)) == price(profile.device_op(b))
 
 
 def test_a_file_that_is_none_of_a_profiler_is_refused(tmp_path: Path) -> None:

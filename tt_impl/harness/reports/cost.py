@@ -11,9 +11,10 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from refsim.timing.cost.device_ops import DeviceOp, Unpriced, Wires, price
+from refsim.timing.cost.device_ops import Unpriced, price
 from refsim.timing.cost.fitted import get_params
 from refsim.timing.predict.ranges import get_spread
+from refsim.timing.read.device_op import DeviceOp, Wires
 from refsim.timing.read.tensors import Tensor_
 from tt_impl.harness.reports.prediction import Prediction
 from tt_impl.harness.reports.schedule import schedule

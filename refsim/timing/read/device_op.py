@@ -1,0 +1,55 @@
+"""One device operation of ttnn: of a profiler's file, of a captured program, of a published table.
+
+The name is ttnn's own, as profilers and captures of its graph have it (``MatmulDeviceOperation``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from refsim.timing.read.tensors import Tensor_
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What a collective runs on: ``size`` devices of a mesh axis (0: nobody says), links per hop, Ring or Linear, a
+    Galaxy or not.
+    """
+
+    size: int = 1
+    links: int = 1
+    ring: bool = False
+    galaxy: bool = False
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product was cut up, as a published table says it: cores for M and for N, tiles of M, K and N of a block,
+    tiles of M and N of a step.
+    """
+
+    grid: tuple[int, int]
+    block: tuple[int, int, int] = (8, 8, 8)
+    sub: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class DeviceOp:
+    """One device operation; tensors of four dims, tile padding included, on one device.
+
+    Attributes:
+        attributes: ttnn's text of them.
+        cut: of a product whose attributes do not say it. It is no part of what an operation is called, by which
+            ``refsim calibrate`` holds some out.
+    """
+
+    name: str
+    arch: str
+    cores: int
+    fidelity: str
+    inputs: tuple[Tensor_, ...]
+    outputs: tuple[Tensor_, ...]
+    attributes: str = ""
+    wires: Wires = field(default_factory=Wires)
+    causal: bool = False
+    cut: Cut | None = field(default=None, repr=False)
