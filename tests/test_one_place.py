@@ -51,7 +51,7 @@ def names(spec: ModelSpec) -> list[str]:
     found = [*spec.class_names, *spec.pipeline_classes]
     for count in (model.parameters for model in spec.published if model.parameters):
         found += [f"{count:_}", str(count)]
-    return [*dict.fromkeys([*found, *(figure.source for model in spec.published for figure in model.figures)])]
+    return [*dict.fromkeys([*found, *(f.source for f in registry.figures().values() if registry.get(f.model) == spec)])]
 
 
 def elsewhere(spec: ModelSpec, texts: dict[str, str]) -> list[str]:
@@ -81,14 +81,14 @@ def test_a_name_elsewhere_is_found(spec):
         assert elsewhere(spec, {f"refsim/models/{spec.name}/x.py": text}) == []
 
 
-def test_seconds_of_others_stand_in_specs_only():
+def test_seconds_of_others_stand_beside_their_model_only():
     """A figure as it would be written in a table of another module: (..., 12.2, 20 ...); layouts of cases are none."""
     for model, _, _, _ in registry.figures():
         assert any(p.name == model for spec in SPECS for p in spec.published)
     for (_, _, mesh, parallel), figure in registry.figures().items():
         row = re.compile(rf'"{mesh}", "{parallel}"[^\n]*{re.escape(f"{figure.seconds:g}")}')
         found = [file for file, text in product().items() if row.search(text)]
-        assert [file for file in found if not file.endswith("/spec.py") and not file.startswith(OF_PARITY)] == []
+        assert [file for file in found if not file.endswith("/figures.py") and not file.startswith(OF_PARITY)] == []
 
 
 def test_every_name_is_in_the_spec_of_its_folder():

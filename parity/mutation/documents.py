@@ -18,8 +18,8 @@ from parity.cases.oracles import oracle_of
 from parity.cases.published import NO_LIBRARY
 from refsim.models.registry import own
 
-_FIGURES = ("Figure", "Pair", "TtDit")
-_TABLES = ("class_names", "published", "figures", "others", "pairs")
+_FIGURES = ("Figure", "Pair", "Execution", "TtDit")
+_TABLES = ("class_names", "published")
 _ASKED = {"steps": "steps", "sizes": "size", "experts": "experts"}
 """Keywords of a published model and what ``Oracle.other_than_pipeline`` calls them."""
 _SCALES = {
@@ -51,7 +51,7 @@ def figures_in(file: str, tree: ast.Module) -> Callable[[ast.AST], bool]:
 
 def is_table(file: str, node: ast.AST) -> bool:
     """Whether a keyword of a model's spec gives a tuple whose order says nothing, or a tuple is one of figures."""
-    if not (file.startswith("refsim/models/") and file.endswith("/spec.py")):
+    if not (file.startswith("refsim/models/") and file.endswith(("/spec.py", "/figures.py"))):
         return False
     if isinstance(node, ast.Tuple):
         return bool(node.elts) and all(map(_is_figure, node.elts))

@@ -14,7 +14,8 @@ from refsim.base.extensions import Catalog, catalog
 from refsim.base.given import refuse_unreadable
 from refsim.base.schema import read_object
 from refsim.files.folder import Found, class_name_of, find_weights, is_file, read_config
-from refsim.models.spec import KINDS, Figure, Kind, ModelSpec, Published, resolve
+from refsim.models.figures import Figure, Pair
+from refsim.models.spec import KINDS, Kind, ModelSpec, Published, resolve
 
 if TYPE_CHECKING:
     from refsim.files.checkpoint import Checkpoint, Weights
@@ -95,10 +96,15 @@ def get_published(name: str) -> tuple[ModelSpec, Published]:
     raise UserError(f"'{name}' is not a published model; choose one of {', '.join(p.name for p in spec.published)}.")
 
 
+def measured() -> list[Figure | Pair]:
+    """Return what others measured of all models."""
+    return [each for spec in models().all if spec.figures for each in resolve(spec.figures)]
+
+
 def figures() -> dict[tuple[str, str, str, str], Figure]:
-    """Return what others measured, by (published model, size, mesh, parallel)."""
-    found = ((model, figure) for model in published().values() for figure in model.figures)
-    return {(model.name, f.size, f.mesh, f.parallel): f for model, f in found}
+    """Return the figures that ranges are made of, by (published model, size, mesh, parallel)."""
+    judged = (f for f in measured() if isinstance(f, Figure) and f.judged)
+    return {(f.model, f.size, f.mesh, f.parallel): f for f in judged}
 
 
 def find(model: str) -> tuple[str, Published]:

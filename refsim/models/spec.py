@@ -12,12 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import date
 from typing import Any, Literal
 
 from refsim.base.errors import UserError
 from refsim.base.jobs import named
-from refsim.base.mesh import Topology
 from refsim.files.folder import class_name_of
 from refsim.models.inputs import BATCH, Dims, required
 
@@ -27,64 +25,10 @@ KINDS = ("transformer", "text_encoder", "vae_decoder", "causal_lm", "drafter")
 PROMPT = "prompt tokens"
 """What models call the dim of the prompt's tokens in ``input_shapes``."""
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_REFERENCES = ("model", "config", "ttnn", "single_file", "block", "ttnn_block", "pipeline", "ttnn_pipeline")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Seconds of a pipeline that others measured and published, and what they ran it with.
-
-    Attributes:
-        of: what the seconds are of, the whole pipeline or its denoising.
-        blocks: what its program fused, as ``refsim/timing/read/tt_blocks.py`` has it.
-        busy: share of the time that an engine may be at work in a linear: 0.33 where the source runs it with
-            TT_MM_THROTTLE_PERF=5, which some systems needed until 30 October 2025 (compute_throttle_utils.cpp).
-        rest: a figure of the model that is not judged: what it takes beyond its own prediction, of host, encoders and
-            decoder, this one takes as well.
-        fsdp: weights were cut over sp too; None where the source does not say.
-        fused: pairs of matmul and collective ran as one program where the wiring has such.
-        chunks: rows of queries and of keys per chunk of attention, where they are not those of ``replay.py``.
-        day: of the code, where its kernels or collectives were not today's (``refsim/timing/cost/history.py``).
-    """
-
-    size: str
-    mesh: str
-    parallel: str
-    seconds: float
-    steps: int
-    source: str
-    topology: Topology = Topology.LINEAR
-    fsdp: bool | None = None
-    fused: bool = True
-    chunks: tuple[int, int] | None = None
-    day: date | None = None
-    of: Literal["pipeline", "denoising"] = "pipeline"
-    blocks: Literal["fused", "apart", "whole"] = "fused"
-    busy: float = 1.0
-    rest: Figure | None = None
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two ways to run one configuration that others measured one after the other, all else the same.
-
-    Attributes:
-        first, second: the wirings; ``parallel`` and ``other`` the factors, the same if ``other`` is empty.
-        ratio: what the first one took over what the second one took.
-        fused: pairs of matmul and collective ran as one program where the wiring has such.
-        of: what was measured, the pipeline or its denoising.
-    """
-
-    size: str
-    mesh: str
-    parallel: str
-    first: Topology
-    second: Topology
-    ratio: float
-    source: str
-    other: str = ""
-    fused: bool = True
-    of: Literal["pipeline", "denoising"] = "pipeline"
+_REFERENCES = (
+    *("model", "config", "ttnn", "single_file", "block", "ttnn_block", "pipeline", "ttnn_pipeline"),
+    "figures",
+)
 
 
 @dataclass(frozen=True)
@@ -121,10 +65,6 @@ class Published:
         encoders: the text encoders of its pipeline.
         decoder: the name of its autoencoder's configuration, in the autoencoder's own spec.
         ratios: frames and pixels per latent frame and row, of an autoencoder that has no spec.
-        figures: seconds that others published.
-        others: more of them, of another source, which no range of a prediction is made of. What ran on P300 boards is
-            left out: the clock of those boards is taken from it (``refsim/timing/cost/history.py``).
-        pairs: ways to run it that others compared.
         reported: sizes for which ``refsim report perf`` writes tables.
     """
 
@@ -139,9 +79,6 @@ class Published:
     encoders: tuple[Companion, ...] = ()
     decoder: str = ""
     ratios: tuple[int, int] | None = None
-    figures: tuple[Figure, ...] = ()
-    others: tuple[Figure, ...] = ()
-    pairs: tuple[Pair, ...] = ()
     reported: tuple[str, ...] = ()
 
     @property
@@ -234,6 +171,8 @@ class ModelSpec:
         ttnn_pipeline: the same in TTNN, see :mod:`tt_impl.pipelines.pipeline`.
         pipeline_classes: what ``model_index.json`` of these folders says.
         published: the published configurations, of which the first stands for the model.
+        figures: where the seconds stand that others measured, a tuple of :class:`refsim.models.figures.Figure` and
+            ``Pair``.
         latent: of a transformer or a decoder, what its latent becomes.
         channel_dim: of a transformer, the dim of ``hidden_states`` that has the channels.
         vae_forms: forms of ``vae_parallel`` that a decoder has.
@@ -261,6 +200,7 @@ class ModelSpec:
     ttnn_pipeline: str | None = None
     pipeline_classes: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
+    figures: str | None = None
     latent: Literal["image", "video"] | None = None
     channel_dim: int = 1
     vae_forms: tuple[str, ...] = ("spatial",)

@@ -48,6 +48,7 @@ from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
 from refsim.models import registry
+from refsim.models.figures import Figure
 from refsim.models.spec import ModelSpec, Published
 from refsim.runtime.device import Device
 from refsim.runtime.launch import Result
@@ -294,8 +295,8 @@ def not_found(spec: ModelSpec, published: Published) -> list[str]:
         wrong.append(published.class_name)
     if any(registry.by_pipeline(name) != spec for name in spec.pipeline_classes):
         wrong.append("its pipeline")
-    figures = {key: figure for key, figure in registry.figures().items() if key[0] == published.name}
-    if figures != {(published.name, f.size, f.mesh, f.parallel): f for f in published.figures}:
+    figures = [figure for figure in registry.figures().values() if figure.model == published.name]
+    if figures != [f for f in registry.measured() if isinstance(f, Figure) and f.judged and f.model == published.name]:
         wrong.append("what others measured of it")
     if is_refused(partial(registry.refuse_timing_only, published.name)) != spec.timing_only:
         wrong.append("what it is refused for")

@@ -76,6 +76,7 @@ def time(
         from refsim.base.config import parse_parallel
         from refsim.base.mesh import Topology, get_mesh
         from refsim.base.options import RunOptions
+        from refsim.models.figures import Execution
         from refsim.models.registry import find
         from refsim.timing.cost.fitted import read_calibration
         from refsim.timing.predict import advice
@@ -96,10 +97,8 @@ def time(
         wired = Topology.LINEAR if topology else None
         reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
         own = read_calibration(calibration) if calibration else None
-        execution = estimates.Execution(
-            steps, fsdp, topology=wired, calibration=own, weights=weights, fidelity=fidelity
-        )  # fmt: skip
-        found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution)
+        execution = Execution(steps, fsdp, topology=wired, weights=weights, fidelity=fidelity)
+        found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution, calibration=own)
         fits = force or found.memory.fits
         path = CriticalPath.of(found, reading) if fits else None
     if path is None:

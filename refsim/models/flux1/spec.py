@@ -2,16 +2,12 @@
 
 Guidance is an input of dev's transformer and schnell has none, so a step is one prediction of one prompt.
 
-Sources: the models' cards and diffusers' class; parameters counted on meta tensors. The published figures' chunks of
-attention: transformer_flux1.py@622c6fb9.
+Sources: the models' cards and diffusers' class; parameters counted on meta tensors.
 """
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
-
-from refsim.models.spec import Companion, Config, Figure, ModelSpec, Published, TtDit
+from refsim.models.spec import Companion, Config, ModelSpec, Published, TtDit
 
 CLASS_NAME = "FluxTransformer2DModel"
 _BOTH = {
@@ -29,9 +25,6 @@ _BOTH = {
 _SIZES = {"512": (64, 64), "1024": (128, 128)}
 _TEXT = 512  # tokens of T5; CLIP gives one row of features
 _PACKED = 2  # latent rows and columns that become one token
-_TT_DIT = "tt_dit Flux1.md@8027459d"
-_RUN: dict[str, Any] = {"chunks": (128, 512), "day": date(2025, 11, 21), "blocks": "apart"}
-_JANUARY = _RUN | {"source": "tt-metal pull request 34929", "day": date(2026, 1, 12), "fused": False}
 
 
 def block_counts(config: Config) -> dict[str, int]:
@@ -58,11 +51,8 @@ def _published(
     name: str,
     parameters: int,
     steps: int,
-    seconds: tuple[float, float],
-    others: tuple[Figure, ...] = (),
     **config: bool,
 ) -> Published:
-    """``seconds``: of a picture on a QuietBox and on a Galaxy."""
     return Published(
         name,
         _BOTH | config,
@@ -73,11 +63,6 @@ def _published(
         branches=1,
         encoders=(Companion("clip_l", "clip-l", tokens=77, prompts=1), Companion("t5", "t5-xxl", _TEXT, prompts=1)),
         decoder="flux1-vae",
-        figures=(
-            Figure("1024", "quietbox", "sp2_tp4", seconds[0], steps, _TT_DIT, **_RUN),
-            Figure("1024", "galaxy", "sp4_tp8", seconds[1], steps, _TT_DIT, **_RUN),
-        ),
-        others=others,
         reported=("1024",),
     )
 
@@ -91,19 +76,15 @@ SPEC = ModelSpec.of_folder(
     kind="transformer",
     latent="image",
     channel_dim=2,
+    figures="refsim.models.flux1.figures:FIGURES",
     published=(
         _published(
             "flux1-dev",
             11_901_408_320,
             steps=28,
-            seconds=(21.6, 8.0),
-            others=(
-                Figure("1024", "t3k", "sp2_tp4", 20.5, 28, **_JANUARY),
-                Figure("1024", "galaxy", "sp4_tp8", 7.6, 28, **_JANUARY),
-            ),
             guidance_embeds=True,
         ),
-        _published("flux1-schnell", 11_891_178_560, steps=4, seconds=(4.7, 2.4), guidance_embeds=False),
+        _published("flux1-schnell", 11_891_178_560, steps=4, guidance_embeds=False),
     ),
     tt_dit=TtDit(cfg=False, fsdp=False, pads_heads=True),
     block_counts=block_counts,

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
-
-from refsim.models.spec import Companion, Config, Figure, ModelSpec, Published, TtDit
+from refsim.models.spec import Companion, Config, ModelSpec, Published, TtDit
 
 CLASS_NAME = "MotifTransformer"
-_TT_DIT = "tt_dit Motif.md@2aed6ed4"
-_JANUARY: dict[str, Any] = {
-    "source": "tt-metal pull request 34929",
-    "day": date(2026, 1, 12),
-    "fused": False,
-    "blocks": "apart",
-}
 _CONFIG = {
     "_class_name": CLASS_NAME,
     "num_layers": 30,
@@ -43,6 +33,7 @@ SPEC = ModelSpec.of_folder(
     config="MotifConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",
+    figures="refsim.models.motif.figures:FIGURES",
     published=(
         Published(
             "motif-6b",
@@ -56,13 +47,6 @@ SPEC = ModelSpec.of_folder(
                 Companion("t5", "t5-xxl", tokens=256),
             ),
             decoder="sd35-vae",
-            figures=(
-                Figure("1024", "quietbox", "cfg2_sp2_tp2", 10.5, 20, _TT_DIT, day=date(2025, 11, 21), blocks="apart"),
-            ),
-            others=(
-                Figure("1024", "t3k", "cfg2@0_tp4@1", 14.1, 28, **_JANUARY),
-                Figure("1024", "galaxy", "cfg2_sp4_tp4", 5.9, 28, **_JANUARY),
-            ),
         ),
     ),
     timing_only=True,

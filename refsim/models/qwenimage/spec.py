@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
-
 from refsim.models.flux1.spec import more_dims
-from refsim.models.spec import Figure, ModelSpec, Published, TtDit
+from refsim.models.spec import ModelSpec, Published, TtDit
 
 CLASS_NAME = "QwenImageTransformer2DModel"
-_TT_DIT = "tt_dit QwenImage.md@0f03cc60, denoising alone"
-_RUN: dict[str, Any] = {"day": date(2026, 3, 12), "of": "denoising", "blocks": "apart"}
 _CONFIG = {
     "_class_name": CLASS_NAME,
     "num_layers": 60,
@@ -29,6 +24,7 @@ SPEC = ModelSpec.of_folder(
     config="QwenImageConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",
+    figures="refsim.models.qwenimage.figures:FIGURES",
     published=(
         Published(
             "qwen-image",
@@ -37,10 +33,6 @@ SPEC = ModelSpec.of_folder(
             sizes={"1024": (128, 128)},
             text=512,
             steps=50,
-            figures=(
-                Figure("1024", "quietbox", "cfg2@0_tp4@1", 77, 50, _TT_DIT, **_RUN),
-                Figure("1024", "galaxy", "cfg2_sp4_tp4", 25, 50, _TT_DIT, **_RUN),
-            ),
         ),
     ),
     timing_only=True,

@@ -1,22 +1,15 @@
 """What Stable Diffusion 3.5 is: its classes, its published sizes, and what runs around its transformer.
 
-Sources: the models' cards and diffusers' classes; parameters counted on meta tensors. How the published figures were
-run: chunks of attention_sd35.py, whose linears gather first and multiply then (transformer_sd35.py@622c6fb9).
+Sources: the models' cards and diffusers' classes; parameters counted on meta tensors.
 """
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
-
-from refsim.base.mesh import Topology
 from refsim.models.spec import (
     Companion,
     Config,
     DiffusersParts,
-    Figure,
     ModelSpec,
-    Pair,
     Published,
     TtDit,
     with_num_layers,
@@ -55,8 +48,6 @@ _ENCODERS = (
     Companion("clip_g", "clip-g", tokens=77),
     Companion("t5", "t5-xxl", tokens=256),
 )
-_TT_DIT, _WRITTEN = "tt_dit StableDiffusion35.md@02e73163", date(2025, 9, 18)
-_JANUARY: dict[str, Any] = {"source": "tt-metal pull request 34929", "day": date(2026, 1, 12), "fused": False}
 
 
 def block_counts(config: Config) -> dict[str, int]:
@@ -80,6 +71,7 @@ SPEC = ModelSpec.of_folder(
     class_names=(CLASS_NAME,),
     kind="transformer",
     latent="image",
+    figures="refsim.models.sd35.figures:FIGURES",
     published=(
         Published(
             "sd35-medium",
@@ -100,27 +92,6 @@ SPEC = ModelSpec.of_folder(
             steps=20,
             encoders=_ENCODERS,
             decoder="sd35-vae",
-            figures=(
-                Figure("1024", "quietbox", "cfg2_sp2_tp2", seconds=12.2, steps=20, source=_TT_DIT, day=_WRITTEN),
-                Figure("1024", "galaxy", "cfg2_sp4_tp4", 5.6, steps=20, source=_TT_DIT, day=_WRITTEN, busy=0.33),
-                Figure("1024", "bh-qb-1x4", "tp4", 6.8, 20, _TT_DIT, Topology.RING, fused=False, chunks=(256, 512)),
-            ),
-            others=(
-                Figure("1024", "t3k", "cfg2_sp2_tp2", 12.0, 20, **_JANUARY),
-                Figure("1024", "galaxy", "cfg2_sp4_tp4", 5.3, 20, **_JANUARY),
-            ),
-            pairs=(
-                Pair(
-                    "1024",
-                    "bh-qb-1x4",
-                    "tp4",
-                    Topology.LINEAR,
-                    Topology.RING,
-                    8.38 / 7.2,
-                    "tt_dit StableDiffusion3_nadim_optim.md@ada23952",
-                    fused=False,
-                ),
-            ),
             reported=("1024",),
         ),
     ),

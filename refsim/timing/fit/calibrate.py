@@ -280,7 +280,7 @@ def host_seconds(params: Params) -> dict[str, float]:
     by_mesh: dict[str, dict[int, float]] = {}
     for (model, _, mesh, _), figure in registry.figures().items():
         if model in HOST_FROM:
-            by_mesh.setdefault(mesh, {})[figure.steps] = figure.seconds
+            by_mesh.setdefault(mesh, {})[figure.run.steps or 0] = figure.seconds
     return {
         mesh: published.seconds_without_steps(by_steps) - around_seconds(HOST_FROM[0], mesh, params)
         for mesh, by_steps in by_mesh.items()

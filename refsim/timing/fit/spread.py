@@ -21,6 +21,7 @@ from refsim.base.config import parse_parallel
 from refsim.base.mesh import get_mesh
 from refsim.base.options import RunOptions
 from refsim.models import registry
+from refsim.models.figures import Execution
 from refsim.models.registry import figures
 from refsim.timing.cost import device_ops, power
 from refsim.timing.fit import measured, published
@@ -76,10 +77,8 @@ def pipelines() -> list[dict[str, Any]]:
     """Return published / predicted of every published pipeline."""
     found = []
     for (model, size, mesh, parallel), known in figures().items():
-        on = get_mesh(mesh)
-        execution = estimate.Execution.of(known)
-        e = estimate.estimate(model, on, parse_parallel(parallel, on), size=size, execution=execution)
-        row = {"model": model, "size": size, "mesh": mesh, "parallel": parallel, "arch": on.arch}
+        e = estimate.as_published(known)
+        row = {"model": model, "size": size, "mesh": mesh, "parallel": parallel, "arch": e.mesh.arch}
         found.append(row | {"published": known.seconds, "ratio": round(known.seconds / e.seconds_of(known), 3)})
         print(f"{model} {size} {mesh} {parallel}: published / predicted {found[-1]['ratio']}", flush=True)
     return found
@@ -94,7 +93,7 @@ def measured_loops() -> list[dict[str, Any]]:
         on, known = get_mesh(loop.mesh), registry.published()[loop.model]
         parallel = parse_parallel(loop.parallel, on)
         reading = read_published(known, loop.latent, RunOptions(on, parallel, dtype="bf16"), batch=parallel.cfg)
-        execution = estimate.Execution(topology=loop.topology, chunks=loop.chunks, fsdp=loop.fsdp)
+        execution = Execution(topology=loop.topology, chunks=loop.chunks, fsdp=loop.fsdp)
         e = estimate.estimate(loop.model, on, parallel, reading=reading, execution=execution)
         kernels = e.seconds / e.steps / e.timeline.slow
         least = power.least_ns(e.flops, on, execution.fidelity) * e.forwards / 1e9

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import cache
 
 from refsim.base.config import DiTParallelConfig, parse_parallel
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, Topology, get_mesh
 from refsim.base.options import RunOptions
+from refsim.models.figures import TODAY, Execution, Figure
 from refsim.models.registry import find, get_published, spec_of
-from refsim.models.spec import Figure, Published
+from refsim.models.spec import Published
 from refsim.timing.cost import power
 from refsim.timing.cost.fitted import Calibration, get_params
 from refsim.timing.predict import loops, ranges, replay, stages
@@ -20,68 +20,18 @@ from refsim.timing.predict.memory import Memory, MemoryGb, memory
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import Reading, read_published
 from refsim.timing.read.tensors import BYTES
-from refsim.timing.read.tt_blocks import Blocks, as_blocks
+from refsim.timing.read.tt_blocks import as_blocks
 
 _PIXELS = re.compile(r"(?:(\d{1,5})x)?(\d{1,5})x(\d{1,5})")
 _PATCH = 2  # rows and columns of a latent that make a token, in every transformer here
 
 
-@dataclass(frozen=True)
-class Execution:
-    """How a denoising loop is run, beyond its factors.
-
-    Attributes:
-        steps: denoising steps; the model's usual number if not given.
-        fsdp: cut weights over sp too; where they do not fit if not given.
-        fuse: overlap matmuls with the collectives beside them on Rings.
-        topology: Linear uses no wrap-around links where the mesh has some.
-        calibration: another one than the stored one.
-        chunks: rows of queries and of keys per chunk of the transformer's attention; those of ``replay.py`` if not
-            given.
-        weights: dtype of the linears' weights (bf16, bfp8, bfp4); activations are bf16.
-        fidelity: of the matrix engines in linears and attention (LoFi, HiFi2, HiFi3, HiFi4).
-        day: whose kernels and collectives run (``history.py``); today's if not given.
-        blocks: what is fused beyond layers (``tt_blocks.py``).
-        busy: share of the time that an engine may be at work in a linear, on a day when linears were ttnn.linear.
-        rest: a published figure whose seconds beyond its prediction are taken as well, a stage of their own.
-        loop: take what loops take beyond their kernels (``loops.py``), but for gaps that a calibration has.
-    """
-
-    steps: int | None = None
-    fsdp: bool | None = None
-    fuse: bool = True
-    topology: Topology | None = None
-    chunks: tuple[int, int] | None = None
-    calibration: Calibration | None = None
-    weights: str = "bf16"
-    fidelity: str = "HiFi2"
-    day: date | None = None
-    blocks: Blocks = "fused"
-    busy: float = 1.0
-    rest: Figure | None = None
-    loop: bool = True
-
-    @classmethod
-    def of(cls, figure: Figure) -> Execution:
-        """Return how a published figure was run."""
-        return cls(
-            steps=figure.steps, topology=figure.topology, fsdp=figure.fsdp, fuse=figure.fused, chunks=figure.chunks,
-            day=figure.day, blocks=figure.blocks, busy=figure.busy, rest=figure.rest,
-        )  # fmt: skip
-
-    def machine(self, mesh: MeshSpec) -> replay.Machine:
-        """Return a mesh as it is run this way."""
-        params = self.calibration.of(mesh.arch) if self.calibration else get_params(mesh.arch)
-        if self.loop and not self.calibration:
-            params = replace(params, gap_ns=loops.gap_ns(mesh, params.gap_ns))
-        options = {
-            "fuse": self.fuse,
-            "topology": self.topology,
-            "chunks": self.chunks,
-            "day": self.day,
-            "busy": self.busy,
-        }
-        return replay.machine(mesh, params, **options, weights=self.weights, fidelity=self.fidelity)
+def machine_of(mesh: MeshSpec, execution: Execution, calibration: Calibration | None = None) -> replay.Machine:
+    """Return a mesh as it is run; ``calibration``: another one than the stored one."""
+    params = calibration.of(mesh.arch) if calibration else get_params(mesh.arch)
+    if execution.loop and not calibration:
+        params = replace(params, gap_ns=loops.gap_ns(mesh, params.gap_ns))
+    return replay.machine(mesh, params, execution)
 
 
 _UNITS = {"seconds": "s", "by_kind": "s", "by_bound": "s", "memory_gb": "1e9 bytes per device"}
@@ -146,7 +96,8 @@ class Estimate:
     flops: float
     peak_tflops: float
     around: dict[str, float]
-    execution: Execution = Execution()
+    execution: Execution = TODAY
+    own: Calibration | None = None
 
     @property
     def timing_only(self) -> bool:
@@ -161,12 +112,12 @@ class Estimate:
     @property
     def calibration(self) -> str:
         """Return the version of a calibration that is not the stored one, or an empty text."""
-        return self.execution.calibration.version if self.execution.calibration else ""
+        return self.own.version if self.own else ""
 
     @property
     def machine(self) -> replay.Machine:
         """Return the mesh as it was run."""
-        return self.execution.machine(self.mesh)
+        return machine_of(self.mesh, self.execution, self.own)
 
     @property
     def total_seconds(self) -> float:
@@ -212,7 +163,7 @@ class Estimate:
         stages_ = [(s, ranges.forward({"all": s}, self.mesh.arch)) for s in computed]
         found = ranges.together([(self.seconds, ranges.forward(self.by_kind, self.mesh.arch)), *stages_])
         if self.execution.rest:
-            rest = rest_range(self.model, self.execution.rest)
+            rest = rest_range(self.execution.rest)
             ends = (found.low + rest.high, found.high + rest.low, self.total_seconds)
             found = replace(found, low=min(ends), high=max(ends))
         return ranges.widened(self.total_seconds, found, self.mesh.arch, without)
@@ -328,9 +279,13 @@ def estimate(
     *,
     size: str | None = None,
     reading: Reading | None = None,
-    execution: Execution = Execution(),
+    execution: Execution = TODAY,
+    calibration: Calibration | None = None,
 ) -> Estimate:
     """Estimate the denoising loop of ``name`` with guidance (branches side by side with cfg2, else one by one).
+
+    Args:
+        calibration: another one than the stored one.
 
     Raises:
         UserError: no such model or size, or cfg2 for a model that has no second branch.
@@ -341,7 +296,7 @@ def estimate(
     if batch > model.branches:
         raise UserError(f"{name} predicts once a step, without a negative prompt; cfg{batch} has nothing to share out.")
     reading = reading or read_published(model, shape, RunOptions(mesh, parallel, dtype="bf16"), batch=batch)
-    machine = execution.machine(mesh)
+    machine = machine_of(mesh, execution, calibration)
     # The few weights that no linear has (norms, embeddings) are counted like the others.
     reading = replace(reading, weights_bytes=round(reading.weights_bytes * BYTES[execution.weights] / BYTES["bf16"]))
     held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
@@ -356,9 +311,9 @@ def estimate(
     total = sum(replay.flops(op) for op in ops)
     timeline = timeline.stretched(loops.factor(mesh.arch) if execution.loop else 1.0)
     timeline = timeline.throttled(power.least_ns(total, mesh, execution.fidelity))
-    around = stages.around(model, shape, replace(machine, chunks=None))
+    around = stages.around(model, shape, replace(machine, run=replace(execution, chunks=None)))
     if execution.rest:
-        around |= {"rest": rest_seconds(name, execution.rest)}
+        around |= {"rest": rest_seconds(execution.rest)}
     steps = execution.steps or model.steps
     peak = machine.chip.peak_tflops(execution.fidelity)
     return Estimate(
@@ -374,21 +329,24 @@ def estimate(
         peak,
         around,
         execution,
+        calibration,
     )
 
 
-def rest_seconds(name: str, known: Figure) -> float:
-    """Return what a published figure of a model takes beyond what is predicted of it: host, encoders, decoder."""
-    return known.seconds - _as_run(name, known).seconds_of(known)
-
-
-def rest_range(name: str, known: Figure) -> ranges.Range:
-    """Return the range of ``rest_seconds``."""
-    r = _as_run(name, known).total_range(without=name)
-    return ranges.Range(max(known.seconds - r.high, 0.0), max(known.seconds - r.low, 0.0))
-
-
 @cache
-def _as_run(name: str, known: Figure) -> Estimate:
-    on = get_mesh(known.mesh)
-    return estimate(name, on, parse_parallel(known.parallel, on), size=known.size, execution=Execution.of(known))
+def as_published(figure: Figure) -> Estimate:
+    """Return the estimate of what others measured, run as it was."""
+    on = get_mesh(figure.mesh)
+    parallel = parse_parallel(figure.parallel, on)
+    return estimate(figure.model, on, parallel, size=figure.size, execution=figure.run)
+
+
+def rest_seconds(figure: Figure) -> float:
+    """Return what a published figure takes beyond what is predicted of it: host, encoders, decoder."""
+    return figure.seconds - as_published(figure).seconds_of(figure)
+
+
+def rest_range(figure: Figure) -> ranges.Range:
+    """Return the range of ``rest_seconds``."""
+    r = as_published(figure).total_range(without=figure.model)
+    return ranges.Range(max(figure.seconds - r.high, 0.0), max(figure.seconds - r.low, 0.0))

@@ -18,11 +18,12 @@ from refsim.base.config import DiTParallelConfig, parse_parallel
 from refsim.base.errors import RefsimError, UserError
 from refsim.base.mesh import MeshSpec, Topology
 from refsim.base.options import RunOptions
+from refsim.models.figures import Execution
 from refsim.models.registry import find, spec_of
 from refsim.timing.cost.fitted import Calibration
 from refsim.timing.predict import advice, tt_dit
 from refsim.timing.predict import estimate as estimates
-from refsim.timing.predict.estimate import Estimate, Execution
+from refsim.timing.predict.estimate import Estimate
 from refsim.timing.predict.ranges import distinguishable
 from refsim.timing.read.reading import Reading, read_published
 
@@ -167,8 +168,7 @@ def plan(
             chosen = [w for w in wirings(mesh, reading) if w.allowed(only.topology, only.links)]
             if not chosen:
                 raise UserError(f"it communicates over no {only.topology}.")
-            execution = Execution(calibration=calibration)
-            found.append(_candidate(name, mesh, parallel, size, reading, chosen, execution))
+            found.append(_candidate(name, mesh, parallel, size, reading, chosen, calibration))
         except (RefsimError, AssertionError) as error:
             why = error.with_flags if isinstance(error, RefsimError) else str(error)
             found.append(Candidate(text, parallel.attention, None, why))
@@ -191,15 +191,16 @@ def _candidate(
     size: str,
     reading: Reading,
     wirings: list[Wiring],
-    execution: Execution,
+    calibration: Calibration | None = None,
 ) -> Candidate:
     """Return the candidate of one configuration; of equally fast wirings, fewer links and no ring are best."""
     made: dict[Wiring, Estimate] = {}
     for wiring in wirings:
         on = replace(mesh, links=tuple(min(n, wiring.links) for n in mesh.links)) if wiring.links else mesh
-        topology = None if wiring.topology == "Ring" else Topology.LINEAR
-        wired = replace(execution, topology=topology)
-        made[wiring] = estimates.estimate(name, on, parallel, size=size, reading=reading, execution=wired)
+        wired = Execution(topology=None if wiring.topology == "Ring" else Topology.LINEAR)
+        made[wiring] = estimates.estimate(
+            name, on, parallel, size=size, reading=reading, execution=wired, calibration=calibration
+        )
     least = min(e.order[1] for e in made.values())
     best = min(w for w, e in made.items() if math.isclose(e.order[1], least, rel_tol=1e-6))
     m = made[best].memory

@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from datetime import date
 
 from refsim.base.mesh import MeshSpec, Topology
+from refsim.models.figures import TODAY, Execution
 from refsim.timing.cost import history
 from refsim.timing.cost import ops as cost
 from refsim.timing.cost.chips import Chip, get_chip
@@ -139,29 +139,19 @@ _CHUNKS = {  # (blackhole, head width) -> (q, k): tt_dit's chunk maps, sp2/tp2 a
 
 @dataclass(frozen=True)
 class Machine:
-    """A mesh with its chips and the fitted parameters; ``fuse`` overlaps matmuls and collectives on Rings.
-
-    ``weights``: dtype of linears' weights; ``fidelity``: of linears and attention; ``day``: as ``history.py`` has it;
-    ``busy``: share of the time that an engine may be at work in ttnn.linear.
-    """
+    """A mesh with its chips, the fitted parameters, and how it is run."""
 
     mesh: MeshSpec
     chip: Chip
     params: Params
-    fuse: bool = True
-    topology: Topology | None = None
-    chunks: tuple[int, int] | None = None
-    weights: str = "bf16"
-    fidelity: str = "HiFi2"
-    day: date | None = None
-    busy: float = 1.0
+    run: Execution = TODAY
 
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
         links = self.mesh.links[axis] or max(self.mesh.links) or 1
-        topology = topology_of(op, self.topology)
+        topology = topology_of(op, self.run.topology)
         # Members that are not neighbours: as many groups lie between each other and share the hops.
-        return history.as_on(self.day, Fabric(self.chip, op.size, links / op.stride, topology), op.name)
+        return history.as_on(self.run.day, Fabric(self.chip, op.size, links / op.stride, topology), op.name)
 
 
 def topology_of(op: Op, chosen: Topology | None) -> Topology:
@@ -169,9 +159,10 @@ def topology_of(op: Op, chosen: Topology | None) -> Topology:
     return Topology.LINEAR if op.size == 2 else chosen or op.topology or Topology.LINEAR
 
 
-def machine(mesh: MeshSpec, params: Params, **options) -> Machine:
+def machine(mesh: MeshSpec, params: Params, run: Execution = TODAY) -> Machine:
+    """Return a mesh as it is run, with the chips of the day."""
     chip = get_chip(mesh.arch, galaxy=mesh.num_devices >= 32)
-    return Machine(mesh, *history.clocked(options.get("day"), mesh, chip, params), **options)
+    return Machine(mesh, *history.clocked(run.day, mesh, chip, params), run)
 
 
 CONV_PROGRAMS = 4
@@ -189,16 +180,16 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
         return replace(c, ns=c.ns + (CONV_PROGRAMS * slices - 1) * m.params.gap_ns)
     if op.kind == "matmul":
         (x, w) = op.inputs[:2]
-        dtypes = ("bf16", m.weights, "bf16")
-        if history.multicast_linears(m.day):
-            slow = MulticastConfig(grid or m.chip.cores, m.fidelity, dtypes, busy=m.busy)
+        dtypes = ("bf16", m.run.weights, "bf16")
+        if history.multicast_linears(m.run.day):
+            slow = MulticastConfig(grid or m.chip.cores, m.run.fidelity, dtypes, busy=m.run.busy)
             return multicast_matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], slow)
-        config = MatmulConfig(m.fidelity, dtypes, grid, BLOCK)
+        config = MatmulConfig(m.run.fidelity, dtypes, grid, BLOCK)
         return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], config)
     if op.kind == "sdpa":
         (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
-        q, k = m.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
-        config = SDPAConfig(m.fidelity, cores, q, k, serial=history.serial_attention(m.day))
+        q, k = m.run.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
+        config = SDPAConfig(m.run.fidelity, cores, q, k, serial=history.serial_attention(m.run.day))
         return sdpa(m.chip, m.params, b, h, rows, keys, e, config)
     elements = math.prod(op.output)
     read = [p for s in op.inputs if (p := math.prod(s)) > elements // 64] if op.kind != "layout" else [elements]
@@ -277,7 +268,7 @@ def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None
 
 
 def _fusable(m: Machine, op: Op, following: Op | None, kind: str, name: str | None) -> bool:
-    if not m.fuse or following is None or op.kind != kind or (name and op.name != name):
+    if not m.run.fuse or following is None or op.kind != kind or (name and op.name != name):
         return False
     collective, linear = (op, following) if kind == "collective" else (following, op)
     large = linear.kind == "matmul" and math.prod(linear.inputs[0][:-1]) >= 256
@@ -340,11 +331,11 @@ def gather_weights(
     line: Timeline, m: Machine, nbytes: float, size: int, axis: int, topology: Topology, blocks: int
 ) -> None:
     """Add what FSDP costs: a block's weights are gathered over ``axis`` before it runs, with nothing beside it."""
-    topology = (m.topology or topology) if size > 2 else Topology.LINEAR
-    fabric = history.as_on(m.day, Fabric(m.chip, size, m.mesh.links[axis] or 1, topology), "all_gather")
+    topology = (m.run.topology or topology) if size > 2 else Topology.LINEAR
+    fabric = history.as_on(m.run.day, Fabric(m.chip, size, m.mesh.links[axis] or 1, topology), "all_gather")
     each = fabric.collective_ns("all_gather", nbytes / size / blocks)
     brought = round(nbytes / size / blocks)
-    op = Op("collective", "gather_weights", (), (), m.weights, "", axis, size, topology, brought, group="sp")
+    op = Op("collective", "gather_weights", (), (), m.run.weights, "", axis, size, topology, brought, group="sp")
     for i in range(blocks):
         end = line.ns + each
         line.spans.append(Span("fabric", "collective", op.name, f"block {i}", line.ns, end, "fabric", op=op))

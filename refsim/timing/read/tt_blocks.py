@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
+from refsim.models.figures import Blocks
 from refsim.timing.read.recorder import Op
-
-Blocks = Literal["fused", "apart", "whole"]
 
 
 def as_blocks(programs: list[Op], blocks: Blocks, tp: int = 1) -> list[Op]:

@@ -1,7 +1,7 @@
 """Whether predictions put published systems and wirings in the right order, and how far apart.
 
     systems   every two published figures of one model at one size, of different meshes or factors
-    wirings   two ways to run one configuration that somebody compared, all else the same (``Published.pairs``)
+    wirings   two ways to run one configuration that somebody compared, all else the same (``Pair``)
 
 Kendall's tau of a model: pairs of systems in the right order less those in the wrong one, over all pairs. Ranges of
 figures are made without the figures of the model that is judged.
@@ -18,10 +18,9 @@ from refsim.base.config import parse_parallel
 from refsim.base.mesh import get_mesh
 from refsim.files.keys import Document
 from refsim.files.tables import as_markdown
-from refsim.models.registry import figures, published
-from refsim.models.spec import Figure
+from refsim.models.figures import Execution, Figure, Pair
+from refsim.models.registry import figures, measured
 from refsim.timing.predict import estimate as estimates
-from refsim.timing.predict.estimate import Execution
 
 HALF_WIDTH = 0.30
 """A range is useful to a planner if it is no wider to either side than this share of the prediction."""
@@ -79,39 +78,37 @@ class Compared:
 
 def runs(progress: Callable[[str], None] = lambda text: None) -> list[Run]:
     """Return all published pipelines; some seconds are spent on each."""
-    return [_run(model, known, progress) for (model, *_), known in figures().items()]
+    return [_run(known, progress) for known in figures().values()]
 
 
 def others(progress: Callable[[str], None] = lambda text: None) -> list[Run]:
-    """Return pipelines that no range is made of: ``Published.others``."""
-    return [_run(model.name, known, progress) for model in published().values() for known in model.others]
+    """Return pipelines that no range is made of."""
+    return [_run(known, progress) for known in measured() if isinstance(known, Figure) and not known.judged]
 
 
-def _run(model: str, known: Figure, progress: Callable[[str], None]) -> Run:
-    progress(f"{model} {known.size} on {known.mesh}, {known.parallel}, {known.source}")
-    on = get_mesh(known.mesh)
-    parallel, run_so = parse_parallel(known.parallel, on), Execution.of(known)
-    e = estimates.estimate(model, on, parallel, size=known.size, execution=run_so)
-    r = e.range(without=model) if known.of == "denoising" else e.total_range(without=model)
-    about = (model, known.size, known.mesh, known.parallel, on.arch, known.seconds, e.seconds_of(known))
+def _run(known: Figure, progress: Callable[[str], None]) -> Run:
+    progress(f"{known.model} {known.size} on {known.mesh}, {known.parallel}, {known.source}")
+    e = estimates.as_published(known)
+    r = e.range(without=known.model) if known.of == "denoising" else e.total_range(without=known.model)
+    where = (known.model, known.size, known.mesh, known.parallel)
+    about = (*where, e.mesh.arch, known.seconds, e.seconds_of(known))
     return Run(*about, r.low, r.high, known.source)
 
 
 def wirings(progress: Callable[[str], None] = lambda text: None) -> list[Compared]:
     """Return all published comparisons of two wirings or two configurations of one mesh."""
     found = []
-    for model in published().values():
-        for pair in model.pairs:
-            progress(f"{model.name} {pair.size} on {pair.mesh}, {pair.first.value} and {pair.second.value}")
-            on, seconds, names = get_mesh(pair.mesh), [], []
-            for text, topology in ((pair.parallel, pair.first), (pair.other or pair.parallel, pair.second)):
-                execution = Execution(topology=topology, fuse=pair.fused)
-                parallel = parse_parallel(text, on)
-                e = estimates.estimate(model.name, on, parallel, size=pair.size, execution=execution)
-                seconds.append(e.total_seconds if pair.of == "pipeline" else e.seconds)
-                names.append(f"{pair.mesh} {text} {topology.value}")
-            ratio = seconds[0] / seconds[1]
-            found.append(Compared(model.name, pair.size, names[0], names[1], pair.ratio, ratio, pair.source))
+    for pair in (each for each in measured() if isinstance(each, Pair)):
+        progress(f"{pair.model} {pair.size} on {pair.mesh}, {pair.first.value} and {pair.second.value}")
+        on, seconds, names = get_mesh(pair.mesh), [], []
+        for text, topology in ((pair.parallel, pair.first), (pair.other or pair.parallel, pair.second)):
+            execution = Execution(topology=topology, fuse=pair.fused)
+            parallel = parse_parallel(text, on)
+            e = estimates.estimate(pair.model, on, parallel, size=pair.size, execution=execution)
+            seconds.append(e.total_seconds if pair.of == "pipeline" else e.seconds)
+            names.append(f"{pair.mesh} {text} {topology.value}")
+        ratio = seconds[0] / seconds[1]
+        found.append(Compared(pair.model, pair.size, names[0], names[1], pair.ratio, ratio, pair.source))
     return found
 
 

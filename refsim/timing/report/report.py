@@ -15,7 +15,6 @@ from refsim.base.options import RunOptions
 from refsim.files import output
 from refsim.files.tables import as_markdown
 from refsim.models.registry import figures, published
-from refsim.models.spec import Figure
 from refsim.timing.cost.chips import get_chip
 from refsim.timing.cost.fabric import Fabric
 from refsim.timing.cost.fitted import get_params
@@ -23,7 +22,7 @@ from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.predict import estimate as estimates
 from refsim.timing.predict import plan as plans
 from refsim.timing.predict.critical import critical_path
-from refsim.timing.predict.estimate import Estimate, Execution
+from refsim.timing.predict.estimate import Estimate
 from refsim.timing.predict.memory import memory, read_ttnn
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import read_published
@@ -70,7 +69,7 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
                 if not isinstance(found, str) and found[0].memory.fits:
                     known = figures().get((model, size, mesh, text))
                     e = found[0]
-                    whole = (_as_run(model, size, mesh, text, known), known.seconds) if known else None
+                    whole = (estimates.as_published(known).seconds_of(known), known.seconds) if known else None
                     bar = plots.System(f"{mesh} {text}", e.seconds, e.desired_seconds, whole)
                     bars.setdefault(f"{model} {size}", []).append(bar)
         output.write(out / f"{model}-{size}.md", _table(model, size, rows).encode())
@@ -81,14 +80,6 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
     _scaling(out, progress)
     _sweeps(out)
     output.write(out / "README.md", _index().encode())
-
-
-def _as_run(model: str, size: str, mesh: str, text: str, known: Figure) -> float:
-    """Return the predicted seconds of a published figure, run as it was."""
-    on = get_mesh(mesh)
-    return estimates.estimate(model, on, parse_parallel(text, on), size=size, execution=Execution.of(known)).seconds_of(
-        known
-    )
 
 
 def write_ranking(out: Path, progress: Progress = lambda text: None) -> None:
@@ -117,18 +108,15 @@ _SCALING = (
 _HIDING = ("model", "arch", "ring", "tokens/device", "T_gather", "T_sdpa", "sum", "max", "overlapped", "hidden")
 
 
-def _try(
-    model: str, size: str, mesh: MeshSpec, text: str, execution: Execution | None = None
-) -> tuple[Estimate, float] | str:
+def _try(model: str, size: str, mesh: MeshSpec, text: str) -> tuple[Estimate, float] | str:
     """Return the estimate and the seconds of its critical path, or why there is none."""
-    execution = execution or Execution()
     try:
         known, parallel = published()[model], parse_parallel(text, mesh)
         reading = read_published(known, known.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
-        found = estimates.estimate(model, mesh, parallel, size=size, reading=reading, execution=execution)
+        found = estimates.estimate(model, mesh, parallel, size=size, reading=reading)
     except RefsimError as error:
         return error.with_flags
-    path = critical_path(programs(reading.ops), reading.ops, execution.machine(mesh))
+    path = critical_path(programs(reading.ops), reading.ops, found.machine)
     return found, found.at_power_limit(path.ns) / 1e9 * found.forwards * found.steps
 
 
@@ -173,22 +161,20 @@ def _published(progress: Progress) -> str:
         "`refsim plan --today`), and among all schemes.\n",
     ]
     rows = []
-    for (model, size, mesh, parallel), known in figures().items():
-        on = get_mesh(mesh)
-        progress(f"plan of {model} {size} on {mesh}")
-        found = _try(model, size, on, parallel, Execution.of(known))
-        assert not isinstance(found, str)
-        e, config = found[0], parse_parallel(parallel, on)
-        every = plans.plan(model, on, size=size, only=plans.Only(topology=known.topology.value))
+    for known in figures().values():
+        model, size, on = known.model, known.size, get_mesh(known.mesh)
+        progress(f"plan of {model} {size} on {on.name}")
+        e, topology = estimates.as_published(known), known.run.topology.value
+        every = plans.plan(model, on, size=size, only=plans.Only(topology=topology))
         tt_dit_runs = plans.ranked(plans.only_tt_dit(every))
         ranks = []
         for candidates in (tt_dit_runs, every):
-            rank = next(c.rank for c in candidates if c.text == estimates.describe(config))
+            rank = next(c.rank for c in candidates if c.text == estimates.describe(e.parallel))
             ranks.append(f"{rank} of {max(c.rank for c in candidates)}" if rank else "cannot run")
-        wiring = f"{known.topology.value} x{max(on.links)}"
+        wiring = f"{topology} x{max(on.links)}"
         rows.append(
             (
-                *(f"{model} {size}", on.system, estimates.describe(config), wiring, f"{e.seconds_of(known):.2f}"),
+                *(f"{model} {size}", on.system, estimates.describe(e.parallel), wiring, f"{e.seconds_of(known):.2f}"),
                 *(f"{known.seconds:g}", f"{e.seconds_of(known) / known.seconds:.2f}", *ranks, known.source),
             )
         )

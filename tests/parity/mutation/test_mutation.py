@@ -305,7 +305,7 @@ def test_what_is_asked_for_otherwise_than_by_a_pipeline_is_a_figure():
 
 
 def test_tables_without_an_order_are_not_turned_round():
-    source = "A = S(class_names=(X, Y), encoders=(E, F), published=P(others=(G(1), G(2))), a=(Figure(1), Figure(2)))\n"
+    source = "A = S(class_names=(X, Y), encoders=(E, F), published=(P(1), P(2)), a=(Figure(1), Figure(2)))\n"
     turned = [m.before for m in mutations("refsim/models/t5/spec.py", source) if m.operator == "reversed-order"]
     assert turned == ["(E, F)"]
     turned = [m.before for m in mutations("refsim/models/t5/encoder.py", source) if m.operator == "reversed-order"]

@@ -163,27 +163,24 @@ WAN = "wan22-t2v-a14b"
 
 @pytest.mark.parametrize("case", registry.figures(), ids=lambda c: "-".join(c))
 def test_end_to_end_within_a_quarter_of_the_published_seconds(case):
-    known, on = registry.figures()[case], get_mesh(case[2])
-    run_so = estimates.Execution.of(known)
-    found = estimates.estimate(case[0], on, parse_parallel(case[3], on), size=case[1], execution=run_so)
+    known = registry.figures()[case]
+    found = estimates.as_published(known)
+    assert (found.model, found.size, found.mesh.name) == case[:3]
     assert found.seconds_of(known) == pytest.approx(known.seconds, rel=0.25)
 
 
 def test_what_a_figure_takes_beyond_its_prediction_others_of_the_model_take_too():
     """The one it is taken from is judged nowhere."""
-    model = registry.published()["mochi-1"]
-    source = model.figures[0].rest
-    assert {known.rest for known in (*model.figures, *model.others)} == {source}
-    assert source not in model.figures and source not in model.others
+    figures = [known for known in registry.measured() if known.model == "mochi-1"]
+    source = figures[0].run.rest
+    assert len(figures) == 3 and {known.run.rest for known in figures} == {source}
+    assert source not in figures
     on = get_mesh("t3k")
-    found = estimates.estimate("mochi-1", on, parse_parallel("sp2_tp4", on), execution=estimates.Execution.of(source))
+    found = estimates.estimate("mochi-1", on, parse_parallel("sp2_tp4", on), execution=source.run)
     rest = source.seconds - found.seconds
-    known = model.figures[1]
-    on = get_mesh(known.mesh)
-    parallel, run_so = parse_parallel(known.parallel, on), estimates.Execution.of(known)
-    with_it = estimates.estimate("mochi-1", on, parallel, execution=run_so)
+    with_it = estimates.as_published(figures[1])
     assert with_it.around == {"rest": pytest.approx(rest)} and with_it.total_seconds == with_it.seconds + rest
-    of_rest, r = estimates.rest_range("mochi-1", source), with_it.total_range()
+    of_rest, r = estimates.rest_range(source), with_it.total_range()
     assert of_rest.low < rest < of_rest.high and r.low < with_it.total_seconds < r.high
     kernels = with_it.range().high - with_it.seconds
     assert r.high < with_it.seconds + of_rest.high + kernels  # the kernels of both err to the same side
@@ -193,7 +190,7 @@ TABLE = date(2026, 3, 19)
 
 
 def test_a_published_figure_is_run_as_its_source_was():
-    of = {case[1:3]: estimates.Execution.of(known) for case, known in registry.figures().items() if case[0] == WAN}
+    of = {case[1:3]: known.run for case, known in registry.figures().items() if case[0] == WAN}
     ring = {"steps": 40, "topology": Topology.RING}
     assert of["720p", "bh-galaxy"] == estimates.Execution(**ring, fuse=False, day=date(2026, 2, 28))
     assert of["480p", "bh-galaxy"] == estimates.Execution(**ring, chunks=(288, 512))

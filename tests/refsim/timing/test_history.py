@@ -10,6 +10,7 @@ import pytest
 from refsim.base.config import parse_parallel
 from refsim.base.mesh import Topology, get_mesh
 from refsim.models import registry
+from refsim.models.figures import Execution
 from refsim.timing.cost import history
 from refsim.timing.cost.chips import get_chip
 from refsim.timing.cost.fabric import Fabric
@@ -60,7 +61,7 @@ def test_wormhole_gathered_along_a_line_at_its_own_rate():
 
 def test_the_gather_of_a_loudbox_was_in_sight_in_march_and_is_not_today():
     (known,) = (k for case, k in registry.figures().items() if case[2] == "bh-loudbox")
-    on, run_so = get_mesh("bh-loudbox"), estimates.Execution.of(known)
+    on, run_so = get_mesh("bh-loudbox"), known.run
     assert run_so.day == date(2026, 3, 19)
     parallel, name = parse_parallel("sp4_tp2", on), "wan22-t2v-a14b"
     march, today = (
@@ -74,9 +75,13 @@ def test_a_linear_of_october_2025_had_a_third_of_the_engine_where_throttled():
     """22272 x 3072 x 4096 on 64 cores of 2.048 TFLOP/s: 4.28 ms at full speed."""
     linear = Op("matmul", "linear", ((22272, 3072), (4096, 3072)), (22272, 4096), "bf16", "block 0")
     least = 2 * 22272 * 3072 * 4096 / (64 * 2.048e12) * 1e9
-    machine = replay.machine(get_mesh("t3k"), get_params("wormhole_b0"), day=date(2025, 10, 29), busy=0.33)
-    then = replay.op_cost(machine, linear).ns
-    now = replay.op_cost(replace(machine, day=date(2025, 10, 30)), linear).ns
+    machine = replay.machine(get_mesh("t3k"), get_params("wormhole_b0"))
+    throttled = Execution(day=date(2025, 10, 29), busy=0.33)
+
+    def ns(run: Execution) -> float:
+        return replay.op_cost(replace(machine, run=run), linear).ns
+
+    then, now = ns(throttled), ns(replace(throttled, day=date(2025, 10, 30)))
     assert least / 0.33 < then < 1.1 * least / 0.33 and least < now < 2 * least
-    assert now == replay.op_cost(replace(machine, day=None), linear).ns
-    assert least < replay.op_cost(replace(machine, busy=1.0), linear).ns < 2 * least
+    assert now == ns(replace(throttled, day=None))
+    assert least < ns(replace(throttled, busy=1.0)) < 2 * least

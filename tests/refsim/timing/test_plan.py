@@ -31,7 +31,7 @@ T3K, GALAXY = get_mesh("t3k"), get_mesh("galaxy")
 PLANNED = [
     case
     for case, figure in figures().items()
-    if get_mesh(case[2]).arch == "wormhole_b0" and case[1] != "720p" and figure.blocks != "whole"
+    if get_mesh(case[2]).arch == "wormhole_b0" and case[1] != "720p" and figure.run.blocks != "whole"
 ]
 """Published figures that are planned here, of programs that share features as plans do; a plan takes seconds."""
 WAN_ON_T3K, SD35_ON_GALAXY = ("wan22-t2v-a14b", "t3k"), ("sd35-large", "galaxy")
@@ -43,7 +43,7 @@ def found() -> dict[tuple[str, str], list[plans.Candidate]]:
     found = {}
     for model, size, mesh, parallel in PLANNED:
         known = figures()[model, size, mesh, parallel]
-        only = plans.Only(None if mesh == "t3k" else "ring", known.topology.value)
+        only = plans.Only(None if mesh == "t3k" else "ring", known.run.topology.value)
         found[model, mesh] = plans.plan(model, get_mesh(mesh), size=size, only=only)
     return found
 
@@ -104,7 +104,7 @@ def test_more_links_and_a_ring_are_never_slower():
     reading = read_published(published()["sd35-large"], (128, 128), RunOptions(GALAXY, parallel, dtype="bf16"), batch=1)
     wirings = plans.wirings(GALAXY, reading)
     assert {str(w) for w in wirings} == {f"{t} x{n}" for t in ("Linear", "Ring") for n in (1, 2, 3, 4)}
-    c = plans._candidate("sd35-large", GALAXY, parallel, "1024", reading, wirings, plans.Execution())
+    c = plans._candidate("sd35-large", GALAXY, parallel, "1024", reading, wirings)
     for topology in ("Linear", "Ring"):
         times = [s for w, s in sorted(c.seconds.items()) if w.topology == topology]
         assert times == sorted(times, reverse=True) and times[0] > 1.2 * times[-1]
