@@ -1,6 +1,6 @@
 """The DFlash drafter by context length: predicted for a p300 chip beside the document's measurements, measured on CPU.
 
-    predicted   ``refsim.timing.predict.drafter``: each forward's programs, split into TT-Lang and TTNN, cached and not
+    predicted   ``benchmarks.drafter``: each forward's programs, split into TT-Lang and TTNN, cached and not
     measured    refsim's drafter, smaller, in fp32 on this machine: seconds and floating point operations of a step,
                 cached and not. With a cache all but attention must cost the same at every context length.
 
@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
 from refsim.base.mesh import get_mesh
 from refsim.base.options import RunOptions
 from refsim.files import output
@@ -29,7 +30,6 @@ from refsim.files.tables import as_markdown
 from refsim.models.dflash.config import DFlashConfig
 from refsim.models.dflash.spec import SPEC
 from refsim.runtime.device import Device
-from refsim.timing.predict.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
 from refsim.timing.predict.stages import EAGER_GAP_NS
 
 NEW = 3

@@ -52,7 +52,7 @@ class Execution:
     loop: bool = True
 
 
-TODAY = Execution()
+DEFAULT = Execution()
 """As today's kernels run, with the model's own number of steps."""
 
 

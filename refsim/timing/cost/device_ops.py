@@ -241,14 +241,14 @@ def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
 
 
 def _minimal_matmul(chip: Chip, params: Params, op: DeviceOp) -> Cost:
-    """Price minimal_matmul in the blocks and on the cores it was told, or else its own: the longer side of M and N on
+    """Price minimal_matmul in the blocks and on the cores it was given, or else its own: the longer side of M and N on
     the longer side of the chip's cores.
     """
     x, w, out = _operands(op)
     rows, n = math.prod(x.shape[:-1]), w.shape[3]
     block = _numbers(op, "M_block_size", r"\s*K_block_size", r"\s*N_block_size") or (8, 8, 8)
-    told = re.search(r"compute_with_storage_grid_size=\(?(?:x=)?(\d+)[-,;]\s*(?:y=)?(\d+)", op.attributes)
-    cores = (int(told[1]), int(told[2])) if told else chip.cores
+    given = re.search(r"compute_with_storage_grid_size=\(?(?:x=)?(\d+)[-,;]\s*(?:y=)?(\d+)", op.attributes)
+    cores = (int(given[1]), int(given[2])) if given else chip.cores
     cut = op.cut or Cut(cores if rows > n else cores[::-1], block)
     config = MatmulConfig(_fidelity(op), (x.dtype, w.dtype, out.dtype), cut.grid, cut.block, cut.sub)
     return matmul(chip, params, x.shape[2], x.shape[3], n, config, batch=x.shape[0] * x.shape[1])

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from refsim.timing.cost.chips import TILE, Chip
@@ -134,7 +133,3 @@ def l1_copy(chip: Chip, params: Params, nbytes: float, cores: int, untilized: in
     noc = nbytes / cores / chip.noc_gbps
     compute = -(-untilized // cores) * UNTILIZE_CYCLES[chip.arch] / chip.clock_ghz
     return bounded(chip, params.block_ns + compute, noc, compute=0.0, noc=noc, dram=0.0)
-
-
-def tflops(flops: float, ns: float) -> float:
-    return flops / ns / 1000 if ns else math.nan

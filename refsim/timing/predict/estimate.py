@@ -10,7 +10,7 @@ from refsim.base.config import DiTParallelConfig, parse_parallel
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, Topology, get_mesh
 from refsim.base.options import RunOptions
-from refsim.models.figures import TODAY, Execution, Figure
+from refsim.models.figures import DEFAULT, Execution, Figure
 from refsim.models.registry import find, get_published, spec_of
 from refsim.models.spec import Published
 from refsim.timing.cost import power
@@ -96,7 +96,7 @@ class Estimate:
     flops: float
     peak_tflops: float
     around: dict[str, float]
-    execution: Execution = TODAY
+    execution: Execution = DEFAULT
     own: Calibration | None = None
 
     @property
@@ -279,7 +279,7 @@ def estimate(
     *,
     size: str | None = None,
     reading: Reading | None = None,
-    execution: Execution = TODAY,
+    execution: Execution = DEFAULT,
     calibration: Calibration | None = None,
 ) -> Estimate:
     """Estimate the denoising loop of ``name`` with guidance (branches side by side with cfg2, else one by one).

@@ -19,7 +19,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from refsim.base.mesh import MeshSpec, Topology
-from refsim.models.figures import TODAY, Execution
+from refsim.models.figures import DEFAULT, Execution
 from refsim.timing.cost import history
 from refsim.timing.cost import ops as cost
 from refsim.timing.cost.chips import Chip, get_chip
@@ -144,7 +144,7 @@ class Machine:
     mesh: MeshSpec
     chip: Chip
     params: Params
-    run: Execution = TODAY
+    run: Execution = DEFAULT
 
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
@@ -159,7 +159,7 @@ def topology_of(op: Op, chosen: Topology | None) -> Topology:
     return Topology.LINEAR if op.size == 2 else chosen or op.topology or Topology.LINEAR
 
 
-def machine(mesh: MeshSpec, params: Params, run: Execution = TODAY) -> Machine:
+def machine(mesh: MeshSpec, params: Params, run: Execution = DEFAULT) -> Machine:
     """Return a mesh as it is run, with the chips of the day."""
     chip = get_chip(mesh.arch, galaxy=mesh.num_devices >= 32)
     return Machine(mesh, *history.clocked(run.day, mesh, chip, params), run)

@@ -15,6 +15,7 @@ And what torch has as views, the device moves: heads are cut out of QKV and join
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from refsim.timing.read.reading import Op
@@ -25,37 +26,20 @@ _ACTIVATIONS = {"gelu", "silu", "relu", "gelu_", "silu_"}
 def programs(ops: list[Op]) -> list[Op]:
     """Return the ops in order, fused as described at the top of this file."""
     found: list[Op] = []
-    joined: list[Op] = []
+    cut_apart: list[Op] = []
     rings: set[int] = set()
-    for op in ops:
+    for op in (op for op in ops if _runs(op)):
+        together = (rule(found, op) for rule in FUSED if found)
+        if made := next(filter(None, together), None):
+            found[-1:] = made
+            if op.kind == "matmul":
+                slices = 1 if cut_apart else 2
+                cut_apart += [replace(op, kind="layout", name="slice", inputs=(op.output,), bytes=0)] * slices
+            continue
         last = found[-1] if found else None
-        small = math.prod(op.output or (2,)) <= 32768 and op.kind in ("elementwise", "layout")
-        if op.dtype.startswith("int") or small or (op.kind == "layout" and _is_weights_or_nothing(op)):
-            continue
-        if op.name in ("mul", "add") and any(math.prod(s) == s[-1] for s in op.inputs) and _normed(found, op):
-            continue
-        if op.name == "add" and last is not None and last.name == "reduce_scatter" and len(op.inputs[0]) == 1:
-            continue
-        if last is not None and last.output == op.output and op.kind == "elementwise":
-            if last.kind == "matmul" and op.name in _ACTIVATIONS:
-                continue
-            if op.name == "add" and last.name == "mul":
-                found[-1] = replace(last, name="addcmul", inputs=(*last.inputs, op.output))
-                continue
-        if _gathers_statistics(op) and last is not None and last.kind == "norm":
-            tile = replace(op, inputs=((*op.inputs[0][:-1], 32 * op.inputs[0][-1]),), bytes=32 * op.bytes)
-            over_both = [p.name for p in found[-3:-1]] == ["statistics", "all_gather"]
-            found[-1:] = [tile, last] if over_both else [replace(last, name="statistics"), tile, last]
-            continue
-        if op.kind == "matmul" and last is not None and last.kind == "matmul" and _one_row(last, op):
-            n = last.inputs[1][0] + op.inputs[1][0]
-            found[-1] = replace(last, inputs=(last.inputs[0], (n, last.inputs[1][1])), output=(*last.output[:-1], n))
-            joined += [replace(op, kind="layout", name="slice", inputs=(op.output,), bytes=0)] * (1 + (not joined))
-            continue
-        found += joined
-        joined = []
-        starts = op.kind == "sdpa" if op.ring < 0 else op.ring not in rings
-        if starts:
+        found += cut_apart
+        cut_apart = []
+        if op.kind == "sdpa" if op.ring < 0 else op.ring not in rings:  # attention starts
             rings.add(op.ring)
             if last is not None and last.kind == "layout" and last.name == "cat":
                 found.pop()
@@ -66,20 +50,66 @@ def programs(ops: list[Op]) -> list[Op]:
     return found
 
 
-def _normed(found: list[Op], op: Op) -> bool:
-    """Whether the last thing computed is a norm of what ``op`` scales or shifts."""
-    last = found[-1] if found else None
-    return last is not None and last.kind == "norm" and last.output == op.output
+def _runs(op: Op) -> bool:
+    """Whether an op is a program by itself: few elements are made on the host once."""
+    small = math.prod(op.output or (2,)) <= 32768 and op.kind in ("elementwise", "layout")
+    return not (op.dtype.startswith("int") or small or (op.kind == "layout" and _is_weights_or_nothing(op)))
 
 
-def _gathers_statistics(op: Op) -> bool:
-    """Whether the gather is that of a distributed norm: one or two numbers a row, or three a group of channels."""
-    return op.kind == "collective" and op.name == "all_gather" and op.inputs[0][-1] <= 3
+def _weight_of_norm(found: list[Op], op: Op) -> list[Op] | None:
+    """Take scale and shift into the norm before."""
+    last = found[-1]
+    by_rows = op.name in ("mul", "add") and any(math.prod(s) == s[-1] for s in op.inputs)
+    return [last] if by_rows and last.kind == "norm" and last.output == op.output else None
 
 
-def _one_row(a: Op, b: Op) -> bool:
-    same = a.inputs[0] == b.inputs[0] and a.inputs[1][1] == b.inputs[1][1]
-    return same and len(a.inputs[0]) == 2 and a.inputs[0][0] <= 32
+def _bias(found: list[Op], op: Op) -> list[Op] | None:
+    """Take a bias behind a reduce-scatter into the matmul before that."""
+    last = found[-1]
+    return [last] if op.name == "add" and last.name == "reduce_scatter" and len(op.inputs[0]) == 1 else None
+
+
+def _activation(found: list[Op], op: Op) -> list[Op] | None:
+    """Take an activation into the matmul before."""
+    last, follows = found[-1], op.kind == "elementwise" and found[-1].output == op.output
+    return [last] if follows and last.kind == "matmul" and op.name in _ACTIVATIONS else None
+
+
+def _gate(found: list[Op], op: Op) -> list[Op] | None:
+    """Make one of a product and a sum behind it."""
+    last, follows = found[-1], op.kind == "elementwise" and found[-1].output == op.output
+    if follows and op.name == "add" and last.name == "mul":
+        return [replace(last, name="addcmul", inputs=(*last.inputs, op.output))]
+    return None
+
+
+def _statistics(found: list[Op], op: Op) -> list[Op] | None:
+    """Split a norm whose statistics are gathered (one or two numbers a row, or three a group of channels) in two."""
+    last = found[-1]
+    if not (op.kind == "collective" and op.name == "all_gather" and op.inputs[0][-1] <= 3 and last.kind == "norm"):
+        return None
+    tile = replace(op, inputs=((*op.inputs[0][:-1], 32 * op.inputs[0][-1]),), bytes=32 * op.bytes)
+    over_both = [p.name for p in found[-3:-1]] == ["statistics", "all_gather"]
+    return [tile, last] if over_both else [replace(last, name="statistics"), tile, last]
+
+
+def _one_linear(found: list[Op], op: Op) -> list[Op] | None:
+    """Make one of two linears of the same few rows."""
+    last = found[-1]
+    if not (
+        op.kind == "matmul" == last.kind and last.inputs[0] == op.inputs[0] and last.inputs[1][1] == op.inputs[1][1]
+    ):
+        return None
+    if len(op.inputs[0]) != 2 or op.inputs[0][0] > 32:
+        return None
+    n = last.inputs[1][0] + op.inputs[1][0]
+    return [replace(last, inputs=(last.inputs[0], (n, last.inputs[1][1])), output=(*last.output[:-1], n))]
+
+
+FUSED: tuple[Callable[[list[Op], Op], list[Op] | None], ...] = (
+    _weight_of_norm, _bias, _activation, _gate, _statistics, _one_linear,
+)  # fmt: skip
+"""Each says what the last program and the op behind it are together, None if they stay two; the first that does."""
 
 
 def _is_weights_or_nothing(op: Op) -> bool:

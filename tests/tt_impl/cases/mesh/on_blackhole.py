@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from refsim.timing.predict import drafter
+from benchmarks import drafter
 from tests.tt_impl.env import Env, collect
 
 

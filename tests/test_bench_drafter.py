@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from benchmarks import drafter
 from benchmarks.draft import measure, predicted_report
+from benchmarks.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
 from refsim.timing.cost.ops import Cost
-from refsim.timing.predict import drafter
-from refsim.timing.predict.drafter import DOCUMENT, DOCUMENT_OPS, Kernel, forward, split_ms
 from refsim.timing.predict.stages import EAGER_GAP_NS
 
 
