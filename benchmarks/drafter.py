@@ -55,7 +55,7 @@ MASK_WAITS, KV_TILES = 1, 2
 """Reads that SDPA waits for: a tile of the mask; two tiles of K or V at a time, which is what 110 cores get of
 ``get_barrier_read_threshold`` (sdpa/device/kernels/dataflow/dataflow_common.hpp)."""
 CHUNK_ROWS = 4
-"""Rows of tiles in the smallest chunk of queries that ``chunk_cycles`` is fitted on (``published.RING_SDPA``); TTNN's
+"""Rows of tiles in the smallest chunk of queries that ``chunk_cycles`` is fitted on (``fit/linears.csv``); TTNN's
 own choice is one row of queries and one of keys (``sdpa_program_factory.cpp``)."""
 CODES = {
     "concat": "ConcatDeviceOperation", "multiply": "BinaryNgDeviceOperation", "reshape": "ReshapeDeviceOperation",

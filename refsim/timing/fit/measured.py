@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ _NAMES = {
     "sdpa": "RingJointSDPA",
 }
 """What a table of linears measures, and ttnn's operation."""
-_SHORT = {"agmm": "all_gather_matmul", "mmrs": "matmul_reduce_scatter", "ag": "all_gather", "rs": "reduce_scatter"}
+LINEARS = Path(__file__).with_name("linears.csv")
 HIDDEN = 10**6
 """Links of ring attention whose gather is taken to hide under it wholly: so that its seconds are those of attention."""
 
@@ -101,19 +101,10 @@ def _published() -> Iterator[Measured]:
             operands, out = (tensor(1, m, k, dtype), tensor(1, k, n, dtype)), tensor(1, m, n, dtype)
             op = DeviceOp("Matmul", arch, cores, fidelity, operands, (out,), cut=Cut(grid))
             yield Measured(op, ns, source="GEMM_FLOPS.md", sizes=sizes)
-    for arch, table in published.H3.items():
-        for line in table.strip().splitlines():
-            use, *numbers, grid, block, sub, links, us = line.split()
-            cut = Cut(_numbers(grid, "x"), _numbers(block, ","), _numbers(sub, ","))
-            sizes, use = tuple(map(int, numbers)), _SHORT.get(use, use)
-            op = _linear(arch, use, sizes, cut, (8 if use == "sdpa" else 4, int(links)))
-            yield Measured(op, float(us) * 1000, source="MiniMax-H3", use=use, sizes=sizes)
-    for (*sizes, ring, links, cores), table in published.RING_SDPA.items():
-        for line in table.split("|"):
-            q, k, us = line.split()
-            cut = Cut((cores, 1), (0, int(q), int(k)))
-            op = _linear("blackhole", "sdpa", sizes, cut, (ring, links))
-            yield Measured(op, float(us) * 1000, source="Wan2.2-TI2V-5B", use="sdpa", sizes=tuple(sizes))
+    with LINEARS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            grid = _numbers(row["core_grid"], "x")
+            yield _linear(row, grid, row["source"], row["arch"], (int(row["ring"]), int(row["links"])))
 
 
 def _numbers(text: str, by: str | None = None) -> tuple[Any, ...]:
@@ -127,24 +118,27 @@ def _swept(path: Path) -> Iterator[Measured]:
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             x, y = _numbers(row["core_grid"], "x")
-            use, sizes = row["use_case"].removesuffix("_tp8"), tuple(int(row[name]) for name in "MKN")
-            transposed = use != "matmul_reduce_scatter" and sizes[0] > sizes[2]
-            block = (int(row["M_block"]), int(row["K_block"]), int(row["N_block"]))
-            cut = Cut((x, y) if transposed else (y, x), block, (int(row["subblock_h"]), int(row["subblock_w"])))
-            op = _linear("wormhole_b0", use, sizes, cut, (8, 4))
-            yield Measured(op, float(row["best_us"]) * 1000, source=path.name, use=use, sizes=sizes)
+            row |= {"use_case": row["use_case"].removesuffix("_tp8"), "us": row["best_us"]}
+            transposed = row["use_case"] != "matmul_reduce_scatter" and int(row["M"]) > int(row["N"])
+            yield _linear(row, (x, y) if transposed else (y, x), path.name, "wormhole_b0", (8, 4))
 
 
-def _linear(arch: str, use: str, sizes: Sequence[int], cut: Cut, wires: tuple[int, int]) -> DeviceOp:
-    """Return an operation of a table of linears; ``wires``: devices of a Galaxy's ring, and links."""
-    m, k, n = sizes
-    cores, (ring, links) = math.prod(cut.grid), wires
+def _linear(row: dict[str, str], grid: tuple[Any, ...], source: str, arch: str, wires: tuple[int, int]) -> Measured:
+    """Return a line of a table of linears; ``grid``: cores for M and for N; ``wires``: devices of a Galaxy's ring, and
+    links.
+    """
+    use, cores, (ring, links) = row["use_case"], math.prod(grid), wires
+    m, k, n = sizes = tuple(int(row[name]) for name in "MKN")
+    blocks = tuple(int(row[f"{name}_block"]) for name in "MKN")
     if use == "sdpa":
-        return ring_attention((_NAMES[use], m, k, n, n, ring, cores, "bf16"), cut.block[1:], arch, HIDDEN)
-    x, w, out = tensor(1, m, k), tensor(1, k, n), tensor(1, m, n)
-    inputs = {"all_gather": (tensor(1, m, k // ring),), "reduce_scatter": (out,)}.get(use, (x, w))
-    on = Wires() if use == "mm" else Wires(ring, links, ring=True, galaxy=True)
-    return DeviceOp(_NAMES[use], arch, cores, "HiFi2", inputs, (out,), wires=on, cut=cut)
+        op = ring_attention((_NAMES[use], m, k, n, n, ring, cores, "bf16"), blocks[1:], arch, HIDDEN)
+    else:
+        x, w, out = tensor(1, m, k), tensor(1, k, n), tensor(1, m, n)
+        inputs = {"all_gather": (tensor(1, m, k // ring),), "reduce_scatter": (out,)}.get(use, (x, w))
+        on = Wires() if use == "mm" else Wires(ring, links, ring=True, galaxy=True)
+        cut = Cut(grid, blocks, (int(row["subblock_h"]), int(row["subblock_w"])))
+        op = DeviceOp(_NAMES[use], arch, cores, "HiFi2", inputs, (out,), wires=on, cut=cut)
+    return Measured(op, float(row["us"]) * 1000, source=source, use=use, sizes=sizes)
 
 
 def gates(lines: Mapping[published.Attended, str] = published.SDPA_GATES) -> Iterator[Measured]:

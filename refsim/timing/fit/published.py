@@ -3,15 +3,18 @@
 GEMM: tech_reports/GEMM_FLOPS/GEMM_FLOPS.md, default configurations, traced, DRAM: M, K, N and device utilisation in
 percent of the cores (rows, columns) at the fidelity.
 
-H3: models/tt_dit/models/minimax_h3_{wormhole,blackhole}/agmm_fused_vs_unfused.md, and ff2.md and README.md beside it:
-linears of MiniMax-H3 on a Galaxy's tensor parallel ring of 4, bf16, HiFi2, fp32 accumulation, device kernel time. Row:
-op, M, K (gathered), N, cores for M x cores for N, blocks M, K, N in tiles, subblock, links, microseconds.
-    mm  minimal_matmul          ag    all_gather_async of (M, K/4)
-    agmm  gather and matmul     mmrs  matmul and strided reduce-scatter (with addcmul); rs  reduce_scatter_minimal_async
-    sdpa  ring joint attention of M rows a device over a ring of 8, K heads of width N; blocks: 0, q chunk, k chunk
-          (minimax_h3_wormhole/sdpa.md; Blackhole: pull request 54481)
-The linears with a SwiGLU epilogue are left out: it is a fifth of their time and no model here has it. N = 1344 includes
-its addcmul, some 7 %.
+``linears.csv``: linears, gathers and ring attention on Galaxies, bf16, HiFi2, device kernel time. M, K (gathered) and
+N; cores for M x cores for N; blocks and subblock in tiles; devices of the ring, links; microseconds.
+
+    MiniMax-H3       models/tt_dit/models/minimax_h3_{wormhole,blackhole}/agmm_fused_vs_unfused.md, and ff2.md and
+                     README.md beside it: its tensor parallel ring of 4, fp32 accumulation; attention:
+                     minimax_h3_wormhole/sdpa.md and pull request 54481. The linears with a SwiGLU epilogue are left
+                     out: it is a fifth of their time and no model here has it. N = 1344 includes its addcmul, some 7 %.
+    Wan2.2-TI2V-5B   Wan2_2_TI2V_nadim_opt.md@01002d7a, 3.2
+
+    mm  minimal_matmul          all_gather      all_gather_async of (M, K/4)
+    all_gather_matmul           matmul_reduce_scatter  a strided one, with addcmul; reduce_scatter  ..._minimal_async
+    sdpa  ring joint attention of M rows a device, K heads of width N; blocks: 0, q chunk, k chunk
 
 PASSES: minimal_matmul's neighbours in the same block: bytes read and written, microseconds (README.md of
 minimax_h3_wormhole, "small ops"; for Blackhole the norms of agmm_fused_vs_unfused.md, 348 GB/s, which is what cores at
@@ -48,55 +51,6 @@ GEMM = {
 |1280 1408 2816 75.97|1280 2816 2816 80.38|2560 2816 2816 85.06|2560 2816 4224 86.13|2560 4224 4224 87.03
 |3840 4224 4224 80.38|3840 4224 5632 80.63|3840 5632 5632 80.27|5120 5632 5632 80.52""",
 }
-H3 = {
-    "wormhole_b0": """
-        mm 4736 5376 5376 8x8 8,7,12 2,2 4 3811.2
-        mm 4736 5376 5376 8x9 6,8,12 2,2 4 3432.3
-        mm 9184 5376 5376 8x8 12,7,8 2,2 4 6809.3
-        mm 9184 5376 5376 8x9 12,7,8 2,2 4 6318.6
-        mm 13664 5376 5376 8x8 14,7,6 2,2 4 10269.8
-        mm 13664 5376 5376 8x9 12,7,8 2,2 4 9605.2
-        mm 4736 7168 1344 8x8 10,8,6 2,2 4 1508.6
-        mm 4736 7168 1344 8x9 10,8,6 2,2 4 1501.4
-        mm 9184 7168 1344 8x8 12,8,6 2,2 4 2713.5
-        mm 9184 7168 1344 8x9 12,8,5 4,1 4 2689.9
-        mm 13664 7168 1344 8x8 12,8,6 2,2 4 4098.8
-        mm 13664 7168 1344 8x9 12,8,6 2,2 4 4064.0
-        mm 13664 3584 5376 8x9 8,7,10 2,2 4 6770.7
-        mm 32 2688 24192 9x8 8,8,8 1,4 4 1672
-        agmm 4736 5376 5376 8x8 10,7,8 2,2 4 3827.5
-        agmm 9184 5376 5376 8x8 12,7,8 2,2 4 7055.7
-        agmm 13664 5376 5376 8x8 8,7,12 2,2 4 10261.4
-        agmm 4736 7168 1344 8x8 10,8,6 2,2 4 1814.3
-        agmm 9184 7168 1344 8x8 12,8,6 2,2 4 3376.2
-        agmm 13664 7168 1344 8x8 12,8,6 2,2 4 5065.4
-        mmrs 13664 3584 5376 7x8 6,8,8 2,2 4 8508
-        mmrs 13664 3584 5376 7x8 6,7,8 2,2 4 8539
-        mmrs 13664 3584 5376 7x8 8,7,12 2,2 4 8948
-        mmrs 13664 3584 5376 7x8 6,7,8 2,2 2 8445
-        ag 4736 5376 0 8x9 0,0,0 0,0 4 669.6
-        ag 9184 5376 0 8x9 0,0,0 0,0 4 1281.3
-        ag 13664 5376 0 8x9 0,0,0 0,0 4 1906.1
-        ag 4736 7168 0 8x9 0,0,0 0,0 4 884.0
-        ag 9184 7168 0 8x9 0,0,0 0,0 4 1700.7
-        ag 13664 7168 0 8x9 0,0,0 0,0 4 2541.8
-        rs 13664 0 5376 8x9 0,0,0 0,0 4 2780
-        sdpa 13664 14 128 9x7 0,256,512 0,0 4 174560
-        sdpa 13664 14 128 9x7 0,192,512 0,0 4 185212
-        sdpa 14336 14 128 9x7 0,256,512 0,0 4 192900
-        sdpa 3424 14 128 9x7 0,256,512 0,0 4 15740""",
-    "blackhole": """
-        mm 13664 5376 5376 12x9 9,7,10 3,1 2 3180
-        mm 13664 5376 5376 11x10 13,6,6 1,3 2 3214
-        mm 13664 7168 1344 12x9 6,7,5 3,1 2 1248
-        mm 13664 7168 1344 11x10 8,8,5 4,1 2 1355
-        agmm 13664 5376 5376 12x9 9,6,10 3,1 2 3562
-        agmm 13664 7168 1344 12x9 9,14,5 3,1 2 2668
-        ag 13664 5376 0 12x10 0,0,0 0,0 2 1192
-        ag 13664 7168 0 12x10 0,0,0 0,0 2 1590
-        sdpa 13664 14 128 11x10 0,256,512 0,0 2 51790
-        sdpa 3424 14 128 11x10 0,256,512 0,0 2 4599""",
-}
 PASSES = {
     "wormhole_b0": {"BinaryNg": (147e6, 997), "Ternary": (147e6, 629), "NLPConcatHeads": (98e6, 573),
                     "NlpCreateHeads": (98e6, 568), "UntilizeWithUnpadding": (269e6, 1764), "Concat": (260e6, 1511),
@@ -104,13 +58,6 @@ PASSES = {
     "blackhole": {"DistributedRMSNorm": (522e6, 1500)},
 }  # fmt: skip
 
-RING_SDPA = {
-    (2336, 6, 128, 8, 2, 110): """128 512 1480.0|160 512 1068.4|192 512 1183.6|224 512 1260.9|256 512 1433.0
-                                  |160 256 1175|160 128 1579|128 128 1954""",
-}
-"""Ring joint attention of Wan2.2-TI2V-5B on a Blackhole Galaxy (Wan2_2_TI2V_nadim_opt.md@01002d7a, 3.2):
-(rows a device, heads, width, ring, links, cores) -> q chunk, k chunk, microseconds.
-"""
 Attended = tuple[str, int, int, int, int, int, int, str]
 SDPA_GATES: dict[Attended, str] = {
     ("Wan2.2", 9472, 10, 128, 128, 8, 110, "bf16"): "288 512 70.7",
