@@ -49,7 +49,7 @@ ALONE = {
     "tt_impl/pipelines/memory.py": "ttnn's own allocator, which refsim has nothing like",
     "tt_impl/pipelines/ops.py": "operations of a device; refsim's are priced by refsim/timing",
 }
-SHARED = ("config.py", "spec.py", "single_file.py")
+SHARED = ("config.py", "spec.py", "figures.py", "single_file.py")
 """Files of a model's folder that both sides use."""
 HOSTS = "refsim/pipelines/hosts/"
 """What the host does of a pipeline, for both sides."""
