@@ -142,10 +142,11 @@ def test_what_does_not_exist_is_found(line, unknown):
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """What pages take for granted: a checkpoint and its inputs, pipelines, two models of a language, a profile, results
-    of two runs.
+    """What pages take for granted: the examples, a checkpoint and its inputs, pipelines, two models of a language, a
+    profile, results of two runs.
     """
     folder = tmp_path_factory.mktemp("given")
+    (folder / "examples").symlink_to(ROOT / "examples")
     for name in ("CHECKPOINT_DIR", "SD35_LARGE_TRANSFORMER"):
         save(make_model(), folder / name)
     save_file(make_inputs(), folder / "in.safetensors")

@@ -84,3 +84,27 @@ def test_a_mistake_in_a_block_is_noticed(document, tmp_path):
     assert wrong != document
     with pytest.raises(AssertionError, match="test_feed_forward"):
         follow(wrong, tmp_path)
+
+
+def test_the_forgotten_sum_of_the_first_page(tmp_path):
+    """The README's command fails, and what it shows of it is what is said."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    command = ["pytest", "--ttnn-mock", "t3k", "examples/test_forgotten_sum.py"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path / "bin"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    said = " ".join(done.stdout.replace(f"{ROOT}/", "").replace(f"{tmp_path}/", "").split())
+    for shown in (
+        "assert tensor(0.4729) > 0.999",
+        page[page.index("examples/test_forgotten_sum.py:25") :].split(" ```")[0],
+    ):
+        assert shown in said, done.stdout
+    assert " ".join(command) in page
