@@ -82,11 +82,7 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def check_run(
-    checkpoint: str | Path | Found,
-    inputs: Path,
-    options: RunOptions,
-    *,
-    guidance: float | None = None,
+    checkpoint: str | Path | Found, inputs: Path, options: RunOptions, *, guidance: float | None = None
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     check_guidance(guidance)

@@ -105,12 +105,7 @@ _TOKEN = re.compile(r"(cfg|sp|tp|ring|ulysses)([1-9][0-9]{0,3})(?:@([01]))?")
 
 
 def parse_parallel(
-    text: str,
-    mesh: MeshSpec,
-    *,
-    attention: str = "ring",
-    ring: int | None = None,
-    ulysses: int | None = None,
+    text: str, mesh: MeshSpec, *, attention: str = "ring", ring: int | None = None, ulysses: int | None = None
 ) -> DiTParallelConfig:
     """Parse ``cfg2_sp2_tp2`` (or ``sp2@0_tp4@1``, or ``ring2_ulysses4``) for a mesh.
 

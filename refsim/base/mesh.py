@@ -109,7 +109,7 @@ MESHES: dict[str, MeshSpec] = {
 
 
 def meshes() -> Catalog[MeshSpec]:
-    """The named meshes, and those that packages register (entry points ``refsim.meshes``)."""
+    """Return the named meshes, and those that packages register (entry points ``refsim.meshes``)."""
     return _meshes(tuple(sys.path))
 
 

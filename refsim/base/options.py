@@ -163,13 +163,7 @@ class RunOptions:
             raise UserError(f"the timeout is a number of seconds above 0, not {self.timeout_s}.")
 
     @classmethod
-    def of(
-        cls,
-        *,
-        mesh: str | MeshSpec,
-        parallel: str | DiTParallelConfig = "sp1",
-        **given: Any,
-    ) -> RunOptions:
+    def of(cls, *, mesh: str | MeshSpec, parallel: str | DiTParallelConfig = "sp1", **given: Any) -> RunOptions:
         """Build the options from what users write.
 
         Args:

@@ -21,13 +21,7 @@ from refsim.runtime.group import Group
 
 
 def all_gather(
-    device: Device,
-    x: Tensor,
-    group: Group,
-    *,
-    dim: int,
-    out: Tensor | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
+    device: Device, x: Tensor, group: Group, *, dim: int, out: Tensor | None = None, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
     """Concatenate every member's ``x`` along ``dim``; all members pass equal shapes.
 

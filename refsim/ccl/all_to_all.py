@@ -22,13 +22,7 @@ from refsim.runtime.group import Group
 
 
 def all_to_all(
-    device: Device,
-    x: Tensor,
-    group: Group,
-    *,
-    split_dim: int,
-    concat_dim: int,
-    chunk_bytes: int = CHUNK_BYTES,
+    device: Device, x: Tensor, group: Group, *, split_dim: int, concat_dim: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
     """Cut ``x`` along ``split_dim`` into one piece per member and join what arrives along ``concat_dim``.
 

@@ -49,12 +49,7 @@ def _ring(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
         arrived = torch.empty_like(total)
         with device.buffers.transient("reduce_scatter.arrived", arrived):
             exchange(
-                device,
-                group,
-                s,
-                sends=[(total, (i + 1) % n)],
-                recvs=[(arrived, (i - 1) % n)],
-                chunk_bytes=chunk_bytes,
+                device, group, s, sends=[(total, (i + 1) % n)], recvs=[(arrived, (i - 1) % n)], chunk_bytes=chunk_bytes
             )
             with device.reading("add", arrived, step=s):
                 total = arrived + x[(i - 2 - s) % n]

@@ -16,7 +16,7 @@ SKIPPED = ("last_events", "error", "explanation", "optable")
 
 
 def as_markdown(rows: Iterable[Iterable[Any]], columns: Sequence[Any], align: str = "") -> str:
-    """A table in markdown, without a newline at its end; None, or what a short row lacks, is an empty cell.
+    """Format a markdown table, without a newline at its end; None, or what a short row lacks, is an empty cell.
 
     ``align`` is ``l`` or ``r`` of every column. pandas' own needs one more package, and pads every cell to the widest.
     """
@@ -39,7 +39,7 @@ def check_csv(path: Path | None) -> None:
 
 
 def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A record with nested dictionaries spelled out as ``outer.inner``, lists as JSON."""
+    """Flatten a record: nested dictionaries are spelled out as ``outer.inner``, lists are JSON."""
     found: dict[str, Any] = {}
     for name, value in record.items():
         if name in SKIPPED and not isinstance(value, (int, float)):
@@ -52,7 +52,7 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def as_csv(records: Sequence[Any], columns: Sequence[str] = ()) -> str:
-    """The text of a CSV file of results, or of dictionaries.
+    """Return the text of a CSV file of results, or of dictionaries.
 
     Columns stand in the order in which they appear first, those given in front.
     """

@@ -75,11 +75,7 @@ class PatchEmbed:
         self._device, self._weights, self._name = device, weights.alone(), name
         self._patch, self._features, self.table_size = patch, features, table_size
         self._proj = ColParallelLinear(
-            weights,
-            device,
-            f"{name}.proj",
-            in_features=(in_channels, patch, patch),
-            out_features=features,
+            weights, device, f"{name}.proj", in_features=(in_channels, patch, patch), out_features=features
         )
         self.table_rows([(0, 0)])  # declares the table as used, reads nothing
 

@@ -64,7 +64,7 @@ class Modulation:
         return chunks
 
     def _chunk(self, time: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The local lanes of one chunk, (B, 1 or N, local D)."""
+        """Compute the local lanes of one chunk, (B, 1 or N, local D)."""
         lanes = F.pad(F.linear(time, weight, bias), (0, self._padding))
         return lanes if time.ndim == 3 else lanes.unsqueeze(1)
 

@@ -121,13 +121,7 @@ class DistributedLayerNorm:
     """
 
     def __init__(
-        self,
-        device: Device,
-        *,
-        features: int,
-        eps: float,
-        affine: Affine | None = None,
-        name: str = "",
+        self, device: Device, *, features: int, eps: float, affine: Affine | None = None, name: str = ""
     ) -> None:
         self._device, self._features, self._eps = device, features, eps
         tp = device.groups["tp"]

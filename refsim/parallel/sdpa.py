@@ -102,7 +102,7 @@ def _fused(q_BHNE: Tensor, k_BHME: Tensor, v_BHME: Tensor) -> tuple[Tensor, Tens
 
 
 def _by_products(q_BHNE: Tensor, k_BHME: Tensor, v_BHME: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by two matrix products in their dtype, a head and a tile of scores at a time; both in fp32."""
+    """Compute what :func:`_fused` does by two matrix products, a head and a tile of scores at a time; both in fp32."""
     batch, heads, queries, features = q_BHNE.shape
     out = torch.empty(q_BHNE.shape, dtype=torch.float32)
     lse = torch.empty(q_BHNE.shape[:-1], dtype=torch.float32)

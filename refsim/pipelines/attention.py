@@ -18,12 +18,7 @@ from refsim.runtime.group import Group
 from refsim.runtime.tensor import MeshTensor, shards
 
 
-def program(
-    device: Device,
-    *,
-    inputs: str,
-    logical_n: int,
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Cut q, k, v (and the prompt's) by head over tp and by token over sp, attend, put the result together.
 
     ``inputs`` is a safetensors file with ``q``, ``k``, ``v`` (B, H, N, E) and optionally ``joint_q``, ``joint_k``,
@@ -53,12 +48,7 @@ def program(
     spatial = tuple(local(name, rows) for name in "qkv")
     prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in "qkv") if joint else None
     out, prompt_out, lses = joint_attention(
-        device,
-        spatial,
-        prompt,
-        tokens=tokens,
-        prompt_tokens=prompt_tokens,
-        with_lse=True,
+        device, spatial, prompt, tokens=tokens, prompt_tokens=prompt_tokens, with_lse=True
     )
 
     def whole(x: MeshTensor, cut: TokenShards | None) -> Tensor:

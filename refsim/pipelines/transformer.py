@@ -21,11 +21,7 @@ from refsim.runtime.watch.activity import Kind
 
 
 def program(
-    device: Device,
-    *,
-    checkpoint: str,
-    inputs: str,
-    guidance: float | None,
+    device: Device, *, checkpoint: str, inputs: str, guidance: float | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns ``sample`` (the whole batch), any further results by the names that the
     model gives them, and, with guidance, ``guided``.

@@ -137,11 +137,7 @@ def scratch_dir() -> Path | None:
 
 
 def execute(
-    program: str,
-    options: RunOptions,
-    arguments: dict[str, Any],
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    program: str, options: RunOptions, arguments: dict[str, Any], *, progress: Callable[[int, int], None] | None = None
 ) -> Result | None:
     """Run ``program`` (``module:function``) on every device of a mesh; None on torchrun's ranks above 0.
 

@@ -203,7 +203,7 @@ def posted_early(device: Device, group: Group, buffer: DeviceBuffer) -> None:
 
 
 def posted_early_untold(device: Device, group: Group, buffer: DeviceBuffer) -> None:
-    """The same without the word that the first message has been read (it comes before the reading)."""
+    """Do as the program above, without the word that the first message has been read (it comes before the reading)."""
     if group.index == 0:
         device.isend(ONES, group, 1, step=0).wait()
         device.irecv(torch.empty(1), group, 1, step=0).wait()

@@ -27,7 +27,7 @@ class Held(ShapeWeights):
         self._tensors = tensors
 
     def take(self, name: str, shape: tuple[int, ...], *ranges: tuple[int, int] | None) -> Tensor:
-        """The tensor ``name``, which must have ``shape``, or a slice of it."""
+        """Return the tensor ``name``, which must have ``shape``, or a slice of it."""
         assert tuple(self._tensors[name].shape) == shape, name
         return self._tensors[name][tuple(slice(*r) if r else slice(None) for r in ranges)].to(self._dtype)
 
@@ -49,7 +49,7 @@ def run(program: str, mesh: str, parallel: str, arguments: dict[str, Any] | None
 
 
 def groups_of(mesh: MeshSpec, config: DiTParallelConfig) -> list[dict[str, Group]]:
-    """The groups of every rank of the mesh."""
+    """Make the groups of every rank of the mesh."""
     return [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
 
 
@@ -133,7 +133,7 @@ def serial_attention(tensors: dict[str, Tensor], logical_n: int | None = None) -
 
 
 def real_rows(tensors: dict[str, Tensor], n: int, logical_n: int) -> dict[str, Tensor]:
-    """A result without the rows that stand for padding."""
+    """Return a result without the rows that stand for padding."""
     lse = tensors["lse"]
     real = {"out": tensors["out"][:, :, :logical_n], "lse": torch.cat([lse[:, :, :logical_n], lse[:, :, n:]], 2)}
     if "joint_out" in tensors:

@@ -22,7 +22,7 @@ def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def cogvideox_table(parallel: str) -> dict[str, float]:
-    """The transformer by itself, the 2b one; ``tokens`` are those that its second block sees."""
+    """Compare the 2b transformer by itself with diffusers'; ``tokens`` are those that its second block sees."""
     model, inputs = cogvideox.make_model(False), cogvideox.make_inputs(13)
     expected = cogvideox.answer(copy.deepcopy(model), inputs, False)
     refsim.parallelize(model, parallel)
@@ -36,7 +36,7 @@ def cogvideox_table(parallel: str) -> dict[str, float]:
 
 
 def video(make, parallel: str, frames: int, text: int) -> dict[str, float]:
-    """A pipeline of one of the two video families, up to its latents."""
+    """Compare a pipeline of one of the two video families, up to its latents, with diffusers'."""
 
     def latents(pipe) -> torch.Tensor:
         generator, sizes = torch.Generator().manual_seed(7), {"height": 64, "width": 96, "num_frames": frames}
@@ -53,7 +53,7 @@ def sd3(parallel: str) -> dict[str, float]:
 
 
 def refused() -> dict[str, str]:
-    """What is said where the answer would be wrong."""
+    """Collect what is said where the answer would be wrong."""
     model, inputs = refsim.parallelize(cogvideox.make_model(False)), cogvideox.make_inputs(13)
     attention = model.transformer_blocks[0].attn1
 

@@ -33,7 +33,7 @@ Answer = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 def seeded(rank: int, shape: list[int], dtype: torch.dtype, *, integers: bool = False) -> Tensor:
-    """The input of a rank, which every other rank can compute too; integers add up without rounding."""
+    """Make the input of a rank, which every other rank can compute too; integers add up without rounding."""
     g = torch.Generator().manual_seed(1000 + rank)
     x = torch.randint(-8, 9, shape, generator=g) if integers else torch.randn(shape, generator=g)
     return x.to(dtype)
@@ -44,7 +44,7 @@ def digest(x: Tensor) -> str:
 
 
 def differs(got: Tensor, want: Tensor) -> str:
-    """``same`` if equal to the bit (up to the sign of zero), otherwise in what they differ."""
+    """Return ``same`` if equal to the bit (up to the sign of zero), otherwise in what they differ."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"{got.dtype} {list(got.shape)} instead of {want.dtype} {list(want.shape)}"
     return "same" if torch.equal(got, want) else f"{int((got != want).sum())} of {want.numel()} values differ"
@@ -152,7 +152,7 @@ def collective_case(
 
 
 def documented_sum(terms: list[Tensor], j: int, topology: Topology) -> Tensor:
-    """The terms of all members added in the order that reduce_scatter's docstring gives for member j."""
+    """Add the terms of all members in the order that reduce_scatter's docstring gives for member j."""
     n = len(terms)
     if topology is Topology.RING:
         total = terms[(j + 1) % n]
@@ -272,7 +272,7 @@ def megatron_pair(device: Device, *, features: int, hidden: int, padded: int, ga
 
 
 def wrong_placement(device: Device) -> Answer:
-    """A partial sum handed to an element-wise op on every rank."""
+    """Hand a partial sum to an element-wise op on every rank."""
     tp = device.groups["tp"].size
     x = MeshTensor(torch.ones(2, 4))
     partial = x.with_local(x.local, tp=Partial("sum"))
@@ -326,7 +326,7 @@ def freed_again(device: Device) -> Answer:
 
 
 def large_buffers(device: Device) -> Answer:
-    """What two buffers of 8 MiB hold as they are handed out; then the first holds 1, the second 2."""
+    """Report what two buffers of 8 MiB hold as they are handed out; then the first holds 1, the second 2."""
     buffers = [device.buffers.persistent(name, (2 << 20,), torch.float32).tensor for name in "kv"]
     found = [float(buffer[-1]) for buffer in buffers]
     for number, buffer in enumerate(buffers, start=1):
@@ -350,7 +350,7 @@ def last_device_is_gone(device: Device) -> Answer:
 
 
 def listening(device: Device) -> Answer:
-    """The addresses at which this rank and the process that started it take connections."""
+    """Report the addresses at which this rank and the process that started it take connections."""
     import psutil
 
     found = {}

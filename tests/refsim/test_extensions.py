@@ -88,7 +88,7 @@ TOY = "[refsim.models]\ntoy = toyhouse.spec:SPEC\n[refsim.meshes]\ntoybox = toyh
 
 
 def install(site: Path, package: str, entry_points: str, **modules: str) -> None:
-    """What ``pip install`` would leave in ``site``."""
+    """Write what ``pip install`` would leave in ``site``."""
     folder, metadata = site / package, site / f"{package}-1.0.dist-info"
     folder.mkdir(parents=True)
     metadata.mkdir()
@@ -126,7 +126,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of a toy with odd sizes, inputs, and what they give."""
+    """Make a checkpoint of a toy with odd sizes, inputs, and what they give."""
     folder, d = tmp_path_factory.mktemp("files"), 5
     (folder / "toy").mkdir()
     config = {"_class_name": "ToyTransformer", "features": d, "num_layers": 2}

@@ -30,7 +30,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spoilt(good: Path, place: Path, value: float, dtype: torch.dtype = torch.float32) -> Path:
-    """The folder with one value of a weight, at (5, 2), replaced."""
+    """Make a folder with one value of a weight, at (5, 2), replaced."""
     weights = load_file(good / FILE)
     weights[WEIGHT] = weights[WEIGHT].to(dtype)
     weights[WEIGHT][5, 2] = value

@@ -62,7 +62,7 @@ KINDS = ("base", "cpu", "ttnn", "refusals", "published")
 
 
 def front(root: Path = ROOT / "refsim") -> tuple[str, ...]:
-    """The modules and packages at refsim's root that are neither layers nor public names of the lowest."""
+    """List the modules and packages at refsim's root that are neither layers nor public names of the lowest."""
     names = {path.name.removesuffix(".py") for path in root.iterdir() if path.suffix == ".py" or _is_package(path)}
     return tuple(sorted(names - {*LAYERS, *PUBLIC, "__init__"}))
 
@@ -82,7 +82,7 @@ def within(name: str, packages: tuple[str, ...], parent: str = "") -> str | None
 
 
 def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
-    """The rules that ``module`` breaks by importing ``name``."""
+    """List the rules that ``module`` breaks by importing ``name``."""
     top, layer, public = module.split(".")[0], within(module, LAYERS, "refsim"), within(module, PUBLIC, "refsim")
     target, upper = within(name, LAYERS, "refsim"), within(name, front(), "refsim")
     is_cli = within(module, CLI, "refsim") is not None

@@ -23,7 +23,7 @@ ONCE = {"config.json": 1, "look for weights": 1, "diffusion_pytorch_model.safete
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A checkpoint, and the inputs of a forward beside it."""
+    """Make a checkpoint, and the inputs of a forward beside it."""
     root = tmp_path_factory.mktemp("looked_at")
     make_model().save_pretrained(root / "model")
     save_file(make_inputs(), root / "in.safetensors")

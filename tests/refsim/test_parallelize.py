@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """(what every rank found, what was printed) of the worker and, in the same four processes, the example."""
+    """Return (what every rank found, what was printed) of the worker and, in the same four processes, the example."""
     folder = tmp_path_factory.mktemp("parallelize")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     command += ["-m", "tests.refsim.parallelize_worker", str(folder), str(ROOT / "examples" / "parallelize_sd3.py")]

@@ -12,7 +12,7 @@ Event = dict[str, Any]
 
 
 def read(text: str) -> dict[str, Any]:
-    """The document, once every event has the fields of its phase, in the right order and place."""
+    """Return the document, having checked that every event has its phase's fields, in the right order and place."""
     document = json.loads(text)
     events = document["traceEvents"]
     assert all(set(e) >= {"ph", "name", "pid", "tid"} and e["ph"] in "MXiCsf" for e in events)
@@ -32,7 +32,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def _check_nesting(spans: list[Event]) -> None:
-    """A span lies in the one that is open, or begins when that is over."""
+    """Check that a span lies in the one that is open, or begins when that is over."""
     around: list[float] = []
     for span in spans:
         start, end = span["ts"], span["ts"] + span["dur"]
@@ -43,7 +43,7 @@ def _check_nesting(spans: list[Event]) -> None:
 
 
 def _check_arrows(events: list[Event], lanes: dict[tuple[int, int], list[Event]]) -> None:
-    """An id has one start and one end, in this order, each in the last span of its lane that has begun."""
+    """Check that an id has one start, then one end, each in the last span of its lane that has begun."""
     ends: dict[tuple[str, int], Event] = {}
     begins = {place: [span["ts"] for span in spans] for place, spans in lanes.items()}
     for e in events:
@@ -64,5 +64,5 @@ def arrows(document: dict[str, Any]) -> list[tuple[Event, Event]]:
 
 
 def lane(document: dict[str, Any], pid: int) -> list[Event]:
-    """What a process's lanes hold, without the process's number."""
+    """Return what a process's lanes hold, without the process's number."""
     return [{k: v for k, v in e.items() if k not in ("pid", "id")} for e in document["traceEvents"] if e["pid"] == pid]

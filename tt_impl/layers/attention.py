@@ -105,12 +105,7 @@ class JointAttention:
     ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
         """Results (B, 1, rows, local D), gated and added to their streams where ``onto`` says so."""
         out, prompt_out = joint_attention(
-            self._ctx,
-            qkv,
-            prompt_qkv,
-            logical_n=logical_n,
-            logical_l=logical_l,
-            drop_prompt=self._prompt_out is None,
+            self._ctx, qkv, prompt_qkv, logical_n=logical_n, logical_l=logical_l, drop_prompt=self._prompt_out is None
         )
         spatial = self._out(out, onto)
         if self._prompt_out is None:

@@ -80,7 +80,7 @@ class Conv3d:
 
 
 def config(ctx: Context, found: tuple[int, int], height: int, width: int) -> ttnn.Conv3dConfig:
-    """The op's settings for :func:`blocks` and images of so many pixels."""
+    """Return the op's settings for :func:`blocks` and images of so many pixels."""
     return ttnn.Conv3dConfig(
         weights_dtype=ctx.dtype,
         output_layout=ttnn.ROW_MAJOR_LAYOUT,

@@ -162,7 +162,7 @@ class CausalConv3d:
         return self._conv(video, padding=(0, *padding))
 
     def _with_past(self, video: ttnn.Tensor, stream: Stream) -> ttnn.Tensor:
-        """The video behind the frames it follows, of which it leaves its own last ones for the next chunk."""
+        """Put the frames that came before in front of a video, and leave its own last ones for the next chunk."""
         kept, past = self._time - 1, stream.past.get(self._name)
         if past is not None:
             before = [past]

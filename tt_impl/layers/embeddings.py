@@ -65,11 +65,7 @@ class PatchEmbed:
     ) -> None:
         self._ctx, self._patch, self._features, self._table_size = ctx, patch, features, table_size
         self._proj = ColParallelLinear(
-            weights,
-            ctx,
-            f"{name}.proj",
-            in_features=(in_channels, patch, patch),
-            out_features=features,
+            weights, ctx, f"{name}.proj", in_features=(in_channels, patch, patch), out_features=features
         )
         self._table = weights.take(f"{name}.pos_embed", (1, table_size**2, features))
 

@@ -85,7 +85,7 @@ class _CutPicture:
         return moments[:, :1], moments[:, 1:]
 
     def _summed(self, moments: ttnn.Tensor, axis: int) -> ttnn.Tensor:
-        """The sum over the devices of an axis."""
+        """Sum moments over the devices of an axis."""
         samples = moments.shape[0]
         gathered = self._ctx.ccl.all_gather(moments, dim=0, axis=axis)
         gathered = ttnn.reshape(gathered, (-1, 2 * samples, 1, self._groups))
@@ -125,7 +125,7 @@ class _WholePicture:
         return ttnn.silu(y) if silu else y
 
     def _pinned(self, samples: int, pixels: int) -> tuple:
-        """The grid for so many pixels, and weights and masks laid out for it."""
+        """Return the grid for so many pixels, and weights and masks laid out for it."""
         key = samples, pixels
         if key not in self._prepared:
             device = self._ctx.device

@@ -85,7 +85,7 @@ def _columns(ctx: Context, heads: list[torch.Tensor], *, cut: bool) -> ttnn.Tens
 
 
 def causal_mask(ctx: Context, rows: int, keys: int) -> ttnn.Tensor | None:
-    """A mask (1, 1, rows, keys) in bf16 that is added to scores, None for a single row, which attends to all.
+    """Make the mask (1, 1, rows, keys) in bf16 that is added to scores, None for a single row, which attends to all.
 
     The last ``rows`` of all ``keys`` rows attend to the rows up to their own.
     """

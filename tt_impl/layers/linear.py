@@ -77,7 +77,7 @@ class ColParallelLinear:
         return matmul(self._ctx, x, self._weight, self._bias, activation=activation)
 
     def of_shards(self, x: ttnn.Tensor, activation: str | None = None, *, within: bool = False) -> ttnn.Tensor:
-        """The same of ``x`` whose features are still cut over tp: gathered on the way; ``within`` as there, too."""
+        """Apply to ``x`` with features still cut over tp, gathered on the way; arguments as of ``gather_matmul``."""
         return gather_matmul(self._ctx, x, self._weight, self._bias, activation=activation, within=within)
 
 
@@ -133,7 +133,7 @@ class AttentionSizes:
         return self.num_heads * self.head_dim
 
     def padded(self, ctx: Context) -> int:
-        """The same, heads padded to a multiple of tp, and of what Ulysses cuts a tp member's heads into."""
+        """Return :attr:`inner` with heads padded to a multiple of tp times what Ulysses cuts a member's heads into."""
         heads = padded_heads(self.num_heads, ctx.tp * ctx.ulysses)
         if heads != self.num_heads and not ctx.options.pad_heads:
             raise UserError(
@@ -175,7 +175,7 @@ class ColParallelQKV:
         return self._heads(matmul(self._ctx, x, self._weight, self._bias, within=True))
 
     def of_shards(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
-        """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
+        """Apply to ``x`` (B, 1, rows, local D), gathered on the way; the result as of a call."""
         return self._heads(gather_matmul(self._ctx, x, self._weight, self._bias, within=True))
 
     def _heads(self, qkv: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
@@ -192,7 +192,7 @@ class ColParallelQKV:
         return split_matmul(self._ctx, x, self._weight, self._bias, chunks=self._parts)
 
     def columns_of_shards(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
-        """The same of ``x`` (B, 1, rows, local D), gathered on the way."""
+        """Do as :meth:`columns` with ``x`` (B, 1, rows, local D), gathered on the way."""
         if self._parts == 1:
             return [gather_matmul(self._ctx, x, self._weight, self._bias)]
         return gather_split_matmul(self._ctx, x, self._weight, self._bias, chunks=self._parts)

@@ -106,7 +106,7 @@ def _workers(ctx: Context, x: ttnn.Tensor) -> int:
 
 
 def _gathered(ctx: Context, x: ttnn.Tensor, weight: ttnn.Tensor, workers: int, **how: Any) -> list[ttnn.Tensor]:
-    """The operation; the last row of cores forwards packets."""
+    """Issue the fused operation; the last row of cores forwards packets."""
     grid = ctx.device.compute_with_storage_grid_size()
     config = programs.matmul_config(
         x.shape[-2],

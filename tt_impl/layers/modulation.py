@@ -53,7 +53,7 @@ class Modulation:
         return split_matmul(self._ctx, time_BD, self._weight, self._bias, chunks=self._chunks)
 
     def joined(self, time_BD: ttnn.Tensor) -> ttnn.Tensor:
-        """The same chunks side by side, (B, 1, 1, chunks * local D)."""
+        """Return the chunks of a call side by side, (B, 1, 1, chunks * local D)."""
         return matmul(self._ctx, time_BD, self._weight, self._bias)
 
 

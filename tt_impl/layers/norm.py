@@ -25,7 +25,7 @@ def pad_lanes(x: ttnn.Tensor, lanes: int) -> ttnn.Tensor:
 
 
 def over_real_lanes(norm: Callable[[ttnn.Tensor], ttnn.Tensor], x: ttnn.Tensor, features: int) -> ttnn.Tensor:
-    """A norm of the first ``features`` lanes of a gathered tensor; padded lanes stay zero."""
+    """Apply a norm to the first ``features`` lanes of a gathered tensor; padded lanes stay zero."""
     return norm(x) if x.shape[-1] == features else pad_lanes(norm(x[:, :, :, :features]), x.shape[-1])
 
 
@@ -110,8 +110,8 @@ class LayerNorm:
         return self._norm(self._real(x), **self._affine, **affine)
 
     def modulated(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
-        """Times a weight and plus a bias (B, 1, 1, features) of each sample, in fp32, rounded once; of each row,
-        (B, 1, rows, features), after the norm.
+        """Multiply by a weight and add a bias (B, 1, 1, features) of each sample, in fp32, rounded once; or of each
+        row, (B, 1, rows, features), after the norm.
         """
         if weight.shape[2] != 1:
             scaled = ttnn.multiply(self(x), weight, dtype=ttnn.float32)
@@ -252,5 +252,5 @@ def _batch_before_rows(x: ttnn.Tensor) -> ttnn.Tensor:
 
 
 def _batch_first(x: ttnn.Tensor, batch: int) -> ttnn.Tensor:
-    """What :func:`_batch_before_rows` changed, changed back."""
+    """Undo :func:`_batch_before_rows`."""
     return x if batch == 1 else ttnn.reshape(x, (batch, 1, *tuple(x.shape)[2:]))

@@ -78,7 +78,7 @@ class PagePool:
         return self._piles[layer]
 
     def on_device(self, table: list[int], users: int) -> ttnn.Tensor:
-        """A page table for ``users`` that all have the same pages, (users, entries), on every device."""
+        """Make a page table for ``users`` that all have the same pages, (users, entries), on every device."""
         room = -(-max(1, len(table)) // _ENTRIES) * _ENTRIES
         entries = torch.tensor(table + [_NO_PAGE] * (room - len(table)), dtype=torch.int32)
         return self.ctx.put_rows(entries.repeat(users, 1), ttnn.int32)
@@ -123,7 +123,7 @@ class PagedKVCache:
         self.length = length
 
     def _fill(self, piles: tuple[ttnn.Tensor, ...], new: tuple[ttnn.Tensor, ...]) -> None:
-        """A prompt's rows from the first on."""
+        """Write a prompt's rows, from the first on."""
         table = self._pool.on_device(self._table, 1)
         for pile, rows in zip(piles, new, strict=True):
             ttnn.experimental.paged_fill_cache(pile, rows, table, batch_idx=0)
@@ -153,7 +153,7 @@ class PagedKVCache:
 
 
 def on_one_core(token_B1GE: ttnn.Tensor) -> ttnn.Tensor:
-    """A token's heads (1, 1, G, E) in one core's L1, as the cache's update takes a user's."""
+    """Move a token's heads (1, 1, G, E) into one core's L1, where the cache's update takes a user's from."""
     core = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(0, 0))})
     shape = tuple(token_B1GE.padded_shape)[-2:]
     spec = ttnn.ShardSpec(core, shape, ttnn.ShardOrientation.ROW_MAJOR)

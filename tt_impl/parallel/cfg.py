@@ -21,7 +21,7 @@ from tt_impl.parallel.context import Context
 
 
 def gather_batch(groups: list[Context], predictions: list[ttnn.Tensor]) -> list[ttnn.Tensor]:
-    """The predictions of all cfg groups, (B, 1, local N, C) cut over sp, as one batch on every group, negative first.
+    """Join the predictions of all cfg groups, (B, 1, local N, C) cut over sp, into one batch on each, negative first.
 
     All are under way before the first is read.
     """

@@ -17,7 +17,7 @@ WEIGHTS = {"bf16": None, "bfp8_b": ttnn.bfloat8_b}
 
 
 def filled(x: torch.Tensor) -> torch.Tensor:
-    """The same tensor, or zeros in place of a meta tensor: for what ttnn lays out on the host."""
+    """Return the same tensor, or zeros in place of a meta tensor: for what ttnn lays out on the host."""
     return torch.zeros(x.shape, dtype=x.dtype) if x.is_meta else x
 
 
@@ -72,14 +72,11 @@ class Context:
             packer_l1_acc=False,
         )
         self.sdpa_config = ttnn.init_device_compute_kernel_config(
-            self.device.arch(),
-            math_fidelity=ttnn.MathFidelity.HiFi2,
-            math_approx_mode=False,
-            fp32_dest_acc_en=False,
+            self.device.arch(), math_fidelity=ttnn.MathFidelity.HiFi2, math_approx_mode=False, fp32_dest_acc_en=False
         )
 
     def put_weight(self, x: torch.Tensor, **where: int | None) -> ttnn.Tensor:
-        """The matrix of a linear layer, :meth:`put` in the dtype of weights."""
+        """Do as :meth:`put` with a linear layer's matrix, in the dtype of weights."""
         return self.put(x, dtype=WEIGHTS[self.options.weights_dtype] or self.dtype, **where)
 
     def put(
@@ -91,7 +88,7 @@ class Context:
         dtype: ttnn.DataType | None = None,
         layout: ttnn.Layout = ttnn.TILE_LAYOUT,
     ) -> ttnn.Tensor:
-        """A host tensor on every device: cut along ``sp_dim`` over sp and along ``tp_dim`` over tp, else replicated.
+        """Put a host tensor on every device: cut along ``sp_dim`` over sp and ``tp_dim`` over tp, else replicated.
 
         A meta tensor is allocated like any other and holds nothing.
         """
@@ -108,7 +105,7 @@ class Context:
         return ttnn.to_device(self._host(x, dims, sp_dim, dtype, layout), self.device)
 
     def host(self, x: torch.Tensor, *, tp_dim: int | None = None) -> ttnn.Tensor:
-        """A host tensor that stays there, row by row, cut along ``tp_dim`` over tp or the same for all devices."""
+        """Make a host tensor that stays there, row by row, cut along ``tp_dim`` over tp or the same for all devices."""
         dims: list[int | None] = [None, None]
         if self.tp > 1:
             dims[self.tp_axis] = tp_dim
@@ -117,7 +114,7 @@ class Context:
     def _host(
         self, x: torch.Tensor, dims: list[int | None], sp_dim: int | None, dtype: ttnn.DataType, layout: ttnn.Layout
     ) -> ttnn.Tensor:
-        """A host tensor as the devices will hold it, cut along ``dims`` of (axis 0, axis 1)."""
+        """Lay a host tensor out as the devices will hold it, cut along ``dims`` of (axis 0, axis 1)."""
         if sp_dim is not None and self._both_axes:
             mapper = ttnn.ShardTensorToMesh(self.device, dim=sp_dim)
             x = self._in_device_order(x, sp_dim)
@@ -127,8 +124,9 @@ class Context:
         return ttnn.from_torch(x, dtype=dtype, layout=layout, mesh_mapper=mapper)
 
     def put_rows(self, x: torch.Tensor, dtype: ttnn.DataType, *, tp_dim: int | None = None) -> ttnn.Tensor:
-        """A host tensor, row by row instead of in tiles: ids, and tables they pick from; whole on every device, or cut
-        along ``tp_dim`` over tp.
+        """Put a host tensor on every device row by row instead of in tiles: ids, and tables they pick from.
+
+        It is whole on every device, or cut along ``tp_dim`` over tp.
         """
         dims: list[int | None] = [None, None]
         if self.tp > 1:
@@ -160,7 +158,7 @@ class Context:
         return shape
 
     def get(self, x: ttnn.Tensor, *, sp_dim: int, tp_dim: int | None = None) -> torch.Tensor:
-        """A tensor cut over sp, and over tp (or, where ``tp_dim`` is None, replicated), back on the host and whole."""
+        """Fetch a tensor cut over sp, and over tp (replicated where ``tp_dim`` is None), whole to the host."""
         if self._both_axes:
             whole = ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(self.device, dim=sp_dim))
             return self._in_device_order(whole, sp_dim, back=True)
@@ -172,7 +170,7 @@ class Context:
         return ttnn.to_torch(x, mesh_composer=composer)[: x.shape[0]]
 
     def get_equal(self, x: ttnn.Tensor) -> torch.Tensor:
-        """A tensor that every device holds whole; ``InvariantError`` if two of them differ in it."""
+        """Fetch a tensor that every device holds whole; ``InvariantError`` if two of them differ in it."""
         whole = ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(self.device, dim=0))
         parts = whole.split(x.shape[0])
         if not all(torch.equal(part, parts[0]) for part in parts):

@@ -63,7 +63,7 @@ class ImageShards:
         return cls(height, width, local, (ctx.sp_axis if ctx.sp > 1 else None, ctx.tp_axis if columns > 1 else None))
 
     def scaled(self, by: int) -> ImageShards:
-        """The cut of the same images ``by`` times as high and wide, every device keeping its part."""
+        """Return the cut of the same images ``by`` times as high and wide, every device keeping its part."""
         if by not in self._kept:
             rows, columns = (by * n for n in self.local)
             self._kept[by] = ImageShards(by * self.height, by * self.width, (rows, columns), self.axes)
@@ -109,14 +109,14 @@ def cut_image(ctx: Context, x: torch.Tensor, shards: ImageShards) -> ttnn.Tensor
 
 
 def read_image(ctx: Context, image: ttnn.Tensor, shards: ImageShards) -> torch.Tensor:
-    """The whole image (B, C, [T,] height, width) on the host, from the devices' parts (B, [T,] H, W, C)."""
+    """Read the whole image (B, C, [T,] height, width) to the host, from the devices' parts (B, [T,] H, W, C)."""
     rows = len(image.shape) - 3
     whole = ctx.get(image, sp_dim=rows, tp_dim=None if shards.axes[1] is None else rows + 1)
     return whole[..., : shards.height, : shards.width, :].movedim(-1, 1)
 
 
 def gather_image(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
-    """A cut image -> the whole one (B T, height, width, C) on every device, padding dropped."""
+    """Gather a cut image to the whole one (B T, height, width, C) on every device, padding dropped."""
     for dim, axis, size in ((2, shards.axes[1], shards.width), (1, shards.axes[0], shards.height)):
         if axis is not None:
             x = ctx.ccl.all_gather(x, dim=dim, axis=axis)
@@ -126,7 +126,7 @@ def gather_image(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tens
 
 
 def zero_padding(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
-    """The same rows (B, 1, N, C), those that are no image set to zero."""
+    """Set those of the rows (B, 1, N, C) that are no image to zero."""
     if not shards.is_padded(ctx):
         return x
     frames = x.shape[2] // (shards.local[0] * shards.local[1])

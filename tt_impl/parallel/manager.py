@@ -58,7 +58,7 @@ class CCLManager:
         )
 
     def all_gather_matmul(self, x: ttnn.Tensor, weight: ttnn.Tensor, *, axis: int, **how: Any) -> list[ttnn.Tensor]:
-        """The last dim gathered along ``axis`` and multiplied with ``weight`` in one operation, in as many parts as it
+        """Gather the last dim along ``axis`` and multiply by ``weight`` in one operation, in as many parts as it
         is asked for; ``how``: the rest of its arguments."""
         with self.collective(axis):
             buffer = self.gather_buffer(x, dim=3, axis=axis)
@@ -114,7 +114,7 @@ class CCLManager:
 
     @contextmanager
     def collective(self, *axes: int) -> Iterator[None]:
-        """A collective on ``axes`` is issued in the block. All devices of an axis meet in it, so whatever was issued
+        """Issue a collective on ``axes`` in the block. All devices of an axis meet in it, so whatever was issued
         before it has been read by the time it is over; what it gathers is read by the operation that follows."""
         yield
         for axis in axes:
@@ -124,7 +124,7 @@ class CCLManager:
         self._loans.clear()
 
     def semaphores(self, op: str, axis: int, count: int) -> list:
-        """The next of two sets of global semaphores for ``op`` on ``axis``."""
+        """Lend the next of two sets of global semaphores for ``op`` on ``axis``."""
         key = (op, axis)
         if key not in self._semaphores:
             self._semaphores[key] = [
@@ -135,7 +135,7 @@ class CCLManager:
         return self._semaphores[key][loan.slot]
 
     def owned(self) -> list[dict[str, Any]]:
-        """The persistent buffers, by owner: axis, shape and dtype of one, how many, and bytes of one device in all."""
+        """List the persistent buffers by owner: axis, shape and dtype of one, number, bytes of one device in all."""
         return [
             {
                 "owner": key[0],
@@ -149,7 +149,7 @@ class CCLManager:
         ]
 
     def gather_buffer(self, x: ttnn.Tensor, *, dim: int, axis: int, name: str = "all_gather") -> ttnn.Tensor:
-        """The next of two persistent buffers with ``dim`` of ``x`` as long as the whole axis makes it.
+        """Lend the next of two persistent buffers with ``dim`` of ``x`` as long as the whole axis makes it.
 
         ``name`` keeps apart what is gathered in one call: K and V of one ring attention have a pair each, so that two
         calls in a row never share a buffer (sharing one pair hands both slots out at once).

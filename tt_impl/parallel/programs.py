@@ -120,7 +120,7 @@ def _even(tiles: float) -> int:
 
 
 def _k_block(tiles: int, *, divides: bool) -> int:
-    """The K block that costs least: every block as long as its tiles and one more for its start, padding included."""
+    """Choose the cheapest K block: each costs its tiles and one more for its start, padding included."""
     longest = min(LARGEST, tiles)
     if divides:
         return max(k for k in divisors(tiles) if k <= longest)

@@ -60,7 +60,7 @@ def ring_attention(
 
 
 def _cut_rear(ctx: Context, rear: QKV, logical_l: int) -> dict[str, Any]:
-    """What the op is told of a prompt that is cut over the ring.
+    """Return the op's arguments for a prompt that is cut over the ring.
 
     It takes a prompt for replicated if a device has as many rows of it as there are tokens.
     """

@@ -44,8 +44,5 @@ def local_program_config(ctx: Context, rows: int) -> ttnn.SDPAProgramConfig:
     grid = ctx.device.compute_with_storage_grid_size()
     chunk = TILE * max(n for n in _LOCAL_TILES if round_up(rows, TILE) % (n * TILE) == 0)
     return ttnn.SDPAProgramConfig(
-        compute_with_storage_grid_size=(grid.x, grid.y),
-        q_chunk_size=chunk,
-        k_chunk_size=chunk,
-        exp_approx_mode=False,
+        compute_with_storage_grid_size=(grid.x, grid.y), q_chunk_size=chunk, k_chunk_size=chunk, exp_approx_mode=False
     )

@@ -19,12 +19,7 @@ from tt_impl.pipelines.transformer import submeshes
 
 
 def program(
-    device: ttnn.MeshDevice,
-    options: RunOptions,
-    *,
-    checkpoint: Checkpoint,
-    inputs: dict[str, torch.Tensor],
-    index: int,
+    device: ttnn.MeshDevice, options: RunOptions, *, checkpoint: Checkpoint, inputs: dict[str, torch.Tensor], index: int
 ) -> dict[str, torch.Tensor]:
     """Run block ``index`` of the model that the checkpoint's class names.
 

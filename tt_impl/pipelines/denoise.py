@@ -133,7 +133,7 @@ class Group:
     _sizes: dict[str, int] | None = None
 
     def predict(self, latents: torch.Tensor, t: torch.Tensor) -> ttnn.Tensor:
-        """The transformer's answer for this group's samples, (B, 1, local N, C) on the devices."""
+        """Return the transformer's answer for this group's samples, (B, 1, local N, C) on the devices."""
         batch = self.conditions["encoder_hidden_states"].shape[0]
         inputs = {
             "hidden_states": latents.to(self.run.storage).expand(batch, *latents.shape[1:]),
@@ -153,7 +153,7 @@ class Group:
         self.latents = self.scheduler.step(prediction, index, drawn)
 
     def read(self) -> torch.Tensor:
-        """The latents (1, ...) on the host."""
+        """Fetch the latents (1, ...) to the host."""
         return self._read(self.latents)
 
     def _read(self, x: ttnn.Tensor) -> torch.Tensor:
@@ -161,7 +161,7 @@ class Group:
 
 
 def _noise(schedule: Schedule, numbers: Recurrence, shape: torch.Size) -> torch.Tensor | None:
-    """What the scheduler would add at this step, drawn as it draws it; None if it adds nothing."""
+    """Draw what the scheduler would add at this step, as it draws it; None if it adds nothing."""
     drawn = None
     for _ in range(numbers.draws):
         drawn = torch.randn(shape, generator=schedule.generator)
@@ -184,6 +184,6 @@ class _Stages:
 
 
 def dram_taken(device: ttnn.MeshDevice) -> int:
-    """The DRAM of one device that is allocated now, in bytes, all banks together."""
+    """Return the DRAM of one device that is allocated now, in bytes, all banks together."""
     view = ttnn.get_memory_view(device, ttnn.BufferType.DRAM)
     return view.num_banks * view.total_bytes_allocated_per_bank

@@ -84,11 +84,11 @@ class Subject:
         return self.spec.block_counts(self.config) if self.spec.kind == "transformer" else {}
 
     def with_counts(self, counts: dict[str, int]) -> Subject:
-        """The same with other numbers of blocks."""
+        """Return the subject with other numbers of blocks."""
         return Subject(self.spec, self.spec.with_block_counts(self.config, counts), self.shapes)
 
     def build(self, ctx: Context, weights: ShapeWeights) -> Any:
-        """The model on a submesh."""
+        """Build the model on a submesh."""
         return resolve(self.spec.ttnn)(weights, ctx, self.spec.config_class.from_dict(self.config))
 
     def feed(self, model: Any) -> None:
@@ -129,7 +129,7 @@ def program(
 def needs(
     device: ttnn.MeshDevice, options: RunOptions, *, model: dict[str, Any] | str, shapes: dict[str, list[int]]
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What :func:`program` reports, of a transformer that does not fit: nothing large is really allocated.
+    """Report as :func:`program` does on a transformer that does not fit: nothing large is really allocated.
 
     Weights are those of one block of each kind and, for every further one, the difference that one more makes.
     """
@@ -175,7 +175,7 @@ def one_of_each(model: Any, counts: dict[str, int]) -> Iterator[None]:
 
 
 def captured(subject: Subject, model: Any, device: ttnn.MeshDevice) -> Usage:
-    """What a forward takes, from a capture without dispatch."""
+    """Measure what a forward takes, from a capture without dispatch."""
     with capturing(dispatch=False, calls=True) as nodes:
         subject.feed(model)
     return usage(nodes, device)

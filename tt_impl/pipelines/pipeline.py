@@ -42,7 +42,7 @@ class Part:
     raw: dict[str, Any] = field(repr=False)
 
     def sizes(self, **inputs: torch.Tensor) -> dict[str, int]:
-        """The sizes of the named dims of the model's inputs, which its ``read`` takes."""
+        """Return the sizes of the named dims of the model's inputs, which its ``read`` takes."""
         dims = self.spec.inputs(self.raw)
         given = {name: tuple(x.shape) for name, x in inputs.items() if name in dims}
         return named_sizes({name: dims[name] for name in given}, given)
@@ -89,7 +89,7 @@ class Pipeline(PipelineHost):
 
     @abstractmethod
     def parts(self, root: Path) -> tuple[str, ...]:
-        """The folders of all models of the pipeline, in the order they run."""
+        """List the folders of all models of the pipeline, in the order they run."""
 
     def check(self, root: Path) -> None:
         """``UserError`` if a part has no counterpart in TTNN."""
@@ -108,7 +108,7 @@ def _counterpart(root: Path, name: str, spec: ModelSpec, checkpoint: Checkpoint)
 
 
 def find_pipeline(root: Path) -> Pipeline:
-    """The pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none in TTNN."""
+    """Return the pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none in TTNN."""
     name = read_index(root).get("_class_name")
     spec = by_pipeline(name) if isinstance(name, str) else None
     if spec is None or spec.ttnn_pipeline is None:

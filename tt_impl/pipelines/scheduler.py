@@ -58,7 +58,7 @@ class DeviceScheduler:
         self._latents, self._predictions = [latents], []
 
     def step(self, prediction: ttnn.Tensor, index: int, noise: ttnn.Tensor | None = None) -> ttnn.Tensor:
-        """The latents after step ``index``."""
+        """Return the latents after step ``index``."""
         numbers = self._numbers[index]
         self._predictions = [ttnn.typecast(prediction, ttnn.float32), *self._predictions][: self._longest]
         terms = list(zip(numbers.latents, self._latents, strict=False))
@@ -71,7 +71,7 @@ class DeviceScheduler:
 
 
 def combine(terms: list[tuple[float, ttnn.Tensor]]) -> ttnn.Tensor:
-    """The sum of tensors times numbers; what is times 0 is left out."""
+    """Sum tensors times numbers, leaving out those times 0."""
     scaled = [x if number == 1.0 else ttnn.multiply(x, number) for number, x in terms if number != 0.0]
     total = scaled[0]
     for x in scaled[1:]:

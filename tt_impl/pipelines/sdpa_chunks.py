@@ -70,7 +70,7 @@ def _bytes(device: ttnn.MeshDevice, attend: Callable[[], None]) -> int:
 
 
 def _refusal(attend: Callable[[], None]) -> str:
-    """What ttnn says against the call, empty if nothing."""
+    """Return what ttnn says against the call, empty if nothing."""
     try:
         attend()
     except RuntimeError as error:

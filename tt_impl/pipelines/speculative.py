@@ -106,7 +106,7 @@ def greedy(target: Qwen3MoeForCausalLM, prompt_1P: torch.Tensor, *, max_new_toke
 
 
 def last_row(x: ttnn.Tensor) -> ttnn.Tensor:
-    """The last row alone: of a prompt's tokens no other one's successor is asked for."""
+    """Return the last row alone: of a prompt's tokens no other one's successor is asked for."""
     return x[:, :, x.shape[2] - 1 :]
 
 
@@ -181,7 +181,7 @@ def program(
 def _looked_into(
     target: Qwen3MoeForCausalLM, model: DFlashDraftModel | None, prompt: torch.Tensor, first: int
 ) -> dict[str, torch.Tensor]:
-    """The first prompt once more, and the drafter's first answer to it, read from the devices."""
+    """Run the first prompt once more, and read its states and the drafter's first answer to it from the devices."""
     layers = tuple(range(target.config.num_hidden_layers))
     hidden = target.hidden(prompt[None], target.new_cache(), layers)
     get = target.ctx.get_equal

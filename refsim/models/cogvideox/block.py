@@ -67,12 +67,7 @@ class _Attention:
 
     @in_module
     def __call__(
-        self,
-        video: MeshTensor,
-        text: MeshTensor,
-        rotary: Rotary,
-        tokens: TokenShards,
-        text_tokens: TokenShards | None,
+        self, video: MeshTensor, text: MeshTensor, rotary: Rotary, tokens: TokenShards, text_tokens: TokenShards | None
     ) -> tuple[MeshTensor, MeshTensor]:
         out, text_out, _ = joint_attention(
             self._device,

@@ -41,11 +41,7 @@ class CogVideoXTransformer:
         d = config.features
         self._patches = VideoPatches(weights, device, config)
         self._text = ColParallelLinear(
-            weights,
-            device,
-            "patch_embed.text_proj",
-            in_features=config.text_embed_dim,
-            out_features=d,
+            weights, device, "patch_embed.text_proj", in_features=config.text_embed_dim, out_features=d
         )
         self._time = TimeEmbedding(weights, config)
         self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, config, ofs=True)

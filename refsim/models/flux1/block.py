@@ -80,12 +80,7 @@ class SingleBlock:
         self._mod = Modulation(weights, device, f"{prefix}.norm.linear", features=d, chunks=3)
         self._qkv = StreamQKV(weights, device, f"{prefix}.attn", attention_sizes(config))
         self._mlp = ColParallelLinear(
-            weights,
-            device,
-            f"{prefix}.proj_mlp",
-            in_features=d,
-            out_features=config.mlp_features,
-            gathered_input=True,
+            weights, device, f"{prefix}.proj_mlp", in_features=d, out_features=config.mlp_features, gathered_input=True
         )
         self._out = AttentionAndMLPOut(weights, device, f"{prefix}.proj_out", config)
 
@@ -113,7 +108,7 @@ def bind_block(
 
 
 def block_name(config: FluxConfig, index: int) -> str:
-    """What the names of a block's weights begin with, without the dot."""
+    """Return what the names of a block's weights begin with, without the dot."""
     if index < config.num_layers:
         return f"transformer_blocks.{index}"
     return f"single_transformer_blocks.{index - config.num_layers}"

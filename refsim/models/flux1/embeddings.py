@@ -45,7 +45,7 @@ class Sequences:
 
     @classmethod
     def of(cls, device: Device, config: FluxConfig, img_ids_N3: Tensor, txt_ids_L3: Tensor) -> Sequences:
-        """The cut of as many tokens as there are ids, on this device."""
+        """Cut as many tokens as there are ids; the tables are those of this device's part."""
         sp = device.groups["sp"]
         tokens = TokenShards.of(img_ids_N3.shape[0], sp.size)
         prompt_tokens = TokenShards.of(txt_ids_L3.shape[0], sp.size) if device.options.splits_prompt else None

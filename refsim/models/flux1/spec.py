@@ -35,7 +35,7 @@ def block_counts(config: Config) -> dict[str, int]:
 
 
 def with_block_counts(config: Config, counts: dict[str, int]) -> Config:
-    """The configuration with other numbers of blocks of each kind, the last one of the kind it was."""
+    """Return the configuration with other numbers of blocks of each kind; the last block keeps its kind."""
     double, single = counts.get("double", 0), counts.get("single", 0)
     if config["num_single_layers"]:
         return config | {"num_layers": double, "num_single_layers": single + 1}

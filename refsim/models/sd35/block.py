@@ -46,11 +46,7 @@ class SD35Block:
         )
         self._mod = Modulation(weights, device, f"{prefix}.norm1.linear", features=d, chunks=9 if self._dual else 6)
         self._mod_prompt = Modulation(
-            weights,
-            device,
-            f"{prefix}.norm1_context.linear",
-            features=d,
-            chunks=2 if self._context_pre_only else 6,
+            weights, device, f"{prefix}.norm1_context.linear", features=d, chunks=2 if self._context_pre_only else 6
         )
         self._attn = JointAttention(
             weights,

@@ -5,15 +5,7 @@ Sources: the models' cards and diffusers' classes; parameters counted on meta te
 
 from __future__ import annotations
 
-from refsim.models.spec import (
-    Companion,
-    Config,
-    DiffusersParts,
-    ModelSpec,
-    Published,
-    TtDit,
-    with_num_layers,
-)
+from refsim.models.spec import Companion, Config, DiffusersParts, ModelSpec, Published, TtDit, with_num_layers
 
 CLASS_NAME = "SD3Transformer2DModel"
 _BOTH = {

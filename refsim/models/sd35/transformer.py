@@ -46,11 +46,7 @@ class SD35Transformer:
             weights, "time_text_embed", features=d, pooled_features=config.pooled_projection_dim
         )
         self._context_embedder = ColParallelLinear(
-            weights,
-            device,
-            "context_embedder",
-            in_features=config.joint_attention_dim,
-            out_features=d,
+            weights, device, "context_embedder", in_features=config.joint_attention_dim, out_features=d
         )
         self._blocks = [SD35Block(weights, device, config, i) for i in range(config.num_layers)]
         channels = p * p * config.out_channels

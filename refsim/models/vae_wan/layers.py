@@ -67,12 +67,7 @@ class Upsample:
         self._time_conv = None
         if temporal:
             self._time_conv = CausalConv3d(
-                weights,
-                device,
-                f"{name}.time_conv",
-                in_channels=channels,
-                out_channels=2 * channels,
-                kernel=(3, 1),
+                weights, device, f"{name}.time_conv", in_channels=channels, out_channels=2 * channels, kernel=(3, 1)
             )
         self.weight = weights.take(f"{name}.resample.1.weight", (channels // 2, channels, 3, 3)).unsqueeze(2)
         self.bias = weights.take(f"{name}.resample.1.bias", (channels // 2,))

@@ -29,11 +29,7 @@ class VideoPatches:
         self._device, self._config = device, config
         channels, patch = config.in_channels, config.patch_size
         self._proj = ColParallelLinear(
-            weights,
-            device,
-            "patch_embedding",
-            in_features=(channels, *patch),
-            out_features=config.features,
+            weights, device, "patch_embedding", in_features=(channels, *patch), out_features=config.features
         )
 
     def grid(self, size: tuple[int, ...]) -> Grid:

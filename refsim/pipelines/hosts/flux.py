@@ -113,7 +113,7 @@ def pack(latent_BCHW: Tensor) -> Tensor:
 
 
 def unpack(tokens_BNC: Tensor, rows: int, columns: int) -> Tensor:
-    """What :func:`pack` made of (B, C, H, W), back; ``rows`` and ``columns`` of tokens."""
+    """Undo :func:`pack`, back to (B, C, H, W); ``rows`` and ``columns`` of tokens."""
     x = tokens_BNC.unflatten(2, (-1, _PACKED, _PACKED)).unflatten(1, (rows, columns))
     return x.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 

@@ -22,7 +22,7 @@ METADATA = {"lora_adapter_metadata": json.dumps({"transformer.lora_alpha": ALPHA
 
 
 def pairs(model) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """(A, B) of every module, as large as its weight."""
+    """Draw (A, B) of every module, as large as its weight."""
     generator = torch.Generator().manual_seed(3)
     found = {}
     for name in MODULES:

@@ -30,7 +30,7 @@ COMMAND = "from refsim.cli import main; main()"
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    """A checkpoint's folder with modules in it that leave ``was_run`` behind, and ``in.safetensors`` beside it."""
+    """Make a checkpoint's folder with modules in it that leave ``was_run`` behind, and ``in.safetensors`` beside it."""
     folder = tmp_path_factory.mktemp("strange")
     save(make_model(num_layers=1, dual_attention_layers=()), folder / "checkpoint")
     save_file(make_inputs(), folder / "in.safetensors")

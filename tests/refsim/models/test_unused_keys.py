@@ -36,7 +36,7 @@ class Folder:
 
 
 def small(config):
-    """The same with as many layers as show every kind of name."""
+    """Return the configuration with just as many layers as show every kind of name."""
     layers = {"num_layers": 2, "num_single_layers": 1, "num_hidden_layers": 2, "num_experts": 8}
     found = {name: min(layers.get(name, value), value) if name in layers else value for name, value in config.items()}
     if "dual_attention_layers" in found:

@@ -10,7 +10,7 @@ DEVICES = {RING: 8, LINE: 8, SHORT_LINE: 2}
 
 
 def by_rank(scheme: str, **options) -> list[list[dict]]:
-    """The events of ring attention, rank by rank."""
+    """Record the events of ring attention, rank by rank."""
     tensors = attention_inputs(heads=8, n=256, prompt=5)
     trace = attend(tensors, scheme, trace=True, **options).trace
     events = [e for e in trace if e["collective"].split("/")[0] == "ring_attention"]

@@ -145,7 +145,7 @@ LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def flags_of_memory(address: int) -> list[str]:
-    """What Linux notes of the mapping that holds an address, as smaps has it; nothing elsewhere."""
+    """Read what Linux notes of the mapping that holds an address, as smaps has it; nothing elsewhere."""
     smaps, inside = Path("/proc/self/smaps"), False
     for line in smaps.read_text().splitlines() if smaps.exists() else ():
         if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):

@@ -158,7 +158,7 @@ SCRIPTS = {
 
 
 def hears_interrupts() -> None:
-    """A test run in the background ignores Ctrl-C and would pass that on."""
+    """Restore Ctrl-C, which a test run in the background ignores and would pass on as ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

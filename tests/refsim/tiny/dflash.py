@@ -87,7 +87,7 @@ def save_drafter(model: MuseGlimmerAssistantModel, folder: Path) -> Path:
 
 
 def greedy_tokens(model: Qwen3MoeForCausalLM, prompts: list[torch.Tensor], most: int) -> list[list[int]]:
-    """What transformers says after each prompt; prompts of one length are one batch."""
+    """Return the tokens transformers generates after each prompt; prompts of one length are one batch."""
     found: dict[int, list[int]] = {}
     for length in {len(p) for p in prompts}:
         which = [i for i, p in enumerate(prompts) if len(p) == length]

@@ -45,7 +45,7 @@ def make_model(seed: int = 0, *, quiet: bool = False, **changes):
 def make_inputs(
     seed: int = 1, batch: int = 2, grid: tuple[int, int] = (7, 11), text: int = 29, guidance: bool = True
 ) -> dict[str, torch.Tensor]:
-    """Inputs of diffusers' forward; the prompt has positions too, unlike in the pipeline, so that they matter."""
+    """Make inputs of diffusers' forward; the prompt has positions too, unlike in the pipeline, so that they matter."""
     g = torch.Generator().manual_seed(seed)
     rows, columns = grid
     img_ids = torch.zeros(rows, columns, 3)

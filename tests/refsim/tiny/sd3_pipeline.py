@@ -36,7 +36,7 @@ def make_transformer(seed: int = 0):
 
 
 def make_clip_tokenizer():
-    """The tokenizer of words, ended at 77 ids as CLIP's is."""
+    """Make the tokenizer of words, ended at 77 ids as CLIP's is."""
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = 77
     return tokenizer

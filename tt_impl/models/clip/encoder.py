@@ -113,13 +113,13 @@ class CLIPTextEncoder:
         return {SAMPLE: pooled[:, 0], "sequence": sequence}
 
     def _positions(self, length: int) -> ttnn.Tensor:
-        """The first rows of the table of positions, (1, 1, L, D), kept for the last length asked for."""
+        """Return the first rows of the table of positions, (1, 1, L, D), kept for the last length asked for."""
         if self._known is None or self._known[0] != length:
             self._known = (length, self._ctx.put(self._table[None, None, :length]))
         return self._known[1]
 
     def _end_rows(self, x: ttnn.Tensor, input_ids: torch.Tensor) -> ttnn.Tensor:
-        """The row of each prompt's first end token, (B, 1, 1, D): looked up in all rows as in a table."""
+        """Pick the row of each prompt's first end token, (B, 1, 1, D): looked up in all rows as in a table."""
         batch, length = input_ids.shape
         end = self._config.eos_token_id
         ends = input_ids if end == _LEGACY_EOS else input_ids == end
@@ -130,5 +130,5 @@ class CLIPTextEncoder:
 
 
 def _real(x: ttnn.Tensor, features: int) -> ttnn.Tensor:
-    """The real lanes."""
+    """Drop the lanes that are padding."""
     return x if x.shape[-1] == features else x[:, :, :, :features]

@@ -56,14 +56,7 @@ class _Attention:
         return q, k, v
 
     def attend(
-        self,
-        qkv: QKV,
-        text_qkv: QKV,
-        *,
-        logical_n: int,
-        logical_l: int | None,
-        onto: Residual,
-        onto_text: Residual,
+        self, qkv: QKV, text_qkv: QKV, *, logical_n: int, logical_l: int | None, onto: Residual, onto_text: Residual
     ) -> Streams:
         """Results (B, 1, rows, local D), gated and added to their streams."""
         out, text_out = joint_attention(self._ctx, qkv, text_qkv, logical_n=logical_n, logical_l=logical_l)

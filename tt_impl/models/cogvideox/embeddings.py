@@ -84,7 +84,7 @@ class VideoPatches:
 
 
 def rotary_tables(ctx: Context, config: CogVideoXConfig, grid: Grid) -> PairTables | None:
-    """What turns the tokens of a grid, cut over sp; None for a model with a table.
+    """Return the tables that turn a grid's tokens, cut over sp; None for a model that adds a table of positions.
 
     A grid that is not the trained one is stretched over it and centred, as diffusers' pipeline does; 1.5 counts patches
     from the corner. Padding stands at position 0.

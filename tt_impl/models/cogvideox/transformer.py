@@ -28,11 +28,7 @@ class CogVideoXTransformer:
         d = config.features
         self._patches = VideoPatches(weights, ctx, config)
         self._text = ColParallelLinear(
-            weights,
-            ctx,
-            "patch_embed.text_proj",
-            in_features=config.text_embed_dim,
-            out_features=d,
+            weights, ctx, "patch_embed.text_proj", in_features=config.text_embed_dim, out_features=d
         )
         self._time = TimeEmbedding(weights, ctx, config)
         self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, ctx, config, ofs=True)
@@ -71,7 +67,7 @@ class CogVideoXTransformer:
         return self._proj_out(modulate(normed, shift, scale))
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """The result on the host, (B, F, C, height, width); ``sizes`` are those of the inputs' named dims."""
+        """Return the result on the host, (B, F, C, height, width); ``sizes`` are those of the inputs' named dims."""
         size = sizes["frames"], self._config.in_channels, sizes["height"], sizes["width"]
         grid = self._patches.grid(size)
         return self._patches.unpatchify(self._ctx.get(out, sp_dim=2)[:, 0, : math.prod(grid)], grid)

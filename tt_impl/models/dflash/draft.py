@@ -70,7 +70,7 @@ class DFlashDraftModel:
         return [KVCache() for _ in self._layers]
 
     def context(self, kept: list[ttnn.Tensor]) -> ttnn.Tensor:
-        """The target's hidden states of C rows, layer by layer -> (1, 1, C, D), the same for all layers."""
+        """Project the target's hidden states of C rows, layer by layer, to (1, 1, C, D), the same for all layers."""
         total = None
         for x, weight in zip(kept, self._fc, strict=True):
             part = ttnn.linear(x, weight, compute_kernel_config=self._ctx.linear_config)

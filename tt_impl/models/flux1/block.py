@@ -81,12 +81,7 @@ class SingleBlock:
         self._mod = Modulation(weights, ctx, f"{prefix}.norm.linear", features=d, chunks=3, scales=(1,))
         self._qkv = StreamQKV(weights, ctx, f"{prefix}.attn", attention_sizes(config))
         self._mlp = ColParallelLinear(
-            weights,
-            ctx,
-            f"{prefix}.proj_mlp",
-            in_features=d,
-            out_features=config.mlp_features,
-            gathered_input=True,
+            weights, ctx, f"{prefix}.proj_mlp", in_features=d, out_features=config.mlp_features, gathered_input=True
         )
         self._out = AttentionAndMLPOut(weights, ctx, f"{prefix}.proj_out", config)
 

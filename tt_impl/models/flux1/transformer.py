@@ -58,5 +58,5 @@ class FluxTransformer:
         return self._out(spatial, time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """The result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""
+        """Return the result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""
         return self._ctx.get(out, sp_dim=2)[:, 0, : sizes["image tokens"]]

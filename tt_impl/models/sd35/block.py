@@ -45,13 +45,7 @@ class SD35Block:
             weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=chunks, scales=scales
         )
         self._attn = JointAttention(
-            weights,
-            ctx,
-            f"{prefix}.attn",
-            sizes,
-            prompt=True,
-            prompt_out=not self._context_pre_only,
-            qk_norm=qk_norm,
+            weights, ctx, f"{prefix}.attn", sizes, prompt=True, prompt_out=not self._context_pre_only, qk_norm=qk_norm
         )
         self._ff = ParallelFeedForward(weights, ctx, f"{prefix}.ff", features=d, hidden=4 * d)
         if self._dual:
@@ -62,13 +56,7 @@ class SD35Block:
             self._ff_prompt = ParallelFeedForward(weights, ctx, f"{prefix}.ff_context", features=d, hidden=4 * d)
 
     def __call__(
-        self,
-        spatial: ttnn.Tensor,
-        prompt: ttnn.Tensor,
-        time_BD: ttnn.Tensor,
-        *,
-        logical_n: int,
-        logical_l: int | None,
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time_BD: ttnn.Tensor, *, logical_n: int, logical_l: int | None
     ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
         """(B, 1, local N, local D), (B, 1, L, local D), (B, 1, 1, D) with silu applied; no prompt after the last."""
         shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
@@ -106,8 +94,5 @@ def bind_block(
     weights: Weights, ctx: Context, config: SD35Config, index: int, inputs: dict[str, torch.Tensor]
 ) -> Callable[..., Any]:
     """Block ``index``, to be called with streams of as many tokens as ``inputs`` have."""
-    tokens = {
-        "logical_n": inputs["spatial"].shape[1],
-        "logical_l": split_length(ctx, inputs["prompt"].shape[1]),
-    }
+    tokens = {"logical_n": inputs["spatial"].shape[1], "logical_l": split_length(ctx, inputs["prompt"].shape[1])}
     return partial(SD35Block(weights, ctx, config, index), **tokens)

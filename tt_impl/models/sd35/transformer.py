@@ -37,11 +37,7 @@ class SD35Transformer:
             weights, ctx, "time_text_embed", features=d, pooled_features=config.pooled_projection_dim
         )
         self._context_embedder = ColParallelLinear(
-            weights,
-            ctx,
-            "context_embedder",
-            in_features=config.joint_attention_dim,
-            out_features=d,
+            weights, ctx, "context_embedder", in_features=config.joint_attention_dim, out_features=d
         )
         self._blocks = [SD35Block(weights, ctx, config, i) for i in range(config.num_layers)]
         channels = p * p * config.out_channels
@@ -68,7 +64,7 @@ class SD35Transformer:
         return self._out(spatial, time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """The result on the host, (B, C, height, width); ``sizes`` are those of the inputs' named dims."""
+        """Return the result on the host, (B, C, height, width); ``sizes`` are those of the inputs' named dims."""
         height, width = sizes["height"], sizes["width"]
         p, c = self._config.patch_size, self._config.out_channels
         rows, columns = height // p, width // p

@@ -156,11 +156,11 @@ class T5Encoder:
         return self._norm(x if x.shape[-1] == d else x[:, :, :, :d])
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """The result on the host, (B, L, D), of which every device must hold the same."""
+        """Return the result on the host, (B, L, D), of which every device must hold the same."""
         return self._ctx.get_equal(out)[:, 0]
 
     def _buckets(self, length: int) -> ttnn.Tensor:
-        """The bucket of every pair of ``length`` positions, (L, L) on the devices, kept for the last length."""
+        """Return the bucket of every pair of ``length`` positions, (L, L) on the devices, kept for the last length."""
         if self._known is None or self._known[0] != length:
             ids = bucket_ids(self._config, length).to(torch.int32)
             self._known = (length, self._ctx.put_rows(ids, ttnn.uint32))

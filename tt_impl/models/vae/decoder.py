@@ -130,6 +130,6 @@ class VAEDecoder:
         return ttnn.upsample(to_image(zero_padding(self._ctx, x, shards), shards), 2)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """The picture on the host, (B, 3, scale * H, scale * W); ``sizes`` are those of the inputs' named dims."""
+        """Return the picture on the host, (B, 3, scale * H, scale * W); ``sizes``: those of the inputs' named dims."""
         shards = ImageShards.of(self._ctx, sizes["height"], sizes["width"], whole_rows=self._cut)
         return read_image(self._ctx, out, shards.scaled(self._config.scale))

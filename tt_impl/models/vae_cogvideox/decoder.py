@@ -28,15 +28,7 @@ from tt_impl.layers.convolution import CausalConv3d, Stream
 from tt_impl.layers.group_norm import SILU, GroupNorm
 from tt_impl.layers.residual import ResidualBlock, stages_up
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.halo import (
-    ImageShards,
-    cut_image,
-    exchange_halo,
-    read_image,
-    to_rows,
-    to_video,
-    zero_padding,
-)
+from tt_impl.parallel.halo import ImageShards, cut_image, exchange_halo, read_image, to_rows, to_video, zero_padding
 
 _CHUNK = 2  # latent frames; the model is trained with this number
 
@@ -156,7 +148,7 @@ class CogVideoXVAEDecoder:
         return to_video(self._conv_out(self._norm_out(x, latent, shards), shards, stream), shards)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """The frames on the host, (B, 3, F, 8 H, 8 W); ``sizes`` are those of the inputs' named dims."""
+        """Return the frames on the host, (B, 3, F, 8 H, 8 W); ``sizes`` are those of the inputs' named dims."""
         shards = ImageShards.of(self._ctx, sizes["height"], sizes["width"])
         return read_image(self._ctx, out, shards.scaled(self._config.scale))
 

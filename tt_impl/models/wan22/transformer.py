@@ -95,7 +95,7 @@ class WanTransformer:
         return self._project_out(spatial, temb)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """The result on the host, (B, C, frames, height, width); ``sizes`` are those of the inputs' named dims."""
+        """Return the result on the host, (B, C, frames, height, width); ``sizes``: those of the inputs' named dims."""
         grid = self._patches.grid((sizes["frames"], sizes["height"], sizes["width"]))
         return self._patches.unpatchify(self._ctx.get(out, sp_dim=2)[:, 0, : math.prod(grid)], grid)
 
