@@ -85,6 +85,6 @@ class WanVAEDecoder:
         return to_video(x, shards)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-        """Return the frames on the host, (B, 3, 1 + 4 (T - 1), 8 H, 8 W); ``sizes``: those of the inputs' named dims."""
+        """Return the frames on the host, (B, 3, 1 + 4 (T - 1), 8 H, 8 W); ``sizes``: of the inputs' named dims."""
         shards = ImageShards.of(self._ctx, sizes["height"], sizes["width"])
         return read_image(self._ctx, out, shards.scaled(2 ** (len(self._config.dim_mult) - 1)))
