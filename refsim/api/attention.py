@@ -56,8 +56,7 @@ def simulate_attention(
     prompt = dict(zip(names, joint, strict=True)) if joint is not None else apart
     tensors |= {name: x for name, x in prompt.items() if x is not None}
     if options is None:
-        options = attention_options(scheme, **{"dtype": getattr(q, "dtype", None), **given})
-        given = {}
+        given["scheme"] = scheme
     result = attention_result(tensors, options=options, logical_n=logical_n, **given)
     return result.tensors["out"], result.tensors.get("joint_out"), result.tensors["lse"]
 
@@ -72,10 +71,8 @@ def attention_result(
         options, given: a :class:`RunOptions`, or its keywords with ``scheme``.
     """
     if options is None and "scheme" in given:
-        options, given = (
-            attention_options(given.pop("scheme"), **{"dtype": getattr(tensors["q"], "dtype", None), **given}),
-            {},
-        )
+        options = attention_options(**{"dtype": getattr(tensors["q"], "dtype", None), **given})
+        given = {}
     options = as_options(options, given)
     check_attention_tensors(tensors, options.storage)
     n = tensors["q"].shape[2]

@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,7 @@ def check_target(path: Path, option: str, *inputs: Path) -> None:
 
     A device, a pipe and a link are no ordinary files: the link's file may be anyone's.
     """
-    try:
+    with _refusing(f"{option} '{path}' cannot be written"):
         ordinary = path.is_file() if path.exists() or path.is_symlink() else not path.is_dir()
         folder = path.absolute().parent
         if not ordinary or not folder.is_dir():
@@ -44,15 +44,11 @@ def check_target(path: Path, option: str, *inputs: Path) -> None:
             if real == given.resolve() or real.is_relative_to(given.resolve()):
                 raise UserError(f"{option} '{path}' would overwrite the input '{given}'; choose another place.")
         _refuse_special(path, option)
-    except (OSError, ValueError, RuntimeError) as e:
-        if out_of_descriptors(e):
-            raise
-        raise UserError(f"{option} '{path}' cannot be written ({_reason(e)}); choose another place.") from e
 
 
 def check_folder(path: Path, option: str, *inputs: Path) -> None:
     """Raise ``UserError`` unless ``path`` is a folder or can become one, and lies in none of ``inputs``."""
-    try:
+    with _refusing(f"{option} '{path}' cannot be written"):
         place = path if path.exists() or path.is_symlink() else path.absolute().parent
         if not place.is_dir():
             raise UserError(f"{option} '{path}' is no folder and lies in none; create the one it is to lie in.")
@@ -61,10 +57,6 @@ def check_folder(path: Path, option: str, *inputs: Path) -> None:
         for given in inputs:
             if path.resolve().is_relative_to(given.resolve()):
                 raise UserError(f"{option} '{path}' lies in the input '{given}'; choose another place.")
-    except (OSError, ValueError, RuntimeError) as e:
-        if out_of_descriptors(e):
-            raise
-        raise UserError(f"{option} '{path}' cannot be written ({_reason(e)}); choose another place.") from e
 
 
 def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option: str = "--out") -> None:
@@ -74,7 +66,7 @@ def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option
         UserError: the disk is full, or the folder went away, or may not be written to, or what lies there is no
             ordinary file, which it was not when it was checked or nobody has checked it.
     """
-    try:
+    with _refusing(f"{option} '{path}' could not be written", "free space there or choose another place"):
         _refuse_special(Path(path), option)
         target = Path(path).resolve()
         fd, name = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)
@@ -92,12 +84,18 @@ def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+@contextlib.contextmanager
+def _refusing(what: str, instead: str = "choose another place") -> Iterator[None]:
+    """Raise ``UserError``, ``what (why); instead.``, for what the system refuses in the block."""
+    try:
+        yield
     except (OSError, ValueError, RuntimeError) as e:
         if out_of_descriptors(e):
             raise
-        raise UserError(
-            f"{option} '{path}' could not be written ({_reason(e)}); free space there or choose another place."
-        ) from e
+        reason = (isinstance(e, OSError) and e.strerror) or str(e)
+        raise UserError(f"{what} ({reason}); {instead}.") from e
 
 
 def _refuse_special(path: Path, option: str) -> None:
@@ -119,7 +117,3 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _reason(e: Exception) -> str:
-    return (isinstance(e, OSError) and e.strerror) or str(e)

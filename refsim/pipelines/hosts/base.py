@@ -11,7 +11,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from refsim.base.errors import UserError
 from refsim.models.inputs import SAMPLE
+from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.schedule import Schedule
 from refsim.pipelines.request import PipelineRequest
 
@@ -31,6 +33,24 @@ class Sizes:
     width: int
     frames: int
     tokens: int
+
+    @classmethod
+    def of_picture(
+        cls, request: PipelineRequest, vae: VAEConfig, *, patch: int, side: int, text: int, longest_text: int
+    ) -> Sizes:
+        """Return the sizes of a picture; ``patch`` and the usual ``side`` are in latent rows.
+
+        Raises:
+            UserError: more than one frame, a size that does not fit patches, or more than ``longest_text`` tokens.
+        """
+        if request.frames not in (None, 1):
+            raise UserError(f"a picture has one frame, not {request.frames}; leave out --frames.")
+        step = vae.scale * patch
+        height, width = request.size(vae.scale * side, vae.scale * side, (step, step))
+        tokens = request.max_text or text
+        if tokens > longest_text:
+            raise UserError(f"--max-text is at most {longest_text} for this pipeline, not {tokens}.")
+        return cls((1, vae.latent_channels, height // vae.scale, width // vae.scale), height, width, 1, tokens)
 
     def least_bytes(self, steps: int, ranks: int, itemsize: int) -> dict[str, int]:
         """Return the memory that a run cannot do without, by what it holds: all of it is whole on every rank.

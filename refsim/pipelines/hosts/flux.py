@@ -37,15 +37,8 @@ class FluxHost(PipelineHost):
         vae = Checkpoint(root / "vae").as_config(VAEConfig)
         if request.negative_prompt:
             raise UserError("Flux has no negative prompt; leave out --negative-prompt.")
-        if request.frames not in (None, 1):
-            raise UserError(f"a picture has one frame, not {request.frames}; leave out --frames.")
-        step, default = vae.scale * _PACKED, vae.scale * _SAMPLE_SIZE
-        height, width = request.size(default, default, (step, step))
-        max_text = request.max_text or _LONGEST_TEXT
-        if max_text > _LONGEST_TEXT:
-            raise UserError(f"--max-text is at most {_LONGEST_TEXT} for this pipeline, not {max_text}.")
-        latents = (1, vae.latent_channels, height // vae.scale, width // vae.scale)
-        return Sizes(latents, height, width, 1, max_text)
+        text = {"text": _LONGEST_TEXT, "longest_text": _LONGEST_TEXT}
+        return Sizes.of_picture(request, vae, patch=_PACKED, side=_SAMPLE_SIZE, **text)
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         """Tokens ``clip`` (1, 77) and ``t5`` (1, L), ``latents`` (1, N, 64) and ``grid``, their rows and columns."""

@@ -29,15 +29,8 @@ class StableDiffusion3Host(PipelineHost):
         """See :meth:`PipelineHost.sizes`."""
         vae = Checkpoint(root / "vae").as_config(VAEConfig)
         transformer = Checkpoint(root / "transformer").as_config(SD35Config)
-        if request.frames not in (None, 1):
-            raise UserError(f"a picture has one frame, not {request.frames}; leave out --frames.")
-        step, default = vae.scale * transformer.patch_size, vae.scale * transformer.sample_size
-        height, width = request.size(default, default, (step, step))
-        max_text = request.max_text or _TEXT
-        if max_text > _MAX_TEXT:
-            raise UserError(f"--max-text is at most {_MAX_TEXT} for this pipeline, not {max_text}.")
-        latents = (1, vae.latent_channels, height // vae.scale, width // vae.scale)
-        return Sizes(latents, height, width, 1, max_text)
+        sides = {"patch": transformer.patch_size, "side": transformer.sample_size}
+        return Sizes.of_picture(request, vae, **sides, text=_TEXT, longest_text=_MAX_TEXT)
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         """Return the ids by encoder: ``text_encoder`` (2, 77), ``text_encoder_2`` and, where there is a T5,

@@ -191,15 +191,18 @@ class Pool:
         return Answer(header["answer"], payload, time.monotonic() - started)
 
     def close(self) -> None:
-        """End the ranks: hang up, then make sure that they are gone."""
-        if not self.alive:
-            return
+        """End the ranks, if they have not been ended."""
+        if self.alive:
+            with contextlib.suppress(RankFailure):
+                self._end()
+
+    def _end(self) -> list[int]:
+        """Hang up, then make sure that the ranks are gone; return the exit code of each."""
         self.alive = False
         for sock in self._socks:
             sock.close()
         try:
-            with contextlib.suppress(RankFailure):
-                self.server.kill(self._id)
+            return self.server.kill(self._id)
         finally:
             os.close(self._board_fd)
             self.board.close()
@@ -312,16 +315,8 @@ class Pool:
         too_big: tuple[int, int, str] | None = None,
     ) -> NoReturn:
         """End the pool and raise what went wrong first, with the last events of every rank."""
-        found = self._findings(failures or {}, died or set(), hung, too_big)
-        self.alive = False
-        for sock in self._socks:
-            sock.close()
-        try:
-            exit_codes = self.server.kill(self._id)
-        finally:
-            os.close(self._board_fd)
-            self.board.close()
-        raise diagnose(found, exit_codes)
+        findings = self._findings(failures or {}, died or set(), hung, too_big)
+        raise diagnose(findings, self._end())
 
     def _findings(
         self,
