@@ -75,9 +75,6 @@ class ImageShards:
             n * (1 if axis is None else ctx.shape[axis]) for n, axis in zip(self.local, self.axes, strict=True)
         )
 
-    def is_padded(self, ctx: Context) -> bool:
-        return self.padded(ctx) != (self.height, self.width)
-
     def mask(
         self, ctx: Context, frames: int, dtype: ttnn.DataType, *, samples: int = 1, across: bool = False
     ) -> object:
@@ -127,7 +124,7 @@ def gather_image(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tens
 
 def zero_padding(ctx: Context, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
     """Set those of the rows (B, 1, N, C) that are no image to zero."""
-    if not shards.is_padded(ctx):
+    if shards.padded(ctx) == (shards.height, shards.width):
         return x
     frames = x.shape[2] // (shards.local[0] * shards.local[1])
     return ttnn.multiply(x, shards.mask(ctx, frames, ctx.dtype))

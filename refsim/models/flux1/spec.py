@@ -47,12 +47,7 @@ def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
     return {"image tokens": (size[0] // _PACKED) * (size[1] // _PACKED)}
 
 
-def _published(
-    name: str,
-    parameters: int,
-    steps: int,
-    **config: bool,
-) -> Published:
+def _published(name: str, parameters: int, steps: int, **config: bool) -> Published:
     return Published(
         name,
         _BOTH | config,
@@ -78,12 +73,7 @@ SPEC = ModelSpec.of_folder(
     channel_dim=2,
     figures="refsim.models.flux1.figures:FIGURES",
     published=(
-        _published(
-            "flux1-dev",
-            11_901_408_320,
-            steps=28,
-            guidance_embeds=True,
-        ),
+        _published("flux1-dev", 11_901_408_320, steps=28, guidance_embeds=True),
         _published("flux1-schnell", 11_891_178_560, steps=4, guidance_embeds=False),
     ),
     tt_dit=TtDit(cfg=False, fsdp=False, pads_heads=True),

@@ -31,14 +31,7 @@ SPEC = ModelSpec.of_folder(
     kind="transformer",
     figures="refsim.models.mochi.figures:FIGURES",
     published=(
-        Published(
-            "mochi-1",
-            _CONFIG,
-            parameters=10_027_677_744,
-            sizes={"480p": (28, 60, 106)},
-            text=256,
-            steps=50,
-        ),
+        Published("mochi-1", _CONFIG, parameters=10_027_677_744, sizes={"480p": (28, 60, 106)}, text=256, steps=50),
     ),
     timing_only=True,
     latent="video",

@@ -26,14 +26,7 @@ SPEC = ModelSpec.of_folder(
     kind="transformer",
     figures="refsim.models.qwenimage.figures:FIGURES",
     published=(
-        Published(
-            "qwen-image",
-            _CONFIG,
-            parameters=20_430_401_088,
-            sizes={"1024": (128, 128)},
-            text=512,
-            steps=50,
-        ),
+        Published("qwen-image", _CONFIG, parameters=20_430_401_088, sizes={"1024": (128, 128)}, text=512, steps=50),
     ),
     timing_only=True,
     latent="image",
