@@ -15,10 +15,6 @@ MOST_AT_A_ROOT = 4
 ONE_A_FAMILY = ("tt_impl/mock/rules",)
 """Folders with a file a family of operations, as many as there are."""
 PARENTS = ("parity", "tt_impl", "refsim.timing")
-TWO_WAY = {
-    "refsim.timing": {("cost", "fit"), ("fit", "predict")},
-}
-"""Rooms that still import each other; a pair that no longer does has to go from here."""
 
 
 def crowded(paths: list[str]) -> list[str]:
@@ -59,7 +55,7 @@ def test_few_files_lie_at_a_root(package):
 def test_rooms_stand_on_one_another(parent):
     texts = sources(parent.replace(".", "/"))
     assert len({module.split(".")[parent.count(".") + 1] for module in texts if module != parent}) > 3
-    assert two_way(parent, texts) == TWO_WAY.get(parent, set())
+    assert two_way(parent, texts) == set()
 
 
 @pytest.mark.parametrize(

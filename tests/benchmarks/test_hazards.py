@@ -20,4 +20,5 @@ def test_a_record_holds_shares_ratios_and_their_quartiles(capsys, monkeypatch):
     for name in ("cpu", "wall"):
         low, high = record[name]["quartiles"]
         assert 0 < low <= record[name]["ratio"] <= high and record[name]["without_s"] > 0
-    assert f"{small.id}: wall with / without" in hazards.text(record)
+    costs = {name: hazards.WithHazards(**record[name]) for name in ("cpu", "wall")}
+    assert f"{small.id}: wall with / without" in hazards.text(hazards.HazardCost(**record | costs))

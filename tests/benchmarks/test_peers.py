@@ -55,7 +55,8 @@ def test_wrong_answers_and_errors_are_listed_and_counted_beside_times(capsys, pl
     low, high = of["no exchange"]["ratio_range"]
     assert 0 < low <= of["no exchange"]["ratio"] <= high and not of["no exchange"]["right"]
     assert of["refsim ring"]["ratio"] == 1.0
-    table = peers.text(found)
+    assert run_command(["bench", "peers", *SMALL]) == 0
+    table = capsys.readouterr().out
     assert "WRONG" in table and "2 could not run, 1 answered wrongly" in table
 
 

@@ -14,6 +14,7 @@ from parity.cases.suites import suite_cases
 from parity.kinds import load
 from parity.kinds.base import Measured
 from parity.kinds.cpu import schedule, single_file
+from parity.kinds.cpu.block import inputs_of
 from parity.kinds.published import outlined, published
 from parity.kinds.refusals import keys, pipeline_refusals, refusals, request
 from parity.run.case import run_case
@@ -52,7 +53,7 @@ def store():
 @pytest.mark.parametrize("case", CASES["block"], ids=lambda case: case.model)
 def test_a_block_is_judged_by_every_stream_and_by_what_it_adds(case, store):
     kind = load("block")(store)
-    right, given = kind.reference(case, 0), kind.inputs(case, 0)
+    right, given = kind.reference(case, 0), inputs_of(case, 0)
     assert ("prompt" in right) == (case.model != "wan22_uneven64_block")
 
     def verdict(**changed):
