@@ -23,7 +23,9 @@ def own_files(spec: ModelSpec) -> tuple[str, ...]:
 
 OF_PARITY = (
     "parity/cases/oracles/",
-    *(f"parity/cases/{name}.py" for name in ("checkpoints", "folders", "pipelines")),  # random models and their folders
+    *(
+        f"parity/cases/{name}.py" for name in ("checkpoints", "model_folders", "pipelines")
+    ),  # random models and their folders
     "parity/cases/suites/",
     "parity/faults/",
 )

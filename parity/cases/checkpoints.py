@@ -1,4 +1,4 @@
-"""The random models that cases run, in exact architectures; :mod:`parity.cases.folders` writes their checkpoint
+"""The random models that cases run, in exact architectures; :mod:`parity.cases.model_folders` writes their checkpoint
 folders.
 
 Every parameter is random: norm weights and biases (which start as 1 and 0) and modulation too, so that no path

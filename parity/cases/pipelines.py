@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import diffusers_class, diffusers_model, transformers_model
+from parity.cases.model_folders import diffusers_class, diffusers_model, transformers_model
 from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
 

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from parity.cases import checkpoints, folders, pipelines
+from parity.cases import checkpoints, model_folders, pipelines
 from refsim.base import scratch
 
 
@@ -41,7 +41,7 @@ class CheckpointStore:
             if model in pipelines.PIPELINES:
                 pipelines.build(model, seed, path)
             else:
-                folders.build(replace(checkpoints.MODELS[model], in_bf16=in_bf16), seed, path)
+                model_folders.build(replace(checkpoints.MODELS[model], in_bf16=in_bf16), seed, path)
             self._known[key] = path
         return self._known[key]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from parity.cases import Case, Layout
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import load_oracle
 from parity.cases.inputs import decoder_inputs, rounded
+from parity.cases.model_folders import load_oracle
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.base import Oracle
 from parity.cases.store import CheckpointStore

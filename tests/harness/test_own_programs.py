@@ -40,12 +40,12 @@ def watched_block(device: Any, options: Any, *, checkpoint: Any, inputs: dict[st
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     import safetensors.torch
 
-    from parity.cases import checkpoints, folders
+    from parity.cases import checkpoints, model_folders
     from refsim.base.options import RunOptions
     from tt_impl.run.launch import Worker
 
     folder: Path = tmp_path_factory.mktemp("block")
-    folders.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
+    model_folders.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
     random = torch.Generator().manual_seed(0)
     sizes = {"spatial": (1, 128, 192), "prompt": (1, 45, 192), "time": (1, 192)}
     inputs = {name: torch.randn(size, generator=random) for name, size in sizes.items()}

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from parity.cases import ModelShape
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import load_oracle
 from parity.cases.inputs import decoder_inputs, model_inputs
+from parity.cases.model_folders import load_oracle
 from parity.cases.oracles import oracle_of
 from parity.cases.store import CheckpointStore
 from parity.cases.suites import suite_cases

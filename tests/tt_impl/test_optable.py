@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from parity.cases import checkpoints, folders
+from parity.cases import checkpoints, model_folders
 from refsim.base.options import RunOptions
 from tt_impl.run import launch
 
@@ -21,7 +21,7 @@ L1_BYTES = 1499136
 def outcome(tmp_path_factory: pytest.TempPathFactory, worker: launch.Worker) -> launch.Outcome:
     """One block with dual attention, 192 features padded to 256, on t3k sp2_tp4."""
     folder: Path = tmp_path_factory.mktemp("block")
-    folders.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
+    model_folders.build(checkpoints.MODELS["sd35_tiny64"], 0, folder)
     g = torch.Generator().manual_seed(0)
     sizes = {"spatial": (1, 128, 192), "prompt": (1, 45, 192), "time": (1, 192)}
     inputs = {name: torch.randn(size, generator=g) for name, size in sizes.items()}

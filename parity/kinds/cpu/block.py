@@ -18,10 +18,10 @@ from torch import Tensor
 
 from parity.cases import BlockShape, Case, Layout
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import load_block
 from parity.cases.inputs import generator, rounded
+from parity.cases.model_folders import load_block
 from parity.cases.oracles import oracle_of
-from parity.cases.telling import FAINT, FAINT_TOKENS
+from parity.cases.sensitive_block import FAINT, FAINT_TOKENS
 from parity.kinds.base import CpuKind, Metrics, token_shards
 from parity.measure import metrics as m
 from parity.measure.thresholds import FINITE, Threshold, pcc

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from parity.cases import Case, Layout
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import load_oracle, transformers_model
 from parity.cases.inputs import generator
+from parity.cases.model_folders import load_oracle, transformers_model
 from parity.cases.store import CheckpointStore
 from parity.explain import decoding
 from parity.explain.places import Evidence

@@ -6,7 +6,7 @@
     parameters of the spec                                                 counted on the class
     blocks of each kind, as the spec counts them                           alike in the class, and other than the rest
     sizes of the spec          --> inputs of refsim's model                the class takes them,
-    :mod:`parity.cases.oracles.forwards`
+    :mod:`parity.cases.oracles.forward_shapes`
     its request and its parts                                              those of diffusers' pipeline
     its name, or its folder    --> what the registry finds                 makes the same model of the class
 
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from parity.cases import Case
 from parity.cases.oracles import oracle_of
-from parity.cases.oracles.forwards import wrong_shapes
+from parity.cases.oracles.forward_shapes import wrong_shapes
 from parity.cases.oracles.library import (
     blocks_of,
     given_by,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from parity.cases import Case
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import load_oracle
+from parity.cases.model_folders import load_oracle
 from parity.cases.oracles.library import library_defaults
 from parity.cases.pipelines import quietly
 from parity.kinds import load

@@ -26,7 +26,7 @@ class Placements(CpuKind):
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         options = layout.options(case.dtype, pad_heads=False, **more)
-        return launch.execute("parity.kinds.refusals.placed_calls:program", options, {})
+        return launch.execute("parity.kinds.refusals.placement_calls:program", options, {})
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         return {name: len(found) for name, found in self._of_all_ranks(result).items()}

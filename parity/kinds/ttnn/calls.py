@@ -15,7 +15,7 @@ from torch import Tensor
 from parity.cases import Case
 from parity.cases.checkpoints import MODELS
 from parity.kinds.base import Metrics, TTNNKind
-from parity.kinds.ttnn.call_rules import Where, wrong
+from parity.kinds.ttnn.call_arguments import Where, wrong
 from parity.measure.thresholds import Threshold
 from refsim.base.mesh import get_mesh
 from refsim.models.inputs import BATCH

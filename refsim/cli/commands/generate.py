@@ -36,7 +36,7 @@ class Text(Document):
     mean_accepted: float | None
     smallest_margin: Measured
     same_as_target: bool | None
-    check_against: Annotated[Any, Key(form="parity.user.own_text:TextCheck | None")]
+    check_against: Annotated[Any, Key(form="parity.user.user_text:TextCheck | None")]
     replicas_equal: bool
     hazards: list[str]
     bytes_by_collective: dict[str, int]
@@ -123,13 +123,13 @@ def generate(
 
 def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str) -> Any:
     """Return what a text is to be judged as; ``UserError`` if that cannot be done here."""
-    from parity.user.own import library_layout
+    from parity.user.user_checkpoint import library_layout
 
     return library_layout(name, options, mesh, parallel, decoding=True)
 
 
 def _judge(*given: Any) -> Any:
-    from parity.user.own_text import judge_text
+    from parity.user.user_text import judge_text
 
     return judge_text(*given)
 

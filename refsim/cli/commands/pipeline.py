@@ -53,7 +53,7 @@ class Pictures(Document):
     bytes_by_collective: dict[str, int]
     notes: Beside[dict[str, Any]]
     check: Check | None
-    check_against: Annotated[Any, Key(form="parity.user.own:CheckAgainst | None")]
+    check_against: Annotated[Any, Key(form="parity.user.user_checkpoint:CheckAgainst | None")]
 
 
 def run_pipeline(found: FoundPipeline, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
@@ -93,7 +93,7 @@ def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions
     files = write_pictures(found, wanted.out)
     judged, by_library = found.check, None
     if wanted.against is not None:
-        from parity.user.own import judge_pipeline
+        from parity.user.user_checkpoint import judge_pipeline
 
         by_library = judge_pipeline(pipeline.root, request, wanted.against, options, found)
     summary = Pictures(

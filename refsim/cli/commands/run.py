@@ -174,7 +174,7 @@ def _look_at(folder: Path, variant: str | None) -> tuple[Any, bool]:
 
 def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str, **factors: Any) -> Any:
     """Return what a run is to be judged as by a library; ``UserError`` if that cannot be done here."""
-    from parity.user.own import library_layout
+    from parity.user.user_checkpoint import library_layout
 
     return library_layout(name, options, mesh, parallel, **factors)
 
@@ -242,7 +242,7 @@ class Forward(_Summary):
     hazards: list[str]
     bytes_by_collective: dict[str, int]
     wall_s: float
-    check_against: Annotated[Any, Key(form="parity.user.own:CheckAgainst | None")]
+    check_against: Annotated[Any, Key(form="parity.user.user_checkpoint:CheckAgainst | None")]
 
 
 @dataclasses.dataclass
@@ -295,7 +295,7 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         if asked.against is None:
             result = api.run(asked.checkpoint, **arguments)
         else:
-            from parity.user.own import judge_model
+            from parity.user.user_checkpoint import judge_model
 
             result, judged = judge_model(asked.checkpoint, asked.against, **arguments)
     if result is None:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from parity.cases import folders
+from parity.cases import model_folders
 from parity.cases.checkpoints import MODELS
-from parity.cases.oracles import forwards, library
+from parity.cases.oracles import forward_shapes, library
 from parity.cases.store import CheckpointStore
 from parity.cases.suites import suite_cases
 from parity.kinds import load
@@ -187,7 +187,7 @@ def test_figures_that_are_not_found_fail(monkeypatch):
 
 
 def test_what_predictions_cannot_read_fails(monkeypatch):
-    monkeypatch.setattr(forwards, "read", lambda *given: 1 // 0)
+    monkeypatch.setattr(forward_shapes, "read", lambda *given: 1 // 0)
     assert judge_published("published_ltx_video_2b") == "wrong_shapes 1 is above 0"
 
 
@@ -344,7 +344,7 @@ def test_a_folder_stored_in_bf16_gives_the_same_bits(store, model, tmp_path):
     """Wan's has weights that diffusers keeps in fp32."""
     case = next(c for c in suite_cases("smoke") if c.model == f"{model}_quiet" and c.dtype == "bf16")
     inputs = load("transformer")(store).inputs(case, 0)
-    folders.build(replace(MODELS[model], in_bf16=True), 0, tmp_path / "stored")
+    model_folders.build(replace(MODELS[model], in_bf16=True), 0, tmp_path / "stored")
     both = store.folder(model, 0), tmp_path / "stored"
     sizes = [sum(path.stat().st_size for path in folder.glob("*.safetensors")) for folder in both]
     assert sizes[1] < 0.7 * sizes[0]

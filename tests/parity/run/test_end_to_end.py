@@ -7,7 +7,7 @@ import torch
 
 from parity.cases import FAMILIES, AttentionShape, Layout, ModelShape, inputs, make_case
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import load_oracle
+from parity.cases.model_folders import load_oracle
 from parity.cases.oracles import formulas
 from parity.cases.oracles.base import patches
 from parity.cases.store import CheckpointStore

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import build
+from parity.cases.model_folders import build
 from parity.measure.metrics import one_minus_pcc
 from refsim.base.options import RunOptions
 from refsim.pipelines import denoise as reference

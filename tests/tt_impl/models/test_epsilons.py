@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from parity.cases import Case
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import diffusers_class
+from parity.cases.model_folders import diffusers_class
 from parity.cases.store import CheckpointStore
 from parity.cases.suites import registry
 from parity.kinds import load

@@ -11,8 +11,8 @@ import torch
 
 from parity.cases import ModelShape
 from parity.cases.checkpoints import MODELS
-from parity.cases.folders import build
 from parity.cases.inputs import model_inputs
+from parity.cases.model_folders import build
 from parity.measure.metrics import one_minus_pcc
 from refsim import api
 from refsim.base.errors import UserError

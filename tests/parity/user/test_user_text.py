@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from parity.user import own_text
+from parity.user import user_text
 from refsim.base.options import RunOptions
 from refsim.cli import process
 from refsim.pipelines.speculative import Decoded, Step
@@ -27,7 +27,7 @@ def follow(tokens, *, most=5, close=()):
             row[token], row[token - 1] = 2.0, 2.0 - (1e-5 if place in close else 1.0)
         return SAYS[start:][:count], logits
 
-    return own_text.follow(generate, [0, 0], tokens, most)
+    return user_text.follow(generate, [0, 0], tokens, most)
 
 
 def test_the_same_text_has_its_margins():
@@ -38,25 +38,25 @@ def test_the_same_text_has_its_margins():
 def test_behind_a_tie_the_text_goes_on_and_elsewhere_it_is_wrong():
     found = follow([3, 0, 4, 1, 5], close=(1,))
     assert (found.wrong, found.ties) == (None, [1]) and math.isnan(found.margins[1]) and len(found.margins) == 5
-    assert follow([3, 0, 4, 1, 5]).wrong == own_text.Wrong(1, 0, 1, 1.0)
-    assert follow([3, 7, 4, 1, 5], close=(1,)).wrong == own_text.Wrong(1, 7, 1, 2.0)
+    assert follow([3, 0, 4, 1, 5]).wrong == user_text.Wrong(1, 0, 1, 1.0)
+    assert follow([3, 7, 4, 1, 5], close=(1,)).wrong == user_text.Wrong(1, 7, 1, 2.0)
 
 
 def test_a_text_that_ends_too_early_or_too_late_is_wrong():
-    assert follow([3, 1, 4]).wrong == own_text.Wrong(3, None, 1, None)
-    assert follow([*SAYS, 2], most=6).wrong == own_text.Wrong(5, 2, None, None)
+    assert follow([3, 1, 4]).wrong == user_text.Wrong(3, None, 1, None)
+    assert follow([*SAYS, 2], most=6).wrong == user_text.Wrong(5, 2, None, None)
 
 
 def test_margins_of_a_pass_are_the_least_of_its_tokens():
     text = Decoded([1] * 4, [Step([], 2, 0.5, 0, 0, 0.0), Step([], 2, 9.0, 0, 0, 0.0)], prefill_margin=1.0)
-    assert own_text.margin_error(text, [1.0, 2.0, 0.5, 3.0], drafted=True) == 0  # the last pass gave a token too many
-    assert own_text.margin_error(text, [1.25, 2.0, 0.5, 3.0], drafted=True) == 0.25
-    assert own_text.margin_error(text, [1.0, math.nan, 0.0, 3.0], drafted=True) == 0
+    assert user_text.margin_error(text, [1.0, 2.0, 0.5, 3.0], drafted=True) == 0  # the last pass gave a token too many
+    assert user_text.margin_error(text, [1.25, 2.0, 0.5, 3.0], drafted=True) == 0.25
+    assert user_text.margin_error(text, [1.0, math.nan, 0.0, 3.0], drafted=True) == 0
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-    pair = Pair(tmp_path_factory.mktemp("own_text"), vocab=64)
+    pair = Pair(tmp_path_factory.mktemp("user_text"), vocab=64)
     save_tokenizer(pair.target, 64)
     given = ["--mesh", "n300", "--parallel", "tp2", "--max-new-tokens", "6", "--check-against", "transformers"]
     return ["generate", str(pair.target), "--draft", str(pair.draft), "--prompt", "w1 w2 w3", *given]

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from parity.kinds.cpu import transformer
-from parity.user import own
+from parity.user import user_checkpoint
 from refsim import api
 from refsim.api.images import generate_images
 from refsim.cli import process
@@ -23,7 +23,7 @@ FAULT = "parity.faults.ref_model:bias_forgotten"
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory) -> list[str]:
-    folder = tmp_path_factory.mktemp("own")
+    folder = tmp_path_factory.mktemp("user_checkpoint")
     save(make_model(), folder / "model")
     save_file(make_inputs(), folder / "in.safetensors")
     given = ["--inputs", str(folder / "in.safetensors"), "--out", str(folder / "out.safetensors")]
@@ -40,7 +40,7 @@ def test_a_checkpoint_of_ones_own_passes(words, capsys):
 
 
 def test_what_is_not_measured_in_a_large_folder_is_said(words, capsys, monkeypatch):
-    monkeypatch.setattr(own, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(user_checkpoint, "_SMALL_BYTES", 0)
     assert process.run_command(words) == 0
     said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("not measured: "))
     assert "layer_rel_rmse" in said
@@ -66,7 +66,9 @@ def test_a_mistake_in_a_layer_fails_and_is_placed(words, capsys, monkeypatch, dt
 
 def test_a_library_that_is_not_installed_is_named(words, capsys, monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(own.importlib.util, "find_spec", lambda name: None if name == "diffusers" else find(name))
+    monkeypatch.setattr(
+        user_checkpoint.importlib.util, "find_spec", lambda name: None if name == "diffusers" else find(name)
+    )
     assert process.run_command(words) == 2
     assert "needs diffusers, which is not installed; pip install 'refsim[oracle]'." in capsys.readouterr().err
 

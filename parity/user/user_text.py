@@ -19,9 +19,9 @@ import torch
 from safetensors.torch import save_file
 
 from parity.cases import Layout
-from parity.cases.folders import load_oracle
+from parity.cases.model_folders import load_oracle
 from parity.measure import metrics as m
-from parity.user.own import Bounded, CheckAgainst, Judged, judge_model
+from parity.user.user_checkpoint import Bounded, CheckAgainst, Judged, judge_model
 from refsim.api.text import TextRequest
 from refsim.base import scratch
 from refsim.base.options import RunOptions

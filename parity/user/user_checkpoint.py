@@ -198,7 +198,7 @@ def judge_pipeline(
     return Judged(record, f"{class_name} of diffusers", steps)
 
 
-class _OwnFolder:
+class _UserFolder:
     """Comes before a kind among a class's bases: inputs and answer are those of one run, made already."""
 
     answer: Any
@@ -229,7 +229,7 @@ def _judge(
 ) -> tuple[Record, Any]:
     store = CheckpointStore(_known={(case.model, 0, False): folder})
     given = {"answer": answer, "tensors": tensors, "variant": variant}
-    kind = type("Own", (_OwnFolder, load(case.kind)), given)(store)
+    kind = type("User", (_UserFolder, load(case.kind)), given)(store)
     with CpuRunner({case.kind: kind}) as runner:
         record = run_case(runner, case, "cpu", 0)
     if why := record.extra.get("explanation"):

@@ -27,7 +27,7 @@ _TAIL, _SLOPE, _OUT = -3.9, 0.05, 5e3
 _PROJECTIONS = {"norm_q": "to_q", "norm_k": "to_k", "norm_added_q": "add_q_proj", "norm_added_k": "add_k_proj"}
 
 
-def make_telling(state: dict[str, Tensor]) -> None:
+def make_sensitive(state: dict[str, Tensor]) -> None:
     """Change the weights of a block of diffusers, by name, in place."""
     for name in list(state):
         path, _, kind = name.rpartition(".")

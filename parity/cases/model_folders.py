@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.cases.checkpoints import DRAFTER, RandomModel
 from parity.cases.oracles import oracle_of
-from parity.cases.telling import make_telling
+from parity.cases.sensitive_block import make_sensitive
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +120,7 @@ def _write_block(model: Any, spec: RandomModel, g: torch.Generator, folder: Path
     prefix = oracle_of(type(model).__name__).block_prefix(model.config, spec.block)
     drawn = ((name, p.shape) for name, p in model.named_parameters() if name.startswith(prefix))
     state = {name: spec.random(name, shape, g).bfloat16() for name, shape in drawn}
-    make_telling(state)
+    make_sensitive(state)
     folder.mkdir(parents=True)
     model.save_config(folder)
     save_file(state, folder / "diffusion_pytorch_model.safetensors")

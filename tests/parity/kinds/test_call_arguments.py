@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from parity.kinds.ttnn.call_rules import LINEAR, Where, wrong
+from parity.kinds.ttnn.call_arguments import LINEAR, Where, wrong
 from refsim.base.mesh import get_mesh
 
 WHERE = Where(get_mesh("bh-loudbox"), (11, 10), (2, 4), 2, 4)
