@@ -237,7 +237,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documents as a site in out/site: it opens from the file and loads nothing; a broken link is an error."""
-    session.install(*SITE)
+    session.install(*VERSIONS, "-e", ".", *SITE)  # what --json of a command holds is read off its classes
     session.run("mkdocs", "build", "--strict", *session.posargs, env={"PYTHONPATH": "."})
 
 
