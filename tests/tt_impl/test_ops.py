@@ -123,10 +123,10 @@ def test_the_program_is_priced_beside_the_reference(folder: Path, outcome: Outco
     rings = [ran for ran in reports[0].report["priced"] if ran["name"].startswith("RingJoint")]
     config = checkpoints.MODELS["sd35_tiny64"].config
     assert sum(ran["count"] for ran in rings) == config["num_layers"] + len(config["dual_attention_layers"])
-    assert {row["op"] for row in found["unpriced"]} == {"FillPadDeviceOperation"}, "heads cut out of QKV are priced"
-    assert found["reference_seconds"] == pytest.approx(reference.seconds)
-    assert found["seconds"] == pytest.approx(sum(row["ttnn_s"] for row in found["classes"]))
-    assert [row["class"] for row in found["classes"]] == [
+    assert {row["op"] for row in found.unpriced} == {"FillPadDeviceOperation"}, "heads cut out of QKV are priced"
+    assert found.reference_seconds == pytest.approx(reference.seconds)
+    assert found.seconds == pytest.approx(sum(row.ttnn_s for row in found.classes))
+    assert [row.op_class for row in found.classes] == [
         *("matmul", "sdpa", "norm", "elementwise", "layout", "collective", "host")
     ]
     assert "mock t3k (2x4)" in time_ttnn.text(found)
