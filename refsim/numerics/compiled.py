@@ -8,11 +8,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-NOTHING = -(1 << 14)
-"""Exponent of a zero: below every other by more than any shift."""
+from refsim.numerics.matrix_unit import NOTHING
+
 _COLUMNS = 128
 """Columns that are worked on at a time: their parts stay in the first cache."""
-_GROUP = 8
 
 
 @numba.njit(inline="always")

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
-from refsim.numerics import compiled
 from refsim.numerics.formats import from_bits, round_ties_away, truncate
 from refsim.numerics.matrix_unit import (
     ARCHES,
@@ -19,7 +18,9 @@ from refsim.numerics.matrix_unit import (
     _parts,
     _src_a,
     _src_b,
+    add_to_bf16,
     check_choices,
+    loops,
     slices,
 )
 
@@ -55,6 +56,7 @@ def eltwise(
     phases = FIDELITIES.index(fidelity) + 1
     if level == "fast":
         return _fast(operation, a, b, phases, fp32_dest_acc_en)
+    compiled = loops()
     wormhole = arch == "wormhole_b0"
     a_flat, b_flat = a.reshape(-1), b.reshape(-1)
     if operation == "mul":
@@ -68,12 +70,14 @@ def eltwise(
 
 
 def _fast(operation: str, a: Tensor, b: Tensor, phases: int, fp32_dest_acc_en: bool) -> Tensor:
-    """Compute in float32 on what the unit sees, and round once for a destination of 16 bits."""
+    """Compute in float32 on what the unit sees, and round a destination of 16 bits after every phase."""
     if operation == "mul":
-        held = torch.stack([x * y for x, y in slices(b, a, phases)]).sum(dim=0)
-    else:
-        a, b = truncate(a, 10), truncate(b, 10)
-        unit = torch.ldexp(torch.ones_like(a), torch.maximum(torch.frexp(a).exponent, torch.frexp(b).exponent) - 11)
-        a, b = (unit * x.sign() * torch.floor(x.abs() / unit + 0.5) for x in (a, b))
-        held = a - b if operation == "sub" else a + b
+        held = torch.zeros_like(a)
+        for x, y in slices(b, a, phases):
+            held = held + x * y if fp32_dest_acc_en else add_to_bf16(held, x * y)
+        return held
+    a, b = truncate(a, 10), truncate(b, 10)
+    unit = torch.ldexp(torch.ones_like(a), torch.maximum(torch.frexp(a).exponent, torch.frexp(b).exponent) - 11)
+    a, b = (unit * x.sign() * torch.floor(x.abs() / unit + 0.5) for x in (a, b))
+    held = a - b if operation == "sub" else a + b
     return held if fp32_dest_acc_en else round_ties_away(held, 7)

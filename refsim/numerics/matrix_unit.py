@@ -17,13 +17,15 @@ float32 and, for a 16-bit destination, rounds it every 16 of K as the device doe
 
 from __future__ import annotations
 
+import importlib.util
+from types import ModuleType
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
-from refsim.numerics import compiled
-from refsim.numerics.formats import bits_of, from_bits, truncate
+from refsim.numerics.formats import bits_of, from_bits, round_ties_away, truncate
 
 FIDELITIES = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
 """Fidelity n runs the first n + 1 phases."""
@@ -31,6 +33,8 @@ ARCHES = ("wormhole_b0", "blackhole")
 LEVELS = ("exact", "fast")
 TILE = 32
 """Rows of K whose phases run one after the other."""
+NOTHING = -(1 << 14)
+"""Exponent of a zero: below every other by more than any shift."""
 
 
 def matmul(
@@ -62,6 +66,7 @@ def matmul(
     phases = FIDELITIES.index(fidelity) + 1
     if level == "fast":
         return _fast(in0, in1, phases, fp32_dest_acc_en)
+    compiled = loops()
     missing = -in0.shape[1] % TILE
     in0, in1 = torch.nn.functional.pad(in0, (0, missing)), torch.nn.functional.pad(in1, (0, 0, 0, missing))
     b_high, b_low, b_exponent = _src_b(in0)
@@ -86,13 +91,24 @@ def check_choices(**chosen: tuple[str, tuple[str, ...]]) -> None:
             raise UserError(f"{name} '{value}' does not exist; choose one of {', '.join(choices)}.")
 
 
+def loops() -> ModuleType:
+    """Return the compiled loops of level ``exact``; ``UserError`` where numba is not installed."""
+    if importlib.util.find_spec("numba") is None:
+        raise UserError(
+            "level exact needs numba, which is not installed; pip install 'refsim[numerics]' or take level fast."
+        )
+    from refsim.numerics import compiled
+
+    return compiled
+
+
 def _parts(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return sign (1 or -1), 11-bit mantissa (0 for a zero) and biased exponent of float32 values, as int32."""
     bits = bits_of(x)
     exponent = bits >> 23 & 0xFF
     mantissa = torch.where(exponent > 0, bits >> 13 & 0x3FF | 0x400, 0)
     sign = torch.where(bits < 0, -1, 1)
-    exponent = torch.where(exponent > 0, exponent, compiled.NOTHING)
+    exponent = torch.where(exponent > 0, exponent, NOTHING)
     return tuple(part.to(torch.int32).numpy() for part in (sign, mantissa, exponent))  # type: ignore[return-value]
 
 
@@ -110,18 +126,53 @@ def _src_a(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _fast(in0: Tensor, in1: Tensor, phases: int, fp32_dest_acc_en: bool) -> Tensor:
     """Multiply slices of the operands in float32; a 16-bit destination is rounded after every dot of 16."""
-    pairs = slices(in0, in1, phases)
     if fp32_dest_acc_en:
-        return torch.stack([b @ a for b, a in merged(in0, in1, phases)]).sum(dim=0)
-    rows, columns, depth = in0.shape[0], in1.shape[1], in0.shape[1]
-    held = torch.zeros(rows, columns)
-    for start in range(0, depth, TILE):
+        total = torch.stack([b @ a for b, a in merged(in0, in1, phases)]).sum(dim=0)
+        return total if phases < 3 else total + _alignment_error(in0, in1, phases)
+    pairs = slices(in0, in1, phases)
+    held = torch.zeros(in0.shape[0], in1.shape[1])
+    for start in range(0, in0.shape[1], TILE):
         for b, a in pairs:
             for half in (start, start + TILE // 2):
-                if half < depth:
-                    rest = slice(half, min(half + TILE // 2, depth))
-                    held = add_to_bf16(held, b[:, rest] @ a[rest])
+                rest = slice(half, half + TILE // 2)
+                held = add_to_bf16(held, b[:, rest] @ a[rest])
     return held
+
+
+SAMPLE = 64
+"""Rows and columns whose exact dots say how large the error is that shifting to common exponents makes."""
+
+
+def _alignment_error(in0: Tensor, in1: Tensor, phases: int) -> Tensor:
+    """Return what shifting products to a common exponent adds, which only shows where all bits are multiplied.
+
+    A tie goes away from zero, a bias that products of one sign add up; the rest is noise. How much of either depends
+    on how far exponents lie apart, and is measured on the exact dots of a few rows and columns. Noise has one seed.
+    """
+    rows, columns = (_spread_out(count) for count in (in0.shape[0], in1.shape[1]))
+    sample = in0[rows].contiguous(), in1[:, columns].contiguous()
+    exact = matmul(*sample, fidelity=FIDELITIES[phases - 1], level="exact", arch="blackhole")
+    error = exact - sum(b @ a for b, a in merged(*sample, phases))
+    bias, variance = _powers(*sample)
+    lean = (error * bias).sum() / bias.square().sum().clamp(min=1e-30)
+    spread = (error - lean * bias).square().sum() / variance.sum().clamp(min=1e-30)
+    bias, variance = _powers(in0, in1)
+    noise = torch.randn(variance.shape, generator=torch.Generator().manual_seed(0))
+    return lean * bias + noise * (spread * variance).sqrt()
+
+
+def _spread_out(count: int) -> Tensor:
+    """Return at most ``SAMPLE`` indices below ``count``, evenly spaced."""
+    return torch.arange(0, count, -(-count // SAMPLE))
+
+
+def _powers(in0: Tensor, in1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums over K of the products' powers of two with their signs, and of their squares."""
+    sides = []
+    for x in (in0, in1):
+        power = torch.ldexp(torch.ones_like(x), torch.frexp(x).exponent - 1)
+        sides.append(x.sign() * power)
+    return sides[0] @ sides[1], sides[0].square() @ sides[1].square()
 
 
 def slices(in0: Tensor, in1: Tensor, phases: int) -> list[tuple[Tensor, Tensor]]:
@@ -153,6 +204,4 @@ def add_to_bf16(held: Tensor, x: Tensor) -> Tensor:
     """Add to a destination of 16 bits: at the larger exponent with three guard bits, rounded half away to 8 bits."""
     exponent = torch.maximum(torch.frexp(held).exponent, torch.frexp(x).exponent)
     unit = torch.ldexp(torch.ones_like(x), exponent - 1 - 10)
-    total = held + unit * torch.floor(x / unit + 0.5)
-    scale = torch.ldexp(torch.ones_like(x), torch.frexp(total).exponent - 8)
-    return total.sign() * scale * torch.floor(total.abs() / scale + 0.5)
+    return round_ties_away(held + unit * torch.floor(x / unit + 0.5), 7)

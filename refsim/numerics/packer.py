@@ -1,7 +1,7 @@
 """The packer: what it writes from the destination registers into L1, and what it adds to what L1 holds.
 
-    destination (fp32 or bf16) --> nearest, ties away --> bf16
-                               --> 7 significant bits, ties away --> shared exponent, ties away --> bfp8_b --> cut --> bfp4_b
+    destination --> nearest, ties away --> bf16
+                --> 7 significant bits, ties away --> shared exponent, ties away --> bfp8_b --> cut --> bfp4_b
 
 A value for a block format is rounded twice unless ``precise``: ``typecast`` to bfp8_b packs so.
 
@@ -21,7 +21,6 @@ from refsim.numerics.formats import (
     block_values,
     check_format,
     flush,
-    from_bits,
     round_ties_away,
     truncate,
 )
@@ -49,7 +48,7 @@ def pack(x: Tensor, dtype: str, *, precise: bool = False) -> Tensor:
 
 
 def _share_exponents(x: Tensor, mantissa_bits: int) -> Tensor:
-    """Round bf16 values to blocks of 16 with one exponent: 7 bits, ties away, saturating; fewer bits are cut from those."""
+    """Round bf16 values to blocks of 16 with one exponent: 7 bits, ties away, saturating; then cut to fewer."""
     bits = bits_of(x).reshape(-1, BLOCK)
     exponent = bits >> 23 & 0xFF
     mantissa = torch.where(exponent > 0, bits >> 16 & 0x7F | 0x80, 0)

@@ -36,7 +36,7 @@ import pytest
 
 from tests.tree import PRODUCT, ROOT, files, imports, sources
 
-LAYERS = ("base", "files", "runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
+LAYERS = ("base", "numerics", "files", "runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
 PUBLIC = ("errors", "mesh", "config", "options", "torchrun")
 """Modules at refsim's root that give what lies in ``refsim.base`` its public name; the product itself does without."""
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
