@@ -12,7 +12,6 @@ from tests.tree import PRODUCT, ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 TOP = "|".join([*PRODUCT, "tests", "docs", "examples", "reports"])
-TO_COME = {"refsim/numerics"}
 
 
 def names(path: Path) -> set[str]:
@@ -38,7 +37,7 @@ def test_links_lead_somewhere(path):
 def test_files_that_are_named_exist(path):
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     named = [name for name in re.findall(rf"`((?:{TOP})/[\w./]*)`", text) if "/NAME" not in name]
-    assert [name for name in named if not (ROOT / name).exists() and name.rstrip("/") not in TO_COME] == []
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def drawn(document: str) -> dict[str, str]:

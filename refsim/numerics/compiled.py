@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from refsim.numerics.matrix_unit import NOTHING
+from refsim.numerics.formats import NOTHING
 
 _COLUMNS = 128
 """Columns that are worked on at a time: their parts stay in the first cache."""
@@ -81,15 +81,17 @@ def _updated(held: int, e0: int, s0: int, e1: int, s1: int, wide: bool, wormhole
 
 
 @numba.njit(parallel=True, cache=True)
-def dots(b_high, b_low, b_exp, a_high, a_low, a_exp, phases, wide, wormhole):  # type: ignore[no-untyped-def]
+def dots(b, a, phases, wide, wormhole):
     """Bits (M, N) of the destination after all of K.
 
     Args:
-        b_high, b_low, b_exp: int32 (M, K), signed parts and biased exponents of in0; K is a multiple of 32.
-        a_high, a_low, a_exp: int32 (K, N) of in1.
+        b: signed high and low parts and biased exponents of in0, int32 (M, K) each; K is a multiple of 32.
+        a: the same of in1, int32 (K, N) each.
         phases: how many run.
         wide, wormhole: see :func:`_updated`.
     """
+    b_high, b_low, b_exp = b
+    a_high, a_low, a_exp = a
     rows, depth = b_high.shape
     columns = a_high.shape[1]
     blocks = (columns + _COLUMNS - 1) // _COLUMNS
@@ -117,17 +119,17 @@ def dots(b_high, b_low, b_exp, a_high, a_low, a_exp, phases, wide, wormhole):  #
                         sums[side, :] = 0
                         for k in range(tile + 8 * group, tile + 8 * group + 8):
                             exponent = b_exp[row, k]
-                            b = b_low[row, k] if phase & 2 else b_high[row, k]
-                            if b == 0:
+                            part = b_low[row, k] if phase & 2 else b_high[row, k]
+                            if part == 0:
                                 continue
                             if phase & 1:
                                 for n in range(width):
                                     by = min(largest[group, n] - exponent - a_exp[k, first + n], 14)
-                                    sums[side, n] += _shifted(b * a_low[k, first + n], by)
+                                    sums[side, n] += _shifted(part * a_low[k, first + n], by)
                             else:
                                 for n in range(width):
                                     by = min(largest[group, n] - exponent - a_exp[k, first + n], 14)
-                                    sums[side, n] += _shifted(b * a_high[k, first + n], by)
+                                    sums[side, n] += _shifted(part * a_high[k, first + n], by)
                     for n in range(width):
                         e0 = largest[2 * half, n] - below
                         e1 = largest[2 * half + 1, n] - below
@@ -137,23 +139,25 @@ def dots(b_high, b_low, b_exp, a_high, a_low, a_exp, phases, wide, wormhole):  #
 
 
 @numba.njit(parallel=True, cache=True)
-def products(b_high, b_low, b_exp, a_high, a_low, a_exp, phases, wide, wormhole):  # type: ignore[no-untyped-def]
+def products(b, a, phases, wide, wormhole):
     """Bits (n,) of the destination after element-wise products, int32 (n,) all of them, as in :func:`dots`."""
+    b_high, b_low, b_exp = b
+    a_high, a_low, a_exp = a
     out = np.zeros(b_high.shape[0], np.int32)
     for n in numba.prange(out.shape[0]):
         held = np.int32(0)
         exponent = b_exp[n] + a_exp[n]
         for phase in range(phases):
             below = 127 + 5 * (phase & 1) + 7 * (phase >> 1)
-            b = b_low[n] if phase & 2 else b_high[n]
-            a = a_low[n] if phase & 1 else a_high[n]
-            held = _updated(held, exponent - below, a * b, np.int32(NOTHING), np.int32(0), wide, wormhole)
+            b_part = b_low[n] if phase & 2 else b_high[n]
+            a_part = a_low[n] if phase & 1 else a_high[n]
+            held = _updated(held, exponent - below, a_part * b_part, np.int32(NOTHING), np.int32(0), wide, wormhole)
         out[n] = held
     return out
 
 
 @numba.njit(parallel=True, cache=True)
-def sums(a_man, a_exp, b_man, b_exp, wide, wormhole):  # type: ignore[no-untyped-def]
+def sums(a_man, a_exp, b_man, b_exp, wide, wormhole):
     """Bits (n,) of the destination after element-wise sums of signed 11-bit mantissas, int32 (n,) all of them."""
     out = np.zeros(a_man.shape[0], np.int32)
     for n in numba.prange(out.shape[0]):

@@ -60,7 +60,7 @@ def eltwise(
     wormhole = arch == "wormhole_b0"
     a_flat, b_flat = a.reshape(-1), b.reshape(-1)
     if operation == "mul":
-        bits = compiled.products(*_src_b(b_flat), *_src_a(a_flat), phases, fp32_dest_acc_en, wormhole)
+        bits = compiled.products(_src_b(b_flat), _src_a(a_flat), phases, fp32_dest_acc_en, wormhole)
     else:
         a_sign, a_mantissa, a_exponent = _parts(a_flat)
         b_sign, b_mantissa, b_exponent = _parts(-b_flat if operation == "sub" else b_flat)

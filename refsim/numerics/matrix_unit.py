@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
-from refsim.numerics.formats import bits_of, from_bits, round_ties_away, truncate
+from refsim.numerics.formats import NOTHING, bits_of, from_bits, round_ties_away, truncate
 
 FIDELITIES = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
 """Fidelity n runs the first n + 1 phases."""
@@ -33,8 +33,6 @@ ARCHES = ("wormhole_b0", "blackhole")
 LEVELS = ("exact", "fast")
 TILE = 32
 """Rows of K whose phases run one after the other."""
-NOTHING = -(1 << 14)
-"""Exponent of a zero: below every other by more than any shift."""
 
 
 def matmul(
@@ -69,10 +67,8 @@ def matmul(
     compiled = loops()
     missing = -in0.shape[1] % TILE
     in0, in1 = torch.nn.functional.pad(in0, (0, missing)), torch.nn.functional.pad(in1, (0, 0, 0, missing))
-    b_high, b_low, b_exponent = _src_b(in0)
-    a_high, a_low, a_exponent = _src_a(in1)
     wormhole = arch == "wormhole_b0"
-    bits = compiled.dots(b_high, b_low, b_exponent, a_high, a_low, a_exponent, phases, fp32_dest_acc_en, wormhole)
+    bits = compiled.dots(_src_b(in0), _src_a(in1), phases, fp32_dest_acc_en, wormhole)
     return from_bits(torch.from_numpy(bits))
 
 
@@ -109,7 +105,7 @@ def _parts(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     mantissa = torch.where(exponent > 0, bits >> 13 & 0x3FF | 0x400, 0)
     sign = torch.where(bits < 0, -1, 1)
     exponent = torch.where(exponent > 0, exponent, NOTHING)
-    return tuple(part.to(torch.int32).numpy() for part in (sign, mantissa, exponent))  # type: ignore[return-value]
+    return tuple(part.to(torch.int32).numpy() for part in (sign, mantissa, exponent))
 
 
 def _src_b(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -139,6 +135,8 @@ def _fast(in0: Tensor, in1: Tensor, phases: int, fp32_dest_acc_en: bool) -> Tens
     return held
 
 
+_LEAST = -100
+"""Exponent of a zero in the fast level: below what is held, above where float32 has no more units."""
 SAMPLE = 64
 """Rows and columns whose exact dots say how large the error is that shifting to common exponents makes."""
 
@@ -202,6 +200,7 @@ def merged(in0: Tensor, in1: Tensor, phases: int) -> list[tuple[Tensor, Tensor]]
 
 def add_to_bf16(held: Tensor, x: Tensor) -> Tensor:
     """Add to a destination of 16 bits: at the larger exponent with three guard bits, rounded half away to 8 bits."""
-    exponent = torch.maximum(torch.frexp(held).exponent, torch.frexp(x).exponent)
+    exponents = [torch.where(side == 0, _LEAST, torch.frexp(side).exponent) for side in (held, x)]
+    exponent = torch.maximum(*exponents)
     unit = torch.ldexp(torch.ones_like(x), exponent - 1 - 10)
     return round_ties_away(held + unit * torch.floor(x / unit + 0.5), 7)

@@ -52,7 +52,8 @@ def test_every_result_of_the_file_is_compared():
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("key", MATMULS)
 def test_matmul(key, arch):
-    operands, fidelity, destination = key.split(".both.")[0], *key.split(".")[-2:]
+    operands = key.split(".both.")[0]
+    fidelity, destination = key.split(".")[-2:]
     pairs = zip(golden()[f"{operands}.in0"], golden()[f"{operands}.in1"], golden()[key], strict=True)
     for in0, in1, wanted in pairs:
         ours = matmul(in0, in1, fidelity=fidelity, fp32_dest_acc_en=destination == "fp32", arch=arch)
