@@ -100,7 +100,7 @@ class Layout:
     vae_parallel: VAEParallel = "spatial"
 
     def options(self, dtype: str | None = None, **more: Any) -> RunOptions:
-        """The options of a run of this layout; ``more`` are further fields of :class:`RunOptions`.
+        """Return the options of a run of this layout; ``more`` are further fields of :class:`RunOptions`.
 
         ``bfp8_b`` is storage of weights on a device; everything else, and all of refsim, is then bf16.
         """
@@ -109,12 +109,11 @@ class Layout:
             if more.get("backend", "cpu") != "cpu":
                 more["weights_dtype"] = "bfp8_b"
         q, k = self.chunks or (None, None)
-        given = {"q_chunk_size": q, "k_chunk_size": k, "dtype": dtype, **more}
-        names = [f.name for f in fields(self) if f.name != "chunks"]
-        return RunOptions.of(**{name: getattr(self, name) for name in names}, **given)
+        shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "chunks"}
+        return RunOptions.of(**shared, q_chunk_size=q, k_chunk_size=k, dtype=dtype, **more)
 
     def config(self) -> DiTParallelConfig:
-        """The factors on the mesh's axes."""
+        """Return the factors on the mesh's axes."""
         return self.options().parallel
 
     @property
@@ -163,7 +162,7 @@ class Case:
         return entry(self.kind).backend
 
     def describe(self) -> dict[str, Any]:
-        """The configuration as JSON values, the first half of a record."""
+        """Return the configuration as JSON values, the first half of a record."""
         other = self.other_layout
         return {
             "id": self.id,
@@ -188,8 +187,9 @@ _CUTS = {"spatial": "halo", "tensor": "channels"}
 
 
 def make_case(kind: str, model: str, layout: Layout, shape: Any, *, tag: str = "", **more: Any) -> Case:
-    """A case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
-    case, known = Case("", kind, model, layout, shape, **more), entry(kind)
+    """Make a case whose id is put together from its parts; ``tag`` tells apart what the parts do not."""
+    case = Case("", kind, model, layout, shape, **more)
+    known = entry(kind)
     words = [model, layout.mesh.replace("-", "_"), layout.parallel.replace("@", "_on_axis")]
     cuts = {"scheme": layout.scheme, "heads": "heads", "picture": _CUTS[layout.vae_parallel], "nothing": "exact"}
     words.append(cuts[known.cut])
@@ -230,3 +230,7 @@ class Registry:
             raise ValueError(f"two cases have the id {case.id}")
         self._ids.add(key)
         self.cases.append(case)
+
+    def make(self, kind: str, model: str, layout: Layout, shape: Any, **more: Any) -> None:
+        """Add the case that :func:`make_case` makes of these."""
+        self.add(make_case(kind, model, layout, shape, **more))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from parity.cases import Layout, ModelShape, Registry, make_case
+from parity.cases import Layout, ModelShape, Registry
 
 RING8 = Layout("t3k-1x8", "sp8")
 ULYSSES8 = Layout("t3k-1x8", "sp8", "ulysses")
@@ -13,7 +13,7 @@ USP24 = Layout("t3k", "sp8", "usp", 2, 4)
 USP42 = Layout("t3k", "sp8", "usp", 4, 2)
 
 
-def add_transformer(found: Registry, model: str, layout: Layout, *, kind: str = "transformer", **more: Any) -> None:
+def add_transformer(cases: Registry, model: str, layout: Layout, *, kind: str = "transformer", **more: Any) -> None:
     """Add a case of a transformer; ``more`` are fields of its :class:`ModelShape` and of the case."""
     shape = ModelShape(**{f.name: more.pop(f.name) for f in fields(ModelShape) if f.name in more})
-    found.add(make_case(kind, model, layout, shape, **more))
+    cases.make(kind, model, layout, shape, **more)

@@ -5,36 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from parity.cases import FAMILIES, AttentionShape, Layout, Registry, make_case
+from parity.cases import FAMILIES, AttentionShape, Layout, Registry
 from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42
 
 
-def add(found: Registry) -> None:
+def add(cases: Registry) -> None:
     """Add the cases of attention alone."""
-    _families(found)
-    _layouts(found)
-    _edges(found)
-    _bf16(found)
-    _storage_math(found)
+    _families(cases)
+    _layouts(cases)
+    _edges(cases)
+    _bf16(cases)
+    _storage_math(cases)
 
 
-def _attention(found: Registry, layout: Layout, **more: Any) -> None:
+def _attention(cases: Registry, layout: Layout, **more: Any) -> None:
     shape = AttentionShape(**{k: more.pop(k) for k in list(more) if k in AttentionShape.__dataclass_fields__})
-    found.add(make_case("attention", "attention", layout, shape, **more))
+    cases.make("attention", "attention", layout, shape, **more)
 
 
-def _families(found: Registry) -> None:
+def _families(cases: Registry) -> None:
     """Every input family through every scheme, the prompt replicated, fp32; three in a second layout too."""
     for family in FAMILIES:
-        _attention(found, RING8, family=family, other_layout=ULYSSES8 if family == "normal" else None)
-        _attention(found, ULYSSES8, family=family, other_layout=USP24 if family == "normal" else None)
-        _attention(found, USP24, family=family, other_layout=RING8 if family == "normal" else None)
+        _attention(cases, RING8, family=family, other_layout=ULYSSES8 if family == "normal" else None)
+        _attention(cases, ULYSSES8, family=family, other_layout=USP24 if family == "normal" else None)
+        _attention(cases, USP24, family=family, other_layout=RING8 if family == "normal" else None)
     for family in FAMILIES:
         for layout in (RING8, ULYSSES8, USP24, USP42, Layout("t3k", "sp4_tp2"), Layout("tg", "sp8_tp4")):
-            _attention(found, layout, family=family, seed=1, suite="full", tag="seed1")
+            _attention(cases, layout, family=family, seed=1, suite="full", tag="seed1")
 
 
-def _layouts(found: Registry) -> None:
+def _layouts(cases: Registry) -> None:
     """Where the schemes run: meshes, axes, topologies, inside tensor parallel groups; fp32, normal."""
     for layout in (
         Layout("n300", "sp2"),
@@ -55,74 +55,74 @@ def _layouts(found: Registry) -> None:
         Layout("tg", "sp32", "usp", 8, 4),
         Layout("tg", "sp32", "usp", 4, 8),
     ):
-        _attention(found, layout)
+        _attention(cases, layout)
     for mesh, parallel in (
         ("galaxy", "sp8_tp4"),
         ("bh-loudbox", "sp4_tp2"),
         ("bh-qb", "sp2_tp2"),
         ("bh-qb-1x4", "sp4"),
     ):
-        _attention(found, Layout(mesh, parallel), suite="full")
+        _attention(cases, Layout(mesh, parallel), suite="full")
 
 
-def _edges(found: Registry) -> None:
+def _edges(cases: Registry) -> None:
     """Schedules, prompts, masked padding, heads that do not divide, several chunks, batches, real length."""
     line4 = ("t3k", "sp4_tp2")
     for where in (("t3k-1x8", "sp8"), line4):
         for ring_order in ("gather", "block"):
             _attention(
-                found, Layout(*where, ring_order=ring_order, chunks=(48, 20)), family="fa_rand", tag="chunks48x20"
+                cases, Layout(*where, ring_order=ring_order, chunks=(48, 20)), family="fa_rand", tag="chunks48x20"
             )
-    _attention(found, Layout("n300", "sp2", ring_order="gather"))  # of two every other one is the neighbour
+    _attention(cases, Layout("n300", "sp2", ring_order="gather"))  # of two every other one is the neighbour
     for layout in (RING8, ULYSSES8, USP24, Layout(*line4)):
-        _attention(found, layout, text=0, family="large_logits")
+        _attention(cases, layout, text=0, family="large_logits")
     for where in (("t3k-1x8", "sp8"), ("t3k-1x8", "sp8", "ulysses"), ("t3k", "sp8", "usp", 2, 4), line4):
-        _attention(found, Layout(*where, prompt_layout="split"), text=300, family="outlier_text")
-    _attention(found, RING8, n=256, logical_n=200, tag="logical200of256")
-    _attention(found, RING8, n=512, logical_n=130, tag="logical130of512")
-    _attention(found, ULYSSES8, n=512, logical_n=130, tag="logical130of512")
-    _attention(found, USP24, n=512, logical_n=130, family="constant_rows", tag="logical130of512")
-    _attention(found, Layout(*line4), n=512, logical_n=130, family="constant_rows", tag="logical130of512")
-    _attention(found, Layout("t3k-1x8", "sp8", prompt_layout="split"), n=256, logical_n=200, tag="logical200of256")
+        _attention(cases, Layout(*where, prompt_layout="split"), text=300, family="outlier_text")
+    _attention(cases, RING8, n=256, logical_n=200, tag="logical200of256")
+    _attention(cases, RING8, n=512, logical_n=130, tag="logical130of512")
+    _attention(cases, ULYSSES8, n=512, logical_n=130, tag="logical130of512")
+    _attention(cases, USP24, n=512, logical_n=130, family="constant_rows", tag="logical130of512")
+    _attention(cases, Layout(*line4), n=512, logical_n=130, family="constant_rows", tag="logical130of512")
+    _attention(cases, Layout("t3k-1x8", "sp8", prompt_layout="split"), n=256, logical_n=200, tag="logical200of256")
     for layout in (ULYSSES8, USP24, Layout("t3k-1x8", "tp8"), Layout("tg", "sp8_tp4", "ulysses")):
-        _attention(found, layout, heads=38, tag="38heads")
-    _attention(found, Layout("t3k", "sp2_tp4"), heads=38, batch=2, tag="38heads_batch2")
-    _attention(found, Layout("t3k", "sp2_tp4"), heads=4, n=4096, text=333, tag="4096tokens")
+        _attention(cases, layout, heads=38, tag="38heads")
+    _attention(cases, Layout("t3k", "sp2_tp4"), heads=38, batch=2, tag="38heads_batch2")
+    _attention(cases, Layout("t3k", "sp2_tp4"), heads=4, n=4096, text=333, tag="4096tokens")
     for layout in (RING8, USP24):
-        _attention(found, layout, heads=10, n=4096, text=333, tag="4096tokens_10heads", suite="full")  # 12 of usp
+        _attention(cases, layout, heads=10, n=4096, text=333, tag="4096tokens_10heads", suite="full")  # 12 of usp
 
 
-def _bf16(found: Registry) -> None:
+def _bf16(cases: Registry) -> None:
     for layout in (Layout("n300", "sp2"), RING8, ULYSSES8, USP24, Layout("t3k", "sp2_tp4"), Layout("tg", "sp8_tp4")):
-        _attention(found, layout, dtype="bf16")
-    _attention(found, RING8, dtype="bf16", family="fa_rand")
-    _attention(found, USP24, dtype="bf16", family="outlier_text")
+        _attention(cases, layout, dtype="bf16")
+    _attention(cases, RING8, dtype="bf16", family="fa_rand")
+    _attention(cases, USP24, dtype="bf16", family="outlier_text")
     for family in FAMILIES[1:]:
         for layout in (ULYSSES8, Layout("t3k", "sp2_tp4"), Layout("tg", "sp8_tp4")):
-            _attention(found, layout, dtype="bf16", family=family, suite="full")
+            _attention(cases, layout, dtype="bf16", family=family, suite="full")
 
 
-def _storage_math(found: Registry) -> None:
+def _storage_math(cases: Registry) -> None:
     """In ``storage`` math, which runs outside parity have unless they ask for another one, and in ``gemm`` math."""
     few, long = replace(RING8, chunks=(48, 20)), AttentionShape(n=512, logical_n=130)
     for dtype in ("fp32", "bf16"):
-        _storage(found, RING8, AttentionShape(), dtype=dtype, family="outlier_text")
-        _storage(found, few, long, dtype=dtype, tag="logical130of512")
-        _storage(found, ULYSSES8, AttentionShape(), dtype=dtype)
-        _gemm(found, few, long, dtype=dtype, tag="logical130of512")
-        _gemm(found, USP24, AttentionShape(), dtype=dtype, family="large_logits")
-        _storage(found, USP24, long, dtype=dtype, family="constant_rows", tag="logical130of512")
+        _storage(cases, RING8, AttentionShape(), dtype=dtype, family="outlier_text")
+        _storage(cases, few, long, dtype=dtype, tag="logical130of512")
+        _storage(cases, ULYSSES8, AttentionShape(), dtype=dtype)
+        _gemm(cases, few, long, dtype=dtype, tag="logical130of512")
+        _gemm(cases, USP24, AttentionShape(), dtype=dtype, family="large_logits")
+        _storage(cases, USP24, long, dtype=dtype, family="constant_rows", tag="logical130of512")
         for layout in (replace(few, ring_order="block"), ULYSSES8):
-            _storage(found, layout, long, dtype=dtype, suite="full", tag="logical130of512")
+            _storage(cases, layout, long, dtype=dtype, suite="full", tag="logical130of512")
         for family in ("normal", "large_logits", "fa_rand", "constant_rows"):
             for layout in (RING8, Layout("t3k", "sp4_tp2")):
-                _storage(found, layout, AttentionShape(), dtype=dtype, family=family, suite="full")
-                _gemm(found, layout, AttentionShape(), dtype=dtype, family=family, suite="full")
+                _storage(cases, layout, AttentionShape(), dtype=dtype, family=family, suite="full")
+                _gemm(cases, layout, AttentionShape(), dtype=dtype, family=family, suite="full")
 
 
-def _storage(found: Registry, layout: Layout, shape: AttentionShape, **more: Any) -> None:
-    found.add(make_case("attention_storage", "attention", replace(layout, math="storage"), shape, **more))
+def _storage(cases: Registry, layout: Layout, shape: AttentionShape, **more: Any) -> None:
+    cases.make("attention_storage", "attention", replace(layout, math="storage"), shape, **more)
 
 
-def _gemm(found: Registry, layout: Layout, shape: AttentionShape, **more: Any) -> None:
-    found.add(make_case("attention_gemm", "attention", replace(layout, math="gemm"), shape, **more))
+def _gemm(cases: Registry, layout: Layout, shape: AttentionShape, **more: Any) -> None:
+    cases.make("attention_gemm", "attention", replace(layout, math="gemm"), shape, **more)

@@ -4,41 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.cases import BlockShape, Layout, ModelShape, Registry, make_case
-from parity.cases.checkpoints import MODELS, RandomModel, register
+from parity.cases import BlockShape, Layout, ModelShape, Registry
+from parity.cases.checkpoints import MODELS, published, register
 from parity.cases.layouts import RING8, ULYSSES8, USP24, add_transformer
 from parity.cases.pipelines import PipelineSpec, register_pipeline
-from refsim.models.registry import get_published
 from refsim.pipelines.request import PipelineRequest
 
-_CLASS = get_published("flux1-dev")[1].class_name
-_DEV = {key: value for key, value in get_published("flux1-dev")[1].config.items() if key != "_class_name"}
-_NARROW = {"num_attention_heads": 3, "joint_attention_dim": 64, "num_layers": 2, "num_single_layers": 2}
-_TINY = _DEV | _NARROW | {"attention_head_dim": 16, "axes_dims_rope": (4, 6, 6), "pooled_projection_dim": 30}
+_TINY = published("flux1-dev", num_attention_heads=3, joint_attention_dim=64, num_layers=2, num_single_layers=2).but(
+    attention_head_dim=16, axes_dims_rope=(4, 6, 6), pooled_projection_dim=30
+)
 _SIZE = {"latent": (14, 22), "text": 29}
 """77 tokens of the image and 29 of the prompt, which divide by nothing; nor do three heads."""
 
 _MODELS = {
-    "flux1_tiny": RandomModel(_TINY, class_name=_CLASS, max_shard_size="200KB"),
-    "flux1_schnell_tiny": RandomModel(_TINY | {"guidance_embeds": False}, class_name=_CLASS),
-    "flux1_tiny_patches": RandomModel(_TINY | {"patch_size": 2}, class_name=_CLASS),  # four times as much out as in
+    "flux1_tiny": _TINY.but(max_shard_size="200KB"),
+    "flux1_schnell_tiny": _TINY.but(guidance_embeds=False),
+    "flux1_tiny_patches": _TINY.but(patch_size=2),  # four times as much out as in
     # The same with whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
-    "flux1_tiny64": RandomModel(_TINY | {"attention_head_dim": 64, "axes_dims_rope": (16, 24, 24)}, class_name=_CLASS),
-    "flux1_schnell_tiny64": RandomModel(
-        _TINY | {"attention_head_dim": 64, "axes_dims_rope": (16, 24, 24), "guidance_embeds": False}, class_name=_CLASS
-    ),
-    "clip_plain_tiny": RandomModel(MODELS["clip_l_tiny"].config, class_name="CLIPTextModel"),
+    "flux1_tiny64": _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 24, 24)),
+    "flux1_schnell_tiny64": _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 24, 24), guidance_embeds=False),
+    "clip_plain_tiny": MODELS["clip_l_tiny"].but(class_name="CLIPTextModel"),
     # Real widths, a block of each kind.
-    "flux1_double_block": RandomModel(_DEV | {"num_layers": 1, "num_single_layers": 1}, class_name=_CLASS, block=0),
-    "flux1_single_block": RandomModel(_DEV | {"num_layers": 1, "num_single_layers": 1}, class_name=_CLASS, block=1),
+    "flux1_double_block": published("flux1-dev", num_layers=1, num_single_layers=1, block=0),
+    "flux1_single_block": published("flux1-dev", num_layers=1, num_single_layers=1, block=1),
 }
 
-_PARTS = {
-    "text_encoder": "clip_plain_tiny",
-    "text_encoder_2": "t5_64_tiny",
-    "vae": "sd35_vae_tiny",
-    "transformer": "flux1_tiny",
-}
+_PARTS = {"text_encoder": "clip_plain_tiny", "text_encoder_2": "t5_64_tiny"}
+_PARTS |= {"vae": "sd35_vae_tiny", "transformer": "flux1_tiny"}
 _PIPELINE = PipelineSpec(
     "FluxPipeline",
     _PARTS,
@@ -48,18 +40,18 @@ _PIPELINE = PipelineSpec(
 )
 
 
-def add(found: Registry) -> None:
+def add(cases: Registry) -> None:
     """Add the cases of the transformer, of its blocks and of the pipeline."""
     for name, model in _MODELS.items():
         register(name, model)
     register_pipeline("flux1_pipeline_tiny", _PIPELINE)
-    _reference(found)
+    _reference(cases)
     for layout in (Layout("t3k", "sp2_tp4", prompt_layout="split"), USP24, Layout("bh-qb", "sp2_tp2")):
-        found.add(make_case("pipeline", "flux1_pipeline_tiny", layout, ModelShape((), 24, 1), suite="full"))
-    _ttnn(found)
+        cases.make("pipeline", "flux1_pipeline_tiny", layout, ModelShape((), 24, 1), suite="full")
+    _ttnn(cases)
 
 
-def _reference(found: Registry) -> None:
+def _reference(cases: Registry) -> None:
     for layout in (
         Layout("t3k", "sp2_tp4"),
         Layout("t3k", "sp2_tp4", prompt_layout="split"),
@@ -68,33 +60,33 @@ def _reference(found: Registry) -> None:
         Layout("tg", "sp4_tp8", prompt_layout="split"),
         Layout("bh-qb", "sp2_tp2"),
     ):
-        add_transformer(found, "flux1_tiny", layout, **_SIZE)
-    add_transformer(found, "flux1_schnell_tiny", Layout("bh-qb-1x4", "sp4"), **_SIZE)
-    add_transformer(found, "flux1_tiny_patches", Layout("n300", "sp2"), **_SIZE)
+        add_transformer(cases, "flux1_tiny", layout, **_SIZE)
+    add_transformer(cases, "flux1_schnell_tiny", Layout("bh-qb-1x4", "sp4"), **_SIZE)
+    add_transformer(cases, "flux1_tiny_patches", Layout("n300", "sp2"), **_SIZE)
     for layout in (Layout("t3k", "sp2_tp4"), Layout("bh-qb", "sp2_tp2")):
-        add_transformer(found, "flux1_tiny", layout, dtype="bf16", **_SIZE)
+        add_transformer(cases, "flux1_tiny", layout, dtype="bf16", **_SIZE)
     for layout in (RING8, ULYSSES8, replace(USP24, prompt_layout="split"), *_GALAXY):
-        add_transformer(found, "flux1_tiny", layout, suite="full", **_SIZE)
+        add_transformer(cases, "flux1_tiny", layout, suite="full", **_SIZE)
     twice = {"other_layout": Layout("t3k", "sp2_tp4"), "suite": "full"}  # two samples on two groups, or as one batch
-    add_transformer(found, "flux1_tiny", Layout("t3k", "cfg2_sp2_tp2"), **twice, **_SIZE)
+    add_transformer(cases, "flux1_tiny", Layout("t3k", "cfg2_sp2_tp2"), **twice, **_SIZE)
 
 
 _GALAXY = Layout("tg", "sp8_tp4"), Layout("galaxy", "sp8_tp4")
 _TTNN_LAYOUTS = (("t3k", "sp2_tp4"), ("galaxy", "sp4_tp8"), ("bh-qb", "sp2_tp2"))
 
 
-def _ttnn(found: Registry) -> None:
+def _ttnn(cases: Registry) -> None:
     """Where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
-    add_transformer(found, "flux1_schnell_tiny64", Layout("n300", "tp2"), batch=1, **_SIZE, **kind)
+    add_transformer(cases, "flux1_schnell_tiny64", Layout("n300", "tp2"), batch=1, **_SIZE, **kind)
     for layout in (USP24, Layout("tg", "sp8_tp4"), *(Layout(*where) for where in _TTNN_LAYOUTS)):
-        add_transformer(found, "flux1_tiny64", layout, batch=1, **_SIZE, **kind)
-    add_transformer(found, "flux1_tiny64", Layout("t3k", "cfg2_sp2_tp2"), **_SIZE, **kind)
+        add_transformer(cases, "flux1_tiny64", layout, batch=1, **_SIZE, **kind)
+    add_transformer(cases, "flux1_tiny64", Layout("t3k", "cfg2_sp2_tp2"), **_SIZE, **kind)
     uneven = Layout("t3k", "sp4_tp2", "ulysses")  # three heads are padded to eight, one tp member has none of them
-    add_transformer(found, "flux1_tiny64", uneven, **_SIZE | {"batch": 1}, suite="full", **kind)
+    add_transformer(cases, "flux1_tiny64", uneven, **_SIZE | {"batch": 1}, suite="full", **kind)
     for layout in (USP24, Layout("bh-qb", "sp2_tp2")):
         split = replace(layout, prompt_layout="split")  # 141 tokens reach the second device of every ring
-        add_transformer(found, "flux1_tiny64", split, **_SIZE | {"text": 141, "batch": 1}, suite="full", **kind)
+        add_transformer(cases, "flux1_tiny64", split, **_SIZE | {"text": 141, "batch": 1}, suite="full", **kind)
     for model in ("flux1_double_block", "flux1_single_block"):
         for where in _TTNN_LAYOUTS:
-            found.add(make_case("ttnn_block", model, Layout(*where), BlockShape(), dtype="bf16", needs_gb=4))
+            cases.make("ttnn_block", model, Layout(*where), BlockShape(), dtype="bf16", needs_gb=4)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from parity.cases import Layout, ModelShape, Registry, make_case
+from parity.cases import Layout, ModelShape, Registry
 from parity.cases.layouts import USP24
 from parity.cases.pipelines import PIPELINES, register_pipeline
 
 _SHAPE = ModelShape((), 13, 2)
 
 
-def add(found: Registry) -> None:
+def add(cases: Registry) -> None:
     """Add the cases of every pipeline."""
-    _small(found)
+    _small(cases)
     usp = replace(USP24, prompt_layout="split")
     for model, layouts in {
         "sd3_pipeline_tiny": (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("tg", "cfg2_sp4_tp4")),
@@ -23,14 +23,14 @@ def add(found: Registry) -> None:
         "cogvideox_5b_pipeline_tiny": (USP24, usp, Layout("t3k", "cfg2_sp2_tp2")),
     }.items():
         for layout in layouts:
-            found.add(make_case("pipeline", model, layout, _SHAPE, suite="full"))
+            cases.make("pipeline", model, layout, _SHAPE, suite="full")
 
 
 _ALONE, _NO_T5 = "wan_alone_pipeline", "sd3_no_t5_pipeline"
 _LINE, _SQUARE, _TWICE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2"), Layout("n300", "cfg2")
 
 
-def _small(found: Registry) -> None:
+def _small(cases: Registry) -> None:
     """Every pipeline at a size that takes a second, each dtype and mesh; CogVideoX's with its two schedulers."""
     picture, video = {"height": 40, "width": 56, "steps": 2}, {"height": 32, "width": 48, "frames": 5}
     _like("sd3_pipeline", **picture)
@@ -61,12 +61,12 @@ def _small(found: Registry) -> None:
         ("cogvideox_5b_pipeline", _SQUARE, "bf16", "smoke"),
         ("cogvideox_15_pipeline", _LINE, "fp32", "smoke"),
     ):
-        found.add(make_case("pipeline", f"{name}_small", layout, _SHAPE, dtype=dtype, suite=suite))
+        cases.make("pipeline", f"{name}_small", layout, _SHAPE, dtype=dtype, suite=suite)
     cogvideox = ("cogvideox_2b_pipeline", "cogvideox_15_pipeline")
     for name in ("sd3_pipeline", _NO_T5, "flux1_pipeline", "wan_pipeline", _ALONE, *cogvideox):
-        found.add(make_case("request", f"{name}_small", Layout("n150", "tp1"), _SHAPE, tag="request"))
+        cases.make("request", f"{name}_small", Layout("n150", "tp1"), _SHAPE, tag="request")
     for name in ("sd3_pipeline", "flux1_pipeline", "wan_pipeline", "cogvideox_2b_pipeline"):
-        found.add(make_case("pipeline_refusals", f"{name}_small", _LINE, _SHAPE, tag="refusals"))
+        cases.make("pipeline_refusals", f"{name}_small", _LINE, _SHAPE, tag="refusals")
 
 
 def _like(name: str, **request: Any) -> None:

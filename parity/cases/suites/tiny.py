@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.cases import Layout, ModelShape, Registry, make_case
+from parity.cases import Layout, ModelShape, Registry
 from parity.cases.checkpoints import MODELS, quiet, register
 
 _LAYOUTS = (Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2"))
@@ -16,8 +16,10 @@ _HEADS = (Layout("n300", "tp2"), Layout("bh-qb", "sp2_tp2"))
 
 _PICTURE = ModelShape((22, 42), 29, 2)
 """11 x 21 patches, which leave odd margins of a table of 24 x 24."""
-_VIDEO, _DEEP = ModelShape((3, 8, 12), 29, 2), ModelShape((4, 8, 12), 29, 2)
-_LATENT, _FRAMES = ModelShape((7, 9), 0, 1), ModelShape((2, 5, 4), 0, 1)
+_VIDEO = ModelShape((3, 8, 12), 29, 2)
+_DEEP = ModelShape((4, 8, 12), 29, 2)
+_LATENT = ModelShape((7, 9), 0, 1)
+_FRAMES = ModelShape((2, 5, 4), 0, 1)
 _CHUNKS = replace(_FRAMES, latent=(7, 5, 4))
 """Frames that CogVideoX's decoder takes in three chunks, of which the first one is longer."""
 _PROMPTS = ModelShape((), 45, 2)
@@ -54,21 +56,19 @@ _CHANGES = {
 }
 
 
-def add(found: Registry) -> None:
+def add(cases: Registry) -> None:
     """Add the cases, those of a model together."""
     for name, (kind, shape, parts) in _MODELS.items():
-        base = MODELS[name]
-        model = f"{name}_quiet"
-        whole = {"float64_noise": False, "max_shard_size": "10GB", "rounded": kind in ("text_encoder", "causal_lm")}
-        config = base.config | _CHANGES.get(name, {})
-        register(model, replace(base, config=config, gains=quiet(*parts), **whole))
-        layouts = _HEADS if kind in ("text_encoder", "causal_lm") else _LAYOUTS
+        model, of_heads = f"{name}_quiet", kind in ("text_encoder", "causal_lm")
+        whole = {"float64_noise": False, "max_shard_size": "10GB", "rounded": of_heads}
+        register(model, MODELS[name].but(**_CHANGES.get(name, {}), **whole, gains=quiet(*parts)))
+        layouts = _HEADS if of_heads else _LAYOUTS
         for layout in layouts:
             for dtype in ("fp32", "bf16"):
-                found.add(make_case(kind, model, layout, shape, dtype=dtype))
+                cases.make(kind, model, layout, shape, dtype=dtype)
         if name in ("sd35_tiny", "flux1_tiny"):  # the norms before their output, whose epsilon no config.json tells
             wide, more = f"{name}64_quiet", (f"single_transformer_blocks.{i}.proj_out" for i in range(1, 8))
-            register(wide, replace(MODELS[f"{name}64"], gains=quiet(*parts, *more), float64_noise=False))
-            found.add(make_case("ttnn_transformer", wide, layouts[0], replace(shape, batch=1), dtype="bf16"))
+            register(wide, MODELS[f"{name}64"].but(gains=quiet(*parts, *more), float64_noise=False))
+            cases.make("ttnn_transformer", wide, layouts[0], replace(shape, batch=1), dtype="bf16")
         for every in ("refusals", "keys"):
-            found.add(make_case(every, model, layouts[0], shape, tag=every))
+            cases.make(every, model, layouts[0], shape, tag=every)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parity.cases import Layout, ModelShape, Registry, make_case
+from parity.cases import Layout, ModelShape, Registry
 
 _LINES, _MIXED, _RING = Layout("t3k", "sp2_tp4"), Layout("bh-loudbox", "sp2_tp4"), Layout("t3k-1x8", "tp8")
 _WIDE = Layout("bh-galaxy", "cfg2_sp4_tp4")  # where attention's chunks are not the usual ones
@@ -11,12 +11,12 @@ _FEW, _MANY = ModelShape((32, 32), 333, 1), ModelShape((128, 128), 333, 1)
 """Latents of 256 and of 4096 image tokens: activations on a device lie in L1, and in DRAM."""
 
 
-def add(found: Registry) -> None:
+def add(cases: Registry) -> None:
     """Add the cases."""
     for layout, suite in ((_LINES, "smoke"), (_RING, "smoke"), (_MIXED, "full"), (_PAIR, "full")):
-        found.add(make_case("ttnn_refused", "refused", layout, ModelShape((), 0, 1), dtype="bf16", suite=suite))
-    found.add(make_case("ttnn_spare", "spare_tensors", _PAIR, ModelShape((), 0, 1), dtype="bf16"))
-    found.add(make_case("ttnn_chosen", "chosen_sizes", _MIXED, ModelShape((), 0, 1), dtype="bf16"))
+        cases.make("ttnn_refused", "refused", layout, ModelShape((), 0, 1), dtype="bf16", suite=suite)
+    cases.make("ttnn_spare", "spare_tensors", _PAIR, ModelShape((), 0, 1), dtype="bf16")
+    cases.make("ttnn_chosen", "chosen_sizes", _MIXED, ModelShape((), 0, 1), dtype="bf16")
     for model, layout, shape, tag in (
         ("sd35_large", _MIXED, _MANY, "4096tokens"),
         ("sd35_large", _LINES, _FEW, "256tokens"),
@@ -30,4 +30,4 @@ def add(found: Registry) -> None:
         ("sd35_medium", _WIDE, _MANY, "4096tokens"),
     ):
         suite = "full" if model in ("cogvideox_5b", "clip_g", "sd35_medium") else "smoke"  # calls like the others'
-        found.add(make_case("ttnn_given", f"given_{model}", layout, shape, dtype="bf16", suite=suite, tag=tag))
+        cases.make("ttnn_given", f"given_{model}", layout, shape, dtype="bf16", suite=suite, tag=tag)

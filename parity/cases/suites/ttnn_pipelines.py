@@ -9,66 +9,45 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from parity.cases import Layout, ModelShape, Registry, make_case
-from parity.cases.checkpoints import MODELS, RandomModel, register
+from parity.cases import Layout, ModelShape, Registry
+from parity.cases.checkpoints import MODELS, published, register
 from parity.cases.pipelines import PIPELINES, PipelineSpec, register_pipeline
-from refsim.models.registry import get_published
-
-
-def _model(like: str, **changes: Any) -> RandomModel:
-    """A model of ``parity.cases.checkpoints`` with another configuration."""
-    return replace(MODELS[like], config=MODELS[like].config | changes)
-
-
-def _published(name: str, **changes: Any) -> RandomModel:
-    model = get_published(name)[1]
-    config = {key: value for key, value in model.config.items() if key != "_class_name"}
-    return RandomModel(config | changes, class_name=model.class_name)
-
 
 _HEADS = {"num_attention_heads": 3, "attention_head_dim": 64, "num_layers": 1}
 _COGVIDEOX = _HEADS | {"time_embed_dim": 40, "text_embed_dim": 96, "max_text_seq_length": 13}
 _COGVIDEOX |= {"sample_width": 12, "sample_height": 8, "sample_frames": 9}
-
-
 _CLIPS = ("clip_l_tiny64", "clip_g_tiny64", "clip_plain_tiny64")
 
 
-def _models() -> dict[str, RandomModel]:
-    return {
-        **{f"{name}_short": _model(name, num_hidden_layers=2) for name in _CLIPS},
-        **{f"{name}_short": _model(name, num_layers=1) for name in ("t5_tiny64", "umt5_tiny64")},
-        "sd35_vae_tiny_short": _model("sd35_vae_tiny", layers_per_block=1),
-        # Both CLIPs side by side are 384 wide, T5 wider.
-        "t5_416_tiny64": _model("t5_tiny64", d_model=416, num_layers=1),
-        "sd35_416_tiny64": _model("sd35_tiny64", joint_attention_dim=416, num_layers=2),
-        "flux1_96_tiny64": _published(
-            "flux1-dev",
-            num_attention_heads=3,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=64,
-            axes_dims_rope=(16, 24, 24),
-            joint_attention_dim=96,
-            pooled_projection_dim=192,
-        ),
-        "wan22_96_tiny64": _published("wan22-t2v-a14b", **_HEADS, ffn_dim=112, text_dim=96, freq_dim=32),
-        "cogvideox_2b_96_tiny64": _published("cogvideox-2b", **_COGVIDEOX),
-        "cogvideox_5b_96_tiny64": _published("cogvideox-5b", **_COGVIDEOX),
-    }
+_FLUX1 = _HEADS | {"num_single_layers": 1, "axes_dims_rope": (16, 24, 24), "joint_attention_dim": 96}
+_MODELS = {
+    **{f"{name}_short": MODELS[name].but(num_hidden_layers=2) for name in _CLIPS},
+    **{f"{name}_short": MODELS[name].but(num_layers=1) for name in ("t5_tiny64", "umt5_tiny64")},
+    "sd35_vae_tiny_short": MODELS["sd35_vae_tiny"].but(layers_per_block=1),
+    # Both CLIPs side by side are 384 wide, T5 wider.
+    "t5_416_tiny64": MODELS["t5_tiny64"].but(d_model=416, num_layers=1),
+    "sd35_416_tiny64": MODELS["sd35_tiny64"].but(joint_attention_dim=416, num_layers=2),
+    "flux1_96_tiny64": published("flux1-dev", **_FLUX1, pooled_projection_dim=192),
+    "wan22_96_tiny64": published("wan22-t2v-a14b", **_HEADS, ffn_dim=112, text_dim=96, freq_dim=32),
+    "cogvideox_2b_96_tiny64": published("cogvideox-2b", **_COGVIDEOX),
+    "cogvideox_5b_96_tiny64": published("cogvideox-5b", **_COGVIDEOX),
+}
 
 
 def _like(name: str, parts: dict[str, str], **asked: Any) -> PipelineSpec:
-    """A pipeline of ``parity.cases.pipelines`` with other parts, and asked for other things."""
+    """Return a pipeline of ``parity.cases.pipelines`` with other parts, and asked for other things."""
     like = PIPELINES[name]
     return replace(like, parts=like.parts | parts, request=replace(like.request, **asked))
 
 
 def _pipelines() -> dict[str, PipelineSpec]:
-    """Guidance is 3. CogVideoX at its 6: refsim's own picture in bf16 is 1e-3 from its picture in fp32. SD3 at its 4.5:
-    on some processors two right bf16 programs differ by more than the bound (5.2e-4 on n300)."""
+    """Make every pipeline, guidance 3.
+
+    CogVideoX at its 6: refsim's own picture in bf16 is 1e-3 from its picture in fp32. SD3 at its 4.5: on some
+    processors two right bf16 programs differ by more than the bound (5.2e-4 on n300).
+    """
     clip_l, clip_g, clip_plain = (f"{name}_short" for name in _CLIPS)
-    t5, vae = {"text_encoder": "t5_tiny64_short"}, {"vae": "sd35_vae_tiny_short"}
+    vae = {"vae": "sd35_vae_tiny_short"}
     sd3 = {"text_encoder": clip_l, "text_encoder_2": clip_g, "text_encoder_3": "t5_416_tiny64"}
     sd3 |= vae | {"transformer": "sd35_416_tiny64"}
     flux = {"text_encoder": clip_plain, "text_encoder_2": "t5_tiny64_short", "transformer": "flux1_96_tiny64"}
@@ -77,20 +56,16 @@ def _pipelines() -> dict[str, PipelineSpec]:
         "sd3_pipeline_tiny64": _like("sd3_pipeline_tiny", sd3, guidance=3.0),
         "flux1_pipeline_tiny64": _like("flux1_pipeline_tiny", flux | vae),
         "wan_pipeline_tiny64": _like("wan_pipeline_tiny", wan),
-        **{
-            f"cogvideox_{size}_pipeline_tiny64": _like(
-                f"cogvideox_{size}_pipeline_tiny",
-                t5 | {"transformer": f"cogvideox_{size}_96_tiny64"},
-                steps=3,  # the DPM adds little noise in two
-                guidance=3.0,
-            )
-            for size in ("2b", "5b")
-        },
+        **{f"cogvideox_{size}_pipeline_tiny64": _cogvideox(size) for size in ("2b", "5b")},
     }
 
 
-_MESHES = (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("bh-qb", "sp2_tp2"))
+def _cogvideox(size: str) -> PipelineSpec:
+    parts = {"text_encoder": "t5_tiny64_short", "transformer": f"cogvideox_{size}_96_tiny64"}
+    return _like(f"cogvideox_{size}_pipeline_tiny", parts, steps=3, guidance=3.0)  # the DPM adds little noise in two
 
+
+_MESHES = (Layout("t3k", "cfg2_sp2_tp2"), Layout("t3k", "sp2_tp4"), Layout("bh-qb", "sp2_tp2"))
 
 _SMOKE = {
     "sd3_pipeline_tiny64": "t3k",
@@ -101,9 +76,9 @@ _SMOKE = {
 """The mesh on which each runs in the smoke suite."""
 
 
-def add(found: Registry) -> None:
+def add(cases: Registry) -> None:
     """Add the cases of every pipeline; the smoke suite has one of each system."""
-    for name, model in _models().items():
+    for name, model in _MODELS.items():
         register(name, model)
     for name, pipeline in _pipelines().items():
         register_pipeline(name, pipeline)
@@ -112,5 +87,5 @@ def add(found: Registry) -> None:
             if pipeline.class_name == "FluxPipeline" and layout.config().cfg > 1:
                 continue  # it has no negative prompt
             suite = "smoke" if layout is next((x for x in _MESHES if x.mesh == smoke), None) else "full"
-            text = pipeline.request.max_text
-            found.add(make_case("ttnn_pipeline", name, layout, ModelShape((), text, 2), dtype="bf16", suite=suite))
+            shape = ModelShape((), pipeline.request.max_text, 2)
+            cases.make("ttnn_pipeline", name, layout, shape, dtype="bf16", suite=suite)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from parity.cases import BlockShape, Layout, Registry, make_case
+from parity.cases import BlockShape, Layout, Registry
 from parity.cases.checkpoints import MODELS, quiet, register
 from parity.cases.layouts import RING8, ULYSSES8, USP24, add_transformer
 
 
-def add(found: Registry) -> None:
+def add(cases: Registry) -> None:
     """Add the cases of the transformer, on CPU ranks and in TTNN."""
     tiny = {"latent": (3, 8, 12), "text": 29, "suite": "full"}
     for layout in (
@@ -22,30 +20,30 @@ def add(found: Registry) -> None:
         Layout("tg", "sp4_tp8"),
         Layout("galaxy", "sp8_tp4"),
     ):
-        add_transformer(found, "wan22_tiny", layout, **tiny)
+        add_transformer(cases, "wan22_tiny", layout, **tiny)
     for parallel in ("cfg2_sp2_tp2", "cfg2_tp4"):
         layout, fusion = Layout("t3k", parallel), Layout("t3k", "sp2_tp4")
-        add_transformer(found, "wan22_tiny", layout, guidance=4.0, other_layout=fusion, **tiny)
+        add_transformer(cases, "wan22_tiny", layout, guidance=4.0, other_layout=fusion, **tiny)
     for layout in (Layout("t3k", "sp2_tp4"), USP24):
-        add_transformer(found, "wan22_tiny", layout, dtype="bf16", **tiny)
-    _image_to_video(found)
+        add_transformer(cases, "wan22_tiny", layout, dtype="bf16", **tiny)
+    _image_to_video(cases)
     real = {"latent": (2, 24, 40), "text": 512, "batch": 1, "suite": "full", "needs_gb": 14}
-    add_transformer(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
-    add_transformer(found, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)
-    _ttnn(found)
+    add_transformer(cases, "wan22_a14b", Layout("t3k", "sp2_tp4"), **real)
+    add_transformer(cases, "wan22_a14b", Layout("t3k", "sp2_tp4"), dtype="bf16", **real)
+    _ttnn(cases)
 
 
-def _image_to_video(found: Registry) -> None:
+def _image_to_video(cases: Registry) -> None:
     """A14B (36 channels), 2.1 (an image beside the prompt of 512 rows), TI2V-5B (time steps of tokens)."""
     square, oblong = Layout("bh-qb", "sp2_tp2"), Layout("t3k", "sp2_tp4")
     shapes = {"wan22_i2v_tiny": {"text": 29}, "wan21_i2v_tiny": {"text": 512}, "wan22_ti2v_tiny": {"text": 29}}
     for model, more in shapes.items():
         shape = {"latent": (3, 8, 12), **more}
-        add_transformer(found, model, oblong, **shape)  # sp and tp that differ
+        add_transformer(cases, model, oblong, **shape)  # sp and tp that differ
         for layout in (square, Layout("t3k", "sp4_tp2", "ulysses")):
             suite = "smoke" if model == "wan21_i2v_tiny" and layout is square else "full"
-            add_transformer(found, model, layout, dtype="bf16", suite=suite, **shape)
-        add_transformer(found, model, Layout("galaxy", "sp8_tp4"), suite="full", **shape)
+            add_transformer(cases, model, layout, dtype="bf16", suite=suite, **shape)
+        add_transformer(cases, model, Layout("galaxy", "sp8_tp4"), suite="full", **shape)
 
 
 _EVERYWHERE = (
@@ -62,24 +60,23 @@ _EVERYWHERE = (
 )
 
 
-def _ttnn(found: Registry) -> None:
+def _ttnn(cases: Registry) -> None:
     """Where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16", "latent": (3, 8, 12), "text": 29}
     t3k = Layout("t3k", "sp2_tp4")
     for layout in (t3k, Layout("bh-loudbox", "sp4_tp2")):
-        add_transformer(found, "wan22_tiny64", layout, batch=1, **kind)
+        add_transformer(cases, "wan22_tiny64", layout, batch=1, **kind)
     for layout in _EVERYWHERE:
-        add_transformer(found, "wan22_tiny64", layout, batch=1, suite="full", **kind)
+        add_transformer(cases, "wan22_tiny64", layout, batch=1, suite="full", **kind)
     for layout in (t3k, Layout("t3k", "cfg2_sp2_tp2")):
-        add_transformer(found, "wan22_tiny64", layout, guidance=4.0, suite="full", tag="guided", **kind)
+        add_transformer(cases, "wan22_tiny64", layout, guidance=4.0, suite="full", tag="guided", **kind)
     for layout in (t3k, Layout("t3k-1x8", "tp8"), Layout("bh-qb", "sp2_tp2")):
-        add_transformer(found, "wan22_uneven64", layout, suite="full", **kind)
+        add_transformer(cases, "wan22_uneven64", layout, suite="full", **kind)
     faint = "wan21_i2v_tiny64_faint"  # its norm of the image sees a variance as small as its epsilon
-    register(faint, replace(MODELS["wan21_i2v_tiny64"], gains=quiet("image_embedder.ff.net.2")))
+    register(faint, MODELS["wan21_i2v_tiny64"].but(gains=quiet("image_embedder.ff.net.2")))
     for model, text in ((faint, 512), ("wan22_ti2v_tiny64", 29)):  # sp and tp that differ
-        add_transformer(found, model, t3k, batch=1, **kind | {"text": text})
+        add_transformer(cases, model, t3k, batch=1, **kind | {"text": text})
     for model in ("wan22_tiny64_block", "wan22_uneven64_block"):  # 192 features are 256 lanes over four devices
-        found.add(make_case("ttnn_block", model, t3k, BlockShape(75, 45), dtype="bf16"))
+        cases.make("ttnn_block", model, t3k, BlockShape(75, 45), dtype="bf16")
     for layout in (t3k, Layout("galaxy", "sp8_tp4")):
-        real = make_case("ttnn_block", "wan22_a14b_block", layout, BlockShape(), dtype="bf16", needs_gb=6, suite="full")
-        found.add(real)
+        cases.make("ttnn_block", "wan22_a14b_block", layout, BlockShape(), dtype="bf16", needs_gb=6, suite="full")
